@@ -1,0 +1,33 @@
+//! What every room of Gabion shares and none owns: identifiers, units and limits, the error type,
+//! checked byte codecs and CRC32C.
+//!
+//! ```text
+//!   ids ──► "which"     group, term, replica, file, slot, sequence number, log position
+//!   units ─► "how much"  sizes of blocks and slots, every limit on untrusted input
+//!   error ─► "what went wrong"  one small kind, one message that names thing, value and limit
+//!   codec ─► "how it lies in bytes"  little-endian, length-checked before memory is reserved
+//!   crc ──► "is it whole"  CRC32C with lineage, and combination of parts
+//! ```
+//!
+//! Nothing here does I/O, knows a clock or allocates in proportion to untrusted lengths.
+#![no_std]
+
+extern crate alloc;
+
+pub mod codec;
+pub mod crc;
+pub mod error;
+pub mod ids;
+pub mod units;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{
+    ConfigNumber, FileId, FileKind, Generation, GroupId, LogIndex, LogPosition, MemTableId,
+    ReplicaId, SequenceNumber, ShardId, SlotIndex, Term,
+};
+
+/// A hash map whose order is the same in every run of the same program; iteration order must still
+/// never show in bytes, messages or decisions.
+pub type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::FixedState>;
+/// A hash set with the guarantees of [`HashMap`].
+pub type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::FixedState>;

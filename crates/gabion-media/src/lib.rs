@@ -1,0 +1,3 @@
+#![no_std]
+//! x
+extern crate alloc;

@@ -1,0 +1,3 @@
+//! (to be written)
+#![no_std]
+extern crate alloc;
