@@ -1,3 +1,30 @@
+//! Media: everything that takes a positioned write (DESIGN.md, "One data-plane primitive").
+//!
+//! ```text
+//!    pool, log, node ── async ──► MediumHandle ── submit/poll ──► dyn Medium
+//!                                                                   ├─ SimulatedMedium   (here, with faults and a recorder)
+//!                                                                   ├─ files and devices (gabion-fabric)
+//!                                                                   └─ NVMe/TCP namespace: protocol here (nvme), sockets in gabion-fabric
+//!    ring of a log   ── copies ──► MemoryRegion (a mapped file; simulated memory)
+//! ```
+//!
+//! - [`medium`]: the trait, operations and their three outcomes: done, failed, *unknown*.
+//! - [`buffer`]: owned, aligned, reference-counted memory that operations carry.
+//! - [`handle`]: `async` reads, writes and flushes over any medium, without a runtime.
+//! - [`task`]: the small executor that drives such futures, in the server and in the simulator.
+//! - [`memory`]: byte-addressable regions (the ring of a log).
 #![no_std]
-//! x
+
 extern crate alloc;
+
+pub mod buffer;
+pub mod handle;
+pub mod medium;
+pub mod memory;
+pub mod task;
+
+pub use buffer::AlignedBuf;
+pub use bytes::Bytes;
+pub use handle::MediumHandle;
+pub use medium::{Completion, Medium, MediumProperties, Operation, OperationKind, Outcome};
+pub use memory::MemoryRegion;

@@ -1,0 +1,171 @@
+//! A small executor for futures that stay on one thread: no timers, no I/O of its own, no allocation
+//! per wake. The server's loop runs every task that is ready ([`Executor::run_ready`]); the simulator
+//! chooses which one goes next ([`Executor::ready`], [`Executor::run_one`]), and that choice is all
+//! the nondeterminism there is.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+
+/// A task's place in its executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(usize);
+
+struct Flag {
+    ready: AtomicBool,
+    count: Arc<AtomicUsize>,
+}
+
+impl Flag {
+    fn raise(&self) {
+        if !self.ready.swap(true, Ordering::AcqRel) {
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn lower(&self) -> bool {
+        let was = self.ready.swap(false, Ordering::AcqRel);
+        if was {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+        was
+    }
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.raise();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.raise();
+    }
+}
+
+struct Task {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    flag: Arc<Flag>,
+    waker: Waker,
+}
+
+/// Owns tasks and runs those that were woken.
+#[derive(Default)]
+pub struct Executor {
+    tasks: Vec<Option<Task>>,
+    free: Vec<usize>,
+    ready_count: Arc<AtomicUsize>,
+}
+
+impl Executor {
+    /// An executor without tasks.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a task; it is ready at once.
+    pub fn spawn(&mut self, future: impl Future<Output = ()> + 'static) -> TaskId {
+        let flag =
+            Arc::new(Flag { ready: AtomicBool::new(false), count: self.ready_count.clone() });
+        flag.raise();
+        let task = Task { future: Box::pin(future), waker: Waker::from(flag.clone()), flag };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.tasks[index] = Some(task);
+                index
+            }
+            None => {
+                self.tasks.push(Some(task));
+                self.tasks.len() - 1
+            }
+        };
+        TaskId(index)
+    }
+
+    /// Tasks that have not ended.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tasks.len() - self.free.len()
+    }
+
+    /// Whether every task has ended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a task could make progress now.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.ready_count.load(Ordering::Acquire) > 0
+    }
+
+    /// The tasks that could make progress now, in ascending order.
+    #[must_use]
+    pub fn ready(&self) -> Vec<TaskId> {
+        let is_ready = |task: &Option<Task>| {
+            task.as_ref().is_some_and(|task| task.flag.ready.load(Ordering::Acquire))
+        };
+        (0..self.tasks.len()).filter(|&i| is_ready(&self.tasks[i])).map(TaskId).collect()
+    }
+
+    /// Polls one ready task. Returns whether it was ready.
+    pub fn run_one(&mut self, id: TaskId) -> bool {
+        let Some(Some(task)) = self.tasks.get_mut(id.0) else { return false };
+        if !task.flag.lower() {
+            return false;
+        }
+        if task.future.as_mut().poll(&mut Context::from_waker(&task.waker)) == Poll::Ready(()) {
+            let ended = self.tasks[id.0].take();
+            if let Some(task) = ended {
+                task.flag.lower();
+            }
+            self.free.push(id.0);
+        }
+        true
+    }
+
+    /// Polls every task that is ready, once each, in ascending order; tasks woken meanwhile wait for
+    /// the next call. Returns how many ran.
+    pub fn run_ready(&mut self) -> usize {
+        if !self.has_ready() {
+            return 0;
+        }
+        let ready = self.ready();
+        ready.iter().filter(|&&id| self.run_one(id)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::rc::Rc;
+    use core::cell::{Cell, RefCell};
+
+    #[test]
+    fn a_task_runs_when_woken_and_not_before() {
+        let mut executor = Executor::new();
+        let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
+        let polls = Rc::new(Cell::new(0));
+        let (w, p) = (waker.clone(), polls.clone());
+        executor.spawn(core::future::poll_fn(move |cx| {
+            p.set(p.get() + 1);
+            *w.borrow_mut() = Some(cx.waker().clone());
+            if p.get() == 2 { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        assert_eq!((executor.run_ready(), executor.run_ready(), polls.get()), (1, 0, 1));
+        waker.borrow().as_ref().unwrap().wake_by_ref();
+        assert_eq!((executor.run_ready(), executor.len(), polls.get()), (1, 0, 2));
+        // A wake after the end is forgotten, and the place is used again.
+        waker.borrow().as_ref().unwrap().wake_by_ref();
+        let id = executor.spawn(async {});
+        assert_eq!(id, TaskId(0));
+        executor.run_ready();
+        assert!(executor.is_empty());
+    }
+}
