@@ -1,2 +1,40 @@
-//! (to be written)
-fn main() {}
+//! One command for everything a contributor does; CI only calls it.
+//!
+//! ```text
+//! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
+//! cargo xtask check         the quick part of it: format, lints, licences, rooms
+//! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
+//! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
+//! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
+//! cargo xtask soak [HOURS]  everything at length; shards resume
+//! cargo xtask bench         the figures of docs/benchmarks.md
+//! ```
+#![allow(clippy::disallowed_methods, reason = "a program that runs programs, not a core")]
+#![allow(clippy::print_stdout, reason = "its output is its purpose")]
+
+mod rooms;
+mod steps;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["ci"] => steps::ci(),
+        ["check"] => steps::check(),
+        ["seeds"] => steps::seeds(300),
+        ["seeds", count] => match count.parse() {
+            Ok(count) => steps::seeds(count),
+            Err(_) => Err(format!("'{count}' is not a number of seeds")),
+        },
+        ["guest"] => steps::guest(),
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest (see xtask/src/main.rs)".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Two properties of the dependency graph: rooms depend only along the arrows of
+//! docs/architecture.md, and every third-party crate has a licence on the allow-list.
+
+use crate::steps::Step;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// What each room may depend on directly; the arrows of docs/architecture.md, closed under
+/// transitivity by hand so that a new arrow is a change that a reviewer sees.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("gabion-base", &[]),
+    ("gabion-media", &["gabion-base"]),
+    ("gabion-pool", &["gabion-base", "gabion-media"]),
+    ("gabion-log", &["gabion-base", "gabion-media", "gabion-pool"]),
+    ("gabion-engine", &["gabion-base", "gabion-media", "gabion-pool", "gabion-log"]),
+    ("gabion-replication", &["gabion-base"]),
+    (
+        "gabion-node",
+        &[
+            "gabion-base", "gabion-media", "gabion-pool", "gabion-log", "gabion-engine",
+            "gabion-replication",
+        ],
+    ),
+    ("gabion-resp", &["gabion-base"]),
+    ("gabion-fabric", &["gabion-base", "gabion-media"]),
+];
+
+/// Core rooms: no standard library, at most five third-party crates each.
+const CORES: &[&str] = &[
+    "gabion-base", "gabion-media", "gabion-pool", "gabion-log", "gabion-engine",
+    "gabion-replication", "gabion-node", "gabion-resp",
+];
+
+const LICENCES: &[&str] = &[
+    "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0",
+    "Apache-2.0 WITH LLVM-exception", "Unlicense", "CC0-1.0", "BSL-1.0", "0BSD", "MIT-0",
+];
+
+/// Checks both.
+pub(crate) fn check() -> Step {
+    println!("\n── rooms, cores and licences");
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let mut wrong = Vec::new();
+    let rooms: BTreeMap<&str, &[&str]> = ROOMS.iter().copied().collect();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        match rooms.get(name) {
+            Some(allowed) => check_room(package, name, allowed, &mut wrong),
+            None => check_licence(package, name, &mut wrong),
+        }
+    }
+    for core in CORES {
+        let path = format!("crates/{core}/src/lib.rs");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        if !text.contains("#![no_std]") {
+            wrong.push(format!("{path}: a core must be #![no_std]"));
+        }
+    }
+    println!("{} packages looked at", packages.len());
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+fn check_room(package: &Value, name: &str, allowed: &[&str], wrong: &mut Vec<String>) {
+    let mut foreign = 0;
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        if !dependency["kind"].is_null() {
+            continue;
+        }
+        let on = dependency["name"].as_str().unwrap_or_default();
+        if !on.starts_with("gabion-") {
+            foreign += 1;
+        } else if !allowed.contains(&on) {
+            wrong.push(format!("{name} may not depend on {on} (docs/architecture.md)"));
+        }
+    }
+    if CORES.contains(&name) && foreign > 5 {
+        wrong.push(format!("{name} has {foreign} third-party dependencies; a core has at most 5"));
+    }
+}
+
+fn check_licence(package: &Value, name: &str, wrong: &mut Vec<String>) {
+    let licence = package["license"].as_str().unwrap_or("none stated");
+    let fits = |part: &str| {
+        part.split(" AND ").all(|one| LICENCES.contains(&one.trim_matches(['(', ')', ' '])))
+    };
+    if !licence.replace('/', " OR ").split(" OR ").any(fits) {
+        wrong.push(format!("{name}: licence '{licence}' is not on the allow-list"));
+    }
+}

@@ -1,0 +1,60 @@
+//! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
+
+use crate::rooms;
+use std::process::Command;
+use std::time::Instant;
+
+/// Result of a step: nothing, or the sentence that says what failed.
+pub(crate) type Step = Result<(), String>;
+
+/// Runs a program to its end; fails with the command line when it does.
+fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Step {
+    let line = format!("{program} {}", args.join(" "));
+    println!("\n── {line}");
+    let start = Instant::now();
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().copied());
+    let status = command.status().map_err(|error| format!("{line}: {error}"))?;
+    println!("── {:.0} s", start.elapsed().as_secs_f64());
+    if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
+}
+
+fn cargo(args: &[&str]) -> Step {
+    run("cargo", args, &[])
+}
+
+/// Format, lints, licences and the arrows between rooms.
+pub(crate) fn check() -> Step {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    rooms::check()
+}
+
+/// What `.ci/run` runs.
+pub(crate) fn ci() -> Step {
+    // The README's own command first: it is what a newcomer meets.
+    cargo(&["test"])?;
+    check()?;
+    seeds(300)?;
+    guest()
+}
+
+/// More seeds of the simulator than `cargo test` runs; the first seed follows from the commit.
+pub(crate) fn seeds(count: u32) -> Step {
+    let output = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
+    let commit = output.map_err(|error| format!("git rev-parse: {error}"))?;
+    let commit = String::from_utf8_lossy(&commit.stdout).trim().to_owned();
+    let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
+    println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
+    run(
+        "cargo",
+        &["test", "--release", "-p", "gabion-sim", "--test", "seeds"],
+        &[("GABION_SEEDS", &count.to_string()), ("GABION_FIRST_SEED", &first.to_string())],
+    )
+}
+
+/// Our initiator against a target that another hand wrote.
+pub(crate) fn guest() -> Step {
+    cargo(&["build", "--release", "-p", "gabion-fabric", "--example", "foreign_target"])?;
+    run(".ci/nvmet-guest", &["target/release/examples/foreign_target"], &[])
+}
