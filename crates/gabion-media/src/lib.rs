@@ -13,6 +13,7 @@
 //! - [`handle`]: `async` reads, writes and flushes over any medium, without a runtime.
 //! - [`task`]: the small executor that drives such futures, in the server and in the simulator.
 //! - [`memory`]: byte-addressable regions (the ring of a log).
+//! - [`simulated`]: a disk in memory with delays, faults, crashes and a recorder.
 #![no_std]
 
 extern crate alloc;
@@ -21,6 +22,7 @@ pub mod buffer;
 pub mod handle;
 pub mod medium;
 pub mod memory;
+pub mod simulated;
 pub mod task;
 
 pub use buffer::AlignedBuf;

@@ -147,6 +147,7 @@ pub fn check_operation(kind: &OperationKind, properties: &MediumProperties) -> R
     };
     Err(Error::invalid(alloc::format!(
         "{name} of {len} bytes at {offset} {broken} (medium of {} bytes, alignment {align}, largest transfer {})",
-        properties.len, properties.transfer_len_max
+        properties.len,
+        properties.transfer_len_max
     )))
 }
