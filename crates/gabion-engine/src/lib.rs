@@ -1,3 +1,36 @@
-//! (to be written)
+//! The LSM tree: what a replica knows, in memory and in files.
+//!
+//! ```text
+//!   log records ─► batch ─► memtable ──► flush ─┐
+//!                              │                ▼
+//!                              │      sst::SstBuilder ─► FinishedFile ─► slots here, shipped there
+//!                              │                ▲               │
+//!                              │           compaction ◄── SstScan ◄┘
+//!                              ▼
+//!                 get / iterate ◄── SstReader ◄── BlockCache ◄── FileSource (pool)
+//! ```
+//!
+//! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
+//! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
+//! Upper half: versions, recipes, picking, jobs, reads.
 #![no_std]
+#![deny(unsafe_code)]
+
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod arena;
+pub mod batch;
+pub mod cache;
+pub mod entry;
+pub mod file;
+pub mod memtable;
+pub mod sst;
+
+pub use batch::{BatchBuilder, BatchReader, Operation};
+pub use cache::{BlockCache, TableCache};
+pub use entry::{Entry, EntryKind, Keyspace, Trailer};
+pub use file::{FileMeta, FileSink, FileSource, FinishedFile};
+pub use memtable::{MemTable, MemTableIter, MemTableWriter};
+pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};

@@ -1,0 +1,312 @@
+//! Batches: the payload of a log record of kind *batch*.
+//!
+//! Operations follow each other to the end of the payload; operation `i` has the sequence number
+//! `first + i`, where `first` and the count stand in the record's header.
+//!
+//! ```text
+//!  ┌─────────┬─────────────────┬───────────────────┬────────────────────────┬────────────┐
+//!  │ kind u8 │ key length (var)│ key, keyspace byte│ value length (var)     │ value      │
+//!  │         │                 │ first             │ (Put only)             │ (Put only) │
+//!  └─────────┴─────────────────┴───────────────────┴────────────────────────┴────────────┘
+//!   Delete 0:       key ≥ 1 byte
+//!   Put 1:          key ≥ 1 byte, value
+//!   RangeDelete 3:  the key is the bare keyspace byte: the whole keyspace is cleared
+//!   2, 4, 5, 6, 7:  reserved (5, an expiring put, will carry `expiry_ms u64` before its value)
+//! ```
+//!
+//! Numbers are shortest-form LEB128, so a batch has one encoding only.
+
+use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace};
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader, varint_len};
+use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, VALUE_LEN_MAX};
+use gabion_base::{Error, Result};
+
+/// Bytes of operations that a batch may hold: a record without its header and extensions.
+pub const BATCH_LEN_MAX: usize = gabion_base::units::RECORD_LEN_MAX - 64 * 1024;
+
+/// Appends operations to a payload that the caller owns.
+///
+/// A refused operation leaves no trace.
+pub struct BatchBuilder {
+    bytes: Vec<u8>,
+    start: usize,
+    count: usize,
+}
+
+impl Default for BatchBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BatchBuilder {
+    /// An empty batch with a buffer of its own.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: Vec::new(), start: 0, count: 0 }
+    }
+
+    /// A batch that appends to `bytes`, for instance behind a record header. What `bytes` holds
+    /// already does not count as part of the batch.
+    #[must_use]
+    pub fn append_to(bytes: Vec<u8>) -> Self {
+        let start = bytes.len();
+        Self { bytes, start, count: 0 }
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// Limit exceeded, naming the key's or value's length, the count or the batch's length.
+    pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        if value.len() > VALUE_LEN_MAX {
+            return Err(Error::limit(format!(
+                "value of {} bytes is over the limit of {VALUE_LEN_MAX}",
+                value.len()
+            )));
+        }
+        let more = varint_len(value.len() as u64) + value.len();
+        self.operation(EntryKind::Put, keyspace, key, more)?;
+        self.bytes.put_prefixed(value);
+        Ok(())
+    }
+
+    /// Removes `key`.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`].
+    pub fn delete(&mut self, keyspace: Keyspace, key: &[u8]) -> Result<()> {
+        self.operation(EntryKind::Delete, keyspace, key, 0)
+    }
+
+    /// Removes every key of a keyspace.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`].
+    pub fn clear(&mut self, keyspace: Keyspace) -> Result<()> {
+        self.operation(EntryKind::RangeDelete, keyspace, &[], 0)
+    }
+
+    fn operation(
+        &mut self,
+        kind: EntryKind,
+        keyspace: Keyspace,
+        key: &[u8],
+        more: usize,
+    ) -> Result<()> {
+        if key.len() > KEY_LEN_MAX {
+            return Err(Error::limit(format!(
+                "key of {} bytes is over the limit of {KEY_LEN_MAX}",
+                key.len()
+            )));
+        }
+        if self.count == RECORD_OPS_MAX {
+            return Err(Error::limit(format!("a batch holds at most {RECORD_OPS_MAX} operations")));
+        }
+        let key_len = 1 + key.len();
+        let len = self.len() + 1 + varint_len(key_len as u64) + key_len + more;
+        if len > BATCH_LEN_MAX {
+            return Err(Error::limit(format!(
+                "batch of {len} bytes is over the limit of {BATCH_LEN_MAX}"
+            )));
+        }
+        self.bytes.put_u8(kind as u8);
+        self.bytes.put_varint(key_len as u64);
+        self.bytes.put_u8(keyspace as u8);
+        self.bytes.put_bytes(key);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Bytes of the batch so far.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Whether no operation was added.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The bytes of the batch so far.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// The buffer, with what it held before the batch.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation<'a> {
+    /// `Put`, `Delete` or `RangeDelete`.
+    pub kind: EntryKind,
+    /// Engine key, keyspace byte included; never empty.
+    pub key: &'a [u8],
+    /// Empty unless a `Put`.
+    pub value: &'a [u8],
+}
+
+impl Operation<'_> {
+    /// The keyspace of the key.
+    #[must_use]
+    pub fn keyspace(&self) -> Keyspace {
+        Keyspace::from_byte(self.key[0]).expect("checked when the operation was read")
+    }
+}
+
+/// The operations of a batch in order. After an error nothing follows.
+#[derive(Clone)]
+pub struct BatchReader<'a> {
+    reader: Reader<'a>,
+    count: usize,
+}
+
+impl<'a> BatchReader<'a> {
+    /// Reads `payload`, the operations of one record.
+    #[must_use]
+    pub const fn new(payload: &'a [u8]) -> Self {
+        Self { reader: Reader::new(payload, "batch"), count: 0 }
+    }
+
+    fn operation(&mut self) -> Result<Operation<'a>> {
+        if self.count == RECORD_OPS_MAX {
+            return Err(Error::corruption(format!("batch: more than {RECORD_OPS_MAX} operations")));
+        }
+        let at = self.reader.offset();
+        let byte = self.reader.u8()?;
+        let kind = EntryKind::from_byte(byte).ok_or_else(|| {
+            Error::corruption(format!("batch: unknown operation {byte} at byte {at}"))
+        })?;
+        let key = self.reader.prefixed(ENGINE_KEY_LEN_MAX)?;
+        let keyspace_known = key.first().is_some_and(|&b| Keyspace::from_byte(b).is_some());
+        if !keyspace_known || (kind == EntryKind::RangeDelete && key.len() != 1) {
+            return Err(Error::corruption(format!("batch: operation at byte {at} has a bad key")));
+        }
+        let value = match kind {
+            EntryKind::Put => self.reader.prefixed(VALUE_LEN_MAX)?,
+            EntryKind::Delete | EntryKind::RangeDelete => &[],
+            other => {
+                return Err(Error::unsupported(format!(
+                    "batch: operation {other:?} at byte {at} is reserved"
+                )));
+            }
+        };
+        self.count += 1;
+        Ok(Operation { kind, key, value })
+    }
+}
+
+impl<'a> Iterator for BatchReader<'a> {
+    type Item = Result<Operation<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.is_empty() {
+            return None;
+        }
+        let operation = self.operation();
+        if operation.is_err() {
+            self.reader = Reader::new(&[], "batch");
+        }
+        Some(operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn golden_bytes_of_a_batch() {
+        let mut batch = BatchBuilder::append_to(vec![0xaa]);
+        batch.put(Keyspace::User, b"key", b"value").unwrap();
+        batch.delete(Keyspace::System, b"").unwrap();
+        batch.clear(Keyspace::User).unwrap();
+        assert_eq!((batch.count(), batch.len()), (3, 17));
+        assert_eq!(batch.as_bytes(), b"\x01\x04\x01key\x05value\x00\x01\x00\x03\x01\x01");
+        assert_eq!(batch.finish()[0], 0xaa);
+    }
+
+    #[test]
+    fn limits_are_checked_and_a_refused_operation_leaves_no_trace() {
+        let mut batch = BatchBuilder::new();
+        let error = batch.put(Keyspace::User, &vec![0; KEY_LEN_MAX + 1], b"").unwrap_err();
+        assert_eq!(error.message(), "key of 65537 bytes is over the limit of 65536");
+        let error = batch.put(Keyspace::User, b"k", &vec![0; VALUE_LEN_MAX + 1]).unwrap_err();
+        assert_eq!(error.message(), "value of 8388609 bytes is over the limit of 8388608");
+        assert_eq!((batch.len(), batch.count()), (0, 0));
+        batch.put(Keyspace::User, &vec![0; KEY_LEN_MAX], &vec![0; VALUE_LEN_MAX]).unwrap();
+        let before = batch.len();
+        let error = batch.put(Keyspace::User, b"k", &vec![0; VALUE_LEN_MAX]).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::LimitExceeded);
+        assert_eq!((batch.len(), batch.count()), (before, 1));
+        let mut batch = BatchBuilder::new();
+        for _ in 0..RECORD_OPS_MAX {
+            batch.delete(Keyspace::User, b"").unwrap();
+        }
+        assert!(batch.delete(Keyspace::User, b"").is_err());
+        assert_eq!(BatchReader::new(batch.as_bytes()).filter(Result::is_ok).count(), 65_536);
+    }
+
+    #[test]
+    fn reserved_and_malformed_operations_are_refused() {
+        let kind = |bytes: &[u8]| BatchReader::new(bytes).next().unwrap().unwrap_err().kind();
+        assert_eq!(kind(b"\x05\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        for bytes in [&b"\x08\x01\x01"[..], b"\x00\x00", b"\x00\x01\x02", b"\x03\x02\x01k", b"\x01"]
+        {
+            assert_eq!(kind(bytes), gabion_base::ErrorKind::Corruption, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_built_is_read(ops: Vec<(u8, Vec<u8>, Vec<u8>)>) {
+            let mut batch = BatchBuilder::new();
+            for (kind, key, value) in &ops {
+                match kind % 3 {
+                    0 => batch.put(Keyspace::User, key, value).unwrap(),
+                    1 => batch.delete(Keyspace::System, key).unwrap(),
+                    _ => batch.clear(Keyspace::User).unwrap(),
+                }
+            }
+            let read: Vec<_> = BatchReader::new(batch.as_bytes()).map(Result::unwrap).collect();
+            prop_assert_eq!(read.len(), ops.len());
+            for (op, (kind, key, value)) in read.iter().zip(&ops) {
+                match kind % 3 {
+                    0 => {
+                        prop_assert_eq!((op.kind, op.keyspace()), (EntryKind::Put, Keyspace::User));
+                        prop_assert_eq!((&op.key[1..], op.value), (&key[..], &value[..]));
+                    }
+                    1 => prop_assert_eq!((op.kind, &op.key[1..]), (EntryKind::Delete, &key[..])),
+                    _ => prop_assert_eq!((op.kind, op.key), (EntryKind::RangeDelete, &[1][..])),
+                }
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            for operation in BatchReader::new(&bytes) {
+                if let Ok(operation) = operation {
+                    let _ = operation.keyspace();
+                }
+            }
+        }
+    }
+}
