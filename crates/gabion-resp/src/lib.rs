@@ -1,3 +1,57 @@
-//! (to be written)
+//! The Redis serialization protocol, versions 2 and 3, shared by the server's door, the command line
+//! and the benchmark client.
+//!
+//! ```text
+//!   client ── bytes ──► RequestParser ──► Request (arguments are views of the read buffer)
+//!   client ◄── bytes ── Reply::encode ◄── Reply
+//!             bytes ──► ReplyParser   ──► Reply    (the other end: CLI, benchmark)
+//!             bytes ◄── encode_request
+//! ```
+//!
+//! Both parsers work on a buffer that grows: they take what is whole, remember how far they got and
+//! return `None` when more must be read. Nothing is allocated before a length has passed its cap
+//! (see [`limits`]). Nothing here does I/O.
+//!
+//! Source: the RESP specification and the wording of Redis 7's protocol errors.
 #![no_std]
+
 extern crate alloc;
+
+pub mod args;
+pub mod client;
+pub mod error;
+pub mod glob;
+pub mod number;
+pub mod reply;
+pub mod request;
+
+pub use args::Args;
+pub use client::{ReplyParser, encode_request};
+pub use error::ProtocolError;
+pub use glob::{glob_match, glob_prefix};
+pub use number::{parse_i64, parse_u64, put_decimal};
+pub use reply::{Protocol, Reply};
+pub use request::{Request, RequestParser};
+
+/// Caps on what a peer may send. Each is checked before memory is reserved for it.
+pub mod limits {
+    use gabion_base::units::{KIB, RECORD_LEN_MAX, VALUE_LEN_MAX};
+
+    /// Most elements of one array, map, set or request.
+    pub const ELEMENTS_MAX: usize = 1 << 20;
+    /// Longest bulk string of a request. A little over the largest value, so that a value that is
+    /// slightly too large gets the command's own error and keeps its connection.
+    pub const BULK_LEN_MAX: usize = VALUE_LEN_MAX + 64 * KIB as usize;
+    /// Most argument bytes of one request: what one log record could hold.
+    pub const REQUEST_LEN_MAX: usize = RECORD_LEN_MAX;
+    /// Longest inline request, as in Redis.
+    pub const INLINE_LEN_MAX: usize = 64 * KIB as usize;
+    /// Longest line that announces a count or a length: 20 digits, with room.
+    pub const HEADER_LEN_MAX: usize = 32;
+    /// Longest simple string, error or big number in a reply.
+    pub const REPLY_LINE_LEN_MAX: usize = 64 * KIB as usize;
+    /// Longest bulk string of a reply, as in Redis.
+    pub const REPLY_BULK_LEN_MAX: usize = 512 << 20;
+    /// Deepest nesting of a reply.
+    pub const REPLY_DEPTH_MAX: usize = 8;
+}

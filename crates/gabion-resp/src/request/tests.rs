@@ -1,0 +1,188 @@
+use super::*;
+use crate::client::encode_request;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec;
+use proptest::prelude::*;
+
+type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+
+/// Everything that the parser makes of `pieces`, handed in one after the other.
+fn run<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
+    let (mut parser, mut buffer) = (RequestParser::new(), BytesMut::new());
+    let mut requests = Vec::new();
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            match parser.parse(&mut buffer) {
+                Ok(Some(request)) => {
+                    requests.push(request.args.iter().map(|a| a.to_vec()).collect())
+                }
+                Ok(None) => break,
+                Err(error) => return (requests, Some(error)),
+            }
+        }
+    }
+    (requests, None)
+}
+
+fn words(request: &[&str]) -> Vec<Vec<u8>> {
+    request.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+fn error_of(input: &[u8]) -> String {
+    run([input]).1.map_or_else(|| "no error".to_string(), |error| error.to_string())
+}
+
+#[test]
+fn a_pipeline_of_both_kinds_of_request_is_read_in_order() {
+    let input =
+        b"*1\r\n$4\r\nPING\r\nSET  a 'b c'\r\n\r\n*-1\r\n*0\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\nQUIT\n";
+    let expected =
+        vec![words(&["PING"]), words(&["SET", "a", "b c"]), words(&["GET", ""]), words(&["QUIT"])];
+    assert_eq!(run([&input[..]]), (expected, None));
+}
+
+#[test]
+fn arguments_share_the_memory_of_the_read_buffer() {
+    let mut buffer = BytesMut::from(&b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"[..]);
+    let memory = buffer.as_ptr_range();
+    let request = RequestParser::new().parse(&mut buffer).unwrap().unwrap();
+    assert!(request.args.iter().all(|arg| memory.contains(&arg.as_ptr())));
+    assert!(buffer.is_empty());
+}
+
+#[test]
+fn protocol_errors_have_the_words_of_redis() {
+    for (input, expected) in [
+        (&b"*x\r\n"[..], "invalid multibulk length"),
+        (b"*1a\r\n", "invalid multibulk length"),
+        (b"*99999999999999999999\r\n", "invalid multibulk length"),
+        (b"*1\r\n+4\r\n", "expected '$', got '+'"),
+        (b"*1\r\n\x01", "expected '$', got '?'"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$x\r\n", "invalid bulk length"),
+        (b"*1\r\n$\r\n", "invalid bulk length"),
+        (b"*11111111111111111111111111111111111", "too big mbulk count string"),
+        (b"*1\r\n$11111111111111111111111111111111111", "too big bulk count string"),
+        (b"*1\r\n$1\r\nabc", "expected CRLF after a bulk string"),
+        (b"get \"a\r\n", "unbalanced quotes in request"),
+        (b"get 'a\r\n", "unbalanced quotes in request"),
+        (b"get 'a'b\r\n", "unbalanced quotes in request"),
+    ] {
+        assert_eq!(error_of(input), format!("Protocol error: {expected}"), "{input:?}");
+    }
+}
+
+#[test]
+fn every_cap_admits_its_limit_and_refuses_one_more() {
+    assert_eq!(error_of(format!("*{ELEMENTS_MAX}\r\n").as_bytes()), "no error");
+    let over = error_of(format!("*{}\r\n", ELEMENTS_MAX + 1).as_bytes());
+    assert_eq!(
+        over,
+        "Protocol error: invalid multibulk length: 1048577 arguments are over the limit of 1048576"
+    );
+    assert!(error_of(format!("*{}\r\n", i64::MAX).as_bytes()).contains("9223372036854775807"));
+
+    assert_eq!(error_of(format!("*1\r\n${BULK_LEN_MAX}\r\n").as_bytes()), "no error");
+    for len in [BULK_LEN_MAX as i64 + 1, i64::MAX] {
+        let over = error_of(format!("*1\r\n${len}\r\n").as_bytes());
+        assert!(over.starts_with("Protocol error: invalid bulk length: "), "{over}");
+    }
+
+    assert_eq!(error_of(&vec![b'a'; INLINE_LEN_MAX]), "no error");
+    assert_eq!(error_of(&vec![b'a'; INLINE_LEN_MAX + 1]), "Protocol error: too big inline request");
+    let mut line = vec![b'a'; INLINE_LEN_MAX + 1];
+    line.push(b'\n');
+    assert_eq!(error_of(&line), "Protocol error: too big inline request");
+}
+
+#[test]
+fn the_arguments_of_one_request_are_bounded_together() {
+    let bulk = |len: usize| {
+        let mut out = format!("${len}\r\n").into_bytes();
+        out.resize(out.len() + len, b'v');
+        out.extend_from_slice(b"\r\n");
+        out
+    };
+    let half = bulk(REQUEST_LEN_MAX / 2);
+    let whole = [b"*3\r\n", &half[..], &half[..], b"$0\r\n\r\n"].concat();
+    assert_eq!(run([&whole[..]]).1, None);
+    let over = [b"*3\r\n", &half[..], &half[..], b"$1\r\n"].concat();
+    assert_eq!(run([&over[..]]).1, Some(ProtocolError::RequestTooLong));
+}
+
+#[test]
+fn a_parser_says_how_much_of_a_long_argument_is_missing() {
+    let mut buffer = BytesMut::from(&b"*1\r\n$1000\r\nabc"[..]);
+    let mut parser = RequestParser::new();
+    assert_eq!(parser.wanted(buffer.len()), 0);
+    assert_eq!(parser.parse(&mut buffer), Ok(None));
+    assert_eq!(parser.wanted(buffer.len()), 1000 + 2 - 3);
+}
+
+#[test]
+fn inline_words_are_split_and_unescaped_as_redis_does() {
+    for (line, expected) in [
+        (r#"a "b c" 'd e'"#, vec!["a", "b c", "d e"]),
+        (r#""\x41\n\r\t\a\b\q\"""#, vec!["A\n\r\t\x07\x08q\""]),
+        (r"'it\'s' '\n'", vec!["it's", r"\n"]),
+        (r#"a"b c""#, vec!["ab c"]),
+        (r#""""#, vec![""]),
+        (r#""\xzz""#, vec!["xzz"]),
+        ("\t a\t\x0bb ", vec!["a", "b"]),
+    ] {
+        let (requests, error) = run([line.as_bytes(), b"\r\n"]);
+        assert_eq!((requests, error), (vec![words(&expected)], None), "{line}");
+    }
+}
+
+/// Bytes that look like the protocol more often than chance would have it.
+fn protocol_like() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        4 => Just(b"\r\n".to_vec()),
+        2 => (0..6_u32).prop_map(|n| format!("*{n}\r\n").into_bytes()),
+        4 => "[a-z]{0,5}".prop_map(|s| format!("${}\r\n{s}\r\n", s.len()).into_bytes()),
+        1 => (-2..99_i64).prop_map(|n| format!("${n}").into_bytes()),
+        1 => "[ -~]{0,8}".prop_map(String::into_bytes),
+        1 => prop::collection::vec(any::<u8>(), 0..8),
+    ];
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn where_the_input_is_split_does_not_matter(
+        input in protocol_like(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let whole = run([&input[..]]);
+        prop_assert_eq!(&run(input.chunks(1)), &whole);
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
+        ends.push(input.len());
+        ends.sort_unstable();
+        let mut start = 0;
+        let pieces = ends.into_iter().map(|end| {
+            let piece = &input[start..end];
+            start = end;
+            piece
+        });
+        prop_assert_eq!(&run(pieces), &whole);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(input in prop::collection::vec(any::<u8>(), 0..300)) {
+        run([&input[..]]);
+    }
+
+    #[test]
+    fn what_a_client_encodes_is_what_the_server_reads(
+        requests in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..9), 0..9),
+    ) {
+        let mut wire = Vec::new();
+        requests.iter().for_each(|request| encode_request(request, &mut wire));
+        prop_assert_eq!(run([&wire[..]]), (requests, None));
+    }
+}
