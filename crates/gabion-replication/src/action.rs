@@ -1,0 +1,142 @@
+//! What a [`Chain`](crate::Chain) is told at its start and what it asks of the node.
+
+use crate::message::{Message, Progress};
+use crate::{Frame, Spans};
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{LogPosition, ReplicaId, Term};
+
+/// What a replica found on its disk and in its ring when it started.
+#[derive(Clone, Debug, Default)]
+pub struct LocalState {
+    /// The highest term that it made durable; zero for a new replica.
+    pub term: Term,
+    /// Its durable counter of starts and connections.
+    pub session: u64,
+    /// Its spans as last adopted; what they say beyond `progress.end` is ignored.
+    pub spans: Spans,
+    /// The first position that it can still send to others.
+    pub oldest: LogPosition,
+    /// The checksum that the last record's header states; 0 for an empty log.
+    pub last_crc: u32,
+    /// Where its log ends and how much of it is durable, applied and flushed.
+    pub progress: Progress,
+}
+
+/// A member's place in the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The primary: takes writes, runs flushes and compactions. Also the tail of a group of one.
+    Head,
+    /// Neither end.
+    Middle,
+    /// Answers reads.
+    Tail,
+}
+
+/// What a member was last known to be, for status pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Which member.
+    pub id: ReplicaId,
+    /// Whether there is a connection to it (for this replica itself: always).
+    pub is_connected: bool,
+    /// Whether it takes part in the current term, as far as is known here.
+    pub is_joined: bool,
+    /// When something was last heard from it, in the milliseconds of `now_ms`.
+    pub last_heard_ms: u64,
+    /// What it last said of itself; nothing before the first word.
+    pub progress: Option<Progress>,
+    /// Bytes of this replica's log that it has not acknowledged (span gaps included).
+    pub lag_bytes: u64,
+    /// Why it cannot take part, if it cannot.
+    pub refused: Option<String>,
+}
+
+/// What the node is to do. Actions are carried out in the order in which they come; one that takes
+/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate` or `AdoptTerm`
+/// never overtakes an earlier one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send `frame` to its receiver over the connection `frame.connection`. When that connection is
+    /// gone, drop it.
+    Send {
+        /// What to send; [`Frame::encode`] makes bytes of it without copying record bytes.
+        frame: Frame,
+    },
+    /// Close this connection (and call `handle_disconnected`).
+    Disconnect {
+        /// Whose connection.
+        peer: ReplicaId,
+        /// Which one.
+        connection: u64,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// Read whole records from `from`, at least one, else at most `bytes_max` bytes and not
+    /// beyond `until`, and hand them to `handle_log_read` with `ticket`.
+    SendLog {
+        /// Who will be sent them.
+        to: ReplicaId,
+        /// Names this read.
+        ticket: u64,
+        /// Position of the first record.
+        from: LogPosition,
+        /// Position that no record read may pass.
+        until: LogPosition,
+        /// Bytes to read at most, unless the first record is longer.
+        bytes_max: usize,
+    },
+    /// Put these whole records in the log at `from`, then call `handle_placed` (the tail: after it
+    /// applied them). The log checks each record: CRC, position, `term`, CRC of its predecessor.
+    /// When that fails, call `handle_failed`.
+    Place {
+        /// Position of the first record.
+        from: LogPosition,
+        /// Term of every record.
+        term: Term,
+        /// The records, back to back.
+        bytes: Vec<Bytes>,
+    },
+    /// The log ends at `at`; what lies beyond never counted. Need not be durable.
+    Truncate {
+        /// The new end.
+        at: LogPosition,
+    },
+    /// Make term and spans durable in one commit that also voids every grant, cut the log at `end`
+    /// (its next record begins there), then call `handle_term_adopted` with the term.
+    AdoptTerm {
+        /// The new term.
+        term: Term,
+        /// All spans of the log; the last one is open.
+        spans: Spans,
+        /// Where this replica's next record begins.
+        end: LogPosition,
+    },
+    /// Grants between this replica and `peer` are void: the connection that carried them is gone.
+    /// A secondary voids what it granted (durably, with a new session) before it grants anew; the
+    /// head forgets what it was granted.
+    VoidGrants {
+        /// The other side.
+        peer: ReplicaId,
+    },
+    /// The group accepts writes, as far as is known here.
+    Ready,
+    /// Writes are refused with this sentence.
+    NotReady {
+        /// One clear sentence for clients.
+        reason: String,
+    },
+    /// This replica is the tail and may answer reads from now on, until its process ends.
+    Readable,
+    /// A message for the node, in the order in which `from` sent it.
+    Deliver {
+        /// The sender.
+        from: ReplicaId,
+        /// The sender's term when it sent.
+        term: Term,
+        /// One of the kinds that [`Message::is_for_node`] tells.
+        message: Message,
+    },
+}

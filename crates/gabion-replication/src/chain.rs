@@ -1,0 +1,675 @@
+//! The chain: one member's state machine (RubbleDB §4.1, §4.2; DESIGN.md "Replication").
+//!
+//! Members stand in a fixed order: the first is the head and primary, the last the tail. Every pair
+//! has one connection. Records flow from each member to the next; each member acknowledges
+//! cumulatively to the head, and to its predecessor, whose window it opens. What every member has
+//! is committed.
+//!
+//! # A term
+//!
+//! A term is the tenure of one run of the head. The head starts one when it starts:
+//!
+//! ```text
+//!   head                                            every other member
+//!   Waiting   ◄─ Hello(term, spans, end) ───────────  on each connection
+//!      │ all are here
+//!   Pulling   ── PullLog ─► the member with the greatest (last term, end), if that is another;
+//!      │ ◄────── Records ──  first cut what it does not have
+//!   Adopting   term = highest + 1, durable; the log goes on at the next 4 KiB boundary
+//!      │ ─────── NewTerm(spans, end) ──────────────►  Adopting: cut the log where the head's parts
+//!      │                                              from it; durable
+//!   Joined    ◄─ TermAccepted(end) ─────────────────  Joined; the predecessor streams from `end`
+//! ```
+//!
+//! Any other member that starts or reconnects says Hello, and gets NewTerm with the term that runs.
+//! Every committed record is in the winner's log: some member still holds it, and its (last term, end)
+//! is at most the winner's. If that member's last term is the winner's, it is a prefix of the winner's
+//! log (a term has one writer, logs are placed without gaps). If it is lower, the winner holds a
+//! record of a later term, which was written after all members had joined it with the head's log as
+//! theirs, committed records included.
+//!
+//! A member that got more log after its Hello (its predecessor still streams in the old term) answers
+//! NewTerm with a new Hello, and the head starts over; so nothing that a tail may have shown is cut.
+//!
+//! # Rules
+//!
+//! - Messages count on the current connection of their sender only; progress counts only in the
+//!   receiver's term. An error from `handle_message` means: close that connection.
+//! - The head accepts writes when every member has joined and has its log. It goes on through a short
+//!   absence; after `timeout_ms` it refuses writes until the member is back.
+//! - Log is trimmed only below what every member has flushed (`flushed_min`), so that whoever returns
+//!   finds the rest at its predecessor. One that does not is told that it needs a full copy.
+//! - The tail answers reads once it has what the head had when it joined, and from then on for the
+//!   life of its process: nothing commits without it.
+//!
+//! # Order of calls
+//!
+//! `new`, then any `handle_*`; after each, or after a few, `poll` until it returns nothing.
+
+mod head;
+mod member;
+mod peer;
+mod stream;
+
+use crate::message::{MemberState, Message, Progress, Watermarks};
+use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans};
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Result, ShardId, Term};
+use peer::{Link, Peer};
+
+/// Who the members are, and how patient they are with each other.
+#[derive(Clone, Debug)]
+pub struct ChainConfig {
+    /// The group.
+    pub group: GroupId,
+    /// The number of this configuration.
+    pub config: ConfigNumber,
+    /// The chain in order: head first, tail last. 1 to 64, each once.
+    pub members: Vec<ReplicaId>,
+    /// Which of them this is.
+    pub me: ReplicaId,
+    /// A connection on which nothing was sent for this long gets a heartbeat, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// A member that was not heard for this long is out, in milliseconds; over `heartbeat_ms`.
+    pub timeout_ms: u64,
+    /// Bytes of log sent to the next member and not acknowledged by it, at which sending pauses.
+    pub window_bytes: u64,
+}
+
+impl ChainConfig {
+    fn validate(&self) -> Result<usize> {
+        let count = self.members.len();
+        if count == 0 || count > 64 {
+            return Err(Error::invalid(format!("{count} members in a group, allowed are 1 to 64")));
+        }
+        for (i, member) in self.members.iter().enumerate() {
+            if self.members[..i].contains(member) {
+                return Err(Error::invalid(format!("replica {} is a member twice", member.get())));
+            }
+        }
+        if self.heartbeat_ms == 0 || self.timeout_ms <= self.heartbeat_ms {
+            return Err(Error::invalid(format!(
+                "timeout of {} ms with a heartbeat of {} ms: the heartbeat must be at least 1 and \
+                 the timeout longer",
+                self.timeout_ms, self.heartbeat_ms
+            )));
+        }
+        if self.window_bytes == 0 {
+            return Err(Error::invalid("a window of 0 bytes sends nothing"));
+        }
+        self.members.iter().position(|&m| m == self.me).ok_or_else(|| {
+            Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
+        })
+    }
+}
+
+/// Where a member stands in the start of a term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Head: not every member said Hello. Others: no NewTerm in the life of this process.
+    Waiting,
+    /// Head only: fetching log from `winner` up to `end`.
+    Pulling { winner: ReplicaId, end: LogPosition },
+    /// The node makes `term` durable.
+    Adopting { term: Term },
+    /// The term runs here.
+    Joined,
+}
+
+/// What was last announced to the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Announced {
+    Nothing,
+    Ready,
+    NotReady(String),
+}
+
+/// One member of a group in chain replication. See the module for the protocol.
+pub struct Chain {
+    config: ChainConfig,
+    /// This member's place in `config.members`.
+    index: usize,
+    now_ms: u64,
+    /// The highest term durable here.
+    term: Term,
+    session: u64,
+    /// The spans of the log; while a term runs the last is open.
+    spans: Spans,
+    oldest: LogPosition,
+    /// The last record's checksum, 0 when unknown.
+    last_crc: u32,
+    progress: Progress,
+    /// The log ends here once the node has carried out every `Place`.
+    received: LogPosition,
+    phase: Phase,
+    peers: Vec<Peer>,
+    marks: Watermarks,
+    announced: Announced,
+    is_readable: bool,
+    /// The tail may answer reads when its log reaches this.
+    read_target: Option<LogPosition>,
+    /// Why this member cannot take part, until a NewTerm says that it can.
+    blocked: Option<String>,
+    /// Why this replica stopped for good.
+    failed: Option<String>,
+    ack_due: bool,
+    next_ticket: u64,
+    actions: VecDeque<Action>,
+    #[cfg(test)]
+    pub(crate) mutant: crate::tests::Mutant,
+}
+
+impl Chain {
+    /// A member that just started, with what it found.
+    ///
+    /// # Errors
+    /// Invalid input for a configuration that cannot work, corruption for a state that contradicts
+    /// itself.
+    pub fn new(config: ChainConfig, state: LocalState, now_ms: u64) -> Result<Self> {
+        let index = config.validate()?;
+        let spans = state.spans.clipped(state.progress.end);
+        let (last_term, end) = spans.tip();
+        if last_term > state.term || state.progress.durable > state.progress.end {
+            return Err(Error::corruption(format!(
+                "a log with records of {last_term} that is durable up to {} and ends at {}, at a \
+                 replica in {}",
+                state.progress.durable, state.progress.end, state.term
+            )));
+        }
+        let others = config.members.iter().filter(|&&m| m != config.me);
+        let peers = others.map(|&id| Peer::new(id, now_ms)).collect();
+        Ok(Self {
+            index,
+            now_ms,
+            term: state.term,
+            session: state.session,
+            spans,
+            oldest: state.oldest,
+            last_crc: state.last_crc,
+            progress: Progress { end, durable: state.progress.durable.min(end), ..state.progress },
+            received: end,
+            phase: Phase::Waiting,
+            peers,
+            marks: Watermarks::default(),
+            announced: Announced::Nothing,
+            is_readable: false,
+            read_target: None,
+            blocked: None,
+            failed: None,
+            ack_due: false,
+            next_ticket: 1,
+            actions: VecDeque::new(),
+            config,
+            #[cfg(test)]
+            mutant: crate::tests::Mutant::None,
+        })
+    }
+
+    /// There is a new connection to `peer`, which this side calls `connection` (a number that it
+    /// never uses again in the life of this process). It replaces an older one.
+    pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let Some(i) = self.peer_index(peer) else { return };
+        self.drop_link(i);
+        self.peers[i].link = Some(Link::new(connection));
+        self.peers[i].last_heard_ms = self.now_ms;
+        let hello = self.hello();
+        self.push(peer, hello);
+    }
+
+    /// The connection is gone. One that has been replaced meanwhile is ignored.
+    pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let Some(i) = self.peer_index(peer) else { return };
+        if self.peers[i].link.as_ref().is_some_and(|l| l.connection == connection) {
+            self.drop_link(i);
+        }
+    }
+
+    /// A frame arrived over `connection` of `peer`.
+    ///
+    /// # Errors
+    /// When the frame cannot be meant for this replica or breaks the protocol; the node closes the
+    /// connection, and the next one starts from a Hello.
+    pub fn handle_message(
+        &mut self,
+        peer: ReplicaId,
+        connection: u64,
+        frame: Frame,
+        now_ms: u64,
+    ) -> Result<()> {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.check_address(peer, &frame)?;
+        let Some(i) = self.peer_index(peer) else { return Ok(()) };
+        let now_ms = self.now_ms;
+        let is_hello = matches!(frame.message, Message::Hello(_));
+        let known = &mut self.peers[i];
+        let Some(link) = known.link.as_mut().filter(|l| l.connection == connection) else {
+            return Ok(());
+        };
+        match link.remote {
+            None if is_hello => link.remote = Some(frame.connection),
+            Some(remote) if remote == frame.connection => {}
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{} from replica {} names connection {}, which did not begin with its Hello",
+                    frame.message.kind(),
+                    peer.get(),
+                    frame.connection
+                )));
+            }
+        }
+        known.last_heard_ms = now_ms;
+        let result = self.dispatch(i, frame);
+        self.invariants();
+        result
+    }
+
+    /// Time has passed. Call this a few times per heartbeat.
+    pub fn handle_tick(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let now_ms = self.now_ms;
+        for i in 0..self.peers.len() {
+            let peer = &mut self.peers[i];
+            let id = peer.id;
+            let silent_ms = now_ms - peer.last_heard_ms;
+            let Some(link) = peer.link.as_mut().filter(|l| !l.is_closing) else { continue };
+            if silent_ms >= self.config.timeout_ms {
+                link.is_closing = true;
+                let connection = link.connection;
+                let reason = format!("replica {} has not been heard for {silent_ms} ms", id.get());
+                self.actions.push_back(Action::Disconnect { peer: id, connection, reason });
+                continue;
+            }
+            let has_news = self.index == 0 && link.told != self.marks;
+            if has_news || now_ms - link.last_sent_ms >= self.config.heartbeat_ms {
+                self.push(id, Message::Heartbeat(self.marks));
+            }
+        }
+    }
+
+    /// The node made the term durable that `AdoptTerm` named, and had carried out every earlier
+    /// `Place`. A term that a later `AdoptTerm` replaced is ignored.
+    pub fn handle_term_adopted(&mut self, term: Term) {
+        if self.phase != (Phase::Adopting { term }) {
+            return;
+        }
+        debug_assert!(term > self.term, "{term} adopted after {}", self.term);
+        self.term = term;
+        self.phase = Phase::Joined;
+        self.ack_due = false;
+        if self.index == 0 {
+            self.welcome_all();
+        }
+        self.invariants();
+    }
+
+    /// Head: the own log grew to `end`, with a last record of this checksum. Only while `is_joined`.
+    pub fn handle_appended(&mut self, end: LogPosition, last_crc: u32) {
+        debug_assert!(self.index == 0, "only the head appends");
+        debug_assert!(self.phase == Phase::Joined, "appended before the term runs");
+        debug_assert!(end >= self.progress.end, "the log shrank");
+        self.progress.end = end;
+        self.received = end;
+        self.last_crc = last_crc;
+    }
+
+    /// The node placed (the tail: and applied) what `Place` brought, up to `end`.
+    pub fn handle_placed(&mut self, end: LogPosition, last_crc: u32) {
+        let end = self.spans.after(end);
+        if matches!(self.phase, Phase::Adopting { .. }) {
+            // The log is where it was when the adoption was asked for: nothing to count yet.
+            if end == self.progress.end {
+                self.last_crc = last_crc;
+            }
+            return;
+        }
+        debug_assert!(end <= self.received, "placed {end}, received {}", self.received);
+        if end > self.progress.end && end <= self.received {
+            self.progress.end = end;
+            self.last_crc = last_crc;
+            self.ack_due = true;
+            self.pulled();
+        }
+    }
+
+    /// The log here survives a power cut below `durable`.
+    pub fn handle_durable(&mut self, durable: LogPosition) {
+        let durable = durable.min(self.progress.end);
+        if durable > self.progress.durable {
+            self.progress.durable = durable;
+            self.ack_due = true;
+        }
+    }
+
+    /// The tree applied edits up to `edit` and needs no log below `flushed`.
+    pub fn handle_edit_applied(&mut self, edit: u64, flushed: LogPosition) {
+        if edit > self.progress.edit || flushed > self.progress.flushed {
+            self.progress.edit = self.progress.edit.max(edit);
+            self.progress.flushed = self.progress.flushed.max(flushed);
+            self.ack_due = true;
+        }
+    }
+
+    /// The log below `oldest` is gone.
+    pub fn handle_trimmed(&mut self, oldest: LogPosition) {
+        self.oldest = self.oldest.max(oldest);
+        self.spans.trim(self.oldest);
+    }
+
+    /// This replica cannot go on (a record that does not fit, a disk that fails). It takes no
+    /// further part until its process starts again.
+    pub fn handle_failed(&mut self, reason: String) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.index != 0 {
+            self.push(self.head(), Message::Refused { reason: reason.clone() });
+        }
+        self.failed = Some(reason);
+    }
+
+    /// Sends one of the node's own kinds, behind everything that was sent to this member before.
+    ///
+    /// # Errors
+    /// Unavailable when there is no connection to it; invalid input for a kind of the chain's own.
+    pub fn send(&mut self, to: ReplicaId, message: Message) -> Result<()> {
+        if !message.is_for_node() {
+            return Err(Error::invalid(format!(
+                "message of kind {} is not the node's to send",
+                message.kind()
+            )));
+        }
+        if self.push(to, message) {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!("replica {} is not connected", to.get())))
+    }
+
+    /// What to do next; nothing when everything is done for now.
+    pub fn poll(&mut self, now_ms: u64) -> Option<Action> {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.actions.is_empty() {
+            self.pump();
+            self.invariants();
+        }
+        self.actions.pop_front()
+    }
+
+    /// This member's place in the chain.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match self.index {
+            0 => Role::Head,
+            i if i + 1 == self.config.members.len() => Role::Tail,
+            _ => Role::Middle,
+        }
+    }
+
+    /// The highest term durable here.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Whether the current term runs here.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.phase == Phase::Joined
+    }
+
+    /// Whether the group accepts writes, as last announced.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.announced == Announced::Ready
+    }
+
+    /// Whether this replica is the tail and may answer reads.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.is_readable
+    }
+
+    /// The sentence for a refused write.
+    #[must_use]
+    pub fn not_ready_reason(&self) -> Option<&str> {
+        match &self.announced {
+            Announced::NotReady(reason) => Some(reason),
+            Announced::Nothing => Some("the replica is starting"),
+            Announced::Ready => None,
+        }
+    }
+
+    /// Every member has the log below this position, as far as is known here. Never falls.
+    #[must_use]
+    pub fn commit(&self) -> LogPosition {
+        self.marks.commit
+    }
+
+    /// Every member has made the log below this position durable. Never falls.
+    #[must_use]
+    pub fn durable_commit(&self) -> LogPosition {
+        self.marks.durable
+    }
+
+    /// Every member has applied this edit. Never falls.
+    #[must_use]
+    pub fn edits_applied_min(&self) -> u64 {
+        self.marks.edit
+    }
+
+    /// No member needs the log below this position: the bound for trimming. Never falls.
+    #[must_use]
+    pub fn flushed_min(&self) -> LogPosition {
+        self.marks.flushed
+    }
+
+    /// How far this replica is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// The spans of the log, as last adopted.
+    #[must_use]
+    pub fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// Every member as last known, in the order of the chain.
+    pub fn members(&self) -> impl Iterator<Item = MemberStatus> + '_ {
+        self.config.members.iter().map(|&id| self.status_of(id))
+    }
+
+    fn status_of(&self, id: ReplicaId) -> MemberStatus {
+        let Some(i) = self.peer_index(id) else {
+            return MemberStatus {
+                id,
+                is_connected: true,
+                is_joined: self.phase == Phase::Joined,
+                last_heard_ms: self.now_ms,
+                progress: Some(self.progress),
+                lag_bytes: 0,
+                refused: self.failed.clone().or_else(|| self.blocked.clone()),
+            };
+        };
+        let peer = &self.peers[i];
+        let end = peer.progress.map_or(0, |p| p.end.get());
+        MemberStatus {
+            id,
+            is_connected: peer.link.is_some(),
+            is_joined: peer.link.as_ref().is_some_and(|l| l.joined == Some(self.term)),
+            last_heard_ms: peer.last_heard_ms,
+            progress: peer.progress,
+            lag_bytes: self.progress.end.get().saturating_sub(end),
+            refused: peer.link.as_ref().and_then(|l| l.refused.clone()),
+        }
+    }
+
+    fn check_address(&self, peer: ReplicaId, frame: &Frame) -> Result<()> {
+        let is_ours = frame.group == self.config.group && frame.shard == ShardId::ZERO;
+        if !is_ours || frame.from != peer || frame.to != self.config.me {
+            return Err(Error::invalid(format!(
+                "frame for {} {} from {} to {} arrived at {} of {} from {peer}",
+                frame.group, frame.shard, frame.from, frame.to, self.config.me, self.config.group
+            )));
+        }
+        if frame.config != self.config.config {
+            return Err(Error::invalid(format!(
+                "replica {} has configuration {}, replica {} has {}",
+                peer.get(),
+                frame.config,
+                self.config.me.get(),
+                self.config.config
+            )));
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, i: usize, frame: Frame) -> Result<()> {
+        let (from, term) = (frame.from, frame.term);
+        if frame.message.is_for_node() {
+            let message = frame.message;
+            self.actions.push_back(Action::Deliver { from, term, message });
+            return Ok(());
+        }
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        match frame.message {
+            Message::Hello(state) => self.hello_from(i, term, state),
+            Message::NewTerm { end, last_crc, marks, spans } => {
+                self.new_term_from(i, term, end, last_crc, marks, spans)
+            }
+            Message::TermAccepted { last_crc, progress } => {
+                self.term_accepted_by(i, term, last_crc, progress)
+            }
+            Message::Records { from, term: records_term, marks, bytes } => {
+                if self.index == 0 {
+                    return self.pulled_records(i, from, records_term, bytes);
+                }
+                self.records_from(i, term, marks, Action::Place { from, term: records_term, bytes })
+            }
+            Message::Ack(progress) => self.ack_from(i, term, progress),
+            Message::Heartbeat(marks) => {
+                self.learn_marks(i, term, marks);
+                Ok(())
+            }
+            Message::PullLog { from, bytes_max } => {
+                self.pull_wanted(i, from, bytes_max);
+                Ok(())
+            }
+            Message::Refused { reason } => {
+                self.refused_by(i, reason);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything that follows from what happened since the last poll.
+    fn pump(&mut self) {
+        if self.failed.is_none() {
+            self.accept_term();
+            self.send_acks();
+            self.read_streams();
+            self.read_pulls();
+            self.raise_marks();
+            self.become_readable();
+        }
+        self.announce();
+    }
+
+    fn hello(&self) -> Message {
+        let spans = self.spans.clipped(self.received);
+        let end = spans.tip().1;
+        let last_crc = if self.received == self.progress.end { self.last_crc } else { 0 };
+        Message::Hello(MemberState {
+            session: self.session,
+            oldest: self.oldest,
+            last_crc,
+            progress: Progress { end, durable: self.progress.durable.min(end), ..self.progress },
+            spans,
+        })
+    }
+
+    /// Queues a message on the current connection; false when there is none.
+    fn push(&mut self, to: ReplicaId, message: Message) -> bool {
+        let Some(i) = self.peer_index(to) else { return false };
+        let now_ms = self.now_ms;
+        let Some(link) = self.peers[i].link.as_mut().filter(|l| !l.is_closing) else {
+            return false;
+        };
+        link.last_sent_ms = now_ms;
+        match &message {
+            Message::Heartbeat(marks)
+            | Message::Records { marks, .. }
+            | Message::NewTerm { marks, .. } => link.told = *marks,
+            _ => {}
+        }
+        let frame = Frame {
+            group: self.config.group,
+            shard: ShardId::ZERO,
+            config: self.config.config,
+            term: self.term,
+            from: self.config.me,
+            to,
+            connection: link.connection,
+            message,
+        };
+        self.actions.push_back(Action::Send { frame });
+        true
+    }
+
+    fn drop_link(&mut self, i: usize) {
+        if self.peers[i].link.take().is_none() {
+            return;
+        }
+        let peer = self.peers[i].id;
+        if self.index == 0 || peer == self.head() {
+            self.actions.push_back(Action::VoidGrants { peer });
+        }
+        if matches!(self.phase, Phase::Pulling { winner, .. } if winner == peer) {
+            self.phase = Phase::Waiting;
+        }
+    }
+
+    fn head(&self) -> ReplicaId {
+        self.config.members[0]
+    }
+
+    fn predecessor(&self) -> Option<ReplicaId> {
+        self.index.checked_sub(1).map(|i| self.config.members[i])
+    }
+
+    fn successor(&self) -> Option<ReplicaId> {
+        self.config.members.get(self.index + 1).copied()
+    }
+
+    fn peer_index(&self, id: ReplicaId) -> Option<usize> {
+        self.peers.iter().position(|p| p.id == id)
+    }
+
+    /// The term that this member is in or about to be in.
+    fn latest_term(&self) -> Term {
+        match self.phase {
+            Phase::Adopting { term } => term,
+            _ => self.term,
+        }
+    }
+
+    /// What must hold between any two calls.
+    fn invariants(&self) {
+        debug_assert!(self.progress.end <= self.received, "placed more than was received");
+        debug_assert!(self.progress.durable <= self.progress.end, "durable beyond the end");
+        debug_assert!(self.spans.clipped(self.received).tip().0 <= self.latest_term());
+        if self.index == 0 {
+            debug_assert!(self.marks.commit <= self.progress.end, "committed more than there is");
+        }
+        let is_head = self.index == 0;
+        debug_assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");
+    }
+}

@@ -1,0 +1,370 @@
+//! The head: starts terms, counts acknowledgements, decides whether the group accepts writes.
+
+use super::{Announced, Chain, Phase};
+use crate::Action;
+use crate::message::{MemberState, Message, Progress, Watermarks};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::units::MIB;
+use gabion_base::{Error, LogPosition, Result, Term};
+
+/// Bytes of log asked for at once.
+const PULL_BYTES_MAX: u32 = MIB as u32;
+
+/// Whether writes are accepted.
+enum Readiness {
+    Ready,
+    /// No reason to stop, but none to begin either.
+    Settling(String),
+    NotReady(String),
+}
+
+impl Chain {
+    pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
+        if state.spans.tip().1 != state.progress.end || state.spans.tip().0 > term {
+            return Err(Error::corruption(format!(
+                "Hello of replica {} in {term} with a log that ends at {}, its last span at {}",
+                self.peers[i].id.get(),
+                state.progress.end,
+                state.spans.tip().1
+            )));
+        }
+        let peer = &mut self.peers[i];
+        peer.progress = Some(state.progress);
+        let Some(link) = peer.link.as_mut() else { return Ok(()) };
+        let tip = state.spans.tip();
+        link.hello = Some((term, state));
+        link.joined = None;
+        link.refused = None;
+        if self.index != 0 {
+            return Ok(());
+        }
+        match self.phase {
+            Phase::Joined if term > self.term || tip > self.tip() => self.phase = Phase::Waiting,
+            Phase::Joined => self.welcome(i),
+            Phase::Pulling { winner, .. }
+                if Some(tip) > self.tip_of(winner) || winner == self.peers[i].id =>
+            {
+                self.phase = Phase::Waiting;
+            }
+            _ => {}
+        }
+        self.begin_term();
+        Ok(())
+    }
+
+    /// Chooses the log that goes on, once every member has said what it has.
+    pub(super) fn begin_term(&mut self) {
+        if self.phase != Phase::Waiting || self.received != self.progress.end {
+            return;
+        }
+        let mut best = (self.tip(), None);
+        for (i, peer) in self.peers.iter().enumerate() {
+            let Some((_, state)) = peer.link.as_ref().and_then(|l| l.hello.as_ref()) else {
+                return;
+            };
+            if state.spans.tip() > best.0 {
+                best = (state.spans.tip(), Some(i));
+            }
+        }
+        match best.1 {
+            None => self.adopt_new_term(),
+            Some(winner) => self.pull_from(winner),
+        }
+    }
+
+    fn pull_from(&mut self, i: usize) {
+        let winner = self.peers[i].id;
+        let Some((_, state)) = self.peers[i].link.as_ref().and_then(|l| l.hello.clone()) else {
+            return;
+        };
+        let mine = self.spans.clipped(self.received);
+        let common = mine.common_end(&state.spans);
+        let from = state.spans.after(common);
+        if from < state.oldest || common < self.progress.flushed {
+            self.blocked = Some(format!(
+                "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
+                 up to {common} only, which begins at {}",
+                self.config.me.get(),
+                winner.get(),
+                state.oldest
+            ));
+            return;
+        }
+        self.blocked = None;
+        if common < mine.tip().1 {
+            self.actions.push_back(Action::Truncate { at: common });
+            self.last_crc = 0;
+        }
+        self.spans = state.spans;
+        self.received = from;
+        self.progress.end = from;
+        self.progress.durable = self.progress.durable.min(from);
+        self.phase = Phase::Pulling { winner, end: state.progress.end };
+        self.push(winner, Message::PullLog { from, bytes_max: PULL_BYTES_MAX });
+    }
+
+    /// The winner's answer to PullLog.
+    pub(super) fn pulled_records(
+        &mut self,
+        i: usize,
+        from: LogPosition,
+        term: Term,
+        bytes: Vec<Bytes>,
+    ) -> Result<()> {
+        let Phase::Pulling { winner, .. } = self.phase else { return Ok(()) };
+        if winner != self.peers[i].id {
+            return Ok(());
+        }
+        self.take_records(i, from, term, bytes)
+    }
+
+    /// Head, pulling: the node placed some of it.
+    pub(super) fn pulled(&mut self) {
+        if self.index == 0 && self.phase == Phase::Waiting {
+            self.begin_term();
+        }
+        let Phase::Pulling { winner, end } = self.phase else { return };
+        if self.progress.end >= end {
+            self.adopt_new_term();
+        } else if self.progress.end == self.received {
+            let from = self.received;
+            self.push(winner, Message::PullLog { from, bytes_max: PULL_BYTES_MAX });
+        }
+    }
+
+    fn adopt_new_term(&mut self) {
+        let hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
+        let highest = hellos.map(|(term, _)| *term).max().unwrap_or_default().max(self.term);
+        let term = highest.next();
+        let (spans, start) = self.spans.with_term(term, self.progress.end);
+        self.spans = spans.clone();
+        self.progress.end = start;
+        self.received = start;
+        self.blocked = None;
+        self.phase = Phase::Adopting { term };
+        self.actions.push_back(Action::AdoptTerm { term, spans, end: start });
+    }
+
+    /// The term runs here: tell the others, unless one has more log than was known.
+    pub(super) fn welcome_all(&mut self) {
+        let tip = self.tip();
+        let mut hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
+        if hellos.any(|(term, state)| *term > self.term || state.spans.tip() > tip) {
+            self.phase = Phase::Waiting;
+            self.begin_term();
+            return;
+        }
+        for i in 0..self.peers.len() {
+            self.welcome(i);
+        }
+    }
+
+    fn welcome(&mut self, i: usize) {
+        let end = self.progress.end;
+        let Some(link) = self.peers[i].link.as_mut().filter(|l| l.hello.is_some()) else { return };
+        link.joined = None;
+        link.target = end;
+        let message = Message::NewTerm {
+            end,
+            last_crc: self.last_crc,
+            marks: self.marks,
+            spans: self.spans.clone(),
+        };
+        self.push(self.peers[i].id, message);
+    }
+
+    /// A member's word that it is in the term; from a successor also the request for the stream.
+    pub(super) fn term_accepted_by(
+        &mut self,
+        i: usize,
+        term: Term,
+        last_crc: u32,
+        progress: Progress,
+    ) -> Result<()> {
+        self.attach(i, term, progress.end);
+        if self.index != 0 || term != self.term || self.phase != Phase::Joined {
+            return Ok(());
+        }
+        self.check_progress(i, &progress)?;
+        let is_whole = progress.end == self.progress.end;
+        if is_whole && last_crc != 0 && self.last_crc != 0 && last_crc != self.last_crc {
+            let id = self.peers[i].id;
+            let reason = format!(
+                "replica {} needs a full copy: its last record has checksum {last_crc:#010x}, the \
+                 primary's {:#010x}",
+                id.get(),
+                self.last_crc
+            );
+            self.push(id, Message::Refused { reason: reason.clone() });
+            self.refused_by(i, reason);
+            return Ok(());
+        }
+        let peer = &mut self.peers[i];
+        peer.progress = Some(progress);
+        if let Some(link) = &mut peer.link {
+            link.joined = Some(term);
+            link.acked = progress;
+        }
+        Ok(())
+    }
+
+    pub(super) fn ack_from(&mut self, i: usize, term: Term, progress: Progress) -> Result<()> {
+        if term != self.term || self.phase != Phase::Joined {
+            return Ok(());
+        }
+        self.check_progress(i, &progress)?;
+        let peer = &mut self.peers[i];
+        peer.progress = Some(progress);
+        let Some(link) = &mut peer.link else { return Ok(()) };
+        if link.joined == Some(term) {
+            link.acked = highest(link.acked, progress);
+        }
+        if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
+            stream.acked = stream.acked.max(progress.end);
+        }
+        Ok(())
+    }
+
+    fn check_progress(&self, i: usize, progress: &Progress) -> Result<()> {
+        if progress.end > self.progress.end || progress.durable > progress.end {
+            return Err(Error::corruption(format!(
+                "replica {} acknowledges the log up to {} ({} of it durable), it ends at {}",
+                self.peers[i].id.get(),
+                progress.end,
+                progress.durable,
+                self.progress.end
+            )));
+        }
+        Ok(())
+    }
+
+    /// Head: what every member has, while every member is in this term.
+    pub(super) fn raise_marks(&mut self) {
+        if self.index != 0 || self.phase != Phase::Joined {
+            return;
+        }
+        let mut least = self.progress;
+        for peer in &self.peers {
+            let Some(link) = peer.link.as_ref().filter(|l| l.joined == Some(self.term)) else {
+                return;
+            };
+            least = lowest(least, link.acked);
+        }
+        self.marks = self.marks.max(Watermarks {
+            commit: least.end,
+            durable: least.durable,
+            flushed: least.flushed,
+            edit: least.edit,
+        });
+    }
+
+    /// Tells the node when the answer to "does the group accept writes?" changes.
+    pub(super) fn announce(&mut self) {
+        let readiness = if let Some(reason) = self.failed.as_ref().or(self.blocked.as_ref()) {
+            Readiness::NotReady(reason.clone())
+        } else if self.index == 0 {
+            self.readiness()
+        } else {
+            self.readiness_of_head()
+        };
+        let next = match readiness {
+            Readiness::Ready => Announced::Ready,
+            Readiness::Settling(_) if self.announced == Announced::Ready => return,
+            Readiness::Settling(reason) | Readiness::NotReady(reason) => {
+                Announced::NotReady(reason)
+            }
+        };
+        if next == self.announced {
+            return;
+        }
+        self.actions.push_back(match &next {
+            Announced::NotReady(reason) => Action::NotReady { reason: reason.clone() },
+            _ => Action::Ready,
+        });
+        self.announced = next;
+    }
+
+    fn readiness(&self) -> Readiness {
+        let mut readiness = Readiness::Ready;
+        for peer in &self.peers {
+            let id = peer.id.get();
+            if self.now_ms - peer.last_heard_ms >= self.config.timeout_ms {
+                return Readiness::NotReady(format!(
+                    "replica {id} is out; writes are refused until it is back"
+                ));
+            }
+            let Some(link) = &peer.link else {
+                readiness = Readiness::Settling(format!("waiting for replica {id}"));
+                continue;
+            };
+            if let Some(reason) = &link.refused {
+                return Readiness::NotReady(reason.clone());
+            }
+            if link.joined != Some(self.term) {
+                readiness = Readiness::Settling(format!("waiting for replica {id} to join"));
+            } else if link.acked.end < link.target {
+                readiness = Readiness::Settling(format!("replica {id} is catching up"));
+            }
+        }
+        match (&self.phase, readiness) {
+            (Phase::Joined, readiness) => readiness,
+            (_, Readiness::Settling(reason)) => {
+                Readiness::NotReady(format!("the group is starting: {reason}"))
+            }
+            (Phase::Pulling { winner, .. }, _) => Readiness::NotReady(format!(
+                "the group is starting: the primary fetches log from replica {}",
+                winner.get()
+            )),
+            (_, _) => Readiness::NotReady("the group is starting".into()),
+        }
+    }
+
+    /// At any other member: whether there is a head to send writes to.
+    fn readiness_of_head(&self) -> Readiness {
+        let head = self.head();
+        let Some(peer) = self.peers.iter().find(|p| p.id == head) else {
+            return Readiness::NotReady("the group has no primary".into());
+        };
+        if self.now_ms - peer.last_heard_ms >= self.config.timeout_ms {
+            return Readiness::NotReady(format!(
+                "replica {} (the primary) is out; writes are refused until it is back",
+                head.get()
+            ));
+        }
+        let is_welcome = peer.link.as_ref().is_some_and(|l| l.welcomed == Some(self.term));
+        if is_welcome && self.phase == Phase::Joined {
+            return Readiness::Ready;
+        }
+        Readiness::Settling(format!("waiting for replica {} (the primary)", head.get()))
+    }
+
+    fn tip(&self) -> (Term, LogPosition) {
+        self.spans.clipped(self.received).tip()
+    }
+
+    fn tip_of(&self, id: gabion_base::ReplicaId) -> Option<(Term, LogPosition)> {
+        let peer = &self.peers[self.peer_index(id)?];
+        Some(peer.link.as_ref()?.hello.as_ref()?.1.spans.tip())
+    }
+}
+
+fn lowest(a: Progress, b: Progress) -> Progress {
+    Progress {
+        end: a.end.min(b.end),
+        durable: a.durable.min(b.durable),
+        flushed: a.flushed.min(b.flushed),
+        edit: a.edit.min(b.edit),
+    }
+}
+
+fn highest(a: Progress, b: Progress) -> Progress {
+    Progress {
+        end: a.end.max(b.end),
+        durable: a.durable.max(b.durable),
+        flushed: a.flushed.max(b.flushed),
+        edit: a.edit.max(b.edit),
+    }
+}

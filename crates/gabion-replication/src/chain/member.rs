@@ -1,0 +1,227 @@
+//! Every member but the head: joins terms, places records, acknowledges.
+
+use super::{Chain, Phase};
+use crate::message::{Message, Watermarks};
+use crate::{Action, Role, Spans};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, LogPosition, Result, Term};
+
+impl Chain {
+    /// The head's word that a term runs.
+    pub(super) fn new_term_from(
+        &mut self,
+        i: usize,
+        term: Term,
+        end: LogPosition,
+        last_crc: u32,
+        marks: Watermarks,
+        spans: Spans,
+    ) -> Result<()> {
+        if self.peers[i].id != self.head() || spans.as_slice().last().map(|s| s.term) != Some(term)
+        {
+            return Err(Error::invalid(format!(
+                "replica {} announces {term}, which it cannot",
+                self.peers[i].id.get()
+            )));
+        }
+        if term < self.latest_term() {
+            return Ok(());
+        }
+        let mine = self.spans.clipped(self.received);
+        if mine.tip() > spans.clipped(end).tip() {
+            // The head chose before this much had come: it must choose again.
+            let hello = self.hello();
+            self.push(self.head(), hello);
+            return Ok(());
+        }
+        let common = mine.common_end(&spans);
+        let keep = spans.after(common);
+        if let Some(reason) = self.reason_against(&mine, term, common, (end, last_crc), &spans) {
+            self.push(self.head(), Message::Refused { reason: reason.clone() });
+            self.blocked = Some(reason);
+            return Ok(());
+        }
+        self.blocked = None;
+        if let Some(link) = &mut self.peers[i].link {
+            link.welcomed = Some(term);
+        }
+        self.marks = self.marks.max(marks);
+        if !self.is_readable {
+            self.read_target = Some(end);
+        }
+        if term > self.latest_term() {
+            self.adopt(term, spans, keep, common < mine.tip().1);
+        } else if self.phase == Phase::Waiting {
+            self.spans = spans;
+            self.received = keep;
+            self.progress.end = keep;
+            self.phase = Phase::Joined;
+        }
+        Ok(())
+    }
+
+    /// Why the head's log cannot be followed, if it cannot.
+    fn reason_against(
+        &self,
+        mine: &Spans,
+        term: Term,
+        common: LogPosition,
+        (end, last_crc): (LogPosition, u32),
+        spans: &Spans,
+    ) -> Option<String> {
+        let me = self.config.me.get();
+        let is_cut = common < mine.tip().1;
+        let is_lost = common < self.progress.flushed.min(mine.tip().1);
+        if is_cut && (term == self.term || is_lost || common < self.marks.commit.min(mine.tip().1))
+        {
+            return Some(format!(
+                "replica {me} needs a full copy: its log agrees with the primary's up to {common} \
+                 only and ends at {}",
+                mine.tip().1
+            ));
+        }
+        let is_whole = !is_cut && spans.after(common) == end && self.received == self.progress.end;
+        if is_whole && last_crc != 0 && self.last_crc != 0 && last_crc != self.last_crc {
+            return Some(format!(
+                "replica {me} needs a full copy: its last record has checksum {:#010x}, the \
+                 primary's {last_crc:#010x}",
+                self.last_crc
+            ));
+        }
+        None
+    }
+
+    fn adopt(&mut self, term: Term, spans: Spans, keep: LogPosition, is_cut: bool) {
+        self.spans = spans.clone();
+        self.received = keep;
+        self.progress.end = keep;
+        self.progress.durable = self.progress.durable.min(keep);
+        if is_cut {
+            self.last_crc = 0;
+        }
+        self.phase = Phase::Adopting { term };
+        self.actions.push_back(Action::AdoptTerm { term, spans, end: keep });
+    }
+
+    /// Tells head and predecessor, once per connection and term, that this member is in the term
+    /// and where its log ends; only when that is known, with nothing under way to the log.
+    pub(super) fn accept_term(&mut self) {
+        let Some(predecessor) = self.predecessor() else { return };
+        if self.phase != Phase::Joined || self.received != self.progress.end {
+            return;
+        }
+        let (head, term) = (self.head(), self.term);
+        for i in 0..self.peers.len() {
+            let id = self.peers[i].id;
+            if id != head && id != predecessor {
+                continue;
+            }
+            let Some(link) = &mut self.peers[i].link else { continue };
+            let is_due = if id == head { link.welcomed == Some(term) } else { true };
+            if !is_due || link.accepted == Some(term) {
+                continue;
+            }
+            link.accepted = Some(term);
+            let (last_crc, progress) = (self.last_crc, self.progress);
+            self.push(id, Message::TermAccepted { last_crc, progress });
+        }
+    }
+
+    /// Records from the predecessor, which `place` will put into the log.
+    pub(super) fn records_from(
+        &mut self,
+        i: usize,
+        term: Term,
+        marks: Watermarks,
+        place: Action,
+    ) -> Result<()> {
+        let is_predecessor = Some(self.peers[i].id) == self.predecessor();
+        let is_attached = self.peers[i].link.as_ref().is_some_and(|l| l.accepted == Some(term));
+        if !is_predecessor || !is_attached || term != self.term || self.phase != Phase::Joined {
+            return Ok(());
+        }
+        let Action::Place { from, term, bytes } = place else { return Ok(()) };
+        self.take_records(i, from, term, bytes)?;
+        self.marks = self.marks.max(marks);
+        Ok(())
+    }
+
+    /// Hands records that continue the log to the node.
+    pub(super) fn take_records(
+        &mut self,
+        i: usize,
+        from: LogPosition,
+        term: Term,
+        bytes: Vec<Bytes>,
+    ) -> Result<()> {
+        let len = bytes.iter().map(|b| b.len() as u64).sum::<u64>();
+        let end = from.get().checked_add(len).map(LogPosition);
+        let span = self.spans.at(from);
+        let fits = span.zip(end).is_some_and(|(s, end)| s.term == term && end <= s.end);
+        if from != self.received || !fits || len == 0 || !len.is_multiple_of(8) {
+            return Err(Error::corruption(format!(
+                "replica {} sends {len} bytes of log at {from} in {term}, expected at {}",
+                self.peers[i].id.get(),
+                self.received
+            )));
+        }
+        self.received = self.spans.after(end.unwrap_or(from));
+        self.actions.push_back(Action::Place { from, term, bytes });
+        Ok(())
+    }
+
+    /// One acknowledgement for all that happened since the last poll.
+    pub(super) fn send_acks(&mut self) {
+        if !self.ack_due || self.phase != Phase::Joined {
+            return;
+        }
+        self.ack_due = false;
+        let Some(predecessor) = self.predecessor() else { return };
+        let (head, term) = (self.head(), self.term);
+        for i in 0..self.peers.len() {
+            let id = self.peers[i].id;
+            let link = self.peers[i].link.as_ref();
+            let is_accepted = link.is_some_and(|l| l.accepted == Some(term));
+            if is_accepted && (id == head || id == predecessor) {
+                self.push(id, Message::Ack(self.progress));
+            }
+        }
+    }
+
+    /// The head's and the predecessor's word on what holds everywhere.
+    pub(super) fn learn_marks(&mut self, i: usize, term: Term, marks: Watermarks) {
+        let id = self.peers[i].id;
+        let is_source = self.index != 0 && (id == self.head() || Some(id) == self.predecessor());
+        if is_source && term == self.term && self.phase == Phase::Joined {
+            self.marks = self.marks.max(marks);
+        }
+    }
+
+    pub(super) fn refused_by(&mut self, i: usize, reason: String) {
+        if self.index == 0 {
+            if let Some(link) = &mut self.peers[i].link {
+                link.refused = Some(reason);
+            }
+            return;
+        }
+        if self.peers[i].id != self.head() {
+            self.push(self.head(), Message::Refused { reason: reason.clone() });
+        }
+        self.blocked = Some(reason);
+    }
+
+    /// The tail may answer reads once it has what was acknowledged before it (re)joined.
+    pub(super) fn become_readable(&mut self) {
+        let is_tail = self.role() == Role::Tail || self.config.members.len() == 1;
+        if self.is_readable || !is_tail || self.phase != Phase::Joined {
+            return;
+        }
+        if self.index == 0 || self.read_target.is_some_and(|t| self.progress.end >= t) {
+            self.is_readable = true;
+            self.actions.push_back(Action::Readable);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What one member knows of another.
+
+use crate::message::{MemberState, Progress, Watermarks};
+use alloc::string::String;
+use gabion_base::{LogPosition, ReplicaId, Term};
+
+/// Another member.
+pub(super) struct Peer {
+    pub(super) id: ReplicaId,
+    pub(super) last_heard_ms: u64,
+    /// What it last said of itself, on any connection: for status only, nothing is counted by it.
+    pub(super) progress: Option<Progress>,
+    pub(super) link: Option<Link>,
+}
+
+impl Peer {
+    pub(super) fn new(id: ReplicaId, now_ms: u64) -> Self {
+        Self { id, last_heard_ms: now_ms, progress: None, link: None }
+    }
+}
+
+/// The current connection to it and all that is forgotten when it breaks.
+pub(super) struct Link {
+    /// This side's number.
+    pub(super) connection: u64,
+    /// The other side's number, from its Hello.
+    pub(super) remote: Option<u64>,
+    pub(super) is_closing: bool,
+    pub(super) last_sent_ms: u64,
+    pub(super) told: Watermarks,
+    pub(super) hello: Option<(Term, MemberState)>,
+    /// Head's view: the term that it accepted on this connection.
+    pub(super) joined: Option<Term>,
+    /// Head's view: what it acknowledged in that term.
+    pub(super) acked: Progress,
+    /// Head's view: the member has caught up when it has acknowledged this.
+    pub(super) target: LogPosition,
+    pub(super) refused: Option<String>,
+    /// Secondary's view of the head: NewTerm came on this connection, for this term.
+    pub(super) welcomed: Option<Term>,
+    /// Secondary's view of head and predecessor: the term it was told to be accepted.
+    pub(super) accepted: Option<Term>,
+    /// To the successor: the live stream.
+    pub(super) stream: Option<Stream>,
+    /// To a head that pulls: its last request.
+    pub(super) pull: Option<Pull>,
+}
+
+impl Link {
+    pub(super) fn new(connection: u64) -> Self {
+        Self {
+            connection,
+            remote: None,
+            is_closing: false,
+            last_sent_ms: 0,
+            told: Watermarks::default(),
+            hello: None,
+            joined: None,
+            acked: Progress::default(),
+            target: LogPosition::ZERO,
+            refused: None,
+            welcomed: None,
+            accepted: None,
+            stream: None,
+            pull: None,
+        }
+    }
+}
+
+/// Records on their way to the successor.
+pub(super) struct Stream {
+    /// The term in which the successor asked for it.
+    pub(super) term: Term,
+    /// Position of the next record to send.
+    pub(super) next: LogPosition,
+    pub(super) acked: LogPosition,
+    /// The read that is under way.
+    pub(super) reading: Option<Read>,
+}
+
+/// A head's request for log.
+pub(super) struct Pull {
+    pub(super) from: LogPosition,
+    pub(super) bytes_max: usize,
+    pub(super) reading: Option<Read>,
+}
+
+/// A read that the node was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    pub(super) ticket: u64,
+    pub(super) from: LogPosition,
+    pub(super) until: LogPosition,
+    pub(super) term: Term,
+}

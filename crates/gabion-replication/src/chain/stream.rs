@@ -1,0 +1,160 @@
+//! Sending log: the stream to the successor, and answers to a head that pulls.
+
+use super::peer::{Pull, Read, Stream};
+use super::{Chain, Phase};
+use crate::Action;
+use crate::message::Message;
+use alloc::format;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::units::MIB;
+use gabion_base::{LogPosition, Result, Term};
+
+/// Bytes of log in one message, unless a record is longer (PRIOR-ART: 1 MiB transfers).
+const SEND_BYTES_MAX: u64 = MIB;
+
+impl Chain {
+    /// The successor's log ends at `end` in `term`: stream from there once that term runs here.
+    pub(super) fn attach(&mut self, i: usize, term: Term, end: LogPosition) {
+        if Some(self.peers[i].id) != self.successor() || term < self.term {
+            return;
+        }
+        if let Some(link) = &mut self.peers[i].link {
+            link.stream = Some(Stream { term, next: end, acked: end, reading: None });
+        }
+    }
+
+    /// Asks the node for the next records of the stream while its window is open.
+    pub(super) fn read_streams(&mut self) {
+        if self.phase != Phase::Joined {
+            return;
+        }
+        let Some(i) = self.successor().and_then(|id| self.peer_index(id)) else { return };
+        let (to, end, window) = (self.peers[i].id, self.progress.end, self.config.window_bytes);
+        let Some(link) = &mut self.peers[i].link else { return };
+        let Some(stream) = link.stream.as_mut().filter(|s| s.term == self.term) else { return };
+        if stream.reading.is_some() || link.is_closing {
+            return;
+        }
+        stream.next = self.spans.after(stream.next);
+        let from = stream.next;
+        let unacked = from.get().saturating_sub(stream.acked.get());
+        if from >= end || unacked >= window {
+            return;
+        }
+        if from < self.oldest {
+            link.stream = None;
+            let reason = format!(
+                "replica {} needs a full copy: its log ends at {from}, that of replica {} begins \
+                 at {}",
+                to.get(),
+                self.config.me.get(),
+                self.oldest
+            );
+            self.push(to, Message::Refused { reason });
+            return;
+        }
+        let Some(span) = self.spans.at(from) else { return };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let until = span.end.min(end);
+        stream.reading = Some(Read { ticket, from, until, term: span.term });
+        let bytes_max = (window - unacked).min(SEND_BYTES_MAX) as usize;
+        self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max });
+    }
+
+    /// A head wants log from `from`.
+    pub(super) fn pull_wanted(&mut self, i: usize, from: LogPosition, bytes_max: u32) {
+        if self.peers[i].id != self.head() {
+            return;
+        }
+        if let Some(link) = &mut self.peers[i].link {
+            let bytes_max = u64::from(bytes_max).min(SEND_BYTES_MAX) as usize;
+            link.pull = Some(Pull { from, bytes_max, reading: None });
+        }
+    }
+
+    /// Asks the node for what the head pulls, as soon as it is there.
+    pub(super) fn read_pulls(&mut self) {
+        if self.index == 0 || matches!(self.phase, Phase::Adopting { .. }) {
+            return;
+        }
+        let head = self.head();
+        let Some(i) = self.peer_index(head) else { return };
+        let end = self.progress.end;
+        let Some(pull) = self.peers[i].link.as_mut().and_then(|l| l.pull.as_mut()) else { return };
+        if pull.reading.is_some() || pull.from >= end {
+            return;
+        }
+        let (from, bytes_max) = (pull.from, pull.bytes_max);
+        let Some(span) = self.spans.at(from).filter(|_| from >= self.oldest) else {
+            if let Some(link) = &mut self.peers[i].link {
+                link.pull = None;
+            }
+            let me = self.config.me.get();
+            let reason = format!("replica {me} has no log at {from}, it begins at {}", self.oldest);
+            self.push(head, Message::Refused { reason });
+            return;
+        };
+        let until = span.end.min(end);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        pull.reading = Some(Read { ticket, from, until, term: span.term });
+        self.actions.push_back(Action::SendLog { to: head, ticket, from, until, bytes_max });
+    }
+
+    /// The node's answer to `SendLog`: whole records from its `from` on. An answer that nobody
+    /// waits for any more (the connection broke, a term began) is dropped.
+    ///
+    /// On an error this replica stops as after `handle_failed`: it cannot read its own log.
+    pub fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
+        let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
+        for i in 0..self.peers.len() {
+            let to = self.peers[i].id;
+            let Some(link) = &mut self.peers[i].link else { continue };
+            let read = if let Some(stream) = link.stream.as_mut().filter(|s| waits(&s.reading)) {
+                stream.reading.take()
+            } else if let Some(pull) = link.pull.take_if(|p| waits(&p.reading)) {
+                pull.reading
+            } else {
+                continue;
+            };
+            let Some(read) = read else { return };
+            return match records {
+                Ok(bytes) => self.send_records(i, read, bytes),
+                Err(e) => self.handle_failed(format!(
+                    "the log at {} cannot be read for replica {}: {e}",
+                    read.from,
+                    to.get()
+                )),
+            };
+        }
+    }
+
+    fn send_records(&mut self, i: usize, read: Read, bytes: Vec<Bytes>) {
+        let len = bytes.iter().map(|b| b.len() as u64).sum::<u64>();
+        let next = LogPosition(read.from.get().saturating_add(len));
+        if len == 0 || next > read.until {
+            self.handle_failed(format!(
+                "a read of the log from {} to {} gave {len} bytes",
+                read.from, read.until
+            ));
+            return;
+        }
+        // Between a NewTerm and its adoption, and in another term than the successor's, nothing flows.
+        if matches!(self.phase, Phase::Adopting { .. }) {
+            return;
+        }
+        let to = self.peers[i].id;
+        if Some(to) == self.successor() {
+            let term = self.term;
+            let stream = self.peers[i].link.as_mut().and_then(|l| l.stream.as_mut());
+            let Some(stream) = stream.filter(|s| s.term == term && s.next == read.from) else {
+                return;
+            };
+            stream.next = next;
+        }
+        let marks = self.marks;
+        self.push(to, Message::Records { from: read.from, term: read.term, marks, bytes });
+    }
+}

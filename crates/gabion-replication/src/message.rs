@@ -1,0 +1,469 @@
+//! What members of a group say to each other. Bodies are little-endian; the frame around them, with
+//! the sender's term, stands in [`crate::frame`].
+//!
+//! ```text
+//!  kind  name          body (after it: typed fields, see gabion_base::codec)      payload
+//!     1  Hello         session, oldest u64 | last_crc u32 | progress | spans
+//!     2  NewTerm       end u64 | last_crc u32 | watermarks | spans
+//!     3  TermAccepted  last_crc u32 | progress
+//!     4  Records       from, term u64 | watermarks                                records
+//!     5  Ack           progress
+//!     6  Heartbeat     watermarks
+//!     7  PullLog       from u64 | bytes_max u32
+//!     8  Refused       reason
+//!    16  Grant         session, pool u64 | count u32 | (slot u32, generation u64)… | address
+//!    17  Placement     kind u8 | number u64 | count u32 | (slot u32, generation u64)…
+//!    18  NeedFile      kind u8 | number, edit u64
+//!    19  Forward       id u64                                                     command
+//!    20  ForwardReply  id, position u64                                           reply
+//!    21  Node                                                                     between nodes
+//!
+//!  progress    end, durable, flushed, edit u64
+//!  watermarks  commit, durable, flushed, edit u64
+//!  spans       count u32 | (term, start, end u64)…
+//!  reason, address: varint length and UTF-8
+//! ```
+
+use crate::Spans;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::codec::{Fields, Put, Reader};
+use gabion_base::{Error, FileId, FileKind, Generation, LogPosition, Result, SlotIndex, Term};
+
+/// Longest sentence or address in a message, in bytes.
+pub const TEXT_LEN_MAX: usize = 4096;
+/// Most slots in one grant or placement: 32 GiB of slots, and well below a control frame.
+pub const SLOTS_MAX: usize = 16_384;
+const SLOT_LEN: usize = 12;
+const _: () = assert!(SLOTS_MAX * SLOT_LEN < gabion_base::units::CONTROL_FRAME_LEN_MAX / 2);
+
+/// How far a member is. Every value only rises while its process lives, except where a log is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Its log is contiguous, in its ring (and at the tail applied) below this position.
+    pub end: LogPosition,
+    /// Below this position its log survives a power cut.
+    pub durable: LogPosition,
+    /// It needs no log below this position: everything there is in files that are durable.
+    pub flushed: LogPosition,
+    /// The last edit that it applied.
+    pub edit: u64,
+}
+
+/// What holds at every member: the minimum of their [`Progress`]. Never falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Every member has acknowledged the log below this position.
+    pub commit: LogPosition,
+    /// Every member has flushed the log below this position to its disk.
+    pub durable: LogPosition,
+    /// No member needs the log below this position.
+    pub flushed: LogPosition,
+    /// Every member has applied this edit.
+    pub edit: u64,
+}
+
+impl Watermarks {
+    /// The higher of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            commit: self.commit.max(other.commit),
+            durable: self.durable.max(other.durable),
+            flushed: self.flushed.max(other.flushed),
+            edit: self.edit.max(other.edit),
+        }
+    }
+}
+
+/// What a member says of itself at the start of a connection. Its term is the frame's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberState {
+    /// Its durable counter of starts and connections.
+    pub session: u64,
+    /// The first position that it can send to others.
+    pub oldest: LogPosition,
+    /// The checksum of its last record; 0 for an empty log.
+    pub last_crc: u32,
+    /// How far it is; `progress.end` is the end of the last span.
+    pub progress: Progress,
+    /// Its spans up to its end; only such as hold records.
+    pub spans: Spans,
+}
+
+/// Slots that a secondary lends to the primary for one session. Opaque to the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The session that they are lent for.
+    pub session: u64,
+    /// The secondary's pool.
+    pub pool: u64,
+    /// Slots, each with the generation that its header will state.
+    pub slots: Vec<(SlotIndex, Generation)>,
+    /// Where the secondary's target listens.
+    pub address: String,
+}
+
+/// Where the primary wrote a file at the receiver. Opaque to the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The file.
+    pub file: FileId,
+    /// Its slots in order.
+    pub slots: Vec<(SlotIndex, Generation)>,
+}
+
+/// A message. The kinds from `Grant` on are carried for the node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// The first message on a connection, both ways.
+    Hello(MemberState),
+    /// From the head: the frame's term runs, or still runs; this is its log.
+    NewTerm {
+        /// The head's log ends here.
+        end: LogPosition,
+        /// The checksum of the head's last record.
+        last_crc: u32,
+        /// What holds everywhere.
+        marks: Watermarks,
+        /// The spans of the log; the last is open.
+        spans: Spans,
+    },
+    /// To the head: the term is durable here and the log is a prefix of the head's. To the
+    /// predecessor in the chain: stream from `progress.end`.
+    TermAccepted {
+        /// The checksum of the last record.
+        last_crc: u32,
+        /// How far this member is.
+        progress: Progress,
+    },
+    /// Whole records, as they lie in the sender's log.
+    Records {
+        /// Position of the first.
+        from: LogPosition,
+        /// Term of all of them.
+        term: Term,
+        /// What holds everywhere, as far as the sender knows.
+        marks: Watermarks,
+        /// The records, back to back.
+        bytes: Vec<Bytes>,
+    },
+    /// To the head and to the predecessor: how far this member is.
+    Ack(Progress),
+    /// A sign of life. The head's also tells what holds everywhere.
+    Heartbeat(Watermarks),
+    /// From a head whose log is shorter: answer with `Records` from here.
+    PullLog {
+        /// Position of the first record wanted.
+        from: LogPosition,
+        /// Bytes to send at most, unless one record is longer.
+        bytes_max: u32,
+    },
+    /// The sender cannot go on with the receiver (or, told to the head, with a third).
+    Refused {
+        /// One clear sentence.
+        reason: String,
+    },
+    /// Slots for the primary to ship into.
+    Grant(Grant),
+    /// Where a file lies at the receiver.
+    Placement(Placement),
+    /// A replica stands at an edit and lacks one of its files.
+    NeedFile {
+        /// The file.
+        file: FileId,
+        /// The edit that names it.
+        edit: u64,
+    },
+    /// A client's command, for the head or the tail to run.
+    Forward {
+        /// The sender's number for it.
+        id: u64,
+        /// The command.
+        bytes: Bytes,
+    },
+    /// The answer to a forwarded command.
+    ForwardReply {
+        /// The number in `Forward`.
+        id: u64,
+        /// The log position that the answer stands for.
+        position: LogPosition,
+        /// The reply.
+        bytes: Bytes,
+    },
+    /// A message between nodes about slots and files, encoded by them.
+    Node {
+        /// The message.
+        bytes: Bytes,
+    },
+    /// A kind that this build does not know and may ignore.
+    Unknown {
+        /// Its number.
+        kind: u8,
+    },
+}
+
+pub(crate) const KIND_RECORDS: u8 = 4;
+pub(crate) const KIND_FORWARD: u8 = 19;
+pub(crate) const KIND_FORWARD_REPLY: u8 = 20;
+pub(crate) const KIND_NODE: u8 = 21;
+
+impl Message {
+    /// Whether it is carried for the node, and the chain only delivers it.
+    #[must_use]
+    pub fn is_for_node(&self) -> bool {
+        matches!(
+            self,
+            Self::Grant(_)
+                | Self::Placement(_)
+                | Self::NeedFile { .. }
+                | Self::Forward { .. }
+                | Self::ForwardReply { .. }
+                | Self::Node { .. }
+        )
+    }
+
+    /// The kind's number on the wire.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::NewTerm { .. } => 2,
+            Self::TermAccepted { .. } => 3,
+            Self::Records { .. } => KIND_RECORDS,
+            Self::Ack(_) => 5,
+            Self::Heartbeat(_) => 6,
+            Self::PullLog { .. } => 7,
+            Self::Refused { .. } => 8,
+            Self::Grant(_) => 16,
+            Self::Placement(_) => 17,
+            Self::NeedFile { .. } => 18,
+            Self::Forward { .. } => KIND_FORWARD,
+            Self::ForwardReply { .. } => KIND_FORWARD_REPLY,
+            Self::Node { .. } => KIND_NODE,
+            Self::Unknown { kind } => *kind,
+        }
+    }
+
+    /// Appends the body to `out` and returns the payload, which follows it on the wire.
+    pub(crate) fn put_body(&self, out: &mut Vec<u8>) -> Vec<Bytes> {
+        match self {
+            Self::Hello(state) => {
+                out.put_u64(state.session);
+                out.put_u64(state.oldest.get());
+                out.put_u32(state.last_crc);
+                put_progress(out, &state.progress);
+                state.spans.put(out);
+            }
+            Self::NewTerm { end, last_crc, marks, spans } => {
+                out.put_u64(end.get());
+                out.put_u32(*last_crc);
+                put_marks(out, marks);
+                spans.put(out);
+            }
+            Self::TermAccepted { last_crc, progress } => {
+                out.put_u32(*last_crc);
+                put_progress(out, progress);
+            }
+            Self::Records { from, term, marks, bytes } => {
+                out.put_u64(from.get());
+                out.put_u64(term.get());
+                put_marks(out, marks);
+                return bytes.clone();
+            }
+            Self::Ack(progress) => put_progress(out, progress),
+            Self::Heartbeat(marks) => put_marks(out, marks),
+            Self::PullLog { from, bytes_max } => {
+                out.put_u64(from.get());
+                out.put_u32(*bytes_max);
+            }
+            Self::Refused { reason } => put_text(out, reason),
+            Self::Unknown { .. } => {}
+            _ => return self.put_node_body(out),
+        }
+        Vec::new()
+    }
+
+    fn put_node_body(&self, out: &mut Vec<u8>) -> Vec<Bytes> {
+        match self {
+            Self::Grant(grant) => {
+                out.put_u64(grant.session);
+                out.put_u64(grant.pool);
+                put_slots(out, &grant.slots);
+                put_text(out, &grant.address);
+            }
+            Self::Placement(placement) => {
+                put_file(out, placement.file);
+                put_slots(out, &placement.slots);
+            }
+            Self::NeedFile { file, edit } => {
+                put_file(out, *file);
+                out.put_u64(*edit);
+            }
+            Self::Forward { id, bytes } => {
+                out.put_u64(*id);
+                return alloc::vec![bytes.clone()];
+            }
+            Self::ForwardReply { id, position, bytes } => {
+                out.put_u64(*id);
+                out.put_u64(position.get());
+                return alloc::vec![bytes.clone()];
+            }
+            Self::Node { bytes } => return alloc::vec![bytes.clone()],
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// The message of this kind with this body and payload; nothing when the kind is unknown.
+    pub(crate) fn read(kind: u8, body: &[u8], payload: Bytes) -> Result<Option<Self>> {
+        let mut reader = Reader::new(body, "message");
+        let r = &mut reader;
+        let carries_payload =
+            matches!(kind, KIND_RECORDS | KIND_FORWARD | KIND_FORWARD_REPLY | KIND_NODE);
+        if !carries_payload && !payload.is_empty() {
+            return Err(Error::corruption(format!(
+                "message of kind {kind} with {} bytes of payload",
+                payload.len()
+            )));
+        }
+        let message = match kind {
+            1 => Self::Hello(MemberState {
+                session: r.u64()?,
+                oldest: LogPosition(r.u64()?),
+                last_crc: r.u32()?,
+                progress: read_progress(r)?,
+                spans: Spans::read(r)?,
+            }),
+            2 => Self::NewTerm {
+                end: LogPosition(r.u64()?),
+                last_crc: r.u32()?,
+                marks: read_marks(r)?,
+                spans: Spans::read(r)?,
+            },
+            3 => Self::TermAccepted { last_crc: r.u32()?, progress: read_progress(r)? },
+            KIND_RECORDS => Self::Records {
+                from: LogPosition(r.u64()?),
+                term: Term(r.u64()?),
+                marks: read_marks(r)?,
+                bytes: alloc::vec![payload],
+            },
+            5 => Self::Ack(read_progress(r)?),
+            6 => Self::Heartbeat(read_marks(r)?),
+            7 => Self::PullLog { from: LogPosition(r.u64()?), bytes_max: r.u32()? },
+            8 => Self::Refused { reason: read_text(r)? },
+            _ => match Self::read_for_node(kind, r, payload)? {
+                Some(message) => message,
+                None => return Ok(None),
+            },
+        };
+        let mut fields = Fields::new(reader.rest(), "message");
+        while let Some(field) = fields.next_field()? {
+            field.skip_unknown("message")?;
+        }
+        Ok(Some(message))
+    }
+
+    fn read_for_node(kind: u8, r: &mut Reader<'_>, payload: Bytes) -> Result<Option<Self>> {
+        Ok(Some(match kind {
+            16 => Self::Grant(Grant {
+                session: r.u64()?,
+                pool: r.u64()?,
+                slots: read_slots(r)?,
+                address: read_text(r)?,
+            }),
+            17 => Self::Placement(Placement { file: read_file(r)?, slots: read_slots(r)? }),
+            18 => Self::NeedFile { file: read_file(r)?, edit: r.u64()? },
+            KIND_FORWARD => Self::Forward { id: r.u64()?, bytes: payload },
+            KIND_FORWARD_REPLY => {
+                Self::ForwardReply { id: r.u64()?, position: LogPosition(r.u64()?), bytes: payload }
+            }
+            KIND_NODE => Self::Node { bytes: payload },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
+    out.put_u64(progress.end.get());
+    out.put_u64(progress.durable.get());
+    out.put_u64(progress.flushed.get());
+    out.put_u64(progress.edit);
+}
+
+fn read_progress(r: &mut Reader<'_>) -> Result<Progress> {
+    Ok(Progress {
+        end: LogPosition(r.u64()?),
+        durable: LogPosition(r.u64()?),
+        flushed: LogPosition(r.u64()?),
+        edit: r.u64()?,
+    })
+}
+
+fn put_marks(out: &mut Vec<u8>, marks: &Watermarks) {
+    out.put_u64(marks.commit.get());
+    out.put_u64(marks.durable.get());
+    out.put_u64(marks.flushed.get());
+    out.put_u64(marks.edit);
+}
+
+fn read_marks(r: &mut Reader<'_>) -> Result<Watermarks> {
+    Ok(Watermarks {
+        commit: LogPosition(r.u64()?),
+        durable: LogPosition(r.u64()?),
+        flushed: LogPosition(r.u64()?),
+        edit: r.u64()?,
+    })
+}
+
+/// A sentence over the limit is cut, at a character: it explains, nothing depends on its end.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let len = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|&i| text.is_char_boundary(i));
+    out.put_prefixed(&text.as_bytes()[..len.unwrap_or(0)]);
+}
+
+fn read_text(r: &mut Reader<'_>) -> Result<String> {
+    let bytes = r.prefixed(TEXT_LEN_MAX)?;
+    match core::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_string()),
+        Err(_) => Err(Error::corruption("message: text is not UTF-8")),
+    }
+}
+
+fn put_file(out: &mut Vec<u8>, file: FileId) {
+    out.put_u8(file.kind as u8);
+    out.put_u64(file.number);
+}
+
+fn read_file(r: &mut Reader<'_>) -> Result<FileId> {
+    let byte = r.u8()?;
+    let Some(kind) = FileKind::from_byte(byte) else {
+        return Err(Error::corruption(format!("message: {byte} is no kind of file")));
+    };
+    Ok(FileId { kind, number: r.u64()? })
+}
+
+fn put_slots(out: &mut Vec<u8>, slots: &[(SlotIndex, Generation)]) {
+    out.put_u32(slots.len() as u32);
+    for (slot, generation) in slots {
+        out.put_u32(slot.get());
+        out.put_u64(generation.get());
+    }
+}
+
+fn read_slots(r: &mut Reader<'_>) -> Result<Vec<(SlotIndex, Generation)>> {
+    let count = r.u32()? as usize;
+    if count > SLOTS_MAX || count * SLOT_LEN > r.remaining() {
+        return Err(Error::corruption(format!(
+            "message: {count} slots announced, {} bytes follow, the limit is {SLOTS_MAX}",
+            r.remaining()
+        )));
+    }
+    let mut slots = Vec::with_capacity(count);
+    for _ in 0..count {
+        slots.push((SlotIndex(r.u32()?), Generation(r.u64()?)));
+    }
+    Ok(slots)
+}

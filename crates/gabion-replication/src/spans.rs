@@ -1,0 +1,250 @@
+//! Which term wrote which part of a log, and where two logs part.
+//!
+//! A log is a list of spans, each the work of one term. The first record of a term begins at the next
+//! 4 KiB boundary after the end of the log that the term took over (docs/architecture.md, "Spans").
+//!
+//! ```text
+//!   term 1            gap    term 3                       term 4 (open)
+//!   [0 ─────── 5000)  ....   [8192 ──────────── 20000) .. [20480 ───────►
+//! ```
+//!
+//! Two rules make term and position enough to compare logs, as in Raft's log matching: within a term
+//! there is one writer, whose log every other member's is a prefix of; and nobody places a record of a
+//! term before its log up to that term's start equals the head's.
+
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::units::{BLOCK_LEN, round_up_to_block};
+use gabion_base::{Error, LogPosition, Result, Term};
+
+/// The end of a span that is still being written.
+pub const OPEN: LogPosition = LogPosition(u64::MAX);
+/// Most spans in one list. A list shrinks as the log is trimmed.
+pub const SPANS_MAX: usize = 16_384;
+/// Bytes of an encoded span.
+const SPAN_LEN: usize = 24;
+
+/// The part of a log that one term wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The term of every record in it.
+    pub term: Term,
+    /// Position of its first record; a multiple of 4 KiB.
+    pub start: LogPosition,
+    /// Position after its last record; [`OPEN`] while its term runs.
+    pub end: LogPosition,
+}
+
+/// The spans of a log, oldest first: terms rise, positions do not overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans(Vec<Span>);
+
+impl Spans {
+    /// A list of spans.
+    ///
+    /// # Errors
+    /// Corruption when terms do not rise, positions overlap or a start is not on a block boundary;
+    /// limit exceeded over [`SPANS_MAX`].
+    pub fn new(spans: Vec<Span>) -> Result<Self> {
+        if spans.len() > SPANS_MAX {
+            return Err(Error::limit(format!(
+                "{} spans in a log, the limit is {SPANS_MAX}",
+                spans.len()
+            )));
+        }
+        let mut term = Term::ZERO;
+        let mut end = LogPosition::ZERO;
+        for span in &spans {
+            let in_order = span.term > term && span.start >= end && span.start <= span.end;
+            if !in_order || !span.start.get().is_multiple_of(BLOCK_LEN as u64) {
+                return Err(Error::corruption(format!(
+                    "span of {} from {} to {} cannot follow {term}, which ends at {end}",
+                    span.term, span.start, span.end
+                )));
+            }
+            (term, end) = (span.term, span.end);
+        }
+        Ok(Self(spans))
+    }
+
+    /// The spans, oldest first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Span] {
+        &self.0
+    }
+
+    /// Term of the last record and the position after it; zeros for an empty log. Of two logs the
+    /// one with the greater pair holds at least every committed record of the other.
+    #[must_use]
+    pub fn tip(&self) -> (Term, LogPosition) {
+        self.0.last().map_or((Term::ZERO, LogPosition::ZERO), |s| (s.term, s.end))
+    }
+
+    /// The part below `end`: only spans with records, the last one cut.
+    #[must_use]
+    pub fn clipped(&self, end: LogPosition) -> Self {
+        let below = self.0.iter().filter(|s| s.start < end && s.start < s.end);
+        Self(below.map(|s| Span { end: s.end.min(end), ..*s }).collect())
+    }
+
+    /// This log up to `end`, taken over by `term`: the list with a new open span, and its start.
+    #[must_use]
+    pub fn with_term(&self, term: Term, end: LogPosition) -> (Self, LogPosition) {
+        let mut spans = self.clipped(end);
+        let start = LogPosition(round_up_to_block(spans.tip().1.get()));
+        debug_assert!(spans.tip().0 < term, "{term} cannot follow {}", spans.tip().0);
+        spans.0.push(Span { term, start, end: OPEN });
+        (spans, start)
+    }
+
+    /// The span that a record at `position` belongs to.
+    #[must_use]
+    pub fn at(&self, position: LogPosition) -> Option<Span> {
+        self.0.iter().rev().find(|s| s.start <= position && position < s.end).copied()
+    }
+
+    /// Where the record after `position` begins: the end of a span is the start of the next.
+    #[must_use]
+    pub fn after(&self, position: LogPosition) -> LogPosition {
+        if self.at(position).is_some() {
+            return position;
+        }
+        self.0.iter().find(|s| s.start >= position).map_or(position, |s| s.start)
+    }
+
+    /// How far this log, which is clipped, is the same as `other`. What `other` has trimmed away
+    /// counts as the same: it was flushed by every member.
+    #[must_use]
+    pub fn common_end(&self, other: &Self) -> LogPosition {
+        let mut common = LogPosition::ZERO;
+        let mut expected = None;
+        for span in &self.0 {
+            let Some(i) = other.0.iter().position(|s| s.term == span.term) else {
+                if other.0.first().is_some_and(|first| first.term > span.term) {
+                    common = span.end;
+                    continue;
+                }
+                break;
+            };
+            if other.0[i].start != span.start || expected.is_some_and(|e| e != i) {
+                break;
+            }
+            common = span.end.min(other.0[i].end);
+            if span.end != other.0[i].end {
+                break;
+            }
+            expected = Some(i + 1);
+        }
+        common
+    }
+
+    /// Forgets spans that lie wholly below `oldest`, but never the last one with records.
+    pub fn trim(&mut self, oldest: LogPosition) {
+        let last = self.0.iter().rposition(|s| s.start < s.end).unwrap_or(0);
+        let keep = self.0.iter().take(last).position(|s| s.end > oldest).unwrap_or(last);
+        self.0.drain(..keep);
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.0.len() as u32);
+        for span in &self.0 {
+            out.put_u64(span.term.get());
+            out.put_u64(span.start.get());
+            out.put_u64(span.end.get());
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let count = reader.u32()? as usize;
+        if count > SPANS_MAX || count * SPAN_LEN > reader.remaining() {
+            return Err(Error::corruption(format!(
+                "{count} spans announced, {} bytes follow, the limit is {SPANS_MAX}",
+                reader.remaining()
+            )));
+        }
+        let mut spans = Vec::with_capacity(count);
+        for _ in 0..count {
+            spans.push(Span {
+                term: Term(reader.u64()?),
+                start: LogPosition(reader.u64()?),
+                end: LogPosition(reader.u64()?),
+            });
+        }
+        Self::new(spans)
+    }
+}
+
+const _: () = assert!(SPANS_MAX * SPAN_LEN < gabion_base::units::CONTROL_FRAME_LEN_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn spans(list: &[(u64, u64, u64)]) -> Spans {
+        let span = |&(term, start, end): &(u64, u64, u64)| Span {
+            term: Term(term),
+            start: LogPosition(start),
+            end: LogPosition(end),
+        };
+        Spans::new(list.iter().map(span).collect()).unwrap()
+    }
+
+    #[test]
+    fn logs_part_at_the_end_of_the_last_term_that_they_share() {
+        let log = spans(&[(1, 0, 5000), (3, 8192, 20000)]);
+        for (other, common) in [
+            (&[][..], 0),
+            (&[(1, 0, 5000), (3, 8192, 20000)], 20000),
+            (&[(1, 0, 5000), (3, 8192, u64::MAX)], 20000),
+            (&[(1, 0, 5000), (3, 8192, 9000)], 9000),
+            (&[(1, 0, 4000)], 4000),
+            (&[(1, 0, 4000), (2, 4096, 30000)], 4000),
+            (&[(1, 0, 5000), (2, 8192, 8200), (3, 12288, 30000)], 5000),
+            (&[(3, 8192, 30000)], 20000),
+            (&[(4, 32768, 40000)], 20000),
+            (&[(1, 0, 5000), (2, 8192, 8200), (4, 12288, 30000)], 5000),
+        ] {
+            assert_eq!(log.common_end(&spans(other)), LogPosition(common), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_term_begins_at_the_next_block_and_drops_terms_without_records() {
+        let (next, start) =
+            spans(&[(1, 0, 5000), (2, 8192, u64::MAX)]).with_term(Term(3), LogPosition(8192));
+        assert_eq!(start, LogPosition(8192));
+        assert_eq!(next, spans(&[(1, 0, 5000), (3, 8192, u64::MAX)]));
+        assert_eq!(next.after(LogPosition(5000)), LogPosition(8192));
+        assert_eq!(next.after(LogPosition(4992)), LogPosition(4992));
+        assert_eq!(next.after(LogPosition(8200)), LogPosition(8200));
+    }
+
+    #[test]
+    fn trimming_keeps_the_last_term_with_records() {
+        let mut log = spans(&[(1, 0, 5000), (2, 8192, 9000), (3, 12288, 12288)]);
+        log.trim(LogPosition(5000));
+        assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
+        log.trim(LogPosition(12288));
+        assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
+    }
+
+    #[test]
+    fn overlapping_unaligned_or_falling_spans_are_refused() {
+        for bad in [
+            vec![(2, 0, 10), (1, 4096, 5000)],
+            vec![(1, 0, 5000), (2, 4096, 5000)],
+            vec![(1, 8, 16)],
+            vec![(1, 8192, 4096)],
+            vec![(1, 0, u64::MAX), (2, 4096, 5000)],
+        ] {
+            let list = bad.iter().map(|&(term, start, end)| Span {
+                term: Term(term),
+                start: LogPosition(start),
+                end: LogPosition(end),
+            });
+            assert!(Spans::new(list.collect()).is_err(), "{bad:?}");
+        }
+    }
+}
