@@ -1,1 +1,38 @@
-//! (to be written)
+//! Drivers that make media real on Linux.
+//!
+//! ```text
+//!   cores ── Medium ──► FileMedium ─┬─ io_uring        ─┐
+//!                                   └─ threads, pread   ├─► one locked descriptor of the pool (PoolFile)
+//!   jobs ── block_on ─► BlockingMedium ─► FileMedium ───┘
+//!   log  ── MemoryRegion ─► MappedRing ─► a MAP_SHARED file
+//!   NVMe/TCP protocol ── Transport ──► TcpTransport ─► a socket
+//! ```
+//!
+//! - [`file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
+//! - [`space`]: free space and pool files that own all of theirs; [`lock`]: one process per pool.
+//! - [`ring`]: mapped memory that survives the kill of the process.
+//! - [`tcp`]: sockets for the NVMe/TCP protocol cores.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a shell crate: it does the I/O that the cores do not"
+)]
+
+pub mod blocking;
+mod engine;
+pub mod file;
+pub mod lock;
+mod pool_io;
+pub mod ring;
+pub mod space;
+pub mod tcp;
+mod uring;
+
+pub use blocking::BlockingMedium;
+pub use file::{Backend, BackendChoice, DirectIo, FileMedium, MediumOptions, PoolFile};
+pub use ring::MappedRing;
+pub use space::{free_space, preallocate};
+pub use tcp::TcpTransport;
+
+#[cfg(test)]
+mod tests;

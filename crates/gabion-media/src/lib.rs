@@ -24,6 +24,7 @@ pub mod medium;
 pub mod memory;
 pub mod simulated;
 pub mod task;
+pub mod transport;
 
 pub use buffer::AlignedBuf;
 pub use bytes::Bytes;

@@ -1,0 +1,71 @@
+//! Futures over a medium on a thread that may block: flush and compaction jobs, tools, start-up.
+
+use crate::file::FileMedium;
+use gabion_media::{Completion, Medium, MediumHandle, MediumProperties, Operation};
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A [`FileMedium`] whose thread sleeps while it waits. Needs no readiness descriptor.
+pub struct BlockingMedium {
+    handle: MediumHandle,
+    medium: Rc<RefCell<FileMedium>>,
+}
+
+impl BlockingMedium {
+    /// Takes ownership of the medium.
+    #[must_use]
+    pub fn new(medium: FileMedium) -> Self {
+        let medium = Rc::new(RefCell::new(medium));
+        Self { handle: MediumHandle::new(Shared(medium.clone())), medium }
+    }
+
+    /// The handle to hand to the functions of the core crates.
+    #[must_use]
+    pub const fn handle(&self) -> &MediumHandle {
+        &self.handle
+    }
+
+    /// Runs a future to its end, sleeping while this medium works.
+    ///
+    /// # Panics
+    /// When the future waits for something else than this medium: it would wait for ever.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                return value;
+            }
+            assert!(
+                self.handle.in_flight() > 0,
+                "a future on a blocking thread waits for something else than its medium"
+            );
+            self.medium.borrow_mut().wait();
+            self.handle.drive();
+        }
+    }
+}
+
+/// The medium's second owner, inside the handle.
+struct Shared(Rc<RefCell<FileMedium>>);
+
+impl Medium for Shared {
+    fn properties(&self) -> MediumProperties {
+        self.0.borrow().properties()
+    }
+
+    fn submit(&mut self, batch: Vec<Operation>) {
+        self.0.borrow_mut().submit(batch);
+    }
+
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        self.0.borrow_mut().poll(completed);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.borrow().in_flight()
+    }
+}

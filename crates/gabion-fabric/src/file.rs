@@ -1,0 +1,463 @@
+//! A pool file or block device as a [`Medium`].
+//!
+//! ```text
+//!   PoolFile: one descriptor, locked, direct where the file system allows it
+//!      ├─ medium()  ─► FileMedium ─► io_uring, or threads with pread/pwrite where it is refused
+//!      ├─ medium()  ─► …  one per thread that does I/O: loop, jobs, target
+//!      └─ flushes go through a descriptor per medium: the system reports a failed write-back once
+//!         per descriptor, and no medium may miss it
+//! ```
+//!
+//! A chain is kept here, not in the kernel: the next operation starts when the one before it is done,
+//! whatever the backend. After a failed flush, every later flush of the pool file fails: what was not
+//! durable then may never be, and a second flush that succeeds would prove nothing (FAULTS.md E8).
+
+use crate::engine::{Ended, Engine, Job};
+use crate::lock::lock_exclusive;
+use crate::pool_io::{ThreadPool, Threads};
+use crate::space::failed;
+use crate::uring::{Uring, is_passing};
+use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_media::medium::check_operation;
+use gabion_media::{
+    AlignedBuf, Completion, Medium, MediumProperties, Operation, OperationKind, Outcome,
+};
+use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Attempts in a row that transfer nothing before an operation fails.
+const STALLS_MAX: u32 = 100;
+
+/// Whether reads and writes go past the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DirectIo {
+    /// Where the file system allows it (the default).
+    #[default]
+    Try,
+    /// Through the page cache.
+    Never,
+}
+
+/// Which backend a medium uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BackendChoice {
+    /// io_uring, or threads where the kernel refuses it (the default).
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// Threads.
+    Threads,
+}
+
+/// The backend in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// io_uring.
+    Uring,
+    /// A few threads with pread and pwrite.
+    Threads,
+}
+
+/// How a [`FileMedium`] works.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumOptions {
+    /// The backend.
+    pub backend: BackendChoice,
+    /// Most operations in the kernel at a time, 1 to 4,096 (default 64); more wait their turn.
+    pub depth: u32,
+    /// Whether [`FileMedium::readiness_fd`] exists. A blocking thread needs none.
+    pub notify: bool,
+}
+
+impl Default for MediumOptions {
+    fn default() -> Self {
+        Self { backend: BackendChoice::Auto, depth: 64, notify: true }
+    }
+}
+
+struct Shared {
+    path: PathBuf,
+    file: Arc<File>,
+    len: u64,
+    direct: bool,
+    direct_refusal: Option<String>,
+    flush_failed: AtomicBool,
+    threads: Mutex<Option<Arc<ThreadPool>>>,
+}
+
+/// An open and locked pool file or block device; a clone is the same descriptor. The lock ends with
+/// the last clone and medium.
+#[derive(Clone)]
+pub struct PoolFile(Arc<Shared>);
+
+impl PoolFile {
+    /// Opens and locks the file. Its length is rounded down to whole blocks.
+    ///
+    /// # Errors
+    /// Busy when another process, or another `open` of this one, has it; not found; invalid input
+    /// when it is neither a file nor a block device; I/O.
+    pub fn open(path: &Path, direct: DirectIo) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|e| failed(path, "cannot be opened", e))?;
+        lock_exclusive(&file, path)?;
+        let len = length(&file, path)?;
+        let direct_refusal = match direct {
+            DirectIo::Never => Some("not asked for".to_owned()),
+            DirectIo::Try => set_direct(&file, len).err().map(|error| error.to_string()),
+        };
+        Ok(Self(Arc::new(Shared {
+            path: path.to_owned(),
+            file: Arc::new(file),
+            len,
+            direct: direct_refusal.is_none(),
+            direct_refusal,
+            flush_failed: AtomicBool::new(false),
+            threads: Mutex::new(None),
+        })))
+    }
+
+    /// Where it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Usable bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a pool file is a device, not a collection")]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Why reads and writes go through the page cache; nothing when they are direct.
+    #[must_use]
+    pub fn direct_refusal(&self) -> Option<&str> {
+        self.0.direct_refusal.as_deref()
+    }
+
+    /// A medium on this file, for one thread.
+    ///
+    /// # Errors
+    /// Invalid input for a bad depth; I/O when the path no longer names this file, or when the
+    /// backend that was asked for is refused.
+    pub fn medium(&self, options: MediumOptions) -> Result<FileMedium> {
+        FileMedium::new(self.clone(), options)
+    }
+
+    /// A second descriptor of the same file, for the flushes of one medium.
+    fn reopen(&self) -> Result<File> {
+        let path = &self.0.path;
+        let file = File::open(path).map_err(|e| failed(path, "cannot be opened again", e))?;
+        let identity = |file: &File| {
+            file.metadata()
+                .map(|m| (m.dev(), m.ino(), m.rdev()))
+                .map_err(|e| failed(path, "has no identity", e))
+        };
+        if identity(&file)? == identity(&self.0.file)? {
+            return Ok(file);
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            format!("{}: names another file since it was opened", path.display()),
+        ))
+    }
+
+    fn threads(&self) -> Result<Arc<ThreadPool>> {
+        let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*threads {
+            return Ok(pool.clone());
+        }
+        let pool = ThreadPool::start()
+            .map_err(|e| failed(&self.0.path, "gets no threads for its I/O", e))?;
+        Ok(threads.insert(Arc::new(pool)).clone())
+    }
+}
+
+fn length(mut file: &File, path: &Path) -> Result<u64> {
+    let metadata = file.metadata().map_err(|e| failed(path, "has no metadata", e))?;
+    let len = if metadata.is_file() {
+        metadata.len()
+    } else if metadata.file_type().is_block_device() {
+        file.seek(SeekFrom::End(0)).map_err(|e| failed(path, "has no length", e))?
+    } else {
+        let message = format!("{}: is neither a file nor a block device", path.display());
+        return Err(Error::invalid(message));
+    };
+    Ok(len / BLOCK_LEN as u64 * BLOCK_LEN as u64)
+}
+
+/// Turns direct I/O on and proves that a read works with it; turns it off again when not.
+fn set_direct(file: &File, len: u64) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let mut block = AlignedBuf::zeroed(BLOCK_LEN);
+    let read = file.read_at(&mut block, 0);
+    if let Err(error) = read {
+        rustix::fs::fcntl_setfl(file, flags)?;
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// A [`PoolFile`] as a medium. Dropping it waits for what is in flight.
+pub struct FileMedium {
+    file: PoolFile,
+    engine: Box<dyn Engine>,
+    backend: Backend,
+    fallback: Option<String>,
+    notify: Option<OwnedFd>,
+    properties: MediumProperties,
+    /// Completions that `poll` has not returned yet.
+    ended: Vec<Completion>,
+    in_flight: usize,
+    scratch: Vec<Ended>,
+}
+
+impl FileMedium {
+    fn new(file: PoolFile, options: MediumOptions) -> Result<Self> {
+        if !(1..=4096).contains(&options.depth) {
+            let message = format!("queue depth {} is not in 1..=4096", options.depth);
+            return Err(Error::invalid(message));
+        }
+        let path = &file.0.path;
+        let new_fd = || {
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|e| failed(path, "gets no event counter", e))
+        };
+        let notify = if options.notify { Some(new_fd()?) } else { None };
+        let (engine, backend, fallback) = engine(&file, options, notify.as_ref())?;
+        let properties = MediumProperties {
+            len: file.0.len,
+            alignment: BLOCK_LEN,
+            align_memory: file.0.direct,
+            transfer_len_max: TRANSFER_LEN_MAX,
+            durable_at_completion: false,
+        };
+        Ok(Self {
+            file,
+            engine,
+            backend,
+            fallback,
+            notify,
+            properties,
+            ended: Vec::new(),
+            in_flight: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The backend in use.
+    #[must_use]
+    pub const fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Why the backend is not io_uring, to be said once by whoever opened the pool; nothing when
+    /// it is, or when threads were asked for.
+    #[must_use]
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// Becomes readable when an operation ends; nothing when `notify` was not asked for. It is never
+    /// read, so it is to be watched for edges (as mio does), and [`Medium::poll`] called after each.
+    /// An operation that ends also interrupts a system call that the thread sleeps in: `EINTR` from
+    /// the wait for events means nothing worse than "look again".
+    #[must_use]
+    pub fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.notify.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Blocks until [`Medium::poll`] has something to return. Returns at once when nothing is in
+    /// flight.
+    pub fn wait(&mut self) {
+        while self.ended.is_empty() && self.in_flight > 0 {
+            self.engine.submit();
+            self.engine.wait();
+            self.advance();
+        }
+    }
+
+    fn start_chain(&mut self, mut chain: VecDeque<Operation>) {
+        let Some(Operation { tag, kind, .. }) = chain.pop_front() else { return };
+        match check_operation(&kind, &self.properties) {
+            Ok(()) => self.engine.start(Job { tag, kind, done: 0, stalls: 0, chain }),
+            Err(error) => self.finish(tag, kind, Outcome::Failed(error), chain),
+        }
+    }
+
+    /// Reports an operation, and starts or fails what waits for it.
+    fn finish(
+        &mut self,
+        tag: u64,
+        kind: OperationKind,
+        outcome: Outcome,
+        chain: VecDeque<Operation>,
+    ) {
+        let done = matches!(outcome, Outcome::Done);
+        self.report(tag, kind, outcome);
+        if done {
+            return self.start_chain(chain);
+        }
+        for Operation { tag, kind, .. } in chain {
+            let error = Error::io("not started: an operation before it in its chain was not done");
+            self.report(tag, kind, Outcome::Failed(error));
+        }
+    }
+
+    fn report(&mut self, tag: u64, kind: OperationKind, outcome: Outcome) {
+        let buffer = match kind {
+            OperationKind::Read { into, .. } => Some(into),
+            OperationKind::Write { .. } | OperationKind::Flush => None,
+        };
+        self.ended.push(Completion { tag, outcome, buffer });
+    }
+
+    /// Takes what came back and sends on what follows from it.
+    fn advance(&mut self) {
+        let mut ended = std::mem::take(&mut self.scratch);
+        self.engine.collect(&mut ended);
+        for Ended { job, result } in ended.drain(..) {
+            self.judge(job, result);
+        }
+        self.scratch = ended;
+        self.engine.submit();
+    }
+
+    fn judge(&mut self, mut job: Job, result: io::Result<usize>) {
+        let len = match &job.kind {
+            OperationKind::Read { into, .. } => into.len(),
+            OperationKind::Write { data, .. } => data.len(),
+            OperationKind::Flush => return self.judge_flush(job, result),
+        };
+        let progress = match result {
+            Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            Ok(n) => Ok(n),
+            Err(error) if is_passing(&error) && job.stalls < STALLS_MAX => Ok(0),
+            Err(error) => Err(error),
+        };
+        let outcome = match progress {
+            Ok(n) if job.done + n >= len => Outcome::Done,
+            Ok(n) => {
+                // A direct transfer goes on at a block, so part of one is done again.
+                let unit = if self.file.0.direct { BLOCK_LEN } else { 1 };
+                let done = (job.done + n) / unit * unit;
+                job.stalls = if done > job.done { 0 } else { job.stalls + 1 };
+                job.done = done;
+                if job.stalls <= STALLS_MAX {
+                    return self.engine.start(job);
+                }
+                Outcome::Failed(self.describe(&job, io::Error::other("no progress")))
+            }
+            Err(error) => Outcome::Failed(self.describe(&job, error)),
+        };
+        self.finish(job.tag, job.kind, outcome, job.chain);
+    }
+
+    fn judge_flush(&mut self, mut job: Job, result: io::Result<usize>) {
+        let flush_failed = &self.file.0.flush_failed;
+        let outcome = match result {
+            Err(error) if is_passing(&error) && job.stalls < STALLS_MAX => {
+                job.stalls += 1;
+                return self.engine.start(job);
+            }
+            Err(error) => {
+                flush_failed.store(true, Ordering::SeqCst);
+                Outcome::Failed(self.describe(&job, error))
+            }
+            Ok(_) if flush_failed.load(Ordering::SeqCst) => {
+                let before = io::Error::other("an earlier flush failed; nothing since counts");
+                Outcome::Failed(self.describe(&job, before))
+            }
+            Ok(_) => Outcome::Done,
+        };
+        self.finish(job.tag, job.kind, outcome, job.chain);
+    }
+
+    fn describe(&self, job: &Job, error: io::Error) -> Error {
+        let what = match &job.kind {
+            OperationKind::Read { offset, into } => {
+                format!("read of {} bytes at {offset} failed", into.len())
+            }
+            OperationKind::Write { offset, data } => {
+                format!("write of {} bytes at {offset} failed", data.len())
+            }
+            OperationKind::Flush => "flush failed".to_owned(),
+        };
+        failed(&self.file.0.path, &what, error)
+    }
+}
+
+type Chosen = (Box<dyn Engine>, Backend, Option<String>);
+
+fn engine(file: &PoolFile, options: MediumOptions, notify: Option<&OwnedFd>) -> Result<Chosen> {
+    let flush_file = Arc::new(file.reopen()?);
+    let main = file.0.file.clone();
+    let path = &file.0.path;
+    let fallback = match options.backend {
+        BackendChoice::Threads => None,
+        BackendChoice::Auto | BackendChoice::Uring => {
+            match Uring::new(main.clone(), flush_file.clone(), options.depth, notify) {
+                Ok(ring) => return Ok((Box::new(ring), Backend::Uring, None)),
+                Err(error) if options.backend == BackendChoice::Uring => {
+                    return Err(failed(path, "gets no io_uring", error));
+                }
+                Err(error) => Some(format!("io_uring: {error}")),
+            }
+        }
+    };
+    let notify = notify
+        .map(OwnedFd::try_clone)
+        .transpose()
+        .map_err(|e| failed(path, "gets no event counter", e))?;
+    let threads = Threads::new(file.threads()?, main, flush_file, notify);
+    Ok((Box::new(threads), Backend::Threads, fallback))
+}
+
+impl Medium for FileMedium {
+    fn properties(&self) -> MediumProperties {
+        self.properties
+    }
+
+    fn submit(&mut self, batch: Vec<Operation>) {
+        self.in_flight += batch.len();
+        let mut chain = VecDeque::new();
+        for operation in batch {
+            let more = operation.then;
+            chain.push_back(operation);
+            if !more {
+                self.start_chain(std::mem::take(&mut chain));
+            }
+        }
+        self.start_chain(chain);
+        self.engine.submit();
+    }
+
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        if self.engine.running() > 0 {
+            self.advance();
+        }
+        self.in_flight -= self.ended.len();
+        completed.append(&mut self.ended);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+}
