@@ -1,0 +1,208 @@
+//! How a group's tree is shaped: sizes of MemTables, files and levels, and when writers wait.
+//!
+//! A property of the group, fixed at creation and equal at every replica. Bad values are refused,
+//! never corrected. Encoded (little-endian):
+//!
+//! ```text
+//!  0 u16 version = 1      2 u8 levels          3 u8 zero
+//!  4 u32 l0_trigger       8 u32 l0_slowdown   12 u32 l0_stop
+//! 16 u32 level_multiplier 20 u32 sealed_max
+//! 24 u64 memtable_len     32 u64 sst_len       40 u64 level1_len
+//! 48 SstOptions, after its length (varint)
+//! ```
+
+use crate::sst::SstOptions;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::{Error, Result};
+
+/// Version of the encoding of [`TreeConfig`].
+const VERSION: u16 = 1;
+/// Longest encoded file options.
+const SST_OPTIONS_LEN_MAX: usize = 4096;
+/// Most levels that a tree may have, L0 included.
+pub const LEVELS_MAX: u8 = 16;
+/// An output file may overlap this many target lengths of the level below it, no more: moving it
+/// on later then costs at most so much (LevelDB, `MaxGrandParentOverlapBytes`).
+pub const GRANDPARENT_OVERLAP_FILES: u64 = 10;
+/// A compaction out of L0 takes older files first and stops adding once its inputs reach this many
+/// target lengths (RocksDB, `max_compaction_bytes`).
+pub const COMPACTION_INPUT_FILES: u64 = 25;
+
+/// The shape of a tree. See each field for meaning, unit, default and consequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeConfig {
+    /// A MemTable is sealed once it uses this many bytes of memory. Default 16 MiB: one flush then
+    /// fills one SST. Twice as much halves the flushes and doubles what a restart replays.
+    pub memtable_len: u64,
+    /// An SST is cut before it grows over this many bytes. Default 16 MiB, eight whole slots; a value
+    /// that is not a multiple of a slot wastes part of the last slot of each file.
+    pub sst_len: u64,
+    /// L0 files that start a compaction into L1. Default 4. Every read without a match looks at
+    /// all of L0, so a larger trigger trades reads for write amplification.
+    pub l0_trigger: u32,
+    /// L0 files from which writers are slowed down. Default 20.
+    pub l0_slowdown: u32,
+    /// L0 files from which writers wait. Default 36.
+    pub l0_stop: u32,
+    /// Bytes that L1 aims at. Default 64 MiB, the size of L0 at its trigger (RubbleDB §5.1).
+    pub level1_len: u64,
+    /// Each level below L1 aims at this many times the one above it. Default 10.
+    pub level_multiplier: u32,
+    /// Sealed MemTables (waiting for their flush to be applied) at which writers wait; from half
+    /// as many on they are slowed down. Default 4, so at most 5 × `memtable_len` of memory.
+    pub sealed_max: u32,
+    /// Levels, L0 included. Default 7: the last aims at 64 MiB × 10⁵.
+    pub levels: u8,
+    /// How SSTs are written: codec, filter, block length.
+    pub sst: SstOptions,
+}
+
+impl Default for TreeConfig {
+    fn default() -> Self {
+        Self {
+            memtable_len: 16 * MIB,
+            sst_len: 16 * MIB,
+            l0_trigger: 4,
+            l0_slowdown: 20,
+            l0_stop: 36,
+            level1_len: 64 * MIB,
+            level_multiplier: 10,
+            sealed_max: 4,
+            levels: 7,
+            sst: SstOptions::default(),
+        }
+    }
+}
+
+fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("tree option {name} is {value}, allowed are {min} to {max}")))
+}
+
+impl TreeConfig {
+    /// Checks every option.
+    ///
+    /// # Errors
+    /// Invalid input that names the option, its value and its limits.
+    pub fn validate(&self) -> Result<()> {
+        in_range("memtable_len", self.memtable_len, 4 * KIB, GIB)?;
+        in_range("sst_len", self.sst_len, 4 * KIB, 256 * MIB)?;
+        in_range("l0_trigger", u64::from(self.l0_trigger), 1, 1000)?;
+        in_range("l0_slowdown", u64::from(self.l0_slowdown), u64::from(self.l0_trigger), 1000)?;
+        in_range("l0_stop", u64::from(self.l0_stop), u64::from(self.l0_slowdown), 1000)?;
+        in_range("level1_len", self.level1_len, self.sst_len, 1024 * GIB)?;
+        in_range("level_multiplier", u64::from(self.level_multiplier), 2, 100)?;
+        in_range("sealed_max", u64::from(self.sealed_max), 1, 64)?;
+        in_range("levels", u64::from(self.levels), 2, u64::from(LEVELS_MAX))?;
+        self.sst.check()
+    }
+
+    /// Bytes that a level below L0 aims at.
+    #[must_use]
+    pub fn level_target(&self, level: u8) -> u64 {
+        let below_l1 = u32::from(level.saturating_sub(1));
+        u64::from(self.level_multiplier).saturating_pow(below_l1).saturating_mul(self.level1_len)
+    }
+
+    /// Appends the encoded options.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(VERSION);
+        out.put_u8(self.levels);
+        out.put_u8(0);
+        for value in [self.l0_trigger, self.l0_slowdown, self.l0_stop] {
+            out.put_u32(value);
+        }
+        out.put_u32(self.level_multiplier);
+        out.put_u32(self.sealed_max);
+        for value in [self.memtable_len, self.sst_len, self.level1_len] {
+            out.put_u64(value);
+        }
+        let mut sst = Vec::new();
+        self.sst.encode(&mut sst);
+        out.put_prefixed(&sst);
+    }
+
+    /// The options off the front of `reader`, validated.
+    ///
+    /// # Errors
+    /// Corruption, an unknown version, or an option out of its range.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let version = reader.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "tree options have version {version}, this build knows {VERSION}"
+            )));
+        }
+        let levels = reader.u8()?;
+        if reader.u8()? != 0 {
+            return Err(Error::corruption("tree options: byte 3 is not zero"));
+        }
+        let config = Self {
+            levels,
+            l0_trigger: reader.u32()?,
+            l0_slowdown: reader.u32()?,
+            l0_stop: reader.u32()?,
+            level_multiplier: reader.u32()?,
+            sealed_max: reader.u32()?,
+            memtable_len: reader.u64()?,
+            sst_len: reader.u64()?,
+            level1_len: reader.u64()?,
+            sst: SstOptions::decode(reader.prefixed(SST_OPTIONS_LEN_MAX)?)?,
+        };
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn options_survive_encoding() {
+        let config = TreeConfig { l0_trigger: 2, levels: 5, ..TreeConfig::default() };
+        let mut bytes = Vec::new();
+        config.encode(&mut bytes);
+        let mut reader = Reader::new(&bytes, "tree options");
+        assert_eq!(TreeConfig::decode(&mut reader).unwrap(), config);
+        reader.finish().unwrap();
+    }
+
+    #[test]
+    fn an_option_out_of_range_is_refused_by_name() {
+        let broken = [
+            (TreeConfig { levels: 1, ..TreeConfig::default() }, "levels is 1"),
+            (TreeConfig { l0_trigger: 0, ..TreeConfig::default() }, "l0_trigger is 0"),
+            (TreeConfig { l0_stop: 5, ..TreeConfig::default() }, "l0_stop is 5"),
+            (TreeConfig { sst_len: 1, ..TreeConfig::default() }, "sst_len is 1"),
+            (TreeConfig { level1_len: 5, ..TreeConfig::default() }, "level1_len is 5"),
+            (TreeConfig { memtable_len: u64::MAX, ..TreeConfig::default() }, "memtable_len is"),
+            (TreeConfig { level_multiplier: 1, ..TreeConfig::default() }, "level_multiplier is 1"),
+            (TreeConfig { sealed_max: 0, ..TreeConfig::default() }, "sealed_max is 0"),
+        ];
+        for (config, message) in broken {
+            let error = config.validate().unwrap_err();
+            assert!(error.message().contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_level_aims_at_ten_times_the_one_above() {
+        let config = TreeConfig::default();
+        assert_eq!(config.level_target(1), 64 * MIB);
+        assert_eq!(config.level_target(3), 6400 * MIB);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = TreeConfig::decode(&mut Reader::new(&bytes, "tree options"));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A version edit: one step of the tree, the same at every replica (RubbleDB §4.3). It names files
+//! and the recipe that made them, never slots, and travels as a record of the group's log, whose
+//! checksum covers it.
+//!
+//! ```text
+//!  0 u16 version = 1 | u8 kind | u8 zero | u32 zero
+//!  8 u64 number   16 u64 term   24 u64 next_file
+//! 32 fields (gabion_base::codec), all critical, tags ascending, each at most once but `added`:
+//!      1 removed   u8 level, varint file number each
+//!      2 added     u8 level, FileMeta; one field per file
+//!      3 flushed   u64 MemTable, u64 log position, u64 sequence number
+//!      4 floor     u64
+//!      5 recipe
+//! ```
+//!
+//! Numbers count by one. A gap means that an edit was lost, and is corruption: installing what
+//! follows would give this replica a tree of its own (PRIOR-ART.md 5.2, manifest update sequence).
+
+use crate::config::LEVELS_MAX;
+use crate::file::FileMeta;
+use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, Recipe};
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field};
+use gabion_base::units::EDIT_LEN_MAX;
+use gabion_base::{Error, FileId, FileKind, LogPosition, MemTableId, Result, SequenceNumber, Term};
+
+const VERSION: u16 = 1;
+const HEADER_LEN: usize = 32;
+const FIELD_REMOVED: u16 = 1;
+const FIELD_ADDED: u16 = 2;
+const FIELD_FLUSHED: u16 = 3;
+const FIELD_FLOOR: u16 = 4;
+const FIELD_RECIPE: u16 = 5;
+
+/// What a flush takes over from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flushed {
+    /// This MemTable and all before it are in files.
+    pub memtable: MemTableId,
+    /// Replay begins here: the position right after the seal of `memtable`.
+    pub position: LogPosition,
+    /// The last sequence number before `position`.
+    pub sequence: SequenceNumber,
+}
+
+/// One step of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// Its ordinal: the first is 1, each the one before plus one.
+    pub number: u64,
+    /// What was done.
+    pub kind: JobKind,
+    /// Tenure of the primary that appended it.
+    pub term: Term,
+    /// Files that leave the tree (or their level), with the level.
+    pub removed: Vec<(u8, FileId)>,
+    /// Files that enter the tree (or a level), with the level.
+    pub added: Vec<(u8, FileMeta)>,
+    /// What has been flushed, when this edit is a flush's.
+    pub flushed: Option<Flushed>,
+    /// File numbers below this one are used up.
+    pub next_file: u64,
+    /// User entries with a smaller sequence number are invisible, when anything was cleared.
+    pub floor: Option<SequenceNumber>,
+    /// How the added files were made; at least for every edit that adds new ones.
+    pub recipe: Option<Recipe>,
+}
+
+impl Edit {
+    /// The encoded edit.
+    ///
+    /// # Errors
+    /// Limit exceeded when it is longer than [`EDIT_LEN_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(1024);
+        out.put_u16(VERSION);
+        out.put_u8(self.kind as u8);
+        out.put_u8(0);
+        out.put_u32(0);
+        out.put_u64(self.number);
+        out.put_u64(self.term.get());
+        out.put_u64(self.next_file);
+        let mut payload = Vec::new();
+        let mut put = |tag, fill: &dyn Fn(&mut Vec<u8>)| {
+            payload.clear();
+            fill(&mut payload);
+            put_field(&mut out, tag, FIELD_CRITICAL, &payload);
+        };
+        if !self.removed.is_empty() {
+            put(FIELD_REMOVED, &|payload| {
+                for (level, id) in &self.removed {
+                    payload.put_u8(*level);
+                    payload.put_varint(id.number);
+                }
+            });
+        }
+        for (level, meta) in &self.added {
+            put(FIELD_ADDED, &|payload| {
+                payload.put_u8(*level);
+                meta.encode(payload);
+            });
+        }
+        if let Some(flushed) = &self.flushed {
+            put(FIELD_FLUSHED, &|payload| {
+                payload.put_u64(flushed.memtable.get());
+                payload.put_u64(flushed.position.get());
+                payload.put_u64(flushed.sequence.get());
+            });
+        }
+        if let Some(floor) = self.floor {
+            put(FIELD_FLOOR, &|payload| payload.put_u64(floor.get()));
+        }
+        if let Some(recipe) = &self.recipe {
+            put(FIELD_RECIPE, &|payload| recipe.encode(payload));
+        }
+        if out.len() > EDIT_LEN_MAX {
+            return Err(Error::limit(format!(
+                "edit {} is {} bytes long, the limit is {EDIT_LEN_MAX}",
+                self.number,
+                out.len()
+            )));
+        }
+        Ok(out)
+    }
+
+    /// The edit that `bytes` hold, validated.
+    ///
+    /// # Errors
+    /// Corruption; Unsupported for an unknown version or a critical field that is unknown.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() > EDIT_LEN_MAX {
+            return Err(Error::corruption(format!(
+                "edit is {} bytes long, the limit is {EDIT_LEN_MAX}",
+                bytes.len()
+            )));
+        }
+        let (header, rest) = bytes
+            .split_at_checked(HEADER_LEN)
+            .ok_or_else(|| Error::corruption("edit: shorter than its header"))?;
+        let mut edit = decode_header(header)?;
+        let mut fields = Fields::new(rest, "edit");
+        let mut last_tag = 0;
+        while let Some(field) = fields.next_field()? {
+            let again = field.tag == last_tag && field.tag == FIELD_ADDED;
+            if field.tag <= last_tag && !again {
+                return Err(Error::corruption(format!("edit: field {} out of order", field.tag)));
+            }
+            last_tag = field.tag;
+            edit.take_field(&field)?;
+        }
+        edit.validate()?;
+        Ok(edit)
+    }
+
+    fn take_field(&mut self, field: &Field<'_>) -> Result<()> {
+        if (FIELD_REMOVED..=FIELD_RECIPE).contains(&field.tag) && !field.critical {
+            return Err(Error::corruption(format!("edit: field {} not critical", field.tag)));
+        }
+        let mut reader = Reader::new(field.payload, "edit");
+        match field.tag {
+            FIELD_REMOVED => {
+                while self.removed.is_empty() || !reader.is_empty() {
+                    self.removed.push((reader.u8()?, FileId::sst(reader.varint()?)));
+                    if self.removed.len() > RECIPE_ITEMS_MAX {
+                        return Err(Error::corruption("edit: removes too many files"));
+                    }
+                }
+            }
+            FIELD_ADDED => {
+                let level = reader.u8()?;
+                let meta = FileMeta::decode(reader.bytes(reader.remaining())?)?;
+                self.added.push((level, meta));
+            }
+            FIELD_FLUSHED => {
+                self.flushed = Some(Flushed {
+                    memtable: MemTableId(reader.u64()?),
+                    position: LogPosition(reader.u64()?),
+                    sequence: SequenceNumber(reader.u64()?),
+                });
+            }
+            FIELD_FLOOR => self.floor = Some(SequenceNumber(reader.u64()?)),
+            FIELD_RECIPE => {
+                let bytes = reader.bytes(reader.remaining())?;
+                self.recipe = Some(Recipe::decode(bytes)?);
+            }
+            _ => return field.skip_unknown("edit"),
+        }
+        reader.finish()
+    }
+
+    /// Checks what holds for an edit by itself; [`crate::Version::apply`] checks it against a tree.
+    ///
+    /// # Errors
+    /// Corruption that names the edit and what is wrong with it.
+    pub fn validate(&self) -> Result<()> {
+        let wrong = if self.number == 0 {
+            "its number is 0"
+        } else if self.levels().any(|level| level >= LEVELS_MAX) {
+            "a level is over the limit"
+        } else if self.flushed.is_some() != (self.kind == JobKind::Flush) {
+            "flushed MemTables do not fit the kind"
+        } else if self.kind == JobKind::Flush
+            && (!self.removed.is_empty() || self.added.iter().any(|(level, _)| *level != 0))
+        {
+            "a flush does more than add to level 0"
+        } else if self.kind != JobKind::Flush && self.removed.is_empty() {
+            "nothing is removed"
+        } else if self.kind == JobKind::Drop && !self.added.is_empty() {
+            "a drop adds files"
+        } else if self.kind == JobKind::TrivialMove && !self.is_move() {
+            "a move does not add what it removes"
+        } else if self.added.iter().any(|(_, meta)| meta.id.kind != FileKind::Sst) {
+            "an added file is no SST"
+        } else if self.added.iter().any(|(_, meta)| meta.id.number >= self.next_file) {
+            "an added file's number is not below next_file"
+        } else if self.flushed.is_some_and(|f| f.sequence > SequenceNumber::MAX)
+            || self.floor.is_some_and(|floor| floor > SequenceNumber::MAX)
+        {
+            "a sequence number is over the limit"
+        } else {
+            return self.validate_recipe();
+        };
+        Err(Error::corruption(format!("edit {}: {wrong}", self.number)))
+    }
+
+    fn validate_recipe(&self) -> Result<()> {
+        let Some(recipe) = &self.recipe else { return Ok(()) };
+        recipe.validate()?;
+        let own = |number| (recipe.output_first..recipe.output_end()).contains(&number);
+        let wrong = if recipe.kind != self.kind {
+            "its recipe is of another kind"
+        } else if recipe.inputs != self.removed {
+            "it removes other files than its recipe reads"
+        } else if self.kind.makes_files() && self.added.iter().any(|(_, m)| !own(m.id.number)) {
+            "an added file's number is not one of its recipe's"
+        } else if self.added.iter().any(|(level, _)| *level != recipe.output_level) {
+            "a file is added to another level than its recipe's"
+        } else {
+            return Ok(());
+        };
+        Err(Error::corruption(format!("edit {}: {wrong}", self.number)))
+    }
+
+    fn levels(&self) -> impl Iterator<Item = u8> {
+        self.removed.iter().map(|r| r.0).chain(self.added.iter().map(|a| a.0))
+    }
+
+    fn is_move(&self) -> bool {
+        self.removed.len() == self.added.len()
+            && self.removed.iter().zip(&self.added).all(|(r, a)| r.1 == a.1.id && r.0 < a.0)
+    }
+}
+
+fn decode_header(header: &[u8]) -> Result<Edit> {
+    let mut reader = Reader::new(header, "edit");
+    let version = reader.u16()?;
+    if version != VERSION {
+        return Err(Error::unsupported(format!(
+            "edit has version {version}, this build knows {VERSION}"
+        )));
+    }
+    let kind = reader.u8()?;
+    let kind = JobKind::from_byte(kind)
+        .ok_or_else(|| Error::unsupported(format!("edit has unknown kind {kind}")))?;
+    if reader.array::<5>()? != [0; 5] {
+        return Err(Error::corruption("edit: unused bytes are not zero"));
+    }
+    Ok(Edit {
+        number: reader.u64()?,
+        kind,
+        term: Term(reader.u64()?),
+        next_file: reader.u64()?,
+        removed: Vec::new(),
+        added: Vec::new(),
+        flushed: None,
+        floor: None,
+        recipe: None,
+    })
+}

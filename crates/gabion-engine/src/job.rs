@@ -1,0 +1,406 @@
+//! Runs a job: merges the inputs of a recipe, drops what nobody can see, and cuts the rest into files.
+//!
+//! ```text
+//!  MemTables ─┐
+//!  L0 files  ─┼─► Merge ─► Visibility (shadowed? cleared? tombstone?) ─► Outputs ─► FileSink
+//!  Ln files  ─┘                                                            cut by length, by `cuts`
+//! ```
+//!
+//! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
+//! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
+
+use crate::entry::{Entry, EntryKind, Keyspace};
+use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, FileSource, lower_bound_of, upper_bound_of};
+use crate::memtable::{MemTable, MemTableIter};
+use crate::merge::{Cursor, Merge};
+use crate::recipe::{JobKind, Recipe};
+use crate::sst::{SstBuilder, SstReader, SstScan};
+use crate::version::Version;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::units::{EDIT_KEY_BOUND_LEN_MAX, SLOT_LEN, TRANSFER_LEN_MAX};
+use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
+
+/// A job to be run, with everything that it reads. Can be sent to a thread.
+pub struct JobInputs {
+    /// What to do.
+    pub recipe: Recipe,
+    /// The MemTables that the recipe names.
+    pub memtables: Vec<Arc<MemTable>>,
+    /// The files that the recipe names, in its order.
+    pub files: Vec<(u8, Arc<FileMeta>)>,
+    /// Keeps the files from being reused while the job reads them.
+    pub version: Arc<Version>,
+}
+
+/// What a job read and wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobStats {
+    /// Bytes of input files, or memory of MemTables.
+    pub bytes_read: u64,
+    /// Bytes of output files, rounded to blocks.
+    pub bytes_written: u64,
+    /// Entries read.
+    pub entries_in: u64,
+    /// Entries written.
+    pub entries_out: u64,
+}
+
+/// What a job made: all that an edit needs.
+#[derive(Clone, Debug)]
+pub struct JobOutput {
+    /// What was done.
+    pub recipe: Recipe,
+    /// Files that enter a level.
+    pub added: Vec<(u8, FileMeta)>,
+    /// What it took.
+    pub stats: JobStats,
+}
+
+/// Most output bytes for so many input bytes: blocks, filter and index are laid out anew.
+const fn output_len_max(input_len: u64) -> u64 {
+    input_len + input_len / 4 + 64 * 1024
+}
+
+/// How many files can come out of `input_len` bytes at most: two neighbours are together longer than
+/// `output_len`, or the first entry of the second would have gone into the first; a cut is the exception.
+pub(crate) const fn output_files_max(input_len: u64, output_len: u64, cuts: u64) -> u64 {
+    2 * (output_len_max(input_len) / output_len + 1) + cuts + 1
+}
+
+impl JobInputs {
+    /// Bytes that the job reads.
+    #[must_use]
+    pub fn input_len(&self) -> u64 {
+        let tables: u64 = self.memtables.iter().map(|table| table.memory_used() as u64).sum();
+        tables + self.files.iter().map(|(_, file)| file.len).sum::<u64>()
+    }
+
+    /// Most slots that the outputs can take.
+    #[must_use]
+    pub fn slots_max(&self) -> u64 {
+        if !self.recipe.kind.makes_files() {
+            return 0;
+        }
+        let (len, cuts) = (self.input_len(), self.recipe.cuts.len() as u64);
+        let partial = output_files_max(len, self.recipe.output_len, cuts);
+        output_len_max(len).div_ceil(SLOT_LEN) + partial
+    }
+
+    fn check(&self) -> Result<()> {
+        self.recipe.validate()?;
+        let named = self.memtables.iter().map(|table| table.id());
+        let files = self.files.iter().map(|(level, file)| (*level, file.id));
+        if named.eq(self.recipe.memtables.iter().copied())
+            && files.eq(self.recipe.inputs.iter().copied())
+        {
+            return Ok(());
+        }
+        Err(Error::invalid("a job's inputs are not those of its recipe"))
+    }
+}
+
+/// Runs a job. Files go to `sink` in key order as they are finished.
+///
+/// # Errors
+/// Corruption of an input; what source or sink report; limit exceeded when the reserved file numbers
+/// do not suffice. Nothing counts then: files already handed over belong to no edit.
+pub async fn run_job(
+    inputs: &JobInputs,
+    group: GroupId,
+    source: &impl FileSource,
+    sink: &mut impl FileSink,
+) -> Result<JobOutput> {
+    inputs.check()?;
+    let recipe = &inputs.recipe;
+    let mut output =
+        JobOutput { recipe: recipe.clone(), added: Vec::new(), stats: JobStats::default() };
+    match recipe.kind {
+        JobKind::Drop => {}
+        JobKind::TrivialMove => {
+            let moved =
+                inputs.files.iter().map(|(_, file)| (recipe.output_level, (**file).clone()));
+            output.added = moved.collect();
+        }
+        JobKind::Flush | JobKind::Compaction => {
+            output.stats.bytes_read = inputs.input_len();
+            merge_inputs(inputs, group, source, sink, &mut output).await?;
+        }
+    }
+    Ok(output)
+}
+
+async fn merge_inputs(
+    inputs: &JobInputs,
+    group: GroupId,
+    source: &impl FileSource,
+    sink: &mut impl FileSink,
+    output: &mut JobOutput,
+) -> Result<()> {
+    let recipe = &inputs.recipe;
+    let mut merge = Merge::new(open_inputs(inputs, group, source).await?);
+    let mut visibility = Visibility::new(recipe);
+    let mut files = Outputs::new(recipe, group);
+    while let Some(entry) = merge.entry() {
+        output.stats.entries_in += 1;
+        if visibility.keep(&entry)? {
+            if files.ends_before(&entry)? {
+                files.finish(sink, output).await?;
+            }
+            files.add(&entry)?;
+            output.stats.entries_out += 1;
+        }
+        merge.advance().await?;
+    }
+    files.finish(sink, output).await
+}
+
+/// One cursor for each MemTable, each file of L0 and each other level.
+async fn open_inputs<'a, S: FileSource>(
+    inputs: &'a JobInputs,
+    group: GroupId,
+    source: &'a S,
+) -> Result<Vec<Input<'a, S>>> {
+    let mut cursors = Vec::new();
+    for table in &inputs.memtables {
+        let mut iter = table.iter();
+        iter.seek_to_first();
+        cursors.push(Input::Table(iter));
+    }
+    let files = &inputs.files[..];
+    for run in files.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
+        let mut level = LevelScan { files: run, current: None, group, source };
+        level.advance().await?;
+        cursors.push(Input::Level(level));
+    }
+    Ok(cursors)
+}
+
+enum Input<'a, S: FileSource> {
+    Table(MemTableIter),
+    Level(LevelScan<'a, S>),
+}
+
+impl<S: FileSource> Cursor for Input<'_, S> {
+    #[inline]
+    fn entry(&self) -> Option<Entry<'_>> {
+        match self {
+            Self::Table(iter) => iter.entry(),
+            Self::Level(level) => level.current.as_ref()?.entry(),
+        }
+    }
+
+    #[inline]
+    async fn advance(&mut self) -> Result<()> {
+        match self {
+            Self::Table(iter) => {
+                iter.advance();
+                Ok(())
+            }
+            Self::Level(level) => level.advance().await,
+        }
+    }
+}
+
+/// Disjoint files one after the other, each opened when its turn comes.
+struct LevelScan<'a, S: FileSource> {
+    /// Not opened yet.
+    files: &'a [(u8, Arc<FileMeta>)],
+    current: Option<SstScan<&'a S>>,
+    group: GroupId,
+    source: &'a S,
+}
+
+impl<S: FileSource> LevelScan<'_, S> {
+    #[inline]
+    async fn advance(&mut self) -> Result<()> {
+        if let Some(scan) = &mut self.current
+            && scan.advance().await?
+        {
+            return Ok(());
+        }
+        self.next_file().await
+    }
+
+    async fn next_file(&mut self) -> Result<()> {
+        self.current = None;
+        while let Some(((_, meta), rest)) = self.files.split_first() {
+            self.files = rest;
+            let reader = Arc::new(SstReader::open(self.source, self.group, meta).await?);
+            let mut scan = SstScan::new(reader, self.source, &[], None, TRANSFER_LEN_MAX);
+            if scan.advance().await? {
+                self.current = Some(scan);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which entries somebody can still see.
+///
+/// Readers are the live snapshots and everyone after the job. Between two neighbouring snapshots only the
+/// newest version of a key can be seen: the *stripe* of an entry is the oldest snapshot that sees it.
+struct Visibility<'a> {
+    recipe: &'a Recipe,
+    /// The key of the last entry seen.
+    key: Vec<u8>,
+    /// The stripe of the last entry seen, of any key.
+    stripe: Option<SequenceNumber>,
+}
+
+/// The stripe of entries that no snapshot sees.
+const NEWEST: SequenceNumber = SequenceNumber(u64::MAX);
+
+impl<'a> Visibility<'a> {
+    const fn new(recipe: &'a Recipe) -> Self {
+        Self { recipe, key: Vec::new(), stripe: None }
+    }
+
+    #[inline]
+    fn is_new_key(&self, entry: &Entry<'_>) -> bool {
+        self.stripe.is_none() || entry.key != self.key
+    }
+
+    #[inline]
+    fn stripe_of(&self, sequence: SequenceNumber) -> SequenceNumber {
+        let snapshots = &self.recipe.snapshots;
+        if snapshots.is_empty() {
+            return NEWEST;
+        }
+        let at = snapshots.partition_point(|snapshot| *snapshot < sequence);
+        snapshots.get(at).copied().unwrap_or(NEWEST)
+    }
+
+    #[inline]
+    fn keep(&mut self, entry: &Entry<'_>) -> Result<bool> {
+        let sequence = entry.trailer.sequence();
+        let stripe = self.stripe_of(sequence);
+        let shadowed = if self.is_new_key(entry) {
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+            false
+        } else {
+            self.stripe == Some(stripe)
+        };
+        self.stripe = Some(stripe);
+        if shadowed || is_below_floor(entry.key, sequence, self.recipe.floor, stripe) {
+            return Ok(false);
+        }
+        match entry.trailer.kind() {
+            EntryKind::Put => Ok(true),
+            // A tombstone can go when nothing older can come to light: no deeper level holds the
+            // key, and no older version stays for a snapshot before it.
+            EntryKind::Delete => {
+                let oldest = self.recipe.snapshots.first().is_none_or(|first| sequence <= *first);
+                Ok(!(self.recipe.bottommost && oldest))
+            }
+            other => Err(Error::unsupported(format!(
+                "an entry of kind {other:?} (sequence number {sequence}) has no rule for merging"
+            ))),
+        }
+    }
+}
+
+/// Whether an entry was cleared, and no snapshot before the clear still sees it.
+#[inline]
+fn is_below_floor(
+    key: &[u8],
+    sequence: SequenceNumber,
+    floor: SequenceNumber,
+    stripe: SequenceNumber,
+) -> bool {
+    sequence < floor && stripe >= floor && key.first() == Some(&(Keyspace::User as u8))
+}
+
+/// The files being written.
+struct Outputs<'a> {
+    recipe: &'a Recipe,
+    group: GroupId,
+    builder: Option<SstBuilder>,
+    /// Number of the next file.
+    next: u64,
+    /// The next of the recipe's cuts.
+    cut: usize,
+    /// The key added last.
+    last_key: Vec<u8>,
+}
+
+/// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
+/// its share of the index.
+const ENTRY_OVERHEAD_LEN: u64 = 48;
+
+impl<'a> Outputs<'a> {
+    const fn new(recipe: &'a Recipe, group: GroupId) -> Self {
+        let next = recipe.output_first;
+        Self { recipe, group, builder: None, next, cut: 0, last_key: Vec::new() }
+    }
+
+    /// Whether the open file ends before `entry`. Versions of one key stay together.
+    #[inline]
+    fn ends_before(&mut self, entry: &Entry<'_>) -> Result<bool> {
+        let cuts = &self.recipe.cuts;
+        let passed = cuts.get(self.cut).is_some_and(|cut| entry.key >= &cut[..]);
+        if passed {
+            self.cut += cuts[self.cut..].partition_point(|cut| &cut[..] <= entry.key);
+        }
+        let Some(builder) = &self.builder else { return Ok(false) };
+        let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
+        let len = builder.estimated_len() + entry_len;
+        if (!passed && len <= self.recipe.output_len) || self.binds(entry.key) {
+            if len > FILE_LEN_MAX / 2 {
+                return Err(Error::limit(format!(
+                    "keys that share their first {EDIT_KEY_BOUND_LEN_MAX} bytes fill {len} bytes, \
+                     a file holds at most {}",
+                    FILE_LEN_MAX / 2
+                )));
+            }
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Whether `key` must stay in one file with the key before it.
+    fn binds(&self, key: &[u8]) -> bool {
+        key == self.last_key || bounds_touch(&self.last_key, key)
+    }
+
+    #[inline]
+    fn add(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let builder = match &mut self.builder {
+            Some(builder) => builder,
+            none => none.insert(open_output(self.recipe, self.group, self.next)?),
+        };
+        builder.add(entry.key, entry.trailer, entry.value);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(entry.key);
+        Ok(())
+    }
+
+    async fn finish(&mut self, sink: &mut impl FileSink, output: &mut JobOutput) -> Result<()> {
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let file = builder.finish();
+        output.stats.bytes_written += file.meta.rounded_len();
+        output.added.push((self.recipe.output_level, file.meta.clone()));
+        self.next += 1;
+        sink.finished(file).await
+    }
+}
+
+fn open_output(recipe: &Recipe, group: GroupId, number: u64) -> Result<SstBuilder> {
+    if number >= recipe.output_end() {
+        return Err(Error::limit(format!(
+            "a job needs more files than the {} that its recipe reserves from {} on",
+            recipe.output_count, recipe.output_first
+        )));
+    }
+    Ok(SstBuilder::new(&recipe.sst, group, FileId::sst(number), recipe.term))
+}
+
+/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
+/// as bounds are cut to 256 bytes. Such keys stay in one file, however long it grows.
+fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
+    let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
+    cut && upper_bound_of(last) >= lower_bound_of(first)
+}

@@ -1,0 +1,262 @@
+//! Picks the next compaction: leveled, by file, with moves in place of merges where nothing overlaps
+//! (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
+//!
+//! Each level gets a score: L0 its files ÷ trigger (or bytes ÷ L1's aim, if larger), others bytes ÷
+//! aim. From the highest score over 1 downwards, the first level with work that collides with no job
+//! under way gives the job:
+//!
+//! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
+//!   overlap.
+//! - **others**: the file with the least overlap per byte one level below, ties by key.
+//!
+//! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at
+//! its output level is covered by its own inputs. Picking depends on the version and the files that are
+//! busy, on nothing else.
+
+use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
+use crate::file::FileMeta;
+use crate::recipe::JobKind;
+use crate::version::Version;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{FileId, SequenceNumber};
+
+/// A job that was picked: what becomes a recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Compaction, trivial move or drop.
+    pub kind: JobKind,
+    /// Files with their level: levels ascending, L0 newest first, others by key.
+    pub inputs: Vec<(u8, Arc<FileMeta>)>,
+    /// Where the outputs go.
+    pub output_level: u8,
+    /// Keys before which an output ends.
+    pub cuts: Vec<Vec<u8>>,
+    /// No deeper level holds keys of the inputs' range.
+    pub bottommost: bool,
+}
+
+/// What picking looks at.
+pub struct Picker<'a> {
+    config: &'a TreeConfig,
+    version: &'a Version,
+    busy: &'a BTreeSet<FileId>,
+}
+
+/// How far a level is over its aim, in thousandths: 1000 is at the aim.
+pub type Score = u64;
+
+impl<'a> Picker<'a> {
+    /// A picker for `version`, in which the files `busy` belong to jobs under way.
+    #[must_use]
+    pub const fn new(
+        config: &'a TreeConfig,
+        version: &'a Version,
+        busy: &'a BTreeSet<FileId>,
+    ) -> Self {
+        Self { config, version, busy }
+    }
+
+    fn is_busy(&self, file: &FileMeta) -> bool {
+        self.busy.contains(&file.id)
+    }
+
+    /// A level's score. Files of jobs under way do not count: they are being taken care of.
+    #[must_use]
+    pub fn score(&self, level: u8) -> Score {
+        let idle = || self.version.level(level).iter().filter(|file| !self.is_busy(file));
+        let len: u64 = idle().map(|file| file.len).sum();
+        let by_len = per_mille(len, self.config.level_target(level.max(1)));
+        if level > 0 {
+            return by_len;
+        }
+        by_len.max(per_mille(idle().count() as u64, u64::from(self.config.l0_trigger)))
+    }
+
+    /// Bytes that compactions have yet to rewrite to bring every level to its aim: for each level
+    /// the excess over its aim, passed on to the next.
+    #[must_use]
+    pub fn debt(&self) -> u64 {
+        let files = self.version.level(0).len() as u64;
+        let l0_len = self.version.level_len(0);
+        let mut arriving = if files >= u64::from(self.config.l0_trigger) { l0_len } else { 0 };
+        let mut debt = arriving;
+        for level in 1..self.version.level_count() - 1 {
+            let len = self.version.level_len(level) + arriving;
+            arriving = len.saturating_sub(self.config.level_target(level));
+            debt += arriving;
+        }
+        debt
+    }
+
+    /// The next job, if a level is over its aim and the job collides with none under way.
+    #[must_use]
+    pub fn pick(&self) -> Option<Pick> {
+        let last = self.version.level_count() - 1;
+        let mut levels: Vec<(Score, u8)> =
+            (0..last).map(|level| (self.score(level), level)).collect();
+        levels.retain(|(score, _)| *score >= 1000);
+        // Highest score first; of equal ones the upper level, which readers feel more.
+        levels.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        levels.iter().find_map(|&(_, level)| self.pick_level(level))
+    }
+
+    fn pick_level(&self, level: u8) -> Option<Pick> {
+        if level == 0 { self.pick_l0() } else { self.pick_below_l0(level) }
+    }
+
+    fn pick_l0(&self) -> Option<Pick> {
+        let files = self.version.level(0);
+        if files.iter().any(|file| self.is_busy(file)) {
+            return None;
+        }
+        let oldest_first: Vec<_> = files.iter().rev().cloned().collect();
+        let limit = COMPACTION_INPUT_FILES * self.config.sst_len;
+        let mut len = 0;
+        let within = oldest_first.iter().take_while(|file| {
+            len += file.len;
+            len <= limit
+        });
+        let mut count = within.count().clamp(1, oldest_first.len());
+        // With fewer files the range is smaller, and L1 may then be free of other jobs there.
+        while count > 0 {
+            let chosen = overlapping_set(&oldest_first[..count]);
+            if let Some(pick) = self.complete(0, chosen) {
+                return Some(pick);
+            }
+            count /= 2;
+        }
+        None
+    }
+
+    fn pick_below_l0(&self, level: u8) -> Option<Pick> {
+        let mut candidates: Vec<(u64, &Arc<FileMeta>)> = Vec::new();
+        for file in self.version.level(level).iter().filter(|file| !self.is_busy(file)) {
+            let below = self.version.overlapping(level + 1, &file.smallest, &file.largest);
+            if below.iter().any(|file| self.is_busy(file)) {
+                continue;
+            }
+            let overlap: u64 = below.iter().map(|file| file.len).sum();
+            candidates.push((per_mille(overlap, file.len), file));
+        }
+        // Levels are sorted by key, and min_by_key takes the first of equals.
+        let (_, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
+        self.complete(level, alloc::vec![file.clone()])
+    }
+
+    /// The job that takes `chosen`, newest first or by key, one level down; none if it collides.
+    fn complete(&self, level: u8, mut chosen: Vec<Arc<FileMeta>>) -> Option<Pick> {
+        let output_level = level + 1;
+        let (smallest, largest) = bounds(&chosen)?;
+        let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+        let below = self.version.overlapping(output_level, &smallest, &largest);
+        if below.iter().any(|file| self.is_busy(file)) {
+            return None;
+        }
+        if level == 0 {
+            chosen.sort_by_key(|file| core::cmp::Reverse(file.id.number));
+        }
+        let grandparent_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
+        let overlap_len = |smallest: &[u8], largest: &[u8]| -> u64 {
+            let files = self.version.overlapping(output_level + 1, smallest, largest);
+            files.iter().map(|file| file.len).sum()
+        };
+        let alone = chosen.len() == 1 && below.is_empty();
+        let movable = alone && overlap_len(&smallest, &largest) <= grandparent_max;
+        let mut inputs: Vec<_> = chosen.into_iter().map(|file| (level, file)).collect();
+        inputs.extend(below.iter().map(|file| (output_level, file.clone())));
+        let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
+        let (smallest, largest) = bounds(&all)?;
+        Some(Pick {
+            kind: if movable { JobKind::TrivialMove } else { JobKind::Compaction },
+            output_level,
+            cuts: if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) },
+            bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
+            inputs,
+        })
+    }
+
+    /// Where outputs at `level` must end so that none overlaps too much of the level below it.
+    fn cuts(&self, level: u8, smallest: &[u8], largest: &[u8]) -> Vec<Vec<u8>> {
+        let limit = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
+        let mut cuts = Vec::new();
+        let mut len = 0;
+        for file in self.version.overlapping(level + 1, smallest, largest) {
+            if len > 0 && len + file.len > limit {
+                cuts.push(file.smallest.to_vec());
+                len = 0;
+            }
+            len += file.len;
+        }
+        cuts
+    }
+
+    /// Files of which every entry is below `floor`, in the user keyspace and seen by no snapshot:
+    /// they can go without being read.
+    #[must_use]
+    pub fn pick_drop(
+        &self,
+        floor: SequenceNumber,
+        oldest_snapshot: SequenceNumber,
+    ) -> Option<Pick> {
+        let user = [crate::entry::Keyspace::User as u8];
+        let inputs: Vec<_> = self
+            .version
+            .files()
+            .filter(|(_, file)| {
+                file.largest_sequence < floor
+                    && oldest_snapshot >= floor
+                    && file.smallest[..] >= user[..]
+                    && !self.is_busy(file)
+            })
+            .take(DROP_FILES_MAX)
+            .map(|(level, file)| (level, file.clone()))
+            .collect();
+        let kind = JobKind::Drop;
+        (!inputs.is_empty()).then(|| Pick {
+            kind,
+            inputs,
+            output_level: 0,
+            cuts: Vec::new(),
+            bottommost: false,
+        })
+    }
+}
+
+/// Most files of one drop: keeps its edit far below the limit.
+const DROP_FILES_MAX: usize = 10_000;
+
+fn per_mille(value: u64, of: u64) -> u64 {
+    (u128::from(value) * 1000 / u128::from(of.max(1))).min(u128::from(u64::MAX)) as u64
+}
+
+/// The keys that `files` span, if there are any files.
+fn bounds(files: &[Arc<FileMeta>]) -> Option<(&[u8], &[u8])> {
+    let smallest = files.iter().map(|file| &file.smallest[..]).min()?;
+    let largest = files.iter().map(|file| &file.largest[..]).max()?;
+    Some((smallest, largest))
+}
+
+/// The oldest of `files` and, again and again, all that overlap what has been taken: nothing older than
+/// a file that moves down may stay above it.
+fn overlapping_set(oldest_first: &[Arc<FileMeta>]) -> Vec<Arc<FileMeta>> {
+    let Some(first) = oldest_first.first() else { return Vec::new() };
+    let mut chosen = alloc::vec![first.clone()];
+    let mut rest: Vec<_> = oldest_first[1..].to_vec();
+    loop {
+        let Some((smallest, largest)) = bounds(&chosen) else { return chosen };
+        let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+        let before = chosen.len();
+        rest.retain(|file| {
+            let outside = file.largest[..] < smallest[..] || file.smallest[..] > largest[..];
+            if !outside {
+                chosen.push(file.clone());
+            }
+            outside
+        });
+        if chosen.len() == before {
+            return chosen;
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! A recipe says how files were, or are to be, made. It is complete at job start and *a file is a
+//! pure function of its recipe* (DESIGN.md, "Two ideas"): whoever holds the same inputs gets the same
+//! bytes. No clock, randomness, hash order, thread count or allocator shows in them.
+//!
+//! ```text
+//!  0 u16 version = 1 | u8 kind | u8 output level | u8 flags (bit 0: bottommost) | 3 zero bytes
+//!  8 u64 term  16 u64 first output file  24 u32 output files  28 u32 zero  32 u64 output_len
+//! 40 u64 now_ms  48 u64 floor
+//! 56 fields (gabion_base::codec), all critical, tags ascending, each at most once:
+//!      1 MemTables   u64 id each
+//!      2 inputs      u8 level, varint file number each
+//!      3 cuts        prefixed key each, ascending
+//!      4 snapshots   u64 each, ascending
+//!      5 SstOptions
+//! ```
+//!
+//! Boundaries of output files are derived, never stored: a file is cut before the entry that would
+//! take it over `output_len`, and before every key in `cuts`.
+
+use crate::sst::SstOptions;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
+use gabion_base::units::KEY_LEN_MAX;
+use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
+
+const VERSION: u16 = 1;
+const HEADER_LEN: usize = 56;
+const FLAG_BOTTOMMOST: u8 = 1;
+const FIELD_MEMTABLES: u16 = 1;
+const FIELD_INPUTS: u16 = 2;
+const FIELD_CUTS: u16 = 3;
+const FIELD_SNAPSHOTS: u16 = 4;
+const FIELD_SST: u16 = 5;
+
+/// Most MemTables, input files, cuts or snapshots that one recipe may name.
+pub const RECIPE_ITEMS_MAX: usize = 65_536;
+
+/// What a job does to the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum JobKind {
+    /// Writes sealed MemTables to L0.
+    Flush = 1,
+    /// Merges files of a level with those that they overlap one level below.
+    Compaction = 2,
+    /// Moves a file one level down as it is, since it overlaps nothing there.
+    TrivialMove = 3,
+    /// Removes files that hold nothing visible (all below the floor).
+    Drop = 4,
+}
+
+impl JobKind {
+    /// The kind that a stored byte means, if it means one.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Flush),
+            2 => Some(Self::Compaction),
+            3 => Some(Self::TrivialMove),
+            4 => Some(Self::Drop),
+            _ => None,
+        }
+    }
+
+    /// Whether the job writes files; the other kinds only change which files count.
+    #[must_use]
+    pub const fn makes_files(self) -> bool {
+        matches!(self, Self::Flush | Self::Compaction)
+    }
+}
+
+/// A job, complete: everything that its outputs depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// What the job does.
+    pub kind: JobKind,
+    /// Tenure of the primary that wrote it.
+    pub term: Term,
+    /// MemTables to flush, ascending.
+    pub memtables: Vec<MemTableId>,
+    /// Files to read, with their level: levels ascending, L0 newest first, others by key.
+    pub inputs: Vec<(u8, FileId)>,
+    /// Where the outputs go.
+    pub output_level: u8,
+    /// First of the file numbers reserved for outputs, which are numbered in key order.
+    pub output_first: u64,
+    /// How many numbers are reserved: an upper bound.
+    pub output_count: u32,
+    /// Longest output file in bytes, unless one entry alone is longer.
+    pub output_len: u64,
+    /// Keys (ascending) before which a file ends: no output overlaps too much of the level below
+    /// it, and a job may be split there.
+    pub cuts: Vec<Vec<u8>>,
+    /// No level below the outputs' holds any key of the inputs' range: tombstones can go.
+    pub bottommost: bool,
+    /// Live snapshots of the primary, ascending: what they see stays.
+    pub snapshots: Vec<SequenceNumber>,
+    /// Group time at the start, in milliseconds: what has expired by then counts as deleted.
+    pub now_ms: u64,
+    /// User entries with a smaller sequence number are invisible; 0 when nothing was cleared.
+    pub floor: SequenceNumber,
+    /// How the outputs are written.
+    pub sst: SstOptions,
+}
+
+impl Recipe {
+    /// Appends the encoded recipe.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(VERSION);
+        out.put_u8(self.kind as u8);
+        out.put_u8(self.output_level);
+        out.put_u8(if self.bottommost { FLAG_BOTTOMMOST } else { 0 });
+        out.put_bytes(&[0; 3]);
+        out.put_u64(self.term.get());
+        out.put_u64(self.output_first);
+        out.put_u32(self.output_count);
+        out.put_u32(0);
+        out.put_u64(self.output_len);
+        out.put_u64(self.now_ms);
+        out.put_u64(self.floor.get());
+        put_list(out, FIELD_MEMTABLES, &self.memtables, |out, id| out.put_u64(id.get()));
+        put_list(out, FIELD_INPUTS, &self.inputs, |out, (level, id)| {
+            out.put_u8(*level);
+            out.put_varint(id.number);
+        });
+        put_list(out, FIELD_CUTS, &self.cuts, |out, key| out.put_prefixed(key));
+        put_list(out, FIELD_SNAPSHOTS, &self.snapshots, |out, s| out.put_u64(s.get()));
+        let mut sst = Vec::new();
+        self.sst.encode(&mut sst);
+        put_field(out, FIELD_SST, FIELD_CRITICAL, &sst);
+    }
+
+    /// The recipe that `bytes` hold, validated.
+    ///
+    /// # Errors
+    /// Corruption; Unsupported for an unknown version or a critical field that is unknown.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let (header, rest) = bytes
+            .split_at_checked(HEADER_LEN)
+            .ok_or_else(|| Error::corruption("recipe: shorter than its header"))?;
+        let (mut recipe, mut sst) = (decode_header(header)?, None);
+        let mut fields = Fields::new(rest, "recipe");
+        let mut last_tag = 0;
+        while let Some(field) = fields.next_field()? {
+            if field.tag <= last_tag {
+                return Err(Error::corruption(format!("recipe: field {} out of order", field.tag)));
+            }
+            last_tag = field.tag;
+            if (FIELD_MEMTABLES..=FIELD_SST).contains(&field.tag) && !field.critical {
+                return Err(Error::corruption(format!("recipe: field {} not critical", field.tag)));
+            }
+            let payload = Reader::new(field.payload, "recipe");
+            match field.tag {
+                FIELD_MEMTABLES => {
+                    recipe.memtables = list(payload, |r| r.u64().map(MemTableId))?;
+                }
+                FIELD_INPUTS => {
+                    recipe.inputs = list(payload, |r| Ok((r.u8()?, FileId::sst(r.varint()?))))?;
+                }
+                FIELD_CUTS => {
+                    recipe.cuts = list(payload, |r| Ok(r.prefixed(KEY_LEN_MAX + 1)?.to_vec()))?;
+                }
+                FIELD_SNAPSHOTS => {
+                    recipe.snapshots = list(payload, |r| r.u64().map(SequenceNumber))?;
+                }
+                FIELD_SST => sst = Some(SstOptions::decode(field.payload)?),
+                _ => field.skip_unknown("recipe")?,
+            }
+        }
+        recipe.sst = sst.ok_or_else(|| Error::corruption("recipe: no file options"))?;
+        recipe.validate()?;
+        Ok(recipe)
+    }
+
+    /// Checks what an encoding cannot express: orders, and that the parts fit the kind.
+    ///
+    /// # Errors
+    /// Corruption that names what is wrong.
+    pub fn validate(&self) -> Result<()> {
+        let flush = self.kind == JobKind::Flush;
+        let wrong = if !ascending(&self.snapshots) {
+            "snapshots are not ascending"
+        } else if !ascending(&self.cuts) {
+            "cuts are not ascending"
+        } else if !ascending(&self.memtables) {
+            "MemTables are not ascending"
+        } else if !self.inputs.is_sorted_by(|a, b| a.0 <= b.0) {
+            "inputs are not ordered by level"
+        } else if flush == self.memtables.is_empty() || flush != self.inputs.is_empty() {
+            "inputs do not fit the kind"
+        } else if flush && self.output_level != 0 {
+            "a flush does not go to level 0"
+        } else if self.kind.makes_files() != (self.output_count > 0) {
+            "reserved files do not fit the kind"
+        } else if self.output_first.checked_add(u64::from(self.output_count)).is_none() {
+            "reserved files exceed the number space"
+        } else if self.floor > SequenceNumber::MAX {
+            "the floor is no sequence number"
+        } else {
+            return self.sst.check();
+        };
+        Err(Error::corruption(format!("recipe: {wrong}")))
+    }
+
+    /// The output file numbers are below this one.
+    #[must_use]
+    pub fn output_end(&self) -> u64 {
+        self.output_first.saturating_add(u64::from(self.output_count))
+    }
+}
+
+fn decode_header(header: &[u8]) -> Result<Recipe> {
+    let mut reader = Reader::new(header, "recipe");
+    let version = reader.u16()?;
+    if version != VERSION {
+        return Err(Error::unsupported(format!(
+            "recipe has version {version}, this build knows {VERSION}"
+        )));
+    }
+    let kind = reader.u8()?;
+    let kind = JobKind::from_byte(kind)
+        .ok_or_else(|| Error::unsupported(format!("recipe has unknown kind {kind}")))?;
+    let output_level = reader.u8()?;
+    let flags = reader.u8()?;
+    if flags & !FLAG_BOTTOMMOST != 0 {
+        return Err(Error::unsupported(format!("recipe has unknown flags {flags:#04x}")));
+    }
+    let padding = reader.array::<3>()?;
+    let (term, output_first, output_count) = (reader.u64()?, reader.u64()?, reader.u32()?);
+    if padding != [0; 3] || reader.u32()? != 0 {
+        return Err(Error::corruption("recipe: unused bytes are not zero"));
+    }
+    Ok(Recipe {
+        kind,
+        term: Term(term),
+        memtables: Vec::new(),
+        inputs: Vec::new(),
+        output_level,
+        output_first,
+        output_count,
+        output_len: reader.u64()?,
+        cuts: Vec::new(),
+        bottommost: flags & FLAG_BOTTOMMOST != 0,
+        snapshots: Vec::new(),
+        now_ms: reader.u64()?,
+        floor: SequenceNumber(reader.u64()?),
+        sst: SstOptions::default(),
+    })
+}
+
+fn ascending<T: PartialOrd>(items: &[T]) -> bool {
+    items.is_sorted_by(|a, b| a < b)
+}
+
+/// Appends a field with one item after the other; nothing when there are none.
+fn put_list<T>(out: &mut Vec<u8>, tag: u16, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    if items.is_empty() {
+        return;
+    }
+    let mut payload = Vec::new();
+    for item in items {
+        put(&mut payload, item);
+    }
+    put_field(out, tag, FIELD_CRITICAL, &payload);
+}
+
+/// Every item of a field, of which there is at least one: an empty list has no field.
+fn list<'a, T>(
+    mut reader: Reader<'a>,
+    item: impl Fn(&mut Reader<'a>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut items = Vec::new();
+    loop {
+        items.push(item(&mut reader)?);
+        if reader.is_empty() {
+            return Ok(items);
+        }
+        if items.len() == RECIPE_ITEMS_MAX {
+            return Err(Error::corruption(format!("recipe: over {RECIPE_ITEMS_MAX} items")));
+        }
+    }
+}

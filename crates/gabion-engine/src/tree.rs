@@ -1,0 +1,698 @@
+//! One replica's LSM tree: single owner, no I/O of its own.
+//!
+//! ```text
+//!   log: batch ─► apply_batch ─► active MemTable
+//!        seal  ─► seal        ─► active becomes sealed, a new one begins
+//!        edit  ─► apply_edit  ─► sealed MemTables leave, files come and go
+//!
+//!   next_flush / next_compaction ─► JobInputs ─(run_job, anywhere)─► JobOutput
+//!                        └─► finish_job ─► Edit ─► appended to the log by the primary ─► apply_edit
+//! ```
+//!
+//! Every replica that has applied the log up to the same position holds the same MemTables and the same
+//! version. Only the primary asks for jobs; what it has reserved and marked busy is no part of that
+//! state. A tree opens from a snapshot and the edits after it, then replays the log from
+//! [`Tree::flushed`] on.
+//!
+//! Clearing the user keyspace is a number, not entries: the *floor*. What is older is invisible and goes
+//! at the next compaction, or at once where whole files are older.
+//!
+//! Snapshot bytes:
+//!
+//! ```text
+//!  0 u16 version = 1 | 6 zero bytes    8 u64 group    16 u64 last edit    24 u64 next file
+//! 32 u64 floor   40 u64 flushed MemTable   48 u64 flushed position   56 u64 flushed sequence number
+//! 64 Version … | u32 CRC32C of all before
+//! ```
+
+use crate::batch::BatchReader;
+use crate::config::TreeConfig;
+use crate::edit::{Edit, Flushed};
+use crate::entry::{EntryKind, Keyspace};
+use crate::file::FileMeta;
+use crate::job::{JobInputs, JobOutput, output_files_max};
+use crate::memtable::MemTable;
+use crate::picker::{Pick, Picker};
+use crate::read::{ReadView, Shape};
+use crate::recipe::{JobKind, Recipe};
+use crate::version::{Version, Versions};
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::crc::crc32c;
+use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
+
+const SNAPSHOT_VERSION: u16 = 1;
+const SNAPSHOT_HEADER_LEN: usize = 64;
+
+/// A MemTable that is complete, and where the log goes on after it.
+struct Sealed {
+    table: Arc<MemTable>,
+    position: LogPosition,
+    last_sequence: SequenceNumber,
+}
+
+/// What a job may use, and what it must respect.
+#[derive(Clone, Copy, Debug)]
+pub struct JobContext<'a> {
+    /// The primary's term.
+    pub term: Term,
+    /// Group time in milliseconds.
+    pub now_ms: u64,
+    /// Live snapshots, ascending.
+    pub snapshots: &'a [SequenceNumber],
+    /// Free slots at the replica that has the fewest: a job that may need more is not begun.
+    pub slots_free: u64,
+}
+
+/// Whether writers may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteState {
+    /// At full speed.
+    Ok,
+    /// Slower: flushes or compactions fall behind.
+    Slow(Pressure),
+    /// Not until something was flushed or compacted.
+    Stop(Pressure),
+}
+
+/// What falls behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressure {
+    /// So many sealed MemTables wait for their flush to be applied.
+    SealedMemTables(u32),
+    /// So many files are in L0.
+    Level0Files(u32),
+}
+
+/// Size of a level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelStats {
+    /// Files.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// One replica's tree.
+pub struct Tree {
+    config: TreeConfig,
+    group: GroupId,
+    versions: Versions,
+    active: Arc<MemTable>,
+    /// Oldest first.
+    sealed: VecDeque<Sealed>,
+    /// What views share; made anew when a MemTable or the version changes.
+    shape: Arc<Shape>,
+    last_sequence: SequenceNumber,
+    last_edit: u64,
+    flushed: Flushed,
+    /// As of the last edit: file numbers below are used up.
+    next_file: u64,
+    /// As of the last applied write.
+    floor: SequenceNumber,
+    /// As of the last edit.
+    floor_in_edits: SequenceNumber,
+    /// Nothing was replayed since it was opened: edits may run ahead of the log.
+    opening: bool,
+    jobs: Jobs,
+}
+
+/// What jobs under way have taken: known to the primary alone.
+#[derive(Default)]
+struct Jobs {
+    /// Input files.
+    busy: BTreeSet<FileId>,
+    /// Whether a flush is under way.
+    flushing: bool,
+    /// File numbers below are reserved, as far as they are not used up anyway.
+    reserved: u64,
+    /// No compaction was found with this oldest snapshot, and nothing has changed since.
+    idle_at: Option<SequenceNumber>,
+}
+
+impl Tree {
+    /// An empty tree.
+    ///
+    /// # Errors
+    /// Invalid input for an option out of its range.
+    pub fn create(config: TreeConfig, group: GroupId) -> Result<Self> {
+        config.validate()?;
+        let flushed = Flushed {
+            memtable: MemTableId::ZERO,
+            position: LogPosition::ZERO,
+            sequence: SequenceNumber::ZERO,
+        };
+        let version = Version::new(config.levels);
+        Ok(Self::with_state(config, group, version, flushed, (0, 1, SequenceNumber::ZERO)))
+    }
+
+    fn with_state(
+        config: TreeConfig,
+        group: GroupId,
+        version: Version,
+        flushed: Flushed,
+        (last_edit, next_file, floor): (u64, u64, SequenceNumber),
+    ) -> Self {
+        let versions = Versions::new(version);
+        let active = Arc::new(MemTable::new(flushed.memtable.next()));
+        let shape = shape_of(&active, &VecDeque::new(), &versions);
+        Self {
+            config,
+            group,
+            versions,
+            active,
+            sealed: VecDeque::new(),
+            shape,
+            last_sequence: flushed.sequence,
+            last_edit,
+            flushed,
+            next_file,
+            floor,
+            floor_in_edits: floor,
+            opening: true,
+            jobs: Jobs::default(),
+        }
+    }
+
+    /// The tree of a snapshot. To follow: the edits after it, then the log from [`Tree::flushed`].
+    ///
+    /// # Errors
+    /// Corruption, or a snapshot of another group or configuration.
+    pub fn open(config: TreeConfig, group: GroupId, snapshot: &[u8]) -> Result<Self> {
+        config.validate()?;
+        let (body, crc) = snapshot
+            .split_last_chunk::<4>()
+            .filter(|(body, _)| body.len() >= SNAPSHOT_HEADER_LEN)
+            .ok_or_else(|| Error::corruption("tree snapshot: shorter than its header"))?;
+        if crc32c(body) != u32::from_le_bytes(*crc) {
+            return Err(Error::corruption("tree snapshot: bad checksum"));
+        }
+        let mut reader = Reader::new(body, "tree snapshot");
+        let version = reader.u16()?;
+        if version != SNAPSHOT_VERSION || reader.array::<6>()? != [0; 6] {
+            return Err(Error::unsupported(format!(
+                "tree snapshot has version {version}, this build knows {SNAPSHOT_VERSION}"
+            )));
+        }
+        let of_group = GroupId(reader.u64()?);
+        let (last_edit, next_file, floor) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let flushed = Flushed {
+            memtable: MemTableId(reader.u64()?),
+            position: LogPosition(reader.u64()?),
+            sequence: SequenceNumber(reader.u64()?),
+        };
+        let version = Version::decode(&mut reader)?;
+        reader.finish()?;
+        let wrong = if of_group != group {
+            format!("is of group {of_group}, not {group}")
+        } else if version.level_count() != config.levels {
+            format!("has {} levels, the group {}", version.level_count(), config.levels)
+        } else if version.files().any(|(_, file)| file.id.number >= next_file) {
+            format!("holds a file whose number is not below {next_file}")
+        } else if flushed.sequence.max(SequenceNumber(floor)) > SequenceNumber::MAX
+            || flushed.memtable.get() == u64::MAX
+        {
+            "has a number over its limit".into()
+        } else {
+            let counters = (last_edit, next_file, SequenceNumber(floor));
+            return Ok(Self::with_state(config, group, version, flushed, counters));
+        };
+        Err(Error::corruption(format!("tree snapshot {wrong}")))
+    }
+
+    /// The state after the last applied edit: the same bytes at every replica. MemTables are no part of
+    /// it; the log from [`Tree::flushed`] on brings them back.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u16(SNAPSHOT_VERSION);
+        out.put_bytes(&[0; 6]);
+        out.put_u64(self.group.get());
+        out.put_u64(self.last_edit);
+        out.put_u64(self.next_file);
+        // Not the floor of the last write: its record may yet be cut off the log.
+        out.put_u64(self.floor_in_edits.get());
+        out.put_u64(self.flushed.memtable.get());
+        out.put_u64(self.flushed.position.get());
+        out.put_u64(self.flushed.sequence.get());
+        self.versions.current().encode(&mut out);
+        let crc = crc32c(&out);
+        out.put_u32(crc);
+        out
+    }
+
+    fn reshape(&mut self) {
+        self.shape = shape_of(&self.active, &self.sealed, &self.versions);
+    }
+
+    // ----- writes -------------------------------------------------------------------------------
+
+    /// Applies the operations of a batch record, which take the sequence numbers from `first` on. All or
+    /// nothing.
+    ///
+    /// # Errors
+    /// Corruption when `first` does not follow the last write, or the payload is malformed;
+    /// Unsupported for a reserved operation.
+    pub fn apply_batch(&mut self, first: SequenceNumber, payload: &[u8]) -> Result<()> {
+        self.check_next(first)?;
+        let mut count = 0u64;
+        for operation in BatchReader::new(payload) {
+            let operation = operation?;
+            check_operation(operation.kind, operation.key)?;
+            count += 1;
+        }
+        check_last(first, count)?;
+        self.opening = false;
+        let mut writer = self.active.writer();
+        let mut sequence = self.last_sequence;
+        for operation in BatchReader::new(payload) {
+            let operation = operation?;
+            sequence = sequence.next();
+            match operation.kind {
+                EntryKind::RangeDelete => self.floor = sequence,
+                kind => writer.insert(operation.key, sequence, kind, operation.value),
+            }
+        }
+        drop(writer);
+        self.last_sequence = sequence;
+        Ok(())
+    }
+
+    /// Applies one operation: the head's path, which reads its own writes within a batch.
+    ///
+    /// # Errors
+    /// As [`Tree::apply_batch`].
+    pub fn apply_operation(
+        &mut self,
+        sequence: SequenceNumber,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        self.check_next(sequence)?;
+        check_operation(kind, key)?;
+        check_last(sequence, 1)?;
+        self.opening = false;
+        match kind {
+            EntryKind::RangeDelete => self.floor = sequence,
+            kind => self.active.insert(key, sequence, kind, value),
+        }
+        self.last_sequence = sequence;
+        Ok(())
+    }
+
+    fn check_next(&self, first: SequenceNumber) -> Result<()> {
+        if self.last_sequence.get().checked_add(1) == Some(first.get()) {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "{}: writes from {first} on follow {}: a gap or a repetition",
+            self.group, self.last_sequence
+        )))
+    }
+
+    /// Whether the active MemTable is full: the head appends a seal.
+    #[must_use]
+    pub fn needs_seal(&self) -> bool {
+        self.active.memory_used() as u64 >= self.config.memtable_len
+    }
+
+    /// Seals the active MemTable, which must be `expected`; the log goes on at `at`. Returns the
+    /// MemTable that begins.
+    ///
+    /// # Errors
+    /// Corruption when another MemTable is active, or `at` lies before the last seal's.
+    pub fn seal(&mut self, expected: MemTableId, at: LogPosition) -> Result<MemTableId> {
+        let active = self.active.id();
+        let previous = self.sealed.back().map_or(self.flushed.position, |last| last.position);
+        if active != expected || at < previous {
+            return Err(Error::corruption(format!(
+                "{}: seal of {expected} at {at}, but {active} is active and the last seal at {previous}",
+                self.group
+            )));
+        }
+        self.opening = false;
+        let next = Arc::new(MemTable::new(active.next()));
+        let table = core::mem::replace(&mut self.active, next);
+        let last_sequence = self.last_sequence;
+        self.sealed.push_back(Sealed { table, position: at, last_sequence });
+        self.reshape();
+        Ok(self.active.id())
+    }
+
+    // ----- jobs ---------------------------------------------------------------------------------
+
+    /// The next job: a flush if one is due, else a compaction. See [`Tree::next_flush`].
+    pub fn next_job(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+        self.next_flush(context).or_else(|| self.next_compaction(context))
+    }
+
+    /// Flushes the oldest sealed MemTable; one flush at a time, in order, until its edit is applied.
+    ///
+    /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
+    /// [`Tree::job_failed`] or [`Tree::abandon_jobs`] is called.
+    pub fn next_flush(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+        if self.jobs.flushing {
+            return None;
+        }
+        let table = self.sealed.front()?.table.clone();
+        // Alone in the tree, a flush need not keep tombstones.
+        let bottommost = self.version().files().next().is_none();
+        let pick = Pick {
+            kind: JobKind::Flush,
+            inputs: Vec::new(),
+            output_level: 0,
+            cuts: Vec::new(),
+            bottommost,
+        };
+        let inputs = self.begin(pick, alloc::vec![table], context)?;
+        self.jobs.flushing = true;
+        Some(inputs)
+    }
+
+    /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
+    /// [`Tree::next_flush`].
+    pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+        let oldest = context.snapshots.first().copied().unwrap_or(SequenceNumber::MAX);
+        if self.jobs.idle_at == Some(oldest) {
+            return None;
+        }
+        let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
+        let Some(pick) = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick()) else {
+            self.jobs.idle_at = Some(oldest);
+            return None;
+        };
+        self.begin(pick, Vec::new(), context)
+    }
+
+    fn begin(
+        &mut self,
+        pick: Pick,
+        memtables: Vec<Arc<MemTable>>,
+        context: &JobContext<'_>,
+    ) -> Option<JobInputs> {
+        let mut inputs = JobInputs {
+            recipe: Recipe {
+                kind: pick.kind,
+                term: context.term,
+                memtables: memtables.iter().map(|table| table.id()).collect(),
+                inputs: pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect(),
+                output_level: pick.output_level,
+                output_first: self.jobs.reserved.max(self.next_file),
+                output_count: 0,
+                output_len: self.config.sst_len,
+                cuts: pick.cuts,
+                bottommost: pick.bottommost,
+                snapshots: context.snapshots.to_vec(),
+                now_ms: context.now_ms,
+                floor: self.floor,
+                sst: self.config.sst.clone(),
+            },
+            memtables,
+            files: pick.inputs,
+            version: self.versions.current().clone(),
+        };
+        if inputs.slots_max() > context.slots_free {
+            return None;
+        }
+        if inputs.recipe.kind.makes_files() {
+            let (len, cuts) = (inputs.input_len(), inputs.recipe.cuts.len() as u64);
+            let count = output_files_max(len, self.config.sst_len, cuts);
+            inputs.recipe.output_count = u32::try_from(count).ok()?;
+        }
+        self.jobs.reserved = inputs.recipe.output_end();
+        self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
+        Some(inputs)
+    }
+
+    /// Most slots that the job's files can take.
+    #[must_use]
+    pub fn job_slots_max(&self, inputs: &JobInputs) -> u64 {
+        inputs.slots_max()
+    }
+
+    /// Gives up a job: its inputs may be picked again. Its file numbers stay unused.
+    pub fn job_failed(&mut self, recipe: &Recipe) {
+        for (_, id) in &recipe.inputs {
+            self.jobs.busy.remove(id);
+        }
+        if recipe.kind == JobKind::Flush {
+            self.jobs.flushing = false;
+        }
+        self.jobs.idle_at = None;
+    }
+
+    /// Gives up every job: this replica is no longer the primary, or begins a new term.
+    pub fn abandon_jobs(&mut self) {
+        let reserved = self.jobs.reserved;
+        self.jobs = Jobs { reserved, ..Jobs::default() };
+    }
+
+    /// The edit that installs a job's result. `number` follows that of the last edit *appended to the
+    /// log*, which need not be applied here yet.
+    ///
+    /// # Errors
+    /// Invalid input when the flushed MemTable is not the oldest sealed one; what
+    /// [`Edit::validate`] reports.
+    pub fn finish_job(&self, output: JobOutput, number: u64) -> Result<Edit> {
+        let recipe = output.recipe;
+        let flushed = match (recipe.memtables.last(), self.sealed.front()) {
+            (None, _) => None,
+            (Some(&id), Some(sealed)) if sealed.table.id() == id => Some(Flushed {
+                memtable: id,
+                position: sealed.position,
+                sequence: sealed.last_sequence,
+            }),
+            (Some(id), _) => {
+                return Err(Error::invalid(format!(
+                    "{}: {id} is not the oldest sealed MemTable",
+                    self.group
+                )));
+            }
+        };
+        let edit = Edit {
+            number,
+            kind: recipe.kind,
+            term: recipe.term,
+            removed: recipe.inputs.clone(),
+            added: output.added,
+            flushed,
+            next_file: self.next_file.max(recipe.output_end()),
+            floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),
+            recipe: Some(recipe),
+        };
+        edit.validate()?;
+        Ok(edit)
+    }
+
+    /// Applies an edit: installs its version, drops flushed MemTables, frees what its job had taken. On
+    /// an error nothing changes.
+    ///
+    /// # Errors
+    /// Corruption when its number does not follow the last, or it does not fit the tree.
+    pub fn apply_edit(&mut self, edit: &Edit) -> Result<()> {
+        if self.last_edit.checked_add(1) != Some(edit.number) {
+            return Err(Error::corruption(format!(
+                "{}: edit {} follows edit {}: a gap or a repetition",
+                self.group, edit.number, self.last_edit
+            )));
+        }
+        if edit.next_file < self.next_file {
+            return Err(Error::corruption(format!(
+                "edit {}: next file {} is below {}",
+                edit.number, edit.next_file, self.next_file
+            )));
+        }
+        let fast_forward = match &edit.flushed {
+            Some(flushed) => self.check_flushed(edit.number, flushed)?,
+            None => false,
+        };
+        self.versions.apply(edit)?;
+        if let Some(flushed) = edit.flushed {
+            self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
+            self.flushed = flushed;
+            self.jobs.flushing = false;
+            if fast_forward {
+                self.active = Arc::new(MemTable::new(flushed.memtable.next()));
+                self.last_sequence = flushed.sequence;
+            }
+        }
+        for (_, id) in &edit.removed {
+            self.jobs.busy.remove(id);
+        }
+        self.jobs.idle_at = None;
+        self.last_edit = edit.number;
+        self.next_file = edit.next_file;
+        self.floor_in_edits = self.floor_in_edits.max(edit.floor.unwrap_or_default());
+        self.floor = self.floor.max(self.floor_in_edits);
+        self.reshape();
+        Ok(())
+    }
+
+    /// Checks what a flush claims to have flushed. Returns whether this tree has yet to replay it: it is
+    /// being opened and nothing was written since.
+    fn check_flushed(&self, number: u64, flushed: &Flushed) -> Result<bool> {
+        let sealed = self.sealed.iter().find(|sealed| sealed.table.id() == flushed.memtable);
+        let (known, fresh) = match sealed {
+            Some(sealed) => {
+                let claimed = (flushed.position, flushed.sequence);
+                ((sealed.position, sealed.last_sequence) == claimed, false)
+            }
+            None => {
+                let ahead = self.active.id() <= flushed.memtable
+                    && flushed.sequence >= self.last_sequence
+                    && flushed.position >= self.flushed.position
+                    && flushed.memtable.get() < u64::MAX;
+                (self.opening && ahead, true)
+            }
+        };
+        if known {
+            return Ok(fresh);
+        }
+        Err(Error::corruption(format!(
+            "edit {number}: flushed {} up to {} and {}, but it was not sealed so here",
+            flushed.memtable, flushed.position, flushed.sequence
+        )))
+    }
+
+    // ----- what there is ------------------------------------------------------------------------
+
+    /// The tree as it is now, for reads.
+    #[must_use]
+    pub fn view(&self) -> ReadView {
+        ReadView { shape: self.shape.clone(), read_sequence: self.last_sequence, floor: self.floor }
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub const fn config(&self) -> &TreeConfig {
+        &self.config
+    }
+
+    /// The current version.
+    #[must_use]
+    pub const fn version(&self) -> &Arc<Version> {
+        self.versions.current()
+    }
+
+    /// The MemTable being filled.
+    #[must_use]
+    pub fn active_id(&self) -> MemTableId {
+        self.active.id()
+    }
+
+    /// Memory of the MemTable being filled, in bytes.
+    #[must_use]
+    pub fn active_len(&self) -> u64 {
+        self.active.memory_used() as u64
+    }
+
+    /// MemTables that wait for their flush to be applied.
+    #[must_use]
+    pub fn sealed_count(&self) -> usize {
+        self.sealed.len()
+    }
+
+    /// The last applied write.
+    #[must_use]
+    pub const fn last_sequence(&self) -> SequenceNumber {
+        self.last_sequence
+    }
+
+    /// The number of the last applied edit.
+    #[must_use]
+    pub const fn last_edit(&self) -> u64 {
+        self.last_edit
+    }
+
+    /// User entries with a smaller sequence number are invisible.
+    #[must_use]
+    pub const fn floor(&self) -> SequenceNumber {
+        self.floor
+    }
+
+    /// What is in files; the log is needed from its position on.
+    #[must_use]
+    pub const fn flushed(&self) -> Flushed {
+        self.flushed
+    }
+
+    /// Size of each level, from L0 on.
+    #[must_use]
+    pub fn level_stats(&self) -> Vec<LevelStats> {
+        let version = self.version();
+        let stats = |level| LevelStats {
+            files: version.level(level).len() as u64,
+            bytes: version.level_len(level),
+        };
+        (0..version.level_count()).map(stats).collect()
+    }
+
+    /// Bytes that compactions have yet to rewrite.
+    #[must_use]
+    pub fn compaction_debt(&self) -> u64 {
+        Picker::new(&self.config, self.version(), &BTreeSet::new()).debt()
+    }
+
+    /// Files that left the tree and that no view, iterator or job can read any more; each is reported
+    /// once. Their slots are free to be used again.
+    pub fn obsolete_files(&mut self) -> Vec<FileId> {
+        self.versions.obsolete_files()
+    }
+
+    /// Files that left the tree but are still being read.
+    #[must_use]
+    pub fn leaving_files(&self) -> &[Arc<FileMeta>] {
+        self.versions.leaving()
+    }
+
+    /// Whether writers may go on.
+    #[must_use]
+    pub fn write_state(&self) -> WriteState {
+        let sealed = self.sealed.len() as u32;
+        let l0 = self.version().level(0).len() as u32;
+        let (sealed_max, config) = (self.config.sealed_max, &self.config);
+        if sealed >= sealed_max {
+            WriteState::Stop(Pressure::SealedMemTables(sealed))
+        } else if l0 >= config.l0_stop {
+            WriteState::Stop(Pressure::Level0Files(l0))
+        } else if sealed >= sealed_max.div_ceil(2).max(2) {
+            WriteState::Slow(Pressure::SealedMemTables(sealed))
+        } else if l0 >= config.l0_slowdown {
+            WriteState::Slow(Pressure::Level0Files(l0))
+        } else {
+            WriteState::Ok
+        }
+    }
+}
+
+fn shape_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Arc<Shape> {
+    let older = sealed.iter().rev().map(|sealed| sealed.table.clone());
+    let memtables = core::iter::once(active.clone()).chain(older).collect();
+    Arc::new(Shape { memtables, version: versions.current().clone() })
+}
+
+/// Refuses operations that the tree has no rule for.
+fn check_operation(kind: EntryKind, key: &[u8]) -> Result<()> {
+    match kind {
+        EntryKind::Put | EntryKind::Delete if !key.is_empty() => Ok(()),
+        EntryKind::RangeDelete if key == [Keyspace::User as u8] => Ok(()),
+        EntryKind::RangeDelete => {
+            Err(Error::unsupported("only the user keyspace can be cleared, and only as a whole"))
+        }
+        kind if key.is_empty() => {
+            Err(Error::invalid(format!("operation {kind:?} has no key, not even a keyspace")))
+        }
+        kind => Err(Error::unsupported(format!("operation {kind:?} is reserved"))),
+    }
+}
+
+fn check_last(first: SequenceNumber, count: u64) -> Result<()> {
+    if first.get().saturating_add(count) <= SequenceNumber::MAX.get() {
+        return Ok(());
+    }
+    Err(Error::limit(format!("{count} writes from {first} on pass {}", SequenceNumber::MAX)))
+}

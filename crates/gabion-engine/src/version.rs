@@ -1,0 +1,291 @@
+//! Versions: which files make up the tree, level by level.
+//!
+//! ```text
+//!   L0   [newest flush] [older] [older]      may overlap; searched newest first
+//!   L1   [a … f][g … m][n … z]               sorted, disjoint; at most one holds a key
+//!   L2   …                                   older than everything above
+//! ```
+//!
+//! A [`Version`] never changes; an edit makes the next one and shares what it leaves alone. Readers and
+//! jobs hold the version that they began with. [`Versions`] keeps the current one and tells when a file
+//! that left it has lost its last holder (FAULTS.md E12): only then may its slots be used again.
+//!
+//! Encoded (part of a tree's snapshot): `u8 levels`, then per level `varint files`, and each file's
+//! `FileMeta` after its length (varint).
+
+use crate::config::LEVELS_MAX;
+use crate::edit::Edit;
+use crate::file::FileMeta;
+use crate::recipe::JobKind;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::units::EDIT_LEN_MAX;
+use gabion_base::{Error, FileId, Result};
+
+/// The files of a level in order: L0 newest first, others ascending by key.
+type Level = Arc<Vec<Arc<FileMeta>>>;
+
+/// One state of the tree's files. Immutable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    levels: Vec<Level>,
+}
+
+impl Version {
+    /// A version without files.
+    ///
+    /// # Panics
+    /// With fewer than 2 or more than [`LEVELS_MAX`] levels, which a checked configuration has not.
+    #[must_use]
+    pub fn new(levels: u8) -> Self {
+        assert!((2..=LEVELS_MAX).contains(&levels), "levels are checked with the configuration");
+        Self { levels: (0..levels).map(|_| Level::default()).collect() }
+    }
+
+    /// How many levels there are, L0 included.
+    #[must_use]
+    pub fn level_count(&self) -> u8 {
+        self.levels.len() as u8
+    }
+
+    /// The files of a level: L0 newest first, others ascending by key. Empty past the last level.
+    #[must_use]
+    pub fn level(&self, level: u8) -> &[Arc<FileMeta>] {
+        self.levels.get(usize::from(level)).map_or(&[], |files| files)
+    }
+
+    /// Bytes of a level's files.
+    #[must_use]
+    pub fn level_len(&self, level: u8) -> u64 {
+        self.level(level).iter().map(|file| file.len).sum()
+    }
+
+    /// Every file with its level, level by level.
+    pub fn files(&self) -> impl Iterator<Item = (u8, &Arc<FileMeta>)> {
+        self.levels
+            .iter()
+            .enumerate()
+            .flat_map(|(level, files)| files.iter().map(move |file| (level as u8, file)))
+    }
+
+    /// The file of a level with this id.
+    #[must_use]
+    pub fn file(&self, level: u8, id: FileId) -> Option<&Arc<FileMeta>> {
+        self.level(level).iter().find(|file| file.id == id)
+    }
+
+    /// The files of a level below L0 that may hold keys of `smallest..=largest`.
+    #[must_use]
+    pub fn overlapping(&self, level: u8, smallest: &[u8], largest: &[u8]) -> &[Arc<FileMeta>] {
+        debug_assert!(level > 0, "files of L0 are not sorted by key");
+        let files = self.level(level);
+        let start = files.partition_point(|file| &file.largest[..] < smallest);
+        let end = files.partition_point(|file| &file.smallest[..] <= largest);
+        files.get(start..end).unwrap_or(&[])
+    }
+
+    /// Whether any level from `level` on may hold keys of `smallest..=largest`.
+    #[must_use]
+    pub fn overlaps_from(&self, level: u8, smallest: &[u8], largest: &[u8]) -> bool {
+        (level..self.level_count())
+            .any(|level| !self.overlapping(level, smallest, largest).is_empty())
+    }
+
+    /// The version after `edit`. Its number is checked by the tree.
+    ///
+    /// # Errors
+    /// Corruption when the edit does not fit: it removes a file that is not there, adds one that is
+    /// already, names a level that does not exist, or makes files overlap.
+    pub fn apply(&self, edit: &Edit) -> Result<Self> {
+        edit.validate()?;
+        let mut next = self.clone();
+        let refuse = |what: &str, level: u8, id: FileId| {
+            Error::corruption(format!("edit {}: {what} {id} at level {level}", edit.number))
+        };
+        let mut gone = BTreeMap::new();
+        for &(level, id) in &edit.removed {
+            let file = self
+                .file(level, id)
+                .ok_or_else(|| refuse("removes a file that is not there:", level, id))?;
+            if gone.insert(id, file.clone()).is_some() {
+                return Err(refuse("removes a file twice:", level, id));
+            }
+        }
+        let mut touched: BTreeSet<u8> = edit.removed.iter().map(|r| r.0).collect();
+        for &level in &touched {
+            let files = Arc::make_mut(&mut next.levels[usize::from(level)]);
+            files.retain(|file| !gone.contains_key(&file.id));
+        }
+        let held: BTreeSet<FileId> = match edit.added.is_empty() {
+            true => BTreeSet::new(),
+            false => next.files().map(|(_, file)| file.id).collect(),
+        };
+        let mut fresh = BTreeSet::new();
+        for (level, meta) in &edit.added {
+            if held.contains(&meta.id) || !fresh.insert(meta.id) {
+                return Err(refuse("adds a file that is already there:", *level, meta.id));
+            }
+            let file = match gone.get(&meta.id) {
+                Some(file) if **file == *meta => file.clone(),
+                Some(_) => return Err(refuse("moves a file and changes it:", *level, meta.id)),
+                None => Arc::new(meta.clone()),
+            };
+            let files = next
+                .levels
+                .get_mut(usize::from(*level))
+                .ok_or_else(|| refuse("adds to a level that does not exist:", *level, meta.id))?;
+            Arc::make_mut(files).push(file);
+            touched.insert(*level);
+        }
+        if edit.kind == JobKind::Flush {
+            self.check_newer_than_l0(edit)?;
+        }
+        for level in touched {
+            next.sort_and_check(level).map_err(|e| e.within(format!("edit {}", edit.number)))?;
+        }
+        Ok(next)
+    }
+
+    /// A flush adds what is newer than all of L0, or readers would find the wrong version first.
+    fn check_newer_than_l0(&self, edit: &Edit) -> Result<()> {
+        let newest = self.level(0).iter().map(|file| (file.largest_sequence, file.id)).max();
+        let Some((newest, id)) = newest else { return Ok(()) };
+        match edit.added.iter().find(|(_, meta)| meta.smallest_sequence <= newest) {
+            None => Ok(()),
+            Some((_, meta)) => Err(Error::corruption(format!(
+                "edit {}: flushes {} from {} on, but {id} holds entries up to {newest}",
+                edit.number, meta.id, meta.smallest_sequence
+            ))),
+        }
+    }
+
+    fn sort_and_check(&mut self, level: u8) -> Result<()> {
+        let files = Arc::make_mut(&mut self.levels[usize::from(level)]);
+        if level == 0 {
+            // File numbers rise from flush to flush; files of one flush do not overlap.
+            files.sort_by_key(|file| core::cmp::Reverse(file.id.number));
+        } else {
+            files.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        }
+        if let Some(file) = files.iter().find(|file| file.smallest > file.largest) {
+            return Err(Error::corruption(format!("bounds of {} are in reverse", file.id)));
+        }
+        if level == 0 {
+            return Ok(());
+        }
+        match files.windows(2).find(|pair| pair[0].largest >= pair[1].smallest) {
+            None => Ok(()),
+            Some(pair) => Err(Error::corruption(format!(
+                "{} and {} overlap at level {level}",
+                pair[0].id, pair[1].id
+            ))),
+        }
+    }
+
+    /// Appends the encoded version.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.level_count());
+        for files in &self.levels {
+            out.put_varint(files.len() as u64);
+            for file in files.iter() {
+                let mut meta = Vec::new();
+                file.encode(&mut meta);
+                out.put_prefixed(&meta);
+            }
+        }
+    }
+
+    /// The version off the front of `reader`, with every rule checked.
+    ///
+    /// # Errors
+    /// Corruption.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let levels = reader.u8()?;
+        if !(2..=LEVELS_MAX).contains(&levels) {
+            return Err(Error::corruption(format!("version: {levels} levels")));
+        }
+        let mut version = Self::new(levels);
+        let mut ids = BTreeSet::new();
+        for level in 0..levels {
+            let count = reader.varint()?;
+            let mut files = Vec::new();
+            for _ in 0..count {
+                let meta = FileMeta::decode(reader.prefixed(EDIT_LEN_MAX)?)?;
+                if !ids.insert(meta.id) {
+                    return Err(Error::corruption(format!("version: {} twice", meta.id)));
+                }
+                files.push(Arc::new(meta));
+            }
+            let as_stored = files.clone();
+            version.levels[usize::from(level)] = Arc::new(files);
+            version.sort_and_check(level)?;
+            if *version.levels[usize::from(level)] != as_stored {
+                return Err(Error::corruption(format!("version: level {level} is not in order")));
+            }
+        }
+        Ok(version)
+    }
+}
+
+/// The current version, and the files that left it but may still be read.
+#[derive(Debug)]
+pub struct Versions {
+    current: Arc<Version>,
+    /// Files of earlier versions. Ours is the last reference once no version, view or job has one.
+    leaving: Vec<Arc<FileMeta>>,
+}
+
+impl Versions {
+    /// Begins with `current`.
+    #[must_use]
+    pub fn new(current: Version) -> Self {
+        Self { current: Arc::new(current), leaving: Vec::new() }
+    }
+
+    /// The current version.
+    #[must_use]
+    pub const fn current(&self) -> &Arc<Version> {
+        &self.current
+    }
+
+    /// Installs the version after `edit`. On an error nothing changes.
+    ///
+    /// # Errors
+    /// Those of [`Version::apply`].
+    pub fn apply(&mut self, edit: &Edit) -> Result<()> {
+        let next = self.current.apply(edit)?;
+        for &(level, id) in &edit.removed {
+            if edit.added.iter().any(|(_, meta)| meta.id == id) {
+                continue;
+            }
+            let file = self.current.file(level, id).expect("apply found every removed file");
+            self.leaving.push(file.clone());
+        }
+        self.current = Arc::new(next);
+        Ok(())
+    }
+
+    /// Files that nothing can read any more, each reported once, ascending.
+    pub fn obsolete_files(&mut self) -> Vec<FileId> {
+        let mut obsolete = Vec::new();
+        // A count of one is ours. Whoever could make a second one would need one to clone from.
+        self.leaving.retain(|file| {
+            let held = Arc::strong_count(file) > 1;
+            if !held {
+                obsolete.push(file.id);
+            }
+            held
+        });
+        obsolete.sort_unstable();
+        obsolete
+    }
+
+    /// Files that left the tree and are still held by a reader or a job.
+    #[must_use]
+    pub fn leaving(&self) -> &[Arc<FileMeta>] {
+        &self.leaving
+    }
+}
