@@ -1,3 +1,53 @@
-//! (to be written)
+//! One device or file as one pool, which holds everything that a replica keeps (DESIGN.md, "Pool").
+//!
+//! ```text
+//!   device  0        1 MiB                                          2 MiB-aligned
+//!           ┌────────┬─────────────────────┬─────────────────────┬──────────────────────────────┐
+//!           │super-  │ placement log       │ placement log       │ region of a group            │
+//!           │block ×2│ area A              │ area B              │ ┌───────┬──────┬──────┬───   │
+//!           │        │ snapshot commits …  │ (they take turns)   │ │headers│slot 0│slot 1│ …    │
+//!           └────────┴─────────────────────┴─────────────────────┴─┴───────┴──────┴──────┴──────┘
+//!
+//!   allocate ─┐                                        ┌─► write_file / shipment ─► slots, headers
+//!   grant  ───┤    Pool (no I/O)      take_commit      │
+//!   add_file ─┼──► slot table,   ───► Commit ───► write_commit ───► committed(number)
+//!   retire ───┤    file map           (one at a time: a group commit)
+//!   opaque ───┘
+//! ```
+//!
+//! - [`superblock`]: what the device is, in two copies, written last at creation.
+//! - [`geometry`]: where slots and their headers lie; the same arithmetic on device and namespace.
+//! - [`slot_header`]: whose bytes a slot holds; written after the bytes.
+//! - [`placement_log`]: the journal's records and operations, as bytes.
+//! - [`slots`]: every slot in exactly one state; the transitions stand in one place.
+//! - [`pool`]: the state of a pool and what may be done to it.
+//! - [`recovery`]: creation and opening.
+//! - [`file_io`]: reading and writing files through their placements.
 #![no_std]
+
 extern crate alloc;
+
+pub mod file_io;
+pub mod geometry;
+mod journal;
+pub mod placement_log;
+pub mod pool;
+pub mod recovery;
+pub mod slot_header;
+pub mod slots;
+pub mod superblock;
+
+pub use file_io::{
+    extents, file_headers, read_file, read_slot_header, verify_file, write_commit, write_file,
+};
+pub use geometry::Geometry;
+pub use journal::{Commit, Stage};
+pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};
+pub use pool::{Drained, Pool, Reserve};
+pub use recovery::{Recovered, create, open};
+pub use slot_header::SlotHeader;
+pub use slots::{Counts, SlotState};
+pub use superblock::{PoolConfig, PoolId, Superblock};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! The superblock: what a device is and where its parts lie. Blocks 0 and 1 hold the same bytes.
+//!
+//! ```text
+//!   offset  bytes
+//!        0      8  magic "GABPOOL\0"
+//!        8      4  format version
+//!       12      4  regions in use, at most 64
+//!       16     16  pool id, new for every creation
+//!       32      8  compatible feature bits      unknown ones are ignored
+//!       40      8  ro-compatible feature bits   unknown ones forbid writing
+//!       48      8  incompatible feature bits    unknown ones forbid opening
+//!       56      8  revision; of two whole copies the higher counts
+//!       64      8  pool length
+//!       72     16  placement-log area A: offset, length
+//!       88     16  placement-log area B: offset, length
+//!      104      8  zero
+//!      112  64×32  regions: id u32 | slots u32 | group u64 | offset u64 | length u64
+//!     2160   1932  zero
+//!     4092      4  CRC32C of the 4,092 bytes before
+//! ```
+//!
+//! Numbers are little-endian. Magic, version and CRC keep their places in every version, so an old
+//! build can tell a newer pool from a broken one. The superblock is the last thing that creation
+//! writes: a device that has one holds a complete pool (FAULTS.md E16).
+
+use crate::Geometry;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::crc::crc32c;
+use gabion_base::units::{BLOCK_LEN, MIB, SLOT_LEN};
+use gabion_base::{Error, GroupId, Result};
+
+/// What a superblock starts with.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"GABPOOL\0";
+/// The format version that this build writes and the only one that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Incompatible feature bits that this build knows: none yet.
+pub const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Read-only-compatible feature bits that this build knows: none yet.
+pub const RO_COMPATIBLE_KNOWN: u64 = 0;
+/// Most regions in one pool.
+pub const REGIONS_MAX: usize = 64;
+/// Longest pool, in bytes (8 TiB): keeps a checkpoint well within an area of the placement log.
+pub const POOL_LEN_MAX: u64 = 8 << 40;
+
+const REGION_LEN: usize = 32;
+const REGIONS_AT: usize = 112;
+const CRC_AT: usize = BLOCK_LEN - 4;
+/// Where area A of the placement log begins.
+const AREAS_AT: u64 = MIB;
+const AREA_LEN_MIN: u64 = 4 * MIB;
+/// Bounds the time to open a large pool, as an area is searched whole for stray commits.
+const AREA_LEN_MAX: u64 = 256 * MIB;
+
+const _: () = assert!(REGIONS_AT + REGIONS_MAX * REGION_LEN <= CRC_AT);
+
+/// Names a pool; new for every creation, as records of an older pool on the same device are told
+/// apart by it.
+pub type PoolId = [u8; 16];
+
+/// What to create.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// The pool's name, never used before: draw it at random.
+    pub pool_id: PoolId,
+    /// The group that the region belongs to.
+    pub group: GroupId,
+    /// Bytes of the pool; at least 14 MiB and at most the device.
+    pub len: u64,
+    /// The region's number.
+    pub region_id: u32,
+}
+
+/// A range of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A region in the superblock's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its number.
+    pub id: u32,
+    /// The group that it is leased to.
+    pub group: GroupId,
+    /// Where its slots lie.
+    pub geometry: Geometry,
+}
+
+/// A decoded superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The pool's name.
+    pub pool_id: PoolId,
+    /// Features that readers and writers may ignore.
+    pub compatible: u64,
+    /// Features that readers may ignore and writers must know.
+    pub ro_compatible: u64,
+    /// Features that everybody must know.
+    pub incompatible: u64,
+    /// Rises with every change; of two whole copies the higher counts.
+    pub revision: u64,
+    /// Bytes of the pool.
+    pub len: u64,
+    /// The two areas of the placement log.
+    pub areas: [Area; 2],
+    /// The regions.
+    pub regions: Vec<Region>,
+}
+
+impl Superblock {
+    /// The layout of a new pool.
+    ///
+    /// # Errors
+    /// Limit exceeded when the length is not between 14 MiB and 8 TiB.
+    pub fn plan(config: &PoolConfig) -> Result<Self> {
+        let area_len = (config.len / 256 / MIB * MIB).clamp(AREA_LEN_MIN, AREA_LEN_MAX);
+        Self::plan_with_area(config, area_len)
+    }
+
+    /// [`Self::plan`] with areas of a given length, a multiple of the block.
+    pub(crate) fn plan_with_area(config: &PoolConfig, area_len: u64) -> Result<Self> {
+        let b = AREAS_AT + area_len;
+        let offset = (b + area_len).div_ceil(SLOT_LEN) * SLOT_LEN;
+        let slots = Geometry::slots_in(config.len.saturating_sub(offset));
+        if slots == 0 || config.len > POOL_LEN_MAX {
+            return Err(Error::limit(format!(
+                "a pool of {} bytes is outside the limits of {} to {POOL_LEN_MAX} bytes",
+                config.len,
+                offset + 2 * SLOT_LEN
+            )));
+        }
+        let geometry = Geometry::new(offset, slots);
+        Ok(Self {
+            pool_id: config.pool_id,
+            compatible: 0,
+            ro_compatible: 0,
+            incompatible: 0,
+            revision: 1,
+            len: config.len,
+            areas: [Area { offset: AREAS_AT, len: area_len }, Area { offset: b, len: area_len }],
+            regions: alloc::vec![Region { id: config.region_id, group: config.group, geometry }],
+        })
+    }
+
+    /// The block to write, twice.
+    ///
+    /// # Panics
+    /// With more than 64 regions, which neither [`Self::plan`] nor [`Self::decode`] makes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.regions.len() <= REGIONS_MAX, "a superblock has room for 64 regions");
+        let mut out = Vec::with_capacity(BLOCK_LEN);
+        out.put_bytes(&SUPERBLOCK_MAGIC);
+        out.put_u32(FORMAT_VERSION);
+        out.put_u32(self.regions.len() as u32);
+        out.put_bytes(&self.pool_id);
+        for number in [self.compatible, self.ro_compatible, self.incompatible, self.revision] {
+            out.put_u64(number);
+        }
+        out.put_u64(self.len);
+        for area in self.areas {
+            out.put_u64(area.offset);
+            out.put_u64(area.len);
+        }
+        out.put_u64(0);
+        debug_assert_eq!(out.len(), REGIONS_AT);
+        for region in &self.regions {
+            out.put_u32(region.id);
+            out.put_u32(region.geometry.slots());
+            out.put_u64(region.group.get());
+            out.put_u64(region.geometry.offset());
+            out.put_u64(region.geometry.len());
+        }
+        out.resize(CRC_AT, 0);
+        out.put_u32(crc32c(&out));
+        out
+    }
+
+    /// The superblock in `block`, if the block starts like one.
+    ///
+    /// # Errors
+    /// Corruption when it starts like one and is not whole; unsupported, with the numbers of both
+    /// sides, when its version or features are beyond this build.
+    pub fn decode(block: &[u8]) -> Result<Option<Self>> {
+        let mut reader = Reader::new(block, "superblock");
+        if reader.array::<8>()? != SUPERBLOCK_MAGIC {
+            return Ok(None);
+        }
+        let mut tail = Reader::new(block.get(CRC_AT..).unwrap_or_default(), "superblock");
+        let (stored, actual) = (tail.u32()?, crc32c(&block[..CRC_AT]));
+        if stored != actual || block.len() != BLOCK_LEN {
+            return Err(Error::corruption(format!(
+                "superblock has checksum {actual:#010x}, {stored:#010x} is stored"
+            )));
+        }
+        let version = reader.u32()?;
+        if version != FORMAT_VERSION {
+            return Err(Error::unsupported(format!(
+                "the pool has format version {version}, this build knows version {FORMAT_VERSION}"
+            )));
+        }
+        let block = Self::decode_fields(&mut reader)?;
+        block.check_features()?;
+        block.check_layout()?;
+        Ok(Some(block))
+    }
+
+    fn decode_fields(reader: &mut Reader<'_>) -> Result<Self> {
+        let region_count = reader.u32()? as usize;
+        let pool_id = reader.array::<16>()?;
+        let [compatible, ro_compatible, incompatible] =
+            [reader.u64()?, reader.u64()?, reader.u64()?];
+        let (revision, len) = (reader.u64()?, reader.u64()?);
+        let a = Area { offset: reader.u64()?, len: reader.u64()? };
+        let b = Area { offset: reader.u64()?, len: reader.u64()? };
+        reader.u64()?;
+        if region_count > REGIONS_MAX {
+            return Err(Error::corruption(format!(
+                "superblock: {region_count} regions, the limit is {REGIONS_MAX}"
+            )));
+        }
+        let mut regions = Vec::with_capacity(region_count);
+        for _ in 0..region_count {
+            let (id, slots, group) = (reader.u32()?, reader.u32()?, GroupId(reader.u64()?));
+            let (offset, len) = (reader.u64()?, reader.u64()?);
+            let geometry = Geometry::new(offset, slots);
+            if geometry.len() != len {
+                return Err(Error::corruption(format!(
+                    "superblock: region {id} has {len} bytes for {slots} slots"
+                )));
+            }
+            regions.push(Region { id, group, geometry });
+        }
+        let areas = [a, b];
+        Ok(Self { pool_id, compatible, ro_compatible, incompatible, revision, len, areas, regions })
+    }
+
+    fn check_features(&self) -> Result<()> {
+        for (name, bits, known) in [
+            ("incompatible", self.incompatible, INCOMPATIBLE_KNOWN),
+            ("read-only compatible", self.ro_compatible, RO_COMPATIBLE_KNOWN),
+        ] {
+            if bits & !known != 0 {
+                return Err(Error::unsupported(format!(
+                    "the pool has {name} features {bits:#x}, this build knows {known:#x}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the parts lie inside the pool, in order and on their boundaries.
+    fn check_layout(&self) -> Result<()> {
+        let block = BLOCK_LEN as u64;
+        let mut end = 2 * block;
+        let parts =
+            self.areas.iter().map(|area| (area.offset, area.len, block)).chain(
+                self.regions.iter().map(|r| (r.geometry.offset(), r.geometry.len(), SLOT_LEN)),
+            );
+        for (offset, len, align) in parts {
+            let next = offset.checked_add(len).filter(|&next| next <= self.len);
+            match next {
+                Some(next)
+                    if offset >= end && len > 0 && offset % align == 0 && len % align == 0 =>
+                {
+                    end = next;
+                }
+                _ => {
+                    return Err(Error::corruption(format!(
+                        "superblock: a part of {len} bytes at {offset} does not fit after {end} \
+                         in a pool of {} bytes",
+                        self.len
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
