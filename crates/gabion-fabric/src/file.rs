@@ -34,6 +34,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(test)]
+mod tests;
+
 /// Attempts in a row that transfer nothing before an operation fails.
 const STALLS_MAX: u32 = 100;
 
@@ -241,7 +244,11 @@ impl FileMedium {
                 .map_err(|e| failed(path, "gets no event counter", e))
         };
         let notify = if options.notify { Some(new_fd()?) } else { None };
-        let (engine, backend, fallback) = engine(&file, options, notify.as_ref())?;
+        let chosen = choose_engine(&file, options, notify.as_ref())?;
+        Ok(Self::with_engine(file, chosen, notify))
+    }
+
+    fn with_engine(file: PoolFile, chosen: Chosen, notify: Option<OwnedFd>) -> Self {
         let properties = MediumProperties {
             len: file.0.len,
             alignment: BLOCK_LEN,
@@ -249,7 +256,8 @@ impl FileMedium {
             transfer_len_max: TRANSFER_LEN_MAX,
             durable_at_completion: false,
         };
-        Ok(Self {
+        let (engine, backend, fallback) = chosen;
+        Self {
             file,
             engine,
             backend,
@@ -259,7 +267,7 @@ impl FileMedium {
             ended: Vec::new(),
             in_flight: 0,
             scratch: Vec::new(),
-        })
+        }
     }
 
     /// The backend in use.
@@ -406,7 +414,11 @@ impl FileMedium {
 
 type Chosen = (Box<dyn Engine>, Backend, Option<String>);
 
-fn engine(file: &PoolFile, options: MediumOptions, notify: Option<&OwnedFd>) -> Result<Chosen> {
+fn choose_engine(
+    file: &PoolFile,
+    options: MediumOptions,
+    notify: Option<&OwnedFd>,
+) -> Result<Chosen> {
     let flush_file = Arc::new(file.reopen()?);
     let main = file.0.file.clone();
     let path = &file.0.path;

@@ -1,0 +1,181 @@
+//! What a medium makes of a system that transfers in pieces, interrupts and fails.
+
+use super::*;
+use crate::preallocate;
+use gabion_media::Bytes;
+use proptest::prelude::*;
+use rustix::io::Errno;
+
+const FILE_LEN: usize = 8 * BLOCK_LEN;
+
+/// What the system does with one attempt.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// It transfers at most this many bytes.
+    Short(usize),
+    Refuse(Errno),
+}
+
+/// A system that gives its answers in turn and then works normally, on memory.
+struct Scripted {
+    disk: Arc<Mutex<Vec<u8>>>,
+    answers: VecDeque<Answer>,
+    jobs: VecDeque<Job>,
+}
+
+impl Scripted {
+    fn attempt(&mut self, job: &mut Job) -> io::Result<usize> {
+        let limit = match self.answers.pop_front() {
+            Some(Answer::Refuse(errno)) => return Err(errno.into()),
+            Some(Answer::Short(len)) => len,
+            None => usize::MAX,
+        };
+        let mut disk = self.disk.lock().unwrap();
+        let done = job.done;
+        Ok(match &mut job.kind {
+            OperationKind::Read { offset, into } => {
+                let n = (into.len() - done).min(limit);
+                into[done..done + n].copy_from_slice(&disk[*offset as usize + done..][..n]);
+                n
+            }
+            OperationKind::Write { offset, data } => {
+                let n = (data.len() - done).min(limit);
+                disk[*offset as usize + done..][..n].copy_from_slice(&data[done..done + n]);
+                n
+            }
+            OperationKind::Flush => 0,
+        })
+    }
+}
+
+impl Engine for Scripted {
+    fn start(&mut self, job: Job) {
+        self.jobs.push_back(job);
+    }
+    fn submit(&mut self) {}
+    fn collect(&mut self, ended: &mut Vec<Ended>) {
+        for mut job in std::mem::take(&mut self.jobs) {
+            let result = self.attempt(&mut job);
+            ended.push(Ended { job, result });
+        }
+    }
+    fn running(&self) -> usize {
+        self.jobs.len()
+    }
+    fn wait(&mut self) {}
+}
+
+/// Unique paths: tests of one process run at once.
+fn open(direct: DirectIo) -> PoolFile {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("gabion-script-{}-{n}", std::process::id()));
+    preallocate(&path, FILE_LEN as u64).unwrap();
+    let file = PoolFile::open(&path, direct).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file
+}
+
+fn scripted(file: &PoolFile, answers: &[Answer]) -> (FileMedium, Arc<Mutex<Vec<u8>>>) {
+    let disk = Arc::new(Mutex::new(vec![0; FILE_LEN]));
+    let engine = Scripted {
+        disk: disk.clone(),
+        answers: answers.iter().copied().collect(),
+        jobs: VecDeque::new(),
+    };
+    let chosen: Chosen = (Box::new(engine), Backend::Threads, None);
+    (FileMedium::with_engine(file.clone(), chosen, None), disk)
+}
+
+fn run(medium: &mut FileMedium, kind: OperationKind) -> Completion {
+    medium.submit(vec![Operation { tag: 1, kind, then: false }]);
+    let mut ended = Vec::new();
+    while medium.in_flight() > 0 {
+        medium.wait();
+        medium.poll(&mut ended);
+    }
+    assert_eq!(ended.len(), 1);
+    ended.remove(0)
+}
+
+fn pattern() -> Bytes {
+    let bytes: Vec<u8> = (0..FILE_LEN).map(|i| (i / 7) as u8).collect();
+    AlignedBuf::copy_of(&bytes).freeze()
+}
+
+fn answers() -> impl Strategy<Value = Vec<Answer>> {
+    let answer = prop_oneof![
+        (1usize..3 * BLOCK_LEN).prop_map(Answer::Short),
+        Just(Answer::Short(BLOCK_LEN)),
+        Just(Answer::Refuse(Errno::INTR)),
+        Just(Answer::Refuse(Errno::AGAIN)),
+    ];
+    prop::collection::vec(answer, 0..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn transfers_in_pieces_and_interruptions_never_show(answers in answers()) {
+        for direct in [DirectIo::Try, DirectIo::Never] {
+            let file = open(direct);
+            let (mut medium, disk) = scripted(&file, &answers);
+            let ended = run(&mut medium, OperationKind::Write { offset: 0, data: pattern() });
+            prop_assert!(matches!(ended.outcome, Outcome::Done));
+            prop_assert!(disk.lock().unwrap()[..] == pattern()[..]);
+
+            let (mut medium, disk) = scripted(&file, &answers);
+            disk.lock().unwrap().copy_from_slice(&pattern());
+            let into = AlignedBuf::zeroed(FILE_LEN);
+            let ended = run(&mut medium, OperationKind::Read { offset: 0, into });
+            prop_assert!(matches!(ended.outcome, Outcome::Done));
+            prop_assert!(ended.buffer.unwrap()[..] == pattern()[..]);
+        }
+    }
+}
+
+#[test]
+fn a_system_that_never_makes_progress_ends_in_an_error() {
+    let file = open(DirectIo::Try);
+    let stalls = [
+        vec![Answer::Refuse(Errno::AGAIN); 1000],
+        vec![Answer::Short(0); 1000],
+        // Less than a block at a time never moves a direct transfer on.
+        vec![Answer::Short(BLOCK_LEN - 1); 1000],
+    ];
+    for answers in stalls.iter().take(if file.0.direct { 3 } else { 2 }) {
+        let (mut medium, _) = scripted(&file, answers);
+        let ended = run(&mut medium, OperationKind::Write { offset: 0, data: pattern() });
+        assert!(matches!(ended.outcome, Outcome::Failed(_)));
+    }
+}
+
+#[test]
+fn an_error_of_the_system_is_passed_on_with_its_kind_and_place() {
+    let file = open(DirectIo::Try);
+    for (errno, kind) in [(Errno::IO, ErrorKind::Io), (Errno::NOSPC, ErrorKind::NoSpace)] {
+        let (mut medium, _) = scripted(&file, &[Answer::Short(BLOCK_LEN), Answer::Refuse(errno)]);
+        let ended = run(&mut medium, OperationKind::Write { offset: 0, data: pattern() });
+        let error = ended.outcome.into_result().unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert!(error.message().contains("write of 32768 bytes at 0 failed"), "{error}");
+    }
+}
+
+#[test]
+fn after_a_failed_flush_no_medium_of_the_pool_flushes_again() {
+    let file = open(DirectIo::Try);
+    let (mut healthy, _) = scripted(&file, &[]);
+    assert!(matches!(run(&mut healthy, OperationKind::Flush).outcome, Outcome::Done));
+    let (mut failing, _) = scripted(&file, &[Answer::Refuse(Errno::IO)]);
+    assert!(run(&mut failing, OperationKind::Flush).outcome.into_result().is_err());
+    for medium in [&mut failing, &mut healthy] {
+        let error = run(medium, OperationKind::Flush).outcome.into_result().unwrap_err();
+        assert!(format!("{error}").contains("an earlier flush failed"), "{error}");
+        // Reads and writes go on: what is there can still be read.
+        let into = AlignedBuf::zeroed(BLOCK_LEN);
+        let read = run(medium, OperationKind::Read { offset: 0, into });
+        assert!(matches!(read.outcome, Outcome::Done));
+    }
+}
