@@ -1,0 +1,148 @@
+//! Draining: ring → segments, as work orders.
+//!
+//! ```text
+//!            durable      drained                next          end
+//!   ───────────┼─────────────┼─────────────────────┼─────────────┼──► positions
+//!    flushed   │ written, not│ handed out, in any  │ in the ring │
+//!              │ flushed yet │ order of completion │ only        │
+//! ```
+//!
+//! Only whole blocks are handed out, so no block is written twice with different content: a block is
+//! complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it. After
+//! a failed flush nothing since the last good one counts ([`Drains::rewind`], FAULTS.md E8); the ring
+//! still has it all, because it never overwrites what is not flushed.
+
+use crate::ring::Ring;
+use crate::{block_ceil, block_floor};
+use alloc::collections::VecDeque;
+use gabion_base::units::{KIB, TRANSFER_LEN_MAX};
+use gabion_base::{FileId, LogPosition};
+use gabion_media::{AlignedBuf, Bytes};
+
+/// Without force, less than this waits for more (Cyclone §4: 128 KiB flash pages).
+pub const DRAIN_LEN_MIN: u64 = 128 * KIB;
+/// Longest drain: one transfer.
+pub const DRAIN_LEN_MAX: u64 = TRANSFER_LEN_MAX as u64;
+
+/// Whole blocks to write into a segment.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    /// The segment, a numbered file of the pool.
+    pub segment: FileId,
+    /// Where in the segment, a multiple of 4 KiB.
+    pub offset_in_segment: u64,
+    /// What, in aligned memory.
+    pub data: Bytes,
+    /// The position after the last byte: names the order when it is done.
+    pub end: LogPosition,
+}
+
+#[derive(Debug)]
+struct Piece {
+    end: u64,
+    done: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Drains {
+    next: u64,
+    pieces: VecDeque<Piece>,
+    drained: u64,
+    durable: u64,
+}
+
+impl Drains {
+    /// Everything below `in_segments` was written; what is below `durable` was also flushed.
+    pub(crate) fn new(in_segments: u64, durable: u64) -> Self {
+        let durable = durable.min(in_segments);
+        Self {
+            next: block_floor(in_segments),
+            pieces: VecDeque::new(),
+            drained: in_segments,
+            durable,
+        }
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    pub(crate) fn drained(&self) -> u64 {
+        self.drained
+    }
+
+    /// Ring bytes from here on are still needed.
+    pub(crate) fn floor(&self) -> u64 {
+        block_floor(self.durable).min(self.next)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub(crate) fn next(
+        &mut self,
+        ring: &Ring,
+        end: u64,
+        segment_len: u64,
+        force: bool,
+    ) -> Option<Drain> {
+        let start = self.next;
+        let segment_end = (start / segment_len + 1) * segment_len;
+        let stop = block_floor(end).min(segment_end).min(start + DRAIN_LEN_MAX);
+        let len = stop.checked_sub(start).filter(|&len| len > 0)?;
+        if len < DRAIN_LEN_MIN && stop != segment_end && !force {
+            return None;
+        }
+        let mut data = AlignedBuf::zeroed(len as usize);
+        ring.read(start, &mut data);
+        self.next = stop;
+        self.pieces.push_back(Piece { end: stop, done: false });
+        Some(Drain {
+            segment: FileId::log_segment(start / segment_len),
+            offset_in_segment: start % segment_len,
+            data: data.freeze(),
+            end: LogPosition(stop),
+        })
+    }
+
+    pub(crate) fn done(&mut self, end: u64) {
+        if let Some(piece) = self.pieces.iter_mut().find(|piece| piece.end == end) {
+            piece.done = true;
+        }
+        while self.pieces.front().is_some_and(|piece| piece.done) {
+            if let Some(piece) = self.pieces.pop_front() {
+                self.drained = self.drained.max(piece.end);
+            }
+        }
+    }
+
+    pub(crate) fn flushed(&mut self, end: u64) {
+        self.durable = self.durable.max(end.min(self.drained));
+    }
+
+    pub(crate) fn rewind(&mut self) {
+        self.pieces.clear();
+        self.drained = self.durable;
+        self.next = self.next.min(block_floor(self.durable));
+    }
+
+    /// The log ends at `at` and goes on at the next block: what of the last block is already in its
+    /// segment stays there as it is.
+    pub(crate) fn cut(&mut self, at: u64) {
+        if self.drained >= at {
+            let all_durable = self.durable >= at;
+            self.next = block_ceil(at);
+            self.drained = self.next;
+            self.durable = if all_durable { self.next } else { self.durable };
+        }
+    }
+
+    /// The log goes on at `at` in the span that it was thought to end in: the block there, which may
+    /// have been written with zeros behind `at`, is written again with the same beginning.
+    pub(crate) fn reopen(&mut self, at: u64) {
+        self.next = self.next.min(block_floor(at));
+        self.drained = self.drained.min(at);
+        self.durable = self.durable.min(at);
+    }
+}

@@ -1,0 +1,471 @@
+//! The record: what is sent, kept in the ring, drained and sent again, byte for byte.
+//!
+//! ```text
+//!   0        4     5     6      8           12        16        24        32     34     36        40
+//!   ┌────────┬─────┬─────┬──────┬───────────┬─────────┬─────────┬─────────┬──────┬──────┬─────────┐
+//!   │ "GBLR" │ ver │kind │flags │payload len│ CRC32C  │  group  │  term   │shard │ext l.│prev CRC │
+//!   └────────┴─────┴─────┴──────┴───────────┴─────────┴─────────┴─────────┴──────┴──────┴─────────┘
+//!   40        48         56         64      68         72          80        88
+//!   ┌─────────┬──────────┬──────────┬───────┬──────────┬───────────┬─────────┬────────────┬─────────┬───────┐
+//!   │  index  │ position │first seq.│ count │ zero u32 │ durable   │ now_ms  │ extensions │ payload │ zeros │
+//!   └─────────┴──────────┴──────────┴───────┴──────────┴───────────┴─────────┴────────────┴─────────┴───────┘
+//! ```
+//!
+//! All numbers are little endian. The CRC covers the whole record, padding included, with its own
+//! field taken as zero.
+//!
+//! **Length.** A record is padded with zeros to a multiple of 8; with `BLOCK_END` to the next 4 KiB
+//! boundary of its *position*; and to the end of its segment when less than a header would be left
+//! there. So records follow each other without gaps that belong to nobody, and none crosses a
+//! segment: a *pad* record fills a larger rest. The length is a function of position and header.
+//!
+//! **Valid** = magic, lengths, CRC, group, shard and position fit, the term is the one of the span
+//! that the position lies in, index and previous CRC continue the record before. A record that is
+//! whole but has a version, kind, flag or critical extension that this build does not know is
+//! refused as unsupported, never taken for the end of the log (FAULTS.md R15).
+
+use crate::LogConfig;
+use crate::span::Anchor;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Fields, Reader, put_field};
+use gabion_base::units::BLOCK_LEN;
+use gabion_base::{
+    Error, GroupId, LogIndex, LogPosition, Result, SequenceNumber, ShardId, Term, crc,
+};
+use gabion_media::Bytes;
+
+/// Bytes before a record's extensions.
+pub const HEADER_LEN: usize = 88;
+/// The first four bytes of a record.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"GBLR");
+/// Version of the format.
+pub const VERSION: u8 = 1;
+/// Extension: client session and number, for exactly-once. Reserved.
+pub const EXTENSION_SESSION: u16 = 1;
+/// Extension: gang of a batch over several shards. Reserved.
+pub const EXTENSION_GANG: u16 = 2;
+/// Positions end here: no group writes 4 EiB, and sums of positions and lengths stay in 64 bits.
+pub const POSITION_MAX: u64 = 1 << 62;
+
+const CRC_AT: usize = 12;
+const CRC_END: usize = 16;
+const _: () = assert!(HEADER_LEN.is_multiple_of(8));
+
+/// What a record carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// Writes of clients.
+    Batch = 1,
+    /// A MemTable is complete: [`crate::Seal`].
+    Seal = 2,
+    /// The tree changes.
+    Edit = 3,
+    /// Nothing: fills a segment whose rest is too short for the record that comes next.
+    Pad = 4,
+    /// The first record of a term.
+    TermStart = 5,
+}
+
+impl RecordKind {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Batch),
+            2 => Some(Self::Seal),
+            3 => Some(Self::Edit),
+            4 => Some(Self::Pad),
+            5 => Some(Self::TermStart),
+            _ => None,
+        }
+    }
+}
+
+/// A set of record flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RecordFlags(u16);
+
+impl RecordFlags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// The rest of the record's last block belongs to it, so that it can be drained by itself.
+    pub const BLOCK_END: Self = Self(1);
+    /// A client waits until every member has flushed the record.
+    pub const DURABLE_ACK: Self = Self(2);
+    const KNOWN: u16 = 3;
+
+    /// The flags of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other`'s flags are set.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The flags as stored.
+    #[must_use]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+}
+
+/// The fixed part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the payload is.
+    pub kind: RecordKind,
+    /// Flags.
+    pub flags: RecordFlags,
+    /// Bytes of payload.
+    pub payload_len: u32,
+    /// Checksum of the whole record.
+    pub crc: u32,
+    /// The group whose log it belongs to.
+    pub group: GroupId,
+    /// The tenure that wrote it.
+    pub term: Term,
+    /// Which of the group's logs.
+    pub shard: ShardId,
+    /// Bytes of extensions.
+    pub extension_len: u16,
+    /// Checksum of the record before.
+    pub previous_crc: u32,
+    /// Ordinal of the record in its log; the first is 1.
+    pub index: LogIndex,
+    /// Where its first byte lies.
+    pub position: LogPosition,
+    /// Sequence number of its first entry.
+    pub first_sequence: SequenceNumber,
+    /// Sequence numbers that it takes.
+    pub count: u32,
+    /// End of a record: everything below was flushed by every member when this one was written.
+    pub durable: LogPosition,
+    /// The head's monotone clock, in milliseconds; the group's time once this is applied.
+    pub now_ms: u64,
+}
+
+impl Header {
+    /// The position after the record and its padding.
+    #[must_use]
+    pub fn end(&self, segment_len: u64) -> LogPosition {
+        let body = HEADER_LEN as u64 + u64::from(self.extension_len) + u64::from(self.payload_len);
+        LogPosition(record_end(self.position.get(), body, self.flags, segment_len))
+    }
+
+    fn encode(&self, out: &mut [u8; HEADER_LEN]) {
+        out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4] = VERSION;
+        out[5] = self.kind as u8;
+        out[6..8].copy_from_slice(&self.flags.bits().to_le_bytes());
+        out[8..12].copy_from_slice(&self.payload_len.to_le_bytes());
+        out[CRC_AT..CRC_END].copy_from_slice(&self.crc.to_le_bytes());
+        out[16..24].copy_from_slice(&self.group.get().to_le_bytes());
+        out[24..32].copy_from_slice(&self.term.get().to_le_bytes());
+        out[32..34].copy_from_slice(&self.shard.get().to_le_bytes());
+        out[34..36].copy_from_slice(&self.extension_len.to_le_bytes());
+        out[36..40].copy_from_slice(&self.previous_crc.to_le_bytes());
+        out[40..48].copy_from_slice(&self.index.get().to_le_bytes());
+        out[48..56].copy_from_slice(&self.position.get().to_le_bytes());
+        out[56..64].copy_from_slice(&self.first_sequence.get().to_le_bytes());
+        out[64..68].copy_from_slice(&self.count.to_le_bytes());
+        out[68..72].fill(0);
+        out[72..80].copy_from_slice(&self.durable.get().to_le_bytes());
+        out[80..88].copy_from_slice(&self.now_ms.to_le_bytes());
+    }
+}
+
+/// Where a record of `body` bytes (header, extensions, payload) at `position` ends.
+pub(crate) fn record_end(position: u64, body: u64, flags: RecordFlags, segment_len: u64) -> u64 {
+    let align = if flags.has(RecordFlags::BLOCK_END) { BLOCK_LEN as u64 } else { 8 };
+    let end = (position + body).next_multiple_of(align);
+    let segment_end = (position / segment_len + 1) * segment_len;
+    if end < segment_end && segment_end - end < HEADER_LEN as u64 { segment_end } else { end }
+}
+
+/// The header at the front of `bytes`, with known version, kind and flags. Only the checksum tells
+/// whether it is true: see [`verify`].
+///
+/// # Errors
+/// Corruption when fewer than 88 bytes are given or the magic or a length is impossible; unsupported
+/// for a version, kind or flag of another build.
+pub fn decode_header(bytes: &[u8]) -> Result<Header> {
+    let layout = Layout::read(bytes)?;
+    let version = bytes[4];
+    let (kind, flags) = (RecordKind::from_byte(bytes[5]), layout.flags.bits());
+    let Some(kind) = kind.filter(|_| version == VERSION) else {
+        return Err(Error::unsupported(format!(
+            "log record at {} has version {version} and kind {}; this build reads version {VERSION}",
+            layout.position, bytes[5]
+        )));
+    };
+    if flags & !RecordFlags::KNOWN != 0 {
+        return Err(Error::unsupported(format!(
+            "log record at {} has flags {flags:#06x}; this build knows {:#06x}",
+            layout.position,
+            RecordFlags::KNOWN
+        )));
+    }
+    let mut r = Reader::new(&bytes[..HEADER_LEN], "log record header");
+    r.bytes(8)?;
+    let header = Header {
+        kind,
+        flags: layout.flags,
+        payload_len: r.u32()?,
+        crc: r.u32()?,
+        group: GroupId(r.u64()?),
+        term: Term(r.u64()?),
+        shard: ShardId(r.u16()?),
+        extension_len: r.u16()?,
+        previous_crc: r.u32()?,
+        index: LogIndex(r.u64()?),
+        position: LogPosition(r.u64()?),
+        first_sequence: SequenceNumber(r.u64()?),
+        count: r.u32()?,
+        durable: {
+            let reserved = r.u32()?;
+            if reserved != 0 {
+                return Err(Error::unsupported(format!(
+                    "log record at {} has {reserved:#x} in a reserved field",
+                    layout.position
+                )));
+            }
+            LogPosition(r.u64()?)
+        },
+        now_ms: r.u64()?,
+    };
+    if header.durable > header.position {
+        return Err(Error::corruption(format!(
+            "log record at {} claims to be durable up to {}",
+            header.position, header.durable
+        )));
+    }
+    Ok(header)
+}
+
+/// The fields that say how long a record is; they keep their places in every version.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) position: LogPosition,
+    pub(crate) group: GroupId,
+    pub(crate) term: Term,
+    pub(crate) shard: ShardId,
+    flags: RecordFlags,
+    body: u64,
+}
+
+impl Layout {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() < HEADER_LEN {
+            return Err(Error::corruption(format!(
+                "log record header: {} bytes, {HEADER_LEN} wanted",
+                bytes.len()
+            )));
+        }
+        let mut r = Reader::new(bytes, "log record header");
+        let magic = r.u32()?;
+        r.u16()?;
+        let flags = RecordFlags(r.u16()?);
+        let payload = u64::from(r.u32()?);
+        r.u32()?;
+        let (group, term) = (GroupId(r.u64()?), Term(r.u64()?));
+        let (shard, extensions) = (ShardId(r.u16()?), u64::from(r.u16()?));
+        r.bytes(12)?;
+        let position = LogPosition(r.u64()?);
+        if magic != MAGIC || !position.get().is_multiple_of(8) || position.get() > POSITION_MAX {
+            return Err(Error::corruption(format!(
+                "log record header: magic {magic:#010x}, position {position}"
+            )));
+        }
+        let body = HEADER_LEN as u64 + extensions + payload;
+        Ok(Self { position, group, term, shard, flags, body })
+    }
+
+    /// Bytes of the record.
+    pub(crate) fn len(&self, segment_len: u64) -> Result<usize> {
+        let at = self.position.get();
+        let end = record_end(at, self.body, self.flags, segment_len);
+        if end > (at / segment_len + 1) * segment_len {
+            return Err(Error::corruption(format!(
+                "log record at {} of {} bytes crosses a segment of {segment_len}",
+                self.position, self.body
+            )));
+        }
+        Ok((end - at) as usize)
+    }
+}
+
+/// Checks the record at the front of `bytes`, which may be followed by others: lengths, checksum,
+/// group, shard, then version, kind, flags and critical extensions. Term, position and what came
+/// before are for the caller, who knows what to expect.
+///
+/// # Errors
+/// Corruption or, for a whole record of another build, unsupported.
+pub fn verify(bytes: &[u8], config: &LogConfig) -> Result<Header> {
+    let layout = Layout::read(bytes)?;
+    let position = layout.position;
+    let len = layout.len(config.segment_len)?;
+    let Some(bytes) = bytes.get(..len) else {
+        return Err(Error::corruption(format!(
+            "log record at {position}: {} bytes given of {len}",
+            bytes.len()
+        )));
+    };
+    let stored = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
+    let found = checksum(bytes);
+    if found != stored {
+        return Err(Error::corruption(format!(
+            "log record at {position} has checksum {found:#010x}, {stored:#010x} is stored"
+        )));
+    }
+    if (layout.group, layout.shard) != (config.group, config.shard) {
+        return Err(Error::corruption(format!(
+            "log record at {position} belongs to {} {}, this log is {} {}",
+            layout.group, layout.shard, config.group, config.shard
+        )));
+    }
+    let header = decode_header(bytes)?;
+    let mut fields = extensions(bytes, &header);
+    while let Some(field) = fields.next_field()? {
+        if !matches!(field.tag, EXTENSION_SESSION | EXTENSION_GANG) {
+            field.skip_unknown("log record")?;
+        }
+    }
+    Ok(header)
+}
+
+fn extensions<'a>(bytes: &'a [u8], header: &Header) -> Fields<'a> {
+    let end = HEADER_LEN + usize::from(header.extension_len);
+    Fields::new(bytes.get(HEADER_LEN..end).unwrap_or_default(), "log record extensions")
+}
+
+/// CRC32C of a whole record, its own field taken as zero.
+fn checksum(record: &[u8]) -> u32 {
+    let head = crc::append(crc::crc32c(&record[..CRC_AT]), &[0; CRC_END - CRC_AT]);
+    crc::append(head, &record[CRC_END..])
+}
+
+/// A whole record, checked. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The fixed part, decoded.
+    pub header: Header,
+    /// All of it, header and padding included: the wire message.
+    pub bytes: Bytes,
+}
+
+impl Record {
+    /// What the record carries.
+    #[must_use]
+    pub fn payload(&self) -> Bytes {
+        let start = HEADER_LEN + usize::from(self.header.extension_len);
+        self.bytes.slice(start..start + self.header.payload_len as usize)
+    }
+
+    /// The typed fields between header and payload.
+    #[must_use]
+    pub fn extensions(&self) -> Fields<'_> {
+        extensions(&self.bytes, &self.header)
+    }
+
+    /// The position after the record and its padding.
+    #[must_use]
+    pub fn end(&self) -> LogPosition {
+        LogPosition(self.header.position.get() + self.bytes.len() as u64)
+    }
+
+    /// The place after the record: what a log that is trimmed up to here starts from.
+    #[must_use]
+    pub fn anchor(&self) -> Anchor {
+        Anchor { position: self.end(), index: self.header.index, crc: self.header.crc }
+    }
+
+    /// A record from bytes that [`verify`] has accepted and that hold exactly one record.
+    pub(crate) fn checked(header: Header, bytes: Bytes) -> Self {
+        Self { header, bytes }
+    }
+}
+
+/// A record while its payload is being encoded, in the buffer that becomes the record, with room
+/// for the header in front: a batch is encoded once and never copied but into the ring.
+#[derive(Debug)]
+pub struct RecordBuilder {
+    kind: RecordKind,
+    extension_len: usize,
+    bytes: Vec<u8>,
+}
+
+impl RecordBuilder {
+    /// A record of this kind; `capacity` bytes of payload fit before the buffer grows.
+    #[must_use]
+    pub fn new(kind: RecordKind, capacity: usize) -> Self {
+        let mut bytes = Vec::with_capacity(HEADER_LEN + capacity + 8);
+        bytes.resize(HEADER_LEN, 0);
+        Self { kind, extension_len: 0, bytes }
+    }
+
+    /// Adds a typed field. Extensions come before the payload.
+    ///
+    /// # Errors
+    /// Invalid input once the payload has begun; limit exceeded when extensions pass 64 KiB.
+    pub fn extension(&mut self, tag: u16, flags: u16, payload: &[u8]) -> Result<()> {
+        if self.bytes.len() != HEADER_LEN + self.extension_len {
+            return Err(Error::invalid(format!("extension {tag} after the payload")));
+        }
+        let len = self.extension_len + gabion_base::codec::FIELD_HEADER_LEN + payload.len();
+        if len > usize::from(u16::MAX) {
+            return Err(Error::limit(format!(
+                "extensions of {len} bytes; the limit is {}",
+                u16::MAX
+            )));
+        }
+        put_field(&mut self.bytes, tag, flags, payload);
+        self.extension_len = len;
+        Ok(())
+    }
+
+    /// Where the payload is appended. Only append: what is there already belongs to the record.
+    pub fn payload(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Bytes of payload so far.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        self.bytes.len().saturating_sub(HEADER_LEN + self.extension_len)
+    }
+
+    /// What the record will carry.
+    #[must_use]
+    pub fn kind(&self) -> RecordKind {
+        self.kind
+    }
+
+    /// Bytes without padding.
+    pub(crate) fn body_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether the buffer was cut below what it has to hold, or outgrew its length field.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.bytes.len() >= HEADER_LEN + self.extension_len
+            && u32::try_from(self.payload_len()).is_ok()
+    }
+
+    /// Fills in the header and the padding up to `end`; lengths and checksum are computed here.
+    pub(crate) fn finish(mut self, mut header: Header, end: u64) -> Record {
+        header.payload_len = self.payload_len() as u32;
+        header.extension_len = self.extension_len as u16;
+        header.crc = 0;
+        self.bytes.resize((end - header.position.get()) as usize, 0);
+        if let Some(room) = self.bytes.first_chunk_mut::<HEADER_LEN>() {
+            header.encode(room);
+            header.crc = crc::crc32c(&self.bytes);
+            self.bytes[CRC_AT..CRC_END].copy_from_slice(&header.crc.to_le_bytes());
+        }
+        Record { header, bytes: Bytes::from(self.bytes) }
+    }
+}

@@ -1,0 +1,259 @@
+//! Recovery: the longest valid prefix of ring and segments, and why it ends there.
+//!
+//! ```text
+//!   start (durable anchor)                            end
+//!     ├──[record][record] … [record][record]──────────┤ ✗ bad ── [record, watermark w] ──►
+//!     │   from segments              │ from the ring  │
+//!     └──────────────────────────────┴ in_segments    └ w > bad: rotten middle, refused
+//!                                                       w ≤ bad: torn tail, the log ends here
+//! ```
+//!
+//! Either place may hold a record: after the kill of a process the ring is intact, after a power cut
+//! it holds zeros or anything. Nothing is written to segments, so recovery that is itself cut short
+//! starts over with the same result (FAULTS.md E2); what the ring lacks of the undrained part is
+//! copied there, with the same bytes.
+//!
+//! A bad record below the highest durable watermark of any record, or below what the caller knows to
+//! be durable, is corruption: every member had flushed it. Above it the log ends there, whatever
+//! follows, as positioned writes may legally leave a whole record after a torn one (FAULTS.md E4).
+
+use crate::log::{Log, Parts, check_start, push_mark};
+use crate::ring::Ring;
+use crate::scan::{After, Look, SegmentSource, Wanted, Window, look_in_ring, look_in_segments};
+use crate::span::{Anchor, Span, Spans};
+use crate::{LogConfig, block_floor};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, Term};
+use gabion_media::MemoryRegion;
+
+/// What the durable state of the replica says about its log.
+#[derive(Clone, Debug)]
+pub struct RecoveryInput {
+    /// The spans.
+    pub spans: Vec<Span>,
+    /// From here the log is applied; what lies below may be gone.
+    pub start: Anchor,
+    /// The log is known to have been durable here up to this record end, for instance by the last edit
+    /// that was applied; zero when nothing is known.
+    pub durable: LogPosition,
+    /// With a rotten middle: end the log there, so that the rest is pulled from a replica, and say so
+    /// in [`RecoveryReport::rotten`]; otherwise recovery is refused.
+    pub repair: bool,
+}
+
+/// Why the log ends where it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Nothing claims to follow.
+    Clean,
+    /// Something claims to follow and is not whole; the text says what is wrong.
+    Torn(String),
+}
+
+/// The place of a record that was durable and is not whole any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rot {
+    /// Where it begins.
+    pub position: LogPosition,
+    /// The segment that holds it.
+    pub segment: FileId,
+    /// Where in the segment.
+    pub offset: u64,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug)]
+pub struct RecoveryReport {
+    /// Where the log ends.
+    pub end: LogPosition,
+    /// Why.
+    pub ending: Ending,
+    /// The highest durable watermark found, or given.
+    pub watermark: LogPosition,
+    /// Up to here segments hold the log; what follows came from the ring.
+    pub in_segments: LogPosition,
+    /// Records found.
+    pub records: u64,
+    /// A rotten middle that the log was cut at, on demand.
+    pub rotten: Option<Rot>,
+}
+
+/// Finds the longest valid prefix of the log from `input.start` on. The records are then taken by
+/// [`Log::next_recovered`]. The log goes on with [`Log::begin_term`] at a head, or with
+/// [`Log::adopt_spans`] and [`Log::place`].
+///
+/// # Durability
+/// [`Log::durable_end`] starts at what is known; one flush of the medium makes everything below
+/// [`Log::drained_end`] durable.
+///
+/// # Errors
+/// Corruption with the exact place for a rotten middle (unless `input.repair`); unsupported for a
+/// whole record of another build; the source's errors; invalid input for a bad configuration or list.
+pub async fn recover(
+    config: LogConfig,
+    ring: Box<dyn MemoryRegion>,
+    input: RecoveryInput,
+    source: &impl SegmentSource,
+) -> Result<(Log, RecoveryReport)> {
+    config.check()?;
+    let start = input.start;
+    check_start(&config, start.position.get())?;
+    let spans = Spans::new(input.spans)?;
+    let ring = Ring::new(ring, config.ring_len, start.position.get())?;
+    let mut walk = Walk {
+        config,
+        ring,
+        last_term: spans.term_at(start.position.get().saturating_sub(1)),
+        spans,
+        tail: start,
+        in_segments: None,
+        watermark: input.durable.get(),
+        marks: VecDeque::from([start]),
+        window: Window::new(&config),
+        records: 0,
+    };
+    let ending = walk.walk(source).await?;
+    let rotten = walk.judge_end(source, &ending, input.repair).await?;
+    walk.complete_last_block(source).await?;
+    let end = walk.tail.position;
+    let in_segments = walk.in_segments.unwrap_or(end.get());
+    let report = RecoveryReport {
+        end,
+        ending,
+        watermark: LogPosition(walk.watermark),
+        in_segments: LogPosition(in_segments),
+        records: walk.records,
+        rotten,
+    };
+    let durable = input.durable.max(start.position).get();
+    Ok((walk.into_log(start, in_segments, durable), report))
+}
+
+struct Walk {
+    config: LogConfig,
+    ring: Ring,
+    spans: Spans,
+    tail: Anchor,
+    last_term: Term,
+    /// The first record that no segment holds.
+    in_segments: Option<u64>,
+    watermark: u64,
+    marks: VecDeque<Anchor>,
+    window: Window,
+    records: u64,
+}
+
+impl Walk {
+    async fn walk(&mut self, source: &impl SegmentSource) -> Result<Ending> {
+        loop {
+            let at = self.spans.hop(self.tail.position.get());
+            let Some(&span) = self.spans.at(at) else { return Ok(Ending::Clean) };
+            let wanted = Wanted { config: &self.config, at, span: &span, after: Some(self.tail) };
+            let in_ring = look_in_ring(&self.ring, &wanted)?;
+            let in_segment = look_in_segments(&mut self.window, source, &wanted).await?;
+            let drained = matches!(in_segment, Look::Found(_));
+            let (record, whole_in_ring) = match (in_segment, in_ring) {
+                (Look::Found(record), ring) => (record, matches!(ring, Look::Found(_))),
+                (_, Look::Found(record)) => (record, true),
+                (Look::Bad(error), _) | (_, Look::Bad(error)) => {
+                    return Ok(Ending::Torn(format!("{error}")));
+                }
+                (Look::Absent, Look::Absent) => return Ok(Ending::Clean),
+            };
+            if !drained {
+                self.in_segments.get_or_insert(at);
+            }
+            if self.in_segments.is_some() && !whole_in_ring {
+                // A later drain will need it: the drain order is whole again from here on.
+                self.ring.write(at, &record.bytes);
+            } else if whole_in_ring {
+                self.ring.note_written(record.end().get());
+            } else {
+                self.ring.set_from(record.end().get());
+            }
+            self.tail = record.anchor();
+            self.last_term = record.header.term;
+            self.watermark = self.watermark.max(record.header.durable.get());
+            self.records += 1;
+            push_mark(&mut self.marks, self.tail, self.config.ring_len);
+        }
+    }
+
+    /// Torn tail or rotten middle?
+    async fn judge_end(
+        &mut self,
+        source: &impl SegmentSource,
+        ending: &Ending,
+        repair: bool,
+    ) -> Result<Option<Rot>> {
+        let bad = self.spans.hop(self.tail.position.get());
+        let mut after =
+            After { config: &self.config, spans: &self.spans, bad, watermark: self.watermark };
+        after.ring(&self.ring);
+        after.segments(source, self.config.ring_len / self.config.segment_len + 1).await?;
+        self.watermark = after.watermark;
+        // A watermark at the end of a span says nothing about the next one.
+        if self.watermark <= self.tail.position.get() || self.watermark <= bad {
+            return Ok(None);
+        }
+        let segment_len = self.config.segment_len;
+        let rot = Rot {
+            position: LogPosition(bad),
+            segment: FileId::log_segment(bad / segment_len),
+            offset: bad % segment_len,
+        };
+        if repair {
+            return Ok(Some(rot));
+        }
+        let why = match ending {
+            Ending::Clean => "no record is there",
+            Ending::Torn(why) => why,
+        };
+        Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "log of {}: the record at {} ({} at {}) was durable, as all up to {} was: {why}",
+                self.config.group,
+                rot.position,
+                rot.segment,
+                rot.offset,
+                LogPosition(self.watermark)
+            ),
+        ))
+    }
+
+    /// The block in which the log ends is drained from the ring, so the ring must hold all of it.
+    async fn complete_last_block(&mut self, source: &impl SegmentSource) -> Result<()> {
+        let end = self.tail.position.get();
+        let first = block_floor(self.in_segments.unwrap_or(end).min(end));
+        let from = self.ring.from();
+        if from <= first {
+            return Ok(());
+        }
+        let len = (from.min(end) - first) as usize;
+        if let Some(bytes) = self.window.get(source, first, len).await? {
+            self.ring.write(first, &bytes);
+        }
+        self.ring.set_from(first);
+        Ok(())
+    }
+
+    fn into_log(self, start: Anchor, in_segments: u64, durable: u64) -> Log {
+        Log::from_parts(Parts {
+            config: self.config,
+            ring: self.ring,
+            spans: self.spans,
+            start,
+            tail: self.tail,
+            last_term: self.last_term,
+            in_segments,
+            durable,
+            watermark: self.watermark,
+            marks: self.marks,
+        })
+    }
+}
