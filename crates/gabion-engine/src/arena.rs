@@ -1,1 +1,345 @@
-//! (skip list)
+//! The skip list under a MemTable, and the chunked memory that its nodes live in.
+//!
+//! One writer at a time, any number of readers without locks. Memory is only ever appended and is
+//! freed all at once, so an address is valid for the life of the list. This is the only module of
+//! the crate with `unsafe`; what makes it sound:
+//!
+//! 1. A node is written completely before a link to it is stored (release), and reached only through
+//!    such a link (acquire). After that only its links change, and they are atomics.
+//! 2. Nodes are never removed. Whoever holds a node borrows the list or owns a share of it.
+//! 3. [`SkipList::writer`] hands out one [`ListWriter`] at a time, so that the writer's state has one
+//!    user.
+//!
+//! ```text
+//!  node: │ trailer u64 │ key length u24, height u8 │ value length u32 │ link × height │ key │ value │
+//! ```
+#![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
+
+use crate::entry::{Entry, Trailer, compare};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::cmp::Ordering as Order;
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// Levels of the list: with one node in four reaching the next, enough for 16 million entries.
+const HEIGHT_MAX: usize = 12;
+const CHUNK_LEN_FIRST: usize = 32 * 1024;
+const CHUNK_LEN_MAX: usize = 1024 * 1024;
+const KEY_LEN_LIMIT: usize = 1 << 24;
+
+#[repr(C)]
+struct Node {
+    trailer: u64,
+    key_len_and_height: u32,
+    value_len: u32,
+}
+
+type Link = AtomicPtr<Node>;
+
+const HEADER_LEN: usize = size_of::<Node>();
+const _: () = assert!(HEADER_LEN == 16);
+const _: () = assert!(align_of::<Node>() <= align_of::<u64>());
+const _: () = assert!(align_of::<Link>() <= align_of::<u64>());
+
+/// The link of `node` at `level`.
+///
+/// # Safety
+/// `node` is a published node of a live list and `level` is below its height.
+unsafe fn link(node: *const Node, level: usize) -> *const Link {
+    // SAFETY: a node's links follow its header, within the same allocation.
+    unsafe { node.cast::<u8>().add(HEADER_LEN).cast::<Link>().add(level) }
+}
+
+/// The entry in `node`.
+///
+/// # Safety
+/// `node` is a published node of a list that lives at least for `'a`.
+#[inline]
+unsafe fn entry<'a>(node: *const Node) -> Entry<'a> {
+    // SAFETY: the header was written before the node was published, and never changes.
+    let header = unsafe { &*node };
+    let key_len = (header.key_len_and_height & 0xff_ffff) as usize;
+    let height = (header.key_len_and_height >> 24) as usize;
+    let start = HEADER_LEN + height * size_of::<Link>();
+    // SAFETY: key and value follow the links within the same allocation, were written before the node
+    // was published, and never change.
+    let (key, value) = unsafe {
+        let key = node.cast::<u8>().add(start);
+        (
+            core::slice::from_raw_parts(key, key_len),
+            core::slice::from_raw_parts(key.add(key_len), header.value_len as usize),
+        )
+    };
+    Entry { key, trailer: Trailer::from_raw_unchecked(header.trailer), value }
+}
+
+/// Sorted entries; see the module.
+pub(crate) struct SkipList {
+    head: [Link; HEIGHT_MAX],
+    height: AtomicUsize,
+    writing: AtomicBool,
+    state: UnsafeCell<WriterState>,
+}
+
+struct WriterState {
+    chunks: Vec<*mut [MaybeUninit<u64>]>,
+    at: *mut u8,
+    left: usize,
+    allocated: usize,
+    random: u64,
+}
+
+// SAFETY: chunks are plain memory owned by the list; entries are bytes. Readers touch links (atomics)
+// and published nodes (never changed); `state` is touched by the one writer and by `drop`.
+unsafe impl Send for SkipList {}
+// SAFETY: as above.
+unsafe impl Sync for SkipList {}
+
+impl SkipList {
+    /// An empty list. `seed` decides the shape, never the content.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            head: Default::default(),
+            height: AtomicUsize::new(1),
+            writing: AtomicBool::new(false),
+            state: UnsafeCell::new(WriterState {
+                chunks: Vec::new(),
+                at: ptr::null_mut(),
+                left: 0,
+                allocated: 0,
+                random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            }),
+        }
+    }
+
+    /// Claims the right to insert.
+    ///
+    /// # Panics
+    /// While another writer holds it: a MemTable has one owner that applies the log.
+    pub(crate) fn writer(&self) -> ListWriter<'_> {
+        let was = self.writing.swap(true, Ordering::Acquire);
+        assert!(!was, "a MemTable has one writer at a time");
+        ListWriter { list: self }
+    }
+
+    /// The first entry at or after (key, trailer).
+    pub(crate) fn seek(&self, key: &[u8], trailer: Trailer) -> Option<Entry<'_>> {
+        let node = self.find(key, trailer, |_, _| {});
+        // SAFETY: `find` returns null or a published node of this list, which `&self` keeps alive.
+        (!node.is_null()).then(|| unsafe { entry(node) })
+    }
+
+    /// The first node at or after (key, trailer), or null. Calls `left` with each level, from the
+    /// highest, and the link through which the node would be reached there.
+    #[inline]
+    fn find(
+        &self,
+        key: &[u8],
+        trailer: Trailer,
+        mut left: impl FnMut(usize, *const Link),
+    ) -> *const Node {
+        let mut level = self.height.load(Ordering::Relaxed) - 1;
+        let mut before: *const Node = ptr::null();
+        let mut known_after: *const Node = ptr::null();
+        loop {
+            // SAFETY: `before` was reached at this level or a higher one, so it has this link.
+            let at: *const Link =
+                if before.is_null() { &self.head[level] } else { unsafe { link(before, level) } };
+            // SAFETY: `at` points to a link of the head or of a published node.
+            let next: *const Node = unsafe { (*at).load(Ordering::Acquire) };
+            if !next.is_null() && next != known_after {
+                // SAFETY: a node read from a link is published.
+                let found = unsafe { entry(next) };
+                if compare(found.key, found.trailer, key, trailer) == Order::Less {
+                    before = next;
+                    continue;
+                }
+                known_after = next;
+            }
+            left(level, at);
+            if level == 0 {
+                return next;
+            }
+            level -= 1;
+        }
+    }
+}
+
+impl Drop for SkipList {
+    fn drop(&mut self) {
+        for &chunk in &self.state.get_mut().chunks {
+            // SAFETY: each chunk came from `Box::into_raw` and is freed here only.
+            drop(unsafe { Box::from_raw(chunk) });
+        }
+    }
+}
+
+/// The right to insert into a list; given back when dropped.
+pub(crate) struct ListWriter<'a> {
+    list: &'a SkipList,
+}
+
+impl Drop for ListWriter<'_> {
+    fn drop(&mut self) {
+        self.list.writing.store(false, Ordering::Release);
+    }
+}
+
+impl ListWriter<'_> {
+    /// Adds an entry, visible to readers from when this returns.
+    ///
+    /// # Panics
+    /// When the key is 16 MiB or more, or the value 4 GiB; batches limit both far below.
+    pub(crate) fn insert(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
+        let list = self.list;
+        let height = self.random_height();
+        let old_height = list.height.load(Ordering::Relaxed);
+        let mut left = [ptr::null::<Link>(); HEIGHT_MAX];
+        for (level, place) in left.iter_mut().enumerate().take(height).skip(old_height) {
+            *place = &list.head[level];
+        }
+        let next = list.find(key, trailer, |level, at| left[level] = at);
+        // SAFETY: `find` returns null or a published node.
+        let is_new = next.is_null() || {
+            let found = unsafe { entry(next) };
+            found.trailer != trailer || found.key != key
+        };
+        debug_assert!(is_new, "an entry was inserted twice");
+        let node = self.new_node(height, key, trailer, value);
+        for (level, &at) in left.iter().enumerate().take(height) {
+            // SAFETY: `left` holds links of the head or of published nodes for every level below
+            // `height`; the new node has `height` links. Only this writer stores links.
+            unsafe {
+                let after = (*at).load(Ordering::Relaxed);
+                (*link(node, level)).store(after, Ordering::Relaxed);
+                (*at).store(node, Ordering::Release);
+            }
+        }
+        if height > old_height {
+            list.height.store(height, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of memory taken for nodes so far.
+    pub(crate) fn allocated(&mut self) -> usize {
+        self.state().allocated
+    }
+
+    fn state(&mut self) -> &mut WriterState {
+        // SAFETY: `writing` admits one `ListWriter` at a time, borrowed exclusively here.
+        unsafe { &mut *self.list.state.get() }
+    }
+
+    fn random_height(&mut self) -> usize {
+        // xorshift64*: the shape depends on the seed and the number of inserts alone.
+        let state = self.state();
+        state.random ^= state.random >> 12;
+        state.random ^= state.random << 25;
+        state.random ^= state.random >> 27;
+        let bits = state.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        (1 + bits.trailing_zeros() as usize / 2).min(HEIGHT_MAX)
+    }
+
+    /// A complete node that no link reaches yet.
+    fn new_node(&mut self, height: usize, key: &[u8], trailer: Trailer, value: &[u8]) -> *mut Node {
+        assert!(key.len() < KEY_LEN_LIMIT, "a key of {} bytes in a MemTable", key.len());
+        let value_len = u32::try_from(value.len()).expect("values are limited to 8 MiB");
+        let links_len = height * size_of::<Link>();
+        let node_len = HEADER_LEN + links_len + key.len() + value.len();
+        let node = self.allocate(node_len.next_multiple_of(align_of::<u64>())).cast::<Node>();
+        let header = Node {
+            trailer: trailer.raw(),
+            key_len_and_height: key.len() as u32 | (height as u32) << 24,
+            value_len,
+        };
+        // SAFETY: `node` is aligned to 8 and has `node_len` bytes that nobody else knows of; header,
+        // links, key and value lie one behind the other within them.
+        unsafe {
+            node.write(header);
+            for level in 0..height {
+                link(node, level).cast_mut().write(AtomicPtr::new(ptr::null_mut()));
+            }
+            let bytes = node.cast::<u8>().add(HEADER_LEN + links_len);
+            ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
+            ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()), value.len());
+        }
+        node
+    }
+
+    /// `len` fresh bytes, aligned to 8; `len` is a multiple of 8.
+    fn allocate(&mut self, len: usize) -> *mut u8 {
+        let state = self.state();
+        if len > state.left {
+            let chunk_len = state.allocated.clamp(CHUNK_LEN_FIRST, CHUNK_LEN_MAX);
+            if len > chunk_len / 4 {
+                // A chunk of its own, so that the rest of the current one is not lost.
+                return state.new_chunk(len);
+            }
+            state.at = state.new_chunk(chunk_len);
+            state.left = chunk_len;
+        }
+        let at = state.at;
+        // SAFETY: `left` bytes remain in the chunk behind `at`, and `len` is at most that.
+        state.at = unsafe { at.add(len) };
+        state.left -= len;
+        at
+    }
+}
+
+impl WriterState {
+    fn new_chunk(&mut self, len: usize) -> *mut u8 {
+        debug_assert!(len.is_multiple_of(8));
+        let chunk = Box::into_raw(Box::<[u64]>::new_uninit_slice(len / 8));
+        self.chunks.push(chunk);
+        self.allocated += len;
+        chunk.cast::<u8>()
+    }
+}
+
+/// A position in a list that it keeps alive. Sees entries that are inserted meanwhile.
+pub(crate) struct Cursor {
+    list: Arc<SkipList>,
+    node: *const Node,
+}
+
+// SAFETY: the node belongs to the list, which is Send and Sync and outlives the cursor.
+unsafe impl Send for Cursor {}
+// SAFETY: as above; `&Cursor` only reads.
+unsafe impl Sync for Cursor {}
+
+impl Cursor {
+    /// A cursor at no entry.
+    pub(crate) const fn new(list: Arc<SkipList>) -> Self {
+        Self { list, node: ptr::null() }
+    }
+
+    /// To the first entry, if there is one.
+    pub(crate) fn seek_to_first(&mut self) {
+        self.node = self.list.head[0].load(Ordering::Acquire);
+    }
+
+    /// To the first entry at or after (key, trailer), if there is one.
+    pub(crate) fn seek(&mut self, key: &[u8], trailer: Trailer) {
+        self.node = self.list.find(key, trailer, |_, _| {});
+    }
+
+    /// To the next entry, if there is one; stays at no entry.
+    pub(crate) fn advance(&mut self) {
+        if !self.node.is_null() {
+            // SAFETY: the node is a published one of the list that the cursor keeps alive; every
+            // node has a link at level 0.
+            self.node = unsafe { (*link(self.node, 0)).load(Ordering::Acquire) };
+        }
+    }
+
+    /// The entry here.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+        // SAFETY: as for `advance`; the entry borrows the cursor, which keeps the list alive.
+        (!self.node.is_null()).then(|| unsafe { entry(self.node) })
+    }
+}

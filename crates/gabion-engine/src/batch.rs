@@ -239,7 +239,7 @@ mod tests {
         batch.put(Keyspace::User, b"key", b"value").unwrap();
         batch.delete(Keyspace::System, b"").unwrap();
         batch.clear(Keyspace::User).unwrap();
-        assert_eq!((batch.count(), batch.len()), (3, 17));
+        assert_eq!((batch.count(), batch.len()), (3, 18));
         assert_eq!(batch.as_bytes(), b"\x01\x04\x01key\x05value\x00\x01\x00\x03\x01\x01");
         assert_eq!(batch.finish()[0], 0xaa);
     }

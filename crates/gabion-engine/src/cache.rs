@@ -1,35 +1,34 @@
-//! Caches.
+//! Memory for what readers need again: decoded blocks within a budget, and the readers of live files.
+//!
+//! Blocks are kept by S3-FIFO (Yang et al., SOSP 2023): a block enters a small queue of a tenth of the
+//! budget and reaches the main queue only when it is used there, or comes back soon after it left. So one
+//! long scan passes through the small queue and leaves the main one as it was. Both queues are FIFOs; a
+//! hit only counts.
+//!
+//! ```text
+//!   insert ─► small (10 %) ── unused ─► forgotten, its name kept as a ghost
+//!                │  used                      │ inserted again while a ghost
+//!                └──────► main (90 %) ◄───────┘     main: used ones go round again
+//! ```
+//!
+//! Single-threaded: shared between the tasks of a thread as `Rc`.
+
 use crate::file::{FileMeta, FileSource};
 use crate::sst::SstReader;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use gabion_base::{FileId, GroupId, Result};
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use gabion_base::{FileId, GroupId, HashMap, HashSet, Result};
 use gabion_media::Bytes;
 
-/// Decoded blocks by (file, offset). One thread (`RefCell` inside), share as `Rc<BlockCache>`.
-pub struct BlockCache {
-    capacity: usize,
-}
-impl BlockCache {
-    /// A cache of `capacity` bytes.
-    #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        Self { capacity }
-    }
-    /// The block, if cached.
-    pub fn get(&self, _file: FileId, _offset: u64) -> Option<Bytes> {
-        None
-    }
-    /// Adds a block.
-    pub fn insert(&self, _file: FileId, _offset: u64, _block: Bytes) {}
-    /// Forgets a file's blocks.
-    pub fn evict_file(&self, _file: FileId) {}
-    /// Hits, misses, bytes.
-    pub fn stats(&self) -> CacheStats {
-        CacheStats { hits: 0, misses: 0, evictions: 0, bytes: self.capacity, blocks: 0 }
-    }
-}
+/// What a block costs besides its bytes: its slot, its place in the map and a queue, its reference count.
+pub const BLOCK_OVERHEAD: usize = 128;
 
-/// What a cache did.
+/// Uses that are remembered for a block at most.
+const USES_MAX: u8 = 3;
+
+/// What a cache did and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Look-ups that found their block.
@@ -38,26 +37,253 @@ pub struct CacheStats {
     pub misses: u64,
     /// Blocks that made room for others.
     pub evictions: u64,
-    /// Bytes held.
+    /// Bytes charged: blocks and [`BLOCK_OVERHEAD`] each.
     pub bytes: usize,
     /// Blocks held.
     pub blocks: usize,
 }
 
-/// Open readers of live files.
+/// Decoded blocks by file and offset, within a budget of bytes.
+pub struct BlockCache {
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    capacity: usize,
+    small_bytes: usize,
+    stats: CacheStats,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    files: HashMap<FileId, HashMap<u64, u32>>,
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    ghosts: VecDeque<(FileId, u64)>,
+    ghost_names: HashSet<(FileId, u64)>,
+}
+
+struct Slot {
+    file: FileId,
+    offset: u64,
+    /// None when its file was evicted; the slot is free once its queue comes to it.
+    block: Option<Bytes>,
+    uses: u8,
+    in_small: bool,
+}
+
+const fn charge(block: &Bytes) -> usize {
+    block.len() + BLOCK_OVERHEAD
+}
+
+impl BlockCache {
+    /// A cache of at most `capacity` bytes, overhead included; 0 caches nothing.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let inner = Inner {
+            capacity,
+            small_bytes: 0,
+            stats: CacheStats::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            files: HashMap::default(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: VecDeque::new(),
+            ghost_names: HashSet::default(),
+        };
+        Self { inner: RefCell::new(inner) }
+    }
+
+    /// The block at `offset` of `file`, if it is here.
+    #[must_use]
+    pub fn get(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        let inner = &mut *self.inner.borrow_mut();
+        let found = inner.files.get(&file).and_then(|blocks| blocks.get(&offset));
+        let Some(&index) = found else {
+            inner.stats.misses += 1;
+            return None;
+        };
+        let slot = &mut inner.slots[index as usize];
+        slot.uses = (slot.uses + 1).min(USES_MAX);
+        inner.stats.hits += 1;
+        slot.block.clone()
+    }
+
+    /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not
+    /// taken.
+    pub fn insert(&self, file: FileId, offset: u64, block: Bytes) {
+        let inner = &mut *self.inner.borrow_mut();
+        let bytes = charge(&block);
+        let present = inner.files.get(&file).is_some_and(|blocks| blocks.contains_key(&offset));
+        if present || bytes > inner.capacity {
+            return;
+        }
+        while inner.stats.bytes + bytes > inner.capacity {
+            inner.evict_one();
+        }
+        let in_small = !inner.ghost_names.remove(&(file, offset));
+        let index = inner.new_slot(Slot { file, offset, block: Some(block), uses: 0, in_small });
+        inner.files.entry(file).or_default().insert(offset, index);
+        inner.stats.bytes += bytes;
+        inner.stats.blocks += 1;
+        if in_small {
+            inner.small_bytes += bytes;
+            inner.small.push_back(index);
+        } else {
+            inner.main.push_back(index);
+        }
+    }
+
+    /// Forgets the blocks of a file that is no longer live.
+    pub fn evict_file(&self, file: FileId) {
+        let inner = &mut *self.inner.borrow_mut();
+        let Some(blocks) = inner.files.remove(&file) else { return };
+        for &index in blocks.values() {
+            inner.forget(index);
+        }
+        let dead = inner.small.len() + inner.main.len() - inner.stats.blocks;
+        if dead > inner.stats.blocks + 64 {
+            inner.sweep();
+        }
+    }
+
+    /// Blocks of a file that are here: whether its successors are worth warming.
+    #[must_use]
+    pub fn blocks_of(&self, file: FileId) -> usize {
+        self.inner.borrow().files.get(&file).map_or(0, HashMap::len)
+    }
+
+    /// What the cache did since it was made, and what it holds.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        self.inner.borrow().stats
+    }
+}
+
+impl Inner {
+    fn new_slot(&mut self, slot: Slot) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Drops the block in a slot that some queue still names.
+    fn forget(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if let Some(block) = slot.block.take() {
+            self.stats.bytes -= charge(&block);
+            self.stats.blocks -= 1;
+            if slot.in_small {
+                self.small_bytes -= charge(&block);
+            }
+        }
+    }
+
+    /// Frees one block, or takes a step towards it.
+    fn evict_one(&mut self) {
+        if self.small_bytes > self.capacity / 10 || self.main.is_empty() {
+            self.step_small();
+        } else {
+            self.step_main();
+        }
+    }
+
+    fn step_small(&mut self) {
+        let Some(index) = self.small.pop_front() else { return };
+        let slot = &mut self.slots[index as usize];
+        let Some(block) = &slot.block else { return self.free.push(index) };
+        if slot.uses == 0 {
+            let name = (slot.file, slot.offset);
+            self.drop_block(index);
+            self.remember_ghost(name);
+            return;
+        }
+        slot.uses = 0;
+        slot.in_small = false;
+        self.small_bytes -= charge(block);
+        self.main.push_back(index);
+    }
+
+    fn step_main(&mut self) {
+        let Some(index) = self.main.pop_front() else { return };
+        let slot = &mut self.slots[index as usize];
+        if slot.block.is_none() {
+            self.free.push(index);
+        } else if slot.uses == 0 {
+            self.drop_block(index);
+        } else {
+            slot.uses -= 1;
+            self.main.push_back(index);
+        }
+    }
+
+    /// Frees a slot that no queue names any more.
+    fn drop_block(&mut self, index: u32) {
+        let Slot { file, offset, .. } = self.slots[index as usize];
+        if let Some(blocks) = self.files.get_mut(&file) {
+            blocks.remove(&offset);
+            if blocks.is_empty() {
+                self.files.remove(&file);
+            }
+        }
+        self.forget(index);
+        self.free.push(index);
+        self.stats.evictions += 1;
+    }
+
+    /// Remembers as many names as there are blocks.
+    fn remember_ghost(&mut self, name: (FileId, u64)) {
+        if self.ghost_names.insert(name) {
+            self.ghosts.push_back(name);
+        }
+        while self.ghosts.len() > self.stats.blocks.max(16) {
+            if let Some(oldest) = self.ghosts.pop_front() {
+                self.ghost_names.remove(&oldest);
+            }
+        }
+    }
+
+    /// Frees the slots of evicted files that the queues would come to only later.
+    fn sweep(&mut self) {
+        let (slots, free) = (&self.slots, &mut self.free);
+        for queue in [&mut self.small, &mut self.main] {
+            queue.retain(|&index| {
+                let live = slots[index as usize].block.is_some();
+                if !live {
+                    free.push(index);
+                }
+                live
+            });
+        }
+    }
+}
+
+/// The readers of live files. Each is opened once and stays until its file is retired.
 #[derive(Default)]
-pub struct TableCache {}
+pub struct TableCache {
+    readers: RefCell<HashMap<FileId, Arc<SstReader>>>,
+}
+
 impl TableCache {
-    /// Empty.
+    /// A cache without readers.
     #[must_use]
     pub fn new() -> Self {
-        Self {}
+        Self::default()
     }
-    /// The open reader.
-    pub fn get(&self, _file: FileId) -> Option<Arc<SstReader>> {
-        None
+
+    /// The reader of `file`, if it is open.
+    #[must_use]
+    pub fn get(&self, file: FileId) -> Option<Arc<SstReader>> {
+        self.readers.borrow().get(&file).cloned()
     }
-    /// The reader, opened if need be.
+
+    /// The reader of a live file, opened if it is not. Completes at the first poll when it is open.
     ///
     /// # Errors
     /// As [`SstReader::open`].
@@ -67,8 +293,142 @@ impl TableCache {
         group: GroupId,
         meta: &FileMeta,
     ) -> Result<Arc<SstReader>> {
-        Ok(Arc::new(SstReader::open(source, group, meta).await?))
+        if let Some(reader) = self.get(meta.id) {
+            return Ok(reader);
+        }
+        let reader = Arc::new(SstReader::open(source, group, meta).await?);
+        // Another task may have been faster; all share the first.
+        Ok(self.readers.borrow_mut().entry(meta.id).or_insert(reader).clone())
     }
-    /// Forgets a retired file; readers that hold it keep it.
-    pub fn remove(&self, _file: FileId) {}
+
+    /// Forgets a retired file. Who holds its reader keeps it.
+    pub fn remove(&self, file: FileId) {
+        self.readers.borrow_mut().remove(&file);
+    }
+
+    /// Bytes that the open readers hold.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.readers.borrow().values().map(|reader| reader.memory_used()).sum()
+    }
+
+    /// Open readers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.readers.borrow().len()
+    }
+
+    /// Whether no reader is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn block(n: u64, len: usize) -> Bytes {
+        Bytes::from(vec![n as u8; len])
+    }
+
+    fn file(n: u64) -> FileId {
+        FileId::sst(n)
+    }
+
+    /// What the cache holds, counted block by block.
+    fn invariants(cache: &BlockCache) {
+        let inner = cache.inner.borrow();
+        let live = || inner.slots.iter().filter_map(|s| s.block.as_ref().map(|b| (s, charge(b))));
+        assert_eq!(inner.stats.bytes, live().map(|(_, c)| c).sum::<usize>());
+        assert_eq!(inner.stats.blocks, live().count());
+        let small: usize = live().filter(|(s, _)| s.in_small).map(|(_, c)| c).sum();
+        assert_eq!(inner.small_bytes, small);
+        assert!(inner.stats.bytes <= inner.capacity);
+        assert_eq!(inner.files.values().map(HashMap::len).sum::<usize>(), inner.stats.blocks);
+        assert_eq!(inner.small.len() + inner.main.len() + inner.free.len(), inner.slots.len());
+        assert!(inner.ghost_names.len() <= inner.ghosts.len());
+    }
+
+    proptest! {
+        #[test]
+        fn a_cache_returns_what_was_put_in_or_nothing(
+            ops in prop::collection::vec((0u8..10, 0u64..4, 0u64..40, 1usize..900), 0..400),
+        ) {
+            let cache = BlockCache::new(8_000);
+            for (op, f, offset, len) in ops {
+                match op {
+                    0 => {
+                        cache.evict_file(file(f));
+                        prop_assert_eq!(cache.blocks_of(file(f)), 0);
+                        prop_assert!((0..40).all(|o| cache.get(file(f), o).is_none()));
+                    }
+                    1..=4 => cache.insert(file(f), offset, block(f * 40 + offset, len)),
+                    _ => {
+                        if let Some(found) = cache.get(file(f), offset) {
+                            prop_assert!(found.iter().all(|&b| b == (f * 40 + offset) as u8));
+                        }
+                    }
+                }
+                invariants(&cache);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_scan_does_not_displace_blocks_in_use() {
+        let cache = BlockCache::new(100 * (1_000 + BLOCK_OVERHEAD));
+        for offset in 0..50 {
+            cache.insert(file(1), offset, block(1, 1_000));
+        }
+        for _ in 0..2 {
+            (0..50).for_each(|offset| assert!(cache.get(file(1), offset).is_some()));
+        }
+        for offset in 0..10_000 {
+            cache.insert(file(2), offset, block(2, 1_000));
+        }
+        let kept = (0..50).filter(|&offset| cache.get(file(1), offset).is_some()).count();
+        assert_eq!(kept, 50);
+        invariants(&cache);
+    }
+
+    #[test]
+    fn a_block_that_comes_back_soon_is_kept() {
+        let cache = BlockCache::new(10 * (100 + BLOCK_OVERHEAD));
+        for offset in 0..11 {
+            cache.insert(file(1), offset, block(1, 100));
+        }
+        assert!(cache.get(file(1), 0).is_none());
+        cache.insert(file(1), 0, block(1, 100));
+        for offset in 100..105 {
+            cache.insert(file(2), offset, block(2, 100));
+        }
+        assert!(cache.get(file(1), 0).is_some());
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 1, 10));
+    }
+
+    #[test]
+    fn files_that_come_and_go_leave_nothing_behind() {
+        let cache = BlockCache::new(1 << 20);
+        for n in 0..1_000 {
+            (0..20).for_each(|offset| cache.insert(file(n), offset, block(n, 10)));
+            cache.evict_file(file(n));
+        }
+        assert!(cache.inner.borrow().slots.len() < 200);
+        assert_eq!(cache.stats().bytes, 0);
+        invariants(&cache);
+    }
+
+    #[test]
+    fn a_block_over_the_budget_is_not_taken_and_a_budget_of_nothing_takes_none() {
+        for capacity in [0, 500] {
+            let cache = BlockCache::new(capacity);
+            cache.insert(file(1), 0, block(1, 500));
+            assert_eq!(cache.stats().blocks, 0);
+        }
+    }
 }

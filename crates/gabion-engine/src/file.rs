@@ -46,8 +46,7 @@ pub struct FileMeta {
     pub chunk_crcs: Vec<u32>,
     /// An engine key at or before every key of the file, at most 256 bytes.
     pub smallest: Vec<u8>,
-    /// An engine key at or after every key of the file, at most 256 bytes unless every prefix of that
-    /// length is `0xff` bytes, which no engine key is.
+    /// An engine key at or after every key of the file, at most 256 bytes.
     pub largest: Vec<u8>,
     /// Smallest sequence number in the file.
     pub smallest_sequence: SequenceNumber,
@@ -65,12 +64,292 @@ pub struct FileMeta {
     pub clears: Vec<(Keyspace, SequenceNumber)>,
 }
 
+/// Tags of the fields, as drawn above.
+mod tag {
+    pub(super) const IDENTITY: u16 = 1;
+    pub(super) const TERM: u16 = 2;
+    pub(super) const LEN: u16 = 3;
+    pub(super) const CHECKSUMS: u16 = 4;
+    pub(super) const SMALLEST: u16 = 5;
+    pub(super) const LARGEST: u16 = 6;
+    pub(super) const SEQUENCES: u16 = 7;
+    pub(super) const COUNTS: u16 = 8;
+    pub(super) const CLEARS: u16 = 9;
+}
+
+const WHAT: &str = "file description";
+
 impl FileMeta {
     /// Bytes on disk and wire: the length rounded up to whole 4 KiB blocks.
     #[must_use]
     pub const fn rounded_len(&self) -> u64 {
         round_up_to_block(self.len)
     }
+
+    /// Whether `key` lies within the file's bounds. A key that does may still not be in the file.
+    #[must_use]
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        &self.smallest[..] <= key && key <= &self.largest[..]
+    }
+
+    /// The newest clear of a keyspace in this file at or below `read_sequence`.
+    #[must_use]
+    pub fn clear_sequence(
+        &self,
+        keyspace: Keyspace,
+        read_sequence: SequenceNumber,
+    ) -> Option<SequenceNumber> {
+        let visible = |&&(of, sequence): &&(Keyspace, SequenceNumber)| {
+            of == keyspace && sequence <= read_sequence
+        };
+        self.clears.iter().find(visible).map(|&(_, sequence)| sequence)
+    }
+
+    /// Checks the whole file's rounded bytes against the checksums.
+    ///
+    /// # Errors
+    /// Corruption, naming the first chunk that differs.
+    pub fn verify(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() as u64 != self.rounded_len() {
+            return Err(Error::corruption(format!(
+                "{}: {} bytes, expected {}",
+                self.id,
+                bytes.len(),
+                self.rounded_len()
+            )));
+        }
+        let chunks = bytes.chunks(CHUNK_LEN as usize).enumerate();
+        for (index, chunk) in chunks {
+            self.verify_chunk(index, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Checks chunk `index` (1 MiB of the rounded bytes, the last one shorter).
+    ///
+    /// # Errors
+    /// Corruption when it differs; invalid input when the file has no such chunk.
+    pub fn verify_chunk(&self, index: usize, chunk: &[u8]) -> Result<()> {
+        let Some(&expected) = self.chunk_crcs.get(index) else {
+            return Err(Error::invalid(format!("{} has no chunk {index}", self.id)));
+        };
+        let found = crc::crc32c(chunk);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "{}: chunk {index} has checksum {found:#010x}, expected {expected:#010x}",
+            self.id
+        )))
+    }
+
+    /// Appends the encoded description.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut payload = Vec::new();
+        let mut field = |tag: u16, fill: &mut dyn FnMut(&mut Vec<u8>)| {
+            payload.clear();
+            fill(&mut payload);
+            put_field(out, tag, FIELD_CRITICAL, &payload);
+        };
+        field(tag::IDENTITY, &mut |p| {
+            p.put_u8(self.id.kind as u8);
+            p.put_u64(self.id.number);
+        });
+        field(tag::TERM, &mut |p| p.put_u64(self.term.get()));
+        field(tag::LEN, &mut |p| p.put_u64(self.len));
+        field(tag::CHECKSUMS, &mut |p| {
+            p.put_u32(self.checksum);
+            self.chunk_crcs.iter().for_each(|&crc| p.put_u32(crc));
+        });
+        field(tag::SMALLEST, &mut |p| p.put_bytes(&self.smallest));
+        field(tag::LARGEST, &mut |p| p.put_bytes(&self.largest));
+        field(tag::SEQUENCES, &mut |p| {
+            p.put_u64(self.smallest_sequence.get());
+            p.put_u64(self.largest_sequence.get());
+        });
+        field(tag::COUNTS, &mut |p| {
+            [self.entries, self.deletes, self.raw_key_bytes, self.raw_value_bytes]
+                .iter()
+                .for_each(|&n| p.put_u64(n));
+        });
+        if !self.clears.is_empty() {
+            field(tag::CLEARS, &mut |p| encode_clears(&self.clears, p));
+        }
+    }
+
+    /// Decodes what [`FileMeta::encode`] made, and checks that it makes sense.
+    ///
+    /// # Errors
+    /// Corruption; unsupported for an unknown critical field.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut meta = Self {
+            id: FileId::sst(0),
+            term: Term::ZERO,
+            len: 0,
+            checksum: 0,
+            chunk_crcs: Vec::new(),
+            smallest: Vec::new(),
+            largest: Vec::new(),
+            smallest_sequence: SequenceNumber::ZERO,
+            largest_sequence: SequenceNumber::ZERO,
+            entries: 0,
+            deletes: 0,
+            raw_key_bytes: 0,
+            raw_value_bytes: 0,
+            clears: Vec::new(),
+        };
+        let mut fields = Fields::new(bytes, WHAT);
+        let mut last_tag = 0;
+        let mut known = 0u32;
+        while let Some(field) = fields.next_field()? {
+            if field.tag <= last_tag {
+                return Err(bad(format!("field {} is out of order", field.tag)));
+            }
+            last_tag = field.tag;
+            if field.tag > tag::CLEARS {
+                field.skip_unknown(WHAT)?;
+                continue;
+            }
+            meta.decode_field(field.tag, Reader::new(field.payload, WHAT))?;
+            known += u32::from(field.tag != tag::CLEARS);
+        }
+        if known != u32::from(tag::COUNTS) {
+            return Err(bad(format!("{known} of {} fields are there", tag::COUNTS)));
+        }
+        meta.check()?;
+        Ok(meta)
+    }
+
+    fn decode_field(&mut self, tag: u16, mut payload: Reader<'_>) -> Result<()> {
+        match tag {
+            tag::IDENTITY => {
+                let kind = payload.u8()?;
+                let kind = FileKind::from_byte(kind)
+                    .ok_or_else(|| bad(format!("unknown file kind {kind}")))?;
+                self.id = FileId { kind, number: payload.u64()? };
+            }
+            tag::TERM => self.term = Term(payload.u64()?),
+            tag::LEN => self.len = payload.u64()?,
+            tag::CHECKSUMS => {
+                self.checksum = payload.u32()?;
+                self.chunk_crcs.reserve_exact(payload.remaining() / 4);
+                while !payload.is_empty() {
+                    self.chunk_crcs.push(payload.u32()?);
+                }
+            }
+            tag::SMALLEST => self.smallest = bound(&mut payload)?,
+            tag::LARGEST => self.largest = bound(&mut payload)?,
+            tag::SEQUENCES => {
+                self.smallest_sequence = SequenceNumber(payload.u64()?);
+                self.largest_sequence = SequenceNumber(payload.u64()?);
+            }
+            tag::COUNTS => {
+                self.entries = payload.u64()?;
+                self.deletes = payload.u64()?;
+                self.raw_key_bytes = payload.u64()?;
+                self.raw_value_bytes = payload.u64()?;
+            }
+            _ => self.clears = decode_clears(&mut payload)?,
+        }
+        payload.finish()
+    }
+
+    fn check(&self) -> Result<()> {
+        let id = self.id;
+        if self.len == 0 || self.len > FILE_LEN_MAX {
+            return Err(bad(format!(
+                "{id} is {} bytes long, the limit is {FILE_LEN_MAX}",
+                self.len
+            )));
+        }
+        let chunks = self.rounded_len().div_ceil(CHUNK_LEN);
+        if self.chunk_crcs.len() as u64 != chunks {
+            let found = self.chunk_crcs.len();
+            return Err(bad(format!("{id} has {found} chunk checksums, expected {chunks}")));
+        }
+        if combine_chunks(&self.chunk_crcs, self.rounded_len()) != self.checksum {
+            return Err(bad(format!("{id}: the chunks' checksums do not make up the file's")));
+        }
+        if self.smallest > self.largest {
+            return Err(bad(format!("{id} has its key bounds the wrong way round")));
+        }
+        let sequences = (self.smallest_sequence, self.largest_sequence);
+        if sequences.0 > sequences.1 || sequences.1 > SequenceNumber::MAX {
+            return Err(bad(format!(
+                "{id} has sequence numbers {} to {}",
+                sequences.0, sequences.1
+            )));
+        }
+        if self.deletes > self.entries {
+            let (deletes, entries) = (self.deletes, self.entries);
+            return Err(bad(format!("{id} has {deletes} deletes among {entries} entries")));
+        }
+        Ok(())
+    }
+}
+
+fn bad(message: alloc::string::String) -> Error {
+    Error::corruption(format!("{WHAT}: {message}"))
+}
+
+fn bound(payload: &mut Reader<'_>) -> Result<Vec<u8>> {
+    let len = payload.remaining();
+    if len > EDIT_KEY_BOUND_LEN_MAX {
+        return Err(bad(format!(
+            "key bound of {len} bytes is over the limit of {EDIT_KEY_BOUND_LEN_MAX}"
+        )));
+    }
+    Ok(payload.bytes(len)?.to_vec())
+}
+
+/// Appends clears as the last field's payload.
+pub(crate) fn encode_clears(clears: &[(Keyspace, SequenceNumber)], out: &mut Vec<u8>) {
+    for &(keyspace, sequence) in clears {
+        out.put_u8(keyspace as u8);
+        out.put_u64(sequence.get());
+    }
+}
+
+/// Reads what [`encode_clears`] wrote, to the end.
+pub(crate) fn decode_clears(payload: &mut Reader<'_>) -> Result<Vec<(Keyspace, SequenceNumber)>> {
+    let mut clears = Vec::with_capacity(payload.remaining() / 9);
+    while !payload.is_empty() {
+        let byte = payload.u8()?;
+        let keyspace =
+            Keyspace::from_byte(byte).ok_or_else(|| bad(format!("unknown keyspace {byte}")))?;
+        clears.push((keyspace, SequenceNumber(payload.u64()?)));
+    }
+    Ok(clears)
+}
+
+/// The file's checksum from those of its 1 MiB chunks.
+pub(crate) fn combine_chunks(chunk_crcs: &[u32], rounded_len: u64) -> u32 {
+    let mut left = rounded_len;
+    chunk_crcs.iter().fold(0, |whole, &chunk| {
+        let len = left.min(CHUNK_LEN);
+        left -= len;
+        crc::combine(whole, chunk, len)
+    })
+}
+
+/// The longest bound of at most 256 bytes at or before `key`.
+pub(crate) fn lower_bound_of(key: &[u8]) -> Vec<u8> {
+    key[..key.len().min(EDIT_KEY_BOUND_LEN_MAX)].to_vec()
+}
+
+/// A bound of at most 256 bytes at or after `key`: the key, or the next number up from its first 256
+/// bytes. (All of those `0xff` would have none; an engine key begins with 0 or 1.)
+pub(crate) fn upper_bound_of(key: &[u8]) -> Vec<u8> {
+    if key.len() <= EDIT_KEY_BOUND_LEN_MAX {
+        return key.to_vec();
+    }
+    let mut bound = key[..EDIT_KEY_BOUND_LEN_MAX].to_vec();
+    while bound.last() == Some(&0xff) {
+        bound.pop();
+    }
+    let last = bound.last_mut().expect("an engine key begins with its keyspace, not with 0xff");
+    *last += 1;
+    bound
 }
 
 /// A file that a job built, and everything that an edit will say of it.
@@ -117,4 +396,122 @@ pub trait FileSink {
     /// # Errors
     /// What ends the job: no space, fenced, a failed write.
     fn finished(&mut self, file: FinishedFile) -> impl Future<Output = Result<()>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    pub(crate) fn example() -> FileMeta {
+        let len = 2 * CHUNK_LEN + 5000;
+        let chunk_crcs = vec![1, 2, 3];
+        FileMeta {
+            id: FileId::sst(7),
+            term: Term(3),
+            len,
+            checksum: combine_chunks(&chunk_crcs, round_up_to_block(len)),
+            chunk_crcs,
+            smallest: b"\x01a".to_vec(),
+            largest: b"\x01b".to_vec(),
+            smallest_sequence: SequenceNumber(4),
+            largest_sequence: SequenceNumber(9),
+            entries: 6,
+            deletes: 2,
+            raw_key_bytes: 12,
+            raw_value_bytes: 40,
+            clears: vec![(Keyspace::User, SequenceNumber(8)), (Keyspace::User, SequenceNumber(5))],
+        }
+    }
+
+    #[test]
+    fn a_description_survives_encoding() {
+        let mut meta = example();
+        let mut out = Vec::new();
+        meta.encode(&mut out);
+        assert_eq!(FileMeta::decode(&out).unwrap(), meta);
+        meta.clears.clear();
+        out.clear();
+        meta.encode(&mut out);
+        assert_eq!(FileMeta::decode(&out).unwrap(), meta);
+        assert_eq!(meta.rounded_len(), 2 * CHUNK_LEN + 8192);
+    }
+
+    #[test]
+    fn the_newest_visible_clear_of_the_right_keyspace_is_found() {
+        let meta = example();
+        let at = |n| meta.clear_sequence(Keyspace::User, SequenceNumber(n)).map(|s| s.0);
+        assert_eq!(
+            [at(4), at(5), at(7), at(8), at(99)],
+            [None, Some(5), Some(5), Some(8), Some(8)]
+        );
+        assert_eq!(meta.clear_sequence(Keyspace::System, SequenceNumber(99)), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refuse = |change: &dyn Fn(&mut FileMeta)| {
+            let mut meta = example();
+            change(&mut meta);
+            let mut out = Vec::new();
+            meta.encode(&mut out);
+            FileMeta::decode(&out).unwrap_err()
+        };
+        for error in [
+            refuse(&|m| m.len = 0),
+            refuse(&|m| m.len = FILE_LEN_MAX + 1),
+            refuse(&|m| m.checksum ^= 1),
+            refuse(&|m| m.chunk_crcs.push(1)),
+            refuse(&|m| m.smallest = b"\x01c".to_vec()),
+            refuse(&|m| m.largest = vec![1; 257]),
+            refuse(&|m| m.smallest_sequence = SequenceNumber(10)),
+            refuse(&|m| m.largest_sequence = SequenceNumber(1 << 56)),
+            refuse(&|m| m.deletes = 7),
+        ] {
+            assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption, "{error}");
+        }
+    }
+
+    #[test]
+    fn changed_bytes_are_found_with_their_chunk() {
+        let mut bytes = vec![5u8; CHUNK_LEN as usize + 4096];
+        let mut meta = example();
+        meta.len = bytes.len() as u64 - 7;
+        meta.chunk_crcs = bytes.chunks(CHUNK_LEN as usize).map(crc::crc32c).collect();
+        meta.checksum = combine_chunks(&meta.chunk_crcs, bytes.len() as u64);
+        assert_eq!(meta.checksum, crc::crc32c(&bytes));
+        meta.verify(&bytes).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        assert!(meta.verify(&bytes).unwrap_err().message().starts_with("000007.sst: chunk 1 has"));
+        assert!(meta.verify(&bytes[1..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_enclose_their_key(tail in prop::collection::vec(prop_oneof![Just(0xffu8), any::<u8>()], 0..600)) {
+            let key = [&[1u8][..], &tail].concat();
+            let (lower, upper) = (lower_bound_of(&key), upper_bound_of(&key));
+            prop_assert!(lower <= key && key <= upper);
+            prop_assert!(lower.len() <= EDIT_KEY_BOUND_LEN_MAX && upper.len() <= EDIT_KEY_BOUND_LEN_MAX);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>, flip in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let _ = FileMeta::decode(&bytes);
+            let mut out = Vec::new();
+            example().encode(&mut out);
+            let at = flip.index(out.len());
+            out[at] ^= 1 << bit;
+            let _ = FileMeta::decode(&out);
+            let _ = FileMeta::decode(&out[..at]);
+        }
+    }
+
+    #[test]
+    fn an_upper_bound_of_ff_bytes_carries_into_the_keyspace() {
+        let mut key = vec![0xff; 300];
+        key[0] = 1;
+        assert_eq!(upper_bound_of(&key), b"\x02");
+    }
 }

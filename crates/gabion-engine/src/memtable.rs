@@ -1,104 +1,226 @@
-//! MemTables.
-use crate::entry::{Entry, EntryKind, Keyspace};
+//! MemTables: the newest entries, sorted in memory.
+//!
+//! MemTables with the same number hold the same entries with the same sequence numbers at every
+//! replica (DESIGN.md, Engine; RubbleDB §4.2), because the log decides both. One owner applies the log
+//! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
+//! inserted before they began, by sequence number.
+
+use crate::arena::{Cursor, ListWriter, SkipList};
+use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
 
-/// A MemTable.
+/// What each entry costs besides key and value when a table's size is charged: header, links and the
+/// rounding of a node, on average.
+pub const ENTRY_OVERHEAD: usize = 32;
+
+/// A sorted table of entries in memory. `Send` and `Sync`; share it as `Arc<MemTable>`.
 pub struct MemTable {
     id: MemTableId,
+    list: Arc<SkipList>,
+    memory_used: AtomicUsize,
+    len: AtomicUsize,
+    // Sequence number + 1 of the newest clear of each keyspace; 0: none.
+    clears: [AtomicU64; 2],
+    // u64::MAX and 0 while empty.
+    smallest_sequence: AtomicU64,
+    largest_sequence: AtomicU64,
 }
 
 impl MemTable {
     /// An empty table.
     #[must_use]
     pub fn new(id: MemTableId) -> Self {
-        Self { id }
+        Self {
+            id,
+            list: Arc::new(SkipList::new(id.get())),
+            memory_used: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            clears: Default::default(),
+            smallest_sequence: AtomicU64::new(u64::MAX),
+            largest_sequence: AtomicU64::new(0),
+        }
     }
+
     /// Its number.
     #[must_use]
     pub const fn id(&self) -> MemTableId {
         self.id
     }
-    /// Claims the right to insert; panics when another writer holds it.
+
+    /// Claims the right to insert, for as long as the writer lives.
+    ///
+    /// # Panics
+    /// While another writer lives: the one that applies the log is the only one.
+    #[must_use]
     pub fn writer(&self) -> MemTableWriter<'_> {
-        MemTableWriter { table: self }
+        MemTableWriter { table: self, list: self.list.writer() }
     }
-    /// One insert: `writer().insert(…)`.
+
+    /// Inserts one entry: `writer().insert(…)`.
+    ///
+    /// # Panics
+    /// As [`MemTable::writer`] and [`MemTableWriter::insert`].
     pub fn insert(&self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
         self.writer().insert(key, sequence, kind, value);
     }
-    /// Newest entry of `key` at or below `read_sequence`; a clear of the keyspace counts as one.
+
+    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the clear of its keyspace
+    /// (as a `RangeDelete`) when that is newer. `None`: this table says nothing about the key.
+    #[must_use]
     pub fn get(
         &self,
-        _key: &[u8],
-        _read_sequence: SequenceNumber,
+        key: &[u8],
+        read_sequence: SequenceNumber,
     ) -> Option<(EntryKind, SequenceNumber, &[u8])> {
-        None
+        let found = self.list.seek(key, Trailer::seek(read_sequence)).filter(|e| e.key == key);
+        let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
+        let cleared = keyspace.and_then(|keyspace| self.clear_sequence(keyspace, read_sequence));
+        match (found, cleared) {
+            (Some(entry), cleared) if cleared.is_none_or(|c| c <= entry.trailer.sequence()) => {
+                Some((entry.trailer.kind(), entry.trailer.sequence(), entry.value))
+            }
+            (_, Some(cleared)) => Some((EntryKind::RangeDelete, cleared, &[])),
+            (_, None) => None,
+        }
     }
-    /// Newest clear of a keyspace at or below `read_sequence`.
+
+    /// The newest clear of a keyspace at or below `read_sequence`.
+    #[must_use]
     pub fn clear_sequence(
         &self,
-        _keyspace: Keyspace,
-        _read_sequence: SequenceNumber,
+        keyspace: Keyspace,
+        read_sequence: SequenceNumber,
     ) -> Option<SequenceNumber> {
+        let newest = self.clears[keyspace as usize].load(Ordering::Acquire).checked_sub(1)?;
+        if newest <= read_sequence.get() {
+            return Some(SequenceNumber(newest));
+        }
+        // A reader of the past: its clear is among the entries of the bare keyspace byte.
+        let key = [keyspace as u8];
+        let mut cursor = self.iter();
+        cursor.seek(&key, read_sequence);
+        while let Some(entry) = cursor.entry().filter(|entry| entry.key == key) {
+            if entry.trailer.kind() == EntryKind::RangeDelete {
+                return Some(entry.trailer.sequence());
+            }
+            cursor.advance();
+        }
         None
     }
-    /// A cursor that keeps the entries alive; starts before the first entry (call a seek).
+
+    /// A cursor at no entry, which keeps the entries alive and may go to another thread.
+    #[must_use]
     pub fn iter(&self) -> MemTableIter {
-        MemTableIter { _list: Arc::new(()) }
+        MemTableIter { cursor: Cursor::new(self.list.clone()) }
     }
-    /// Charged bytes: key + value + fixed overhead for each entry.
+
+    /// Bytes charged for the entries: keys, values and [`ENTRY_OVERHEAD`] each. The same at every
+    /// replica.
+    #[must_use]
     pub fn memory_used(&self) -> usize {
-        0
+        self.memory_used.load(Ordering::Relaxed)
     }
+
     /// Entries.
+    #[must_use]
     pub fn len(&self) -> usize {
-        0
+        self.len.load(Ordering::Relaxed)
     }
-    /// No entries.
+
+    /// Whether there are no entries.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
-        true
+        self.len() == 0
     }
-    /// First sequence number inserted.
+
+    /// The smallest sequence number inserted; none while empty.
+    #[must_use]
     pub fn smallest_sequence(&self) -> Option<SequenceNumber> {
-        None
+        let smallest = self.smallest_sequence.load(Ordering::Relaxed);
+        (smallest != u64::MAX).then_some(SequenceNumber(smallest))
     }
-    /// Last sequence number inserted.
+
+    /// The largest sequence number inserted; none while empty.
+    #[must_use]
     pub fn largest_sequence(&self) -> Option<SequenceNumber> {
-        None
+        self.smallest_sequence()
+            .map(|_| SequenceNumber(self.largest_sequence.load(Ordering::Relaxed)))
     }
 }
 
-/// The right to insert.
+/// The right to insert into a MemTable; given back when dropped.
 pub struct MemTableWriter<'a> {
     table: &'a MemTable,
+    list: ListWriter<'a>,
 }
+
 impl MemTableWriter<'_> {
-    /// Inserts.
-    pub fn insert(
-        &mut self,
-        _key: &[u8],
-        _sequence: SequenceNumber,
-        _kind: EntryKind,
-        _value: &[u8],
-    ) {
-        let _ = self.table;
+    /// Inserts an entry. A reader whose read point the writer publishes after this returns sees it.
+    ///
+    /// # Panics
+    /// When a `RangeDelete` names more than a keyspace byte, the sequence number is over 56 bits, or
+    /// (in debug builds) the entry is there already: batches and log rule all of these out.
+    pub fn insert(&mut self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
+        let table = self.table;
+        self.list.insert(key, Trailer::new(sequence, kind), value);
+        if kind == EntryKind::RangeDelete {
+            let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
+            let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
+            // Read-modify-write without a race: there is one writer.
+            table.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
+        }
+        // Plain load and store suffice: there is one writer.
+        let add = |counter: &AtomicUsize, n: usize| {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        };
+        add(&table.memory_used, key.len() + value.len() + ENTRY_OVERHEAD);
+        add(&table.len, 1);
+        if sequence.get() > table.largest_sequence.load(Ordering::Relaxed) {
+            table.largest_sequence.store(sequence.get(), Ordering::Relaxed);
+        }
+        if sequence.get() < table.smallest_sequence.load(Ordering::Relaxed) {
+            table.smallest_sequence.store(sequence.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of memory that the table's nodes really took, which may differ between replicas.
+    #[must_use]
+    pub fn allocated(&mut self) -> usize {
+        self.list.allocated()
     }
 }
 
-/// A cursor over a MemTable ('static, Send).
+/// A cursor over a MemTable in tree order. Sees entries that are inserted while it is in use.
 pub struct MemTableIter {
-    _list: Arc<()>,
+    cursor: Cursor,
 }
+
 impl MemTableIter {
-    /// To the first entry.
-    pub fn seek_to_first(&mut self) {}
-    /// To the first entry at or after (key, sequence).
-    pub fn seek(&mut self, _key: &[u8], _sequence: SequenceNumber) {}
-    /// To the next entry. Does nothing at the end.
-    pub fn advance(&mut self) {}
-    /// The entry under the cursor, none at the end.
+    /// Goes to the first entry, if there is one.
+    pub fn seek_to_first(&mut self) {
+        self.cursor.seek_to_first();
+    }
+
+    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key` no
+    /// newer than `sequence`, or the newest of the next key.
+    pub fn seek(&mut self, key: &[u8], sequence: SequenceNumber) {
+        self.cursor.seek(key, Trailer::seek(sequence));
+    }
+
+    /// Goes to the next entry, if there is one; at no entry it stays there.
+    pub fn advance(&mut self) {
+        self.cursor.advance();
+    }
+
+    /// The entry here; `None` past the last and before the first seek.
+    #[inline]
+    #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
-        None
+        self.cursor.entry()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,206 +1,172 @@
-//! Sorted string tables.
-use crate::cache::BlockCache;
-use crate::entry::{Entry, Trailer};
-use crate::file::{FileMeta, FileSource, FinishedFile};
-use alloc::rc::Rc;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use gabion_base::{FileId, GroupId, Result, SequenceNumber, Term};
-use gabion_media::Bytes;
+//! Sorted string tables: the files of the tree.
+//!
+//! A file is a pure function of its entries, its [`SstOptions`], group, term and number, so every
+//! replica can be sent its bytes or make them itself (DESIGN.md, "One log per group"). Everything inside
+//! refers by offset within the file, so shipped bytes need no rewriting.
+//!
+//! ```text
+//!  0                                                                       len       rounded
+//!  ┌──────────────┬───┬──────────────┬────────┬───────┬────────────┬────────┬───────┐
+//!  │ data block 0 │ … │ data block n │ filter │ index │ properties │ footer │ zeros │
+//!  └──────────────┴───┴──────────────┴────────┴───────┴────────────┴────────┴───────┘
+//! ```
+//!
+//! Numbers are little-endian. Parts adjoin without gaps, so every byte is under a checksum, save the zeros
+//! up to the next 4 KiB, which are checked for being zero.
+//!
+//! **Block** (data, filter, index, properties): a body and 5 bytes.
+//!
+//! ```text
+//!  │ body │ compression u8 │ crc u32 │
+//!  crc = CRC32C(body, compression), lineage (group, kind, file number, block offset) folded in
+//!  compression 0: the body as it is     1 (data only): │ raw length u32 │ LZ4 block │
+//! ```
+//!
+//! LZ4 is kept when it saves at least an eighth, the raw length is at most 4 MiB and either the raw
+//! length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves.
+//!
+//! **Data and index bodies**: entries in tree order, then restart points.
+//!
+//! ```text
+//!  │ entry … │ restart u32 × n │ n u32 │          restart: offset of an entry with shared = 0
+//!  entry: │ shared var │ unshared var │ value length var │ unshared key bytes │ trailer u64 │ value │
+//! ```
+//!
+//! A key is the first `shared` bytes of the key before it and the unshared bytes; every
+//! `restart_interval` entries the whole key stands there, for binary search. A data block ends once its
+//! body has `block_len` bytes; an entry whose key and value have as many by themselves begins a new one,
+//! so that small neighbours are read without it.
+//!
+//! An index entry is a separator, (key, trailer) at or after every entry of its block and before every
+//! entry of the next, with the value `offset u32 │ length u32` of the block (5 trailing bytes included). A
+//! separator whose key is not an entry's has the trailer 2^64 − 1.
+//!
+//! **Filter body**: a blocked Bloom filter over the distinct engine keys (one cache line per key, as
+//! RocksDB's); see `sst/filter.rs`. Without a filter it is the byte 0 alone.
+//!
+//! ```text
+//!  │ line of 64 bytes × n │ probes u8 │
+//! ```
+//!
+//! **Properties body**: typed fields (`gabion_base::codec`); see `sst/properties.rs`.
+//!
+//! **Footer**, 64 bytes at the exact end:
+//!
+//! ```text
+//!   0 magic "GABIONST"         8 version u16     10 flags u16 (0)    12 filter offset u32
+//!  16 index offset u32        20 properties offset u32              24 footer offset u32
+//!  28 data blocks u32         32 group u64      40 term u64         48 file number u64
+//!  56 zero u32                60 crc u32 of bytes 0..60, lineage with the footer's offset folded in
+//! ```
 
-/// How blocks are compressed.
+mod block;
+mod builder;
+mod filter;
+mod iter;
+mod options;
+mod properties;
+mod reader;
+
+pub use builder::SstBuilder;
+pub use iter::{SstIter, SstScan};
+pub use options::{Compression, SstOptions};
+pub use properties::Properties;
+pub use reader::SstReader;
+
+#[cfg(test)]
+mod tests;
+
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{Error, FileId, GroupId, Result, Term, crc};
+
+/// The format that this build writes and reads.
+pub const FORMAT_VERSION: u16 = 1;
+/// Bytes of the footer.
+pub const FOOTER_LEN: usize = 64;
+/// Bytes behind a block's body.
+pub const BLOCK_TRAILER_LEN: usize = 5;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GABIONST");
+const FOOTER_CRC_AT: usize = FOOTER_LEN - 4;
+
+/// Where the parts of a file lie and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Compression {
-    /// As they are.
-    None = 0,
-    /// LZ4 blocks.
-    Lz4 = 1,
+struct Footer {
+    filter_at: u32,
+    index_at: u32,
+    properties_at: u32,
+    footer_at: u32,
+    data_blocks: u32,
+    group: GroupId,
+    term: Term,
+    id: FileId,
 }
 
-/// Everything that decides an SST's bytes besides its entries; part of the recipe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SstOptions {
-    /// Target bytes of a data block.
-    pub block_len: u32,
-    /// Entries between restart points of a data block.
-    pub restart_interval: u32,
-    /// Entries between restart points of the index.
-    pub index_restart_interval: u32,
-    /// Compression of data blocks.
-    pub compression: Compression,
-    /// Bits of the Bloom filter for each key; 0: no filter.
-    pub filter_bits_per_key: u32,
-    /// Version of the file format.
-    pub format_version: u16,
-}
-impl Default for SstOptions {
-    fn default() -> Self {
-        Self {
-            block_len: 4096,
-            restart_interval: 16,
-            index_restart_interval: 4,
-            compression: Compression::None,
-            filter_bits_per_key: 10,
-            format_version: 1,
-        }
+impl Footer {
+    fn encode(&self) -> [u8; FOOTER_LEN] {
+        let mut out = alloc::vec::Vec::with_capacity(FOOTER_LEN);
+        out.put_u64(MAGIC);
+        out.put_u16(FORMAT_VERSION);
+        out.put_u16(0);
+        let places = [self.filter_at, self.index_at, self.properties_at, self.footer_at];
+        places.iter().for_each(|&at| out.put_u32(at));
+        out.put_u32(self.data_blocks);
+        out.put_u64(self.group.get());
+        out.put_u64(self.term.get());
+        out.put_u64(self.id.number);
+        out.put_u32(0);
+        let crc = crc::crc32c(&out);
+        out.put_u32(crc::with_lineage(crc, self.group, self.id, u64::from(self.footer_at)));
+        out.try_into().expect("the fields above make up a footer")
     }
-}
-impl SstOptions {
-    /// Refuses options that make no sense.
-    ///
-    /// # Errors
-    /// Invalid input, naming the option.
-    pub fn check(&self) -> Result<()> {
-        Ok(())
-    }
-    /// Appends the encoded options.
-    pub fn encode(&self, _out: &mut Vec<u8>) {}
-    /// Decodes what `encode` made; refuses unknown versions and codecs as unsupported.
-    ///
-    /// # Errors
-    /// Corruption, unsupported.
-    pub fn decode(_bytes: &[u8]) -> Result<Self> {
-        Ok(Self::default())
-    }
-}
 
-/// Builds one file.
-pub struct SstBuilder {}
-impl SstBuilder {
-    /// A builder of file `id`.
-    #[must_use]
-    pub fn new(_options: &SstOptions, _group: GroupId, _id: FileId, _term: Term) -> Self {
-        Self {}
-    }
-    /// Adds an entry; keys ascending (asserted).
-    pub fn add(&mut self, _key: &[u8], _trailer: Trailer, _value: &[u8]) {}
-    /// Bytes the file would have if finished now (estimate, deterministic).
-    pub fn estimated_len(&self) -> u64 {
-        0
-    }
-    /// Entries so far.
-    pub fn entries(&self) -> u64 {
-        0
-    }
-    /// No entries so far.
-    pub fn is_empty(&self) -> bool {
-        true
-    }
-    /// The file. Panics when empty.
-    pub fn finish(self) -> FinishedFile {
-        panic!("skeleton")
-    }
-}
-
-/// An open file: index and filter in memory.
-pub struct SstReader {}
-impl SstReader {
-    /// Opens and checks footer, index, filter, properties.
-    ///
-    /// # Errors
-    /// Corruption, unsupported, what the source reports.
-    pub async fn open(
-        _source: &impl FileSource,
-        _group: GroupId,
-        _meta: &FileMeta,
+    /// Reads the footer of `id`, which is expected at `footer_at`.
+    fn decode(
+        bytes: &[u8; FOOTER_LEN],
+        group: GroupId,
+        id: FileId,
+        footer_at: u64,
     ) -> Result<Self> {
-        Ok(Self {})
-    }
-    /// The file.
-    pub fn id(&self) -> FileId {
-        panic!("skeleton")
-    }
-    /// False: no version of the key is here.
-    pub fn may_contain(&self, _key: &[u8]) -> bool {
-        true
-    }
-    /// Newest version of exactly `key` at or below `read_sequence`. Clears of the keyspace are not looked at (FileMeta::clears).
-    ///
-    /// # Errors
-    /// Corruption, what the source reports.
-    pub async fn get(
-        &self,
-        _source: &impl FileSource,
-        _cache: &BlockCache,
-        _key: &[u8],
-        _read_sequence: SequenceNumber,
-    ) -> Result<Option<(Trailer, Bytes)>> {
-        Ok(None)
-    }
-    /// Bytes of memory held.
-    pub fn memory_used(&self) -> usize {
-        0
-    }
-}
-
-/// Cursor through the block cache. Owns what it reads from; `S` may be `&Source`, `Rc<Source>`…
-pub struct SstIter<S: FileSource> {
-    _reader: Arc<SstReader>,
-    _source: S,
-    _cache: Rc<BlockCache>,
-}
-impl<S: FileSource> SstIter<S> {
-    /// A cursor at no entry; seek first.
-    pub fn new(reader: Arc<SstReader>, source: S, cache: Rc<BlockCache>) -> Self {
-        Self { _reader: reader, _source: source, _cache: cache }
-    }
-    /// To the first entry.
-    ///
-    /// # Errors
-    /// Corruption, what the source reports.
-    pub async fn seek_to_first(&mut self) -> Result<()> {
-        Ok(())
-    }
-    /// To the first entry at or after (key, sequence).
-    ///
-    /// # Errors
-    /// Corruption, what the source reports.
-    pub async fn seek(&mut self, _key: &[u8], _sequence: SequenceNumber) -> Result<()> {
-        Ok(())
-    }
-    /// To the next entry; nothing at the end.
-    ///
-    /// # Errors
-    /// Corruption, what the source reports.
-    pub async fn advance(&mut self) -> Result<()> {
-        Ok(())
-    }
-    /// The entry under the cursor.
-    pub fn entry(&self) -> Option<Entry<'_>> {
-        None
-    }
-    /// Its value without a copy.
-    pub fn value_bytes(&self) -> Option<Bytes> {
-        None
+        let bad = |what: &str| Error::corruption(alloc::format!("{id}: footer {what}"));
+        let mut reader = Reader::new(bytes, "SST footer");
+        if reader.u64()? != MAGIC {
+            return Err(bad("has no magic number"));
+        }
+        let expected =
+            crc::with_lineage(crc::crc32c(&bytes[..FOOTER_CRC_AT]), group, id, footer_at);
+        let mut stored = Reader::new(&bytes[FOOTER_CRC_AT..], "SST footer");
+        if stored.u32()? != expected {
+            return Err(bad("has a wrong checksum"));
+        }
+        let version = reader.u16()?;
+        let flags = reader.u16()?;
+        if version != FORMAT_VERSION || flags != 0 {
+            return Err(Error::unsupported(alloc::format!(
+                "{id}: format version {version}, flags {flags:#x}; this build knows {FORMAT_VERSION}, 0"
+            )));
+        }
+        let footer = Self {
+            filter_at: reader.u32()?,
+            index_at: reader.u32()?,
+            properties_at: reader.u32()?,
+            footer_at: reader.u32()?,
+            data_blocks: reader.u32()?,
+            group: GroupId(reader.u64()?),
+            term: Term(reader.u64()?),
+            id: FileId::sst(reader.u64()?),
+        };
+        if u64::from(footer.footer_at) != footer_at || footer.group != group || footer.id != id {
+            return Err(bad("is another file's"));
+        }
+        let places = [0, footer.filter_at, footer.index_at, footer.properties_at, footer.footer_at];
+        if places.windows(2).any(|w| u64::from(w[0]) + BLOCK_TRAILER_LEN as u64 > u64::from(w[1])) {
+            return Err(bad("names parts that overlap"));
+        }
+        Ok(footer)
     }
 }
 
-/// Sequential scan for jobs: large reads that bypass the cache.
-pub struct SstScan<S: FileSource> {
-    _reader: Arc<SstReader>,
-    _source: S,
-}
-impl<S: FileSource> SstScan<S> {
-    /// A scan of the engine keys in `from..to` (`to` none: to the end), reading `read_len` bytes at a time; at no entry until `advance`.
-    pub fn new(
-        reader: Arc<SstReader>,
-        source: S,
-        _from: &[u8],
-        _to: Option<&[u8]>,
-        _read_len: usize,
-    ) -> Self {
-        Self { _reader: reader, _source: source }
-    }
-    /// To the first or next entry; false at the end.
-    ///
-    /// # Errors
-    /// Corruption, what the source reports.
-    pub async fn advance(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-    /// The entry under the cursor.
-    pub fn entry(&self) -> Option<Entry<'_>> {
-        None
-    }
+/// The stored checksum of the block at `offset`: `bytes` are its body and compression byte.
+fn block_crc(bytes: &[u8], group: GroupId, id: FileId, offset: u64) -> u32 {
+    crc::with_lineage(crc::crc32c(bytes), group, id, offset)
 }

@@ -1,0 +1,211 @@
+//! MemTables against a sorted map, and readers beside a writer.
+
+use super::*;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use proptest::prelude::*;
+use std::thread;
+
+type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
+
+fn seq(n: u64) -> SequenceNumber {
+    SequenceNumber(n)
+}
+
+/// What a reader at `at` finds for `key`, by the definition.
+fn model_get(model: &Model, key: &[u8], at: u64) -> Option<(EntryKind, u64, Vec<u8>)> {
+    let own = model
+        .range((key.to_vec(), Reverse(at))..)
+        .next()
+        .filter(|((k, _), _)| k == key)
+        .map(|((_, Reverse(s)), (kind, value))| (*kind, *s, value.clone()));
+    let clear = model
+        .iter()
+        .filter(|((k, Reverse(s)), (kind, _))| {
+            *kind == EntryKind::RangeDelete && k[..] == key[..1] && *s <= at
+        })
+        .map(|((_, Reverse(s)), _)| *s)
+        .max();
+    match (own, clear) {
+        (Some(own), clear) if clear.is_none_or(|c| c <= own.1) => Some(own),
+        (_, Some(clear)) => Some((EntryKind::RangeDelete, clear, Vec::new())),
+        (_, None) => None,
+    }
+}
+
+fn build(operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
+    let table = MemTable::new(MemTableId(7));
+    let mut model = Model::new();
+    for (i, (kind, key, value)) in operations.iter().enumerate() {
+        let sequence = 10 + i as u64;
+        let keyspace = kind >> 7;
+        let (kind, key, value) = match kind % 16 {
+            0 => (EntryKind::RangeDelete, vec![keyspace], Vec::new()),
+            1..=4 => (EntryKind::Delete, vec![keyspace, *key % 8], Vec::new()),
+            5 => (EntryKind::Put, vec![keyspace], value.clone()),
+            _ => (EntryKind::Put, vec![keyspace, *key % 8], value.clone()),
+        };
+        table.insert(&key, seq(sequence), kind, &value);
+        model.insert((key, Reverse(sequence)), (kind, value));
+    }
+    (table, model)
+}
+
+proptest! {
+    #[test]
+    fn a_memtable_answers_like_a_sorted_map(
+        operations in prop::collection::vec(any::<(u8, u8, Vec<u8>)>(), 0..200),
+    ) {
+        let (table, model) = build(&operations);
+        prop_assert_eq!(table.len(), model.len());
+        let charge: usize =
+            model.iter().map(|((k, _), (_, v))| k.len() + v.len() + ENTRY_OVERHEAD).sum();
+        prop_assert_eq!(table.memory_used(), charge);
+
+        let mut iter = table.iter();
+        prop_assert!(iter.entry().is_none());
+        iter.seek_to_first();
+        for ((key, Reverse(sequence)), (kind, value)) in &model {
+            let entry = iter.entry().unwrap();
+            prop_assert_eq!(entry.key, &key[..]);
+            prop_assert_eq!(entry.trailer, Trailer::new(seq(*sequence), *kind));
+            prop_assert_eq!(entry.value, &value[..]);
+            iter.advance();
+        }
+        prop_assert!(iter.entry().is_none());
+
+        for keyspace in 0..2u8 {
+            for key in core::iter::once(vec![keyspace]).chain((0..8).map(|k| vec![keyspace, k])) {
+                for at in (0..operations.len() as u64 + 12).step_by(3) {
+                    let found = table.get(&key, seq(at)).map(|(k, s, v)| (k, s.0, v.to_vec()));
+                    prop_assert_eq!(found, model_get(&model, &key, at), "{:?} at {}", key, at);
+                    iter.seek(&key, seq(at));
+                    let expected = model.range((key.clone(), Reverse(at))..).next();
+                    prop_assert_eq!(
+                        iter.entry().map(|e| (e.key.to_vec(), e.trailer.sequence().0)),
+                        expected.map(|((k, Reverse(s)), _)| (k.clone(), *s))
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_table_has_nothing_and_the_first_and_last_sequence_numbers_are_kept() {
+    let table = MemTable::new(MemTableId(1));
+    assert!(table.is_empty());
+    assert_eq!((table.smallest_sequence(), table.largest_sequence()), (None, None));
+    assert_eq!(table.get(b"\x01k", SequenceNumber::MAX), None);
+    table.insert(b"\x01k", seq(5), EntryKind::Put, b"v");
+    table.insert(b"\x01a", seq(6), EntryKind::Put, b"");
+    assert_eq!((table.smallest_sequence(), table.largest_sequence()), (Some(seq(5)), Some(seq(6))));
+    assert_eq!(table.get(b"\x01k", seq(5)), Some((EntryKind::Put, seq(5), &b"v"[..])));
+    assert_eq!(table.get(b"\x01k", seq(4)), None);
+}
+
+#[test]
+fn the_largest_keys_and_values_fit() {
+    let table = MemTable::new(MemTableId(1));
+    let key = vec![1; crate::entry::ENGINE_KEY_LEN_MAX];
+    let value = vec![9; gabion_base::units::VALUE_LEN_MAX];
+    table.insert(&key, seq(1), EntryKind::Put, &value);
+    table.insert(b"\x01", seq(2), EntryKind::Put, b"small");
+    assert_eq!(table.get(&key, seq(9)).unwrap().2, &value[..]);
+    assert_eq!(table.get(b"\x01", seq(9)).unwrap().2, b"small");
+    assert!(table.writer().allocated() < key.len() + value.len() + 2 * 1024 * 1024);
+}
+
+#[test]
+#[should_panic(expected = "one writer at a time")]
+fn a_second_writer_is_refused() {
+    let table = MemTable::new(MemTableId(1));
+    let _first = table.writer();
+    let _second = table.writer();
+}
+
+#[test]
+fn a_cursor_outlives_the_table_that_it_came_from() {
+    let table = MemTable::new(MemTableId(1));
+    table.insert(b"\x01k", seq(1), EntryKind::Put, b"v");
+    let mut iter = table.iter();
+    drop(table);
+    iter.seek_to_first();
+    assert_eq!(iter.entry().unwrap().value, b"v");
+}
+
+/// The value that entry `n` has: readers can tell a torn or foreign one.
+fn value_of(n: u64) -> Vec<u8> {
+    let len = 8 + (n % 50) as usize;
+    n.to_le_bytes().iter().copied().cycle().take(len).collect()
+}
+
+fn key_of(n: u64) -> Vec<u8> {
+    let mut key = vec![1];
+    key.extend((n.wrapping_mul(0x9e37_79b9) % 997).to_be_bytes());
+    key
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the table is read by other threads than its writer's"
+)]
+#[test]
+fn readers_on_other_threads_see_every_entry_that_was_published_to_them() {
+    let count = 20_000u64;
+    let table = Arc::new(MemTable::new(MemTableId(3)));
+    let published = Arc::new(AtomicU64::new(0));
+    let reader = |step: u64| {
+        let (table, published) = (table.clone(), published.clone());
+        thread::spawn(move || {
+            let mut rounds = 0u64;
+            loop {
+                let at = published.load(Ordering::Acquire);
+                let n = (rounds * step) % (at + 1);
+                if n > 0 {
+                    let (kind, sequence, value) = table.get(&key_of(n), seq(n)).unwrap();
+                    assert_eq!((kind, sequence, value), (EntryKind::Put, seq(n), &value_of(n)[..]));
+                }
+                if rounds % 512 == 0 {
+                    check_order(&table, at);
+                }
+                rounds += 1;
+                if at == count && rounds > 2_000 {
+                    return;
+                }
+            }
+        })
+    };
+    let readers = [reader(7_919), reader(104_729)];
+    let mut writer = table.writer();
+    for n in 1..=count {
+        writer.insert(&key_of(n), seq(n), EntryKind::Put, &value_of(n));
+        published.store(n, Ordering::Release);
+    }
+    drop(writer);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+}
+
+/// Everything up to `at` is there once and in order; newer entries may be.
+fn check_order(table: &MemTable, at: u64) {
+    let mut iter = table.iter();
+    iter.seek_to_first();
+    let mut seen = 0;
+    let mut last: Option<(Vec<u8>, Trailer)> = None;
+    while let Some(entry) = iter.entry() {
+        if let Some((key, trailer)) = &last {
+            let order = crate::entry::compare(key, *trailer, entry.key, entry.trailer);
+            assert_eq!(order, core::cmp::Ordering::Less);
+        }
+        let n = entry.trailer.sequence().0;
+        assert_eq!(entry.value, value_of(n));
+        seen += u64::from(n <= at);
+        last = Some((entry.key.to_vec(), entry.trailer));
+        iter.advance();
+    }
+    assert_eq!(seen, at);
+}

@@ -1,0 +1,356 @@
+//! Builds one SST in one aligned buffer, from which it is written, shipped and resent.
+//!
+//! The bytes depend on the arguments alone. A value is copied once, into its place; nothing is reserved
+//! for an entry but the hash of its key.
+
+use super::block::{Area, BlockWriter, common_prefix_len};
+use super::{
+    BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, SstOptions, block_crc, filter,
+};
+use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace, Trailer, compare};
+use crate::file::{
+    FILE_LEN_MAX, FileMeta, FinishedFile, combine_chunks, lower_bound_of, upper_bound_of,
+};
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use gabion_base::units::{
+    CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, VALUE_LEN_MAX, round_up_to_block,
+};
+use gabion_base::{FileId, FileKind, GroupId, SequenceNumber, Term, crc};
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
+
+/// Raw blocks up to this length may be compressed at any ratio: what a reader reserves for one is small.
+pub(super) const ANY_RATIO_LEN_MAX: usize = 64 * 1024;
+/// Bytes that a builder starts with when nobody says more.
+const CAPACITY_FIRST: usize = 256 * 1024;
+/// What properties and bounds take, besides two keys, at most in practice; for the estimate.
+const PROPERTIES_LEN_ESTIMATE: usize = 256;
+
+/// Builds one file from entries in tree order.
+pub struct SstBuilder {
+    group: GroupId,
+    id: FileId,
+    term: Term,
+    area: Area,
+    data: BlockWriter,
+    index: BlockWriter,
+    index_area: Area,
+    /// Offset and stored length of the block that ended and is not in the index yet.
+    pending: Option<(u32, u32)>,
+    data_blocks: u32,
+    last_trailer: Trailer,
+    hashes: Vec<u64>,
+    separator: Vec<u8>,
+    compressor: Option<Compressor>,
+    properties: Properties,
+}
+
+impl SstBuilder {
+    /// A builder of file `id` of `group`, whose number was assigned in `term`.
+    ///
+    /// # Panics
+    /// When the options break their limits ([`SstOptions::check`] first) or `id` is no SST's.
+    #[must_use]
+    pub fn new(options: &SstOptions, group: GroupId, id: FileId, term: Term) -> Self {
+        Self::with_capacity(options, group, id, term, CAPACITY_FIRST)
+    }
+
+    /// The same with room for `capacity` bytes, so that the buffer need not be copied as it grows.
+    ///
+    /// # Panics
+    /// As [`SstBuilder::new`].
+    #[must_use]
+    pub fn with_capacity(
+        options: &SstOptions,
+        group: GroupId,
+        id: FileId,
+        term: Term,
+        capacity: usize,
+    ) -> Self {
+        options.check().expect("options were checked");
+        assert!(id.kind == FileKind::Sst, "{id} is not the name of an SST");
+        Self {
+            group,
+            id,
+            term,
+            area: Area::with_capacity(capacity),
+            data: BlockWriter::new(options.restart_interval),
+            index: BlockWriter::new(options.index_restart_interval),
+            index_area: Area::with_capacity(0),
+            pending: None,
+            data_blocks: 0,
+            last_trailer: Trailer::FIRST,
+            hashes: Vec::new(),
+            separator: Vec::new(),
+            compressor: (options.compression == Compression::Lz4).then(Compressor::new),
+            properties: Properties {
+                entries: 0,
+                deletes: 0,
+                raw_key_bytes: 0,
+                raw_value_bytes: 0,
+                smallest_sequence: SequenceNumber::MAX,
+                largest_sequence: SequenceNumber::ZERO,
+                smallest: Vec::new(),
+                largest: Vec::new(),
+                options: options.clone(),
+                clears: Vec::new(),
+            },
+        }
+    }
+
+    /// Adds the next entry in tree order: keys ascending, versions of a key from new to old.
+    ///
+    /// # Panics
+    /// When the entry is not after the last one, a key or value is over its limit, or the file would reach
+    /// 2 GiB: the callers' merge and cut rules exclude all of these.
+    pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
+        assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
+        assert!(value.len() <= VALUE_LEN_MAX, "{}: value of {} bytes", self.id, value.len());
+        let first = self.properties.entries == 0;
+        let order = match first {
+            true => Ordering::Less,
+            false => compare(self.data.last_key(), self.last_trailer, key, trailer),
+        };
+        assert!(order == Ordering::Less, "{}: an entry is not after the one before it", self.id);
+        let block_len = self.properties.options.block_len as usize;
+        if !self.data.is_empty() && key.len() + value.len() >= block_len {
+            self.end_block();
+        }
+        if let Some(block) = self.pending.take() {
+            self.index_block(block, Some(key));
+        }
+        if first {
+            self.properties.smallest.extend_from_slice(key);
+        }
+        if self.properties.options.filter_bits_per_key > 0 && (first || key != self.data.last_key())
+        {
+            self.hashes.push(filter::hash(key));
+        }
+        self.data.add(&mut self.area, key, trailer, value);
+        self.last_trailer = trailer;
+        self.count(key, trailer, value);
+        if self.data.body_len(&self.area) >= block_len {
+            self.end_block();
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
+        let properties = &mut self.properties;
+        properties.entries += 1;
+        properties.raw_key_bytes += key.len() as u64;
+        properties.raw_value_bytes += value.len() as u64;
+        let sequence = trailer.sequence();
+        properties.smallest_sequence = properties.smallest_sequence.min(sequence);
+        properties.largest_sequence = properties.largest_sequence.max(sequence);
+        let kind = trailer.kind();
+        properties.deletes += u64::from(kind.is_delete());
+        if kind == EntryKind::RangeDelete {
+            let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
+            let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
+            properties.clears.push((keyspace, sequence));
+        }
+    }
+
+    /// About how many bytes the file would have if it were finished now; never decreases. A function of the
+    /// entries and options alone, so that a cut rule may rest on it.
+    #[must_use]
+    pub fn estimated_len(&self) -> u64 {
+        let open = if self.data.is_empty() { 0 } else { 4 + BLOCK_TRAILER_LEN };
+        let filter =
+            filter::body_len(self.hashes.len(), self.properties.options.filter_bits_per_key);
+        let parts = self.area.len() + open + filter + self.index_area.len();
+        (parts + PROPERTIES_LEN_ESTIMATE + FOOTER_LEN) as u64
+    }
+
+    /// Entries so far.
+    #[must_use]
+    pub const fn entries(&self) -> u64 {
+        self.properties.entries
+    }
+
+    /// Whether no entry was added.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.properties.entries == 0
+    }
+
+    /// Which file this is.
+    #[must_use]
+    pub const fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The key of the last entry; empty before the first.
+    #[must_use]
+    pub fn last_key(&self) -> &[u8] {
+        self.data.last_key()
+    }
+
+    /// Ends the file.
+    ///
+    /// # Panics
+    /// When it has no entry: a job names no empty files.
+    #[must_use]
+    pub fn finish(mut self) -> FinishedFile {
+        assert!(!self.is_empty(), "{}: a file has at least one entry", self.id);
+        if !self.data.is_empty() {
+            self.end_block();
+        }
+        if let Some(block) = self.pending.take() {
+            self.index_block(block, None);
+        }
+        self.properties.largest = self.data.last_key().to_vec();
+        let filter_at = self.area.len() as u32;
+        let filter = filter::build(&self.hashes, self.properties.options.filter_bits_per_key);
+        self.whole_block(&filter);
+        let index_at = self.area.len() as u32;
+        self.index.finish(&mut self.index_area);
+        let index_area = core::mem::replace(&mut self.index_area, Area::with_capacity(0));
+        self.whole_block(index_area.bytes());
+        let properties_at = self.area.len() as u32;
+        let properties = self.properties.encode();
+        self.whole_block(&properties);
+        let footer = Footer {
+            filter_at,
+            index_at,
+            properties_at,
+            footer_at: self.area.len() as u32,
+            data_blocks: self.data_blocks,
+            group: self.group,
+            term: self.term,
+            id: self.id,
+        };
+        self.area.extend(&footer.encode());
+        self.describe()
+    }
+
+    fn describe(self) -> FinishedFile {
+        let len = self.area.len() as u64;
+        assert!(len <= FILE_LEN_MAX, "{}: {len} bytes are over the limit", self.id);
+        let rounded = round_up_to_block(len);
+        let bytes = self.area.finish(rounded as usize).freeze().slice(..rounded as usize);
+        let chunk_crcs: Vec<u32> = bytes.chunks(CHUNK_LEN as usize).map(crc::crc32c).collect();
+        let properties = self.properties;
+        let meta = FileMeta {
+            id: self.id,
+            term: self.term,
+            len,
+            checksum: combine_chunks(&chunk_crcs, rounded),
+            chunk_crcs,
+            smallest: lower_bound_of(&properties.smallest),
+            largest: upper_bound_of(&properties.largest),
+            smallest_sequence: properties.smallest_sequence,
+            largest_sequence: properties.largest_sequence,
+            entries: properties.entries,
+            deletes: properties.deletes,
+            raw_key_bytes: properties.raw_key_bytes,
+            raw_value_bytes: properties.raw_value_bytes,
+            clears: properties.clears,
+        };
+        FinishedFile { meta, bytes }
+    }
+
+    /// Ends the data block: compression, checksum. Its index entry waits for the next key.
+    fn end_block(&mut self) {
+        let start = self.data.finish(&mut self.area);
+        let mut compression = Compression::None;
+        if let Some(compressor) = &mut self.compressor
+            && let Some(compressed) = compressor.compress(&self.area.bytes()[start..])
+        {
+            self.area.replace_from(start, compressed);
+            compression = Compression::Lz4;
+        }
+        let stored_len = self.seal(start, compression);
+        self.pending = Some((start as u32, stored_len));
+        self.data_blocks += 1;
+    }
+
+    /// Writes a block that is not compressed.
+    fn whole_block(&mut self, body: &[u8]) {
+        let start = self.area.len();
+        self.area.extend(body);
+        self.seal(start, Compression::None);
+    }
+
+    /// Appends a block's trailer; returns its length with it.
+    fn seal(&mut self, start: usize, compression: Compression) -> u32 {
+        self.area.extend(&[compression as u8]);
+        let crc = block_crc(&self.area.bytes()[start..], self.group, self.id, start as u64);
+        self.area.extend(&crc.to_le_bytes());
+        assert!(self.area.len() as u64 <= FILE_LEN_MAX, "{} is over 2 GiB", self.id);
+        (self.area.len() - start) as u32
+    }
+
+    /// Adds the index entry of a block that ended before `next` (or at the end).
+    fn index_block(&mut self, (offset, stored_len): (u32, u32), next: Option<&[u8]>) {
+        let last = self.data.last_key();
+        let shortened = next.is_some_and(|next| shorten(&mut self.separator, last, next));
+        let (key, trailer) = if shortened {
+            (&self.separator[..], Trailer::FIRST)
+        } else {
+            (last, self.last_trailer)
+        };
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&offset.to_le_bytes());
+        value[4..].copy_from_slice(&stored_len.to_le_bytes());
+        self.index.add(&mut self.index_area, key, trailer, &value);
+    }
+}
+
+/// Makes `out` a key after `last` and before `next` that is shorter than `last`; false if none is easily had.
+fn shorten(out: &mut Vec<u8>, last: &[u8], next: &[u8]) -> bool {
+    let common = common_prefix_len(last, next);
+    // last < next: either `last` ends here, or its byte is smaller.
+    let Some((&low, &high)) = last.get(common).zip(next.get(common)) else { return false };
+    out.clear();
+    out.extend_from_slice(&last[..common]);
+    if high - low > 1 {
+        out.push(low + 1);
+    } else if next.len() > common + 1 {
+        // `next` goes on behind this byte, so its prefix is before it.
+        out.push(high);
+    } else {
+        return false;
+    }
+    out.len() < last.len()
+}
+
+/// LZ4 with tables that are used again. Which table serves a block depends on the block alone.
+struct Compressor {
+    small: CompressTable,
+    large: Option<CompressTable>,
+    out: Vec<u8>,
+}
+
+impl Compressor {
+    const RAW_LEN: usize = 4;
+
+    fn new() -> Self {
+        Self { small: CompressTable::small(), large: None, out: Vec::new() }
+    }
+
+    /// The compressed body, if it is worth it and a reader will accept it.
+    fn compress(&mut self, raw: &[u8]) -> Option<&[u8]> {
+        if raw.len() > SST_BLOCK_LEN_MAX {
+            return None;
+        }
+        let most = Self::RAW_LEN + get_maximum_output_size(raw.len());
+        if self.out.len() < most {
+            self.out.resize(most, 0);
+        }
+        self.out[..Self::RAW_LEN].copy_from_slice(&(raw.len() as u32).to_le_bytes());
+        // The library would turn a small table into a large one for good at this length.
+        let table = match raw.len() < u16::MAX as usize {
+            true => &mut self.small,
+            false => self.large.get_or_insert_with(CompressTable::large),
+        };
+        let out = &mut self.out[Self::RAW_LEN..most];
+        let len =
+            compress_into_with_table(raw, out, table).expect("the output has room for any input");
+        let stored_len = Self::RAW_LEN + len;
+        let worth_it = stored_len <= raw.len() - raw.len() / 8;
+        let accepted = raw.len() <= ANY_RATIO_LEN_MAX.max(stored_len * COMPRESSION_RATIO_MAX);
+        (worth_it && accepted).then(|| &self.out[..stored_len])
+    }
+}

@@ -1,0 +1,359 @@
+//! Two cursors over an open SST: [`SstIter`] for readers, through the block cache; [`SstScan`] for jobs,
+//! in large sequential reads past the cache.
+
+use super::block::BlockCursor;
+use super::reader::{BlockHandle, SstReader, read_exactly};
+use super::{BLOCK_TRAILER_LEN, Compression};
+use crate::cache::BlockCache;
+use crate::entry::{Entry, Trailer};
+use crate::file::FileSource;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use gabion_base::{Result, SequenceNumber};
+use gabion_media::Bytes;
+
+/// Steps through the blocks that the index names.
+struct IndexCursor {
+    cursor: BlockCursor,
+}
+
+impl IndexCursor {
+    const fn new() -> Self {
+        Self { cursor: BlockCursor::new() }
+    }
+
+    fn first(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        self.cursor.enter(reader.index()).map_err(|error| reader.in_index(error))?;
+        self.advance(reader)
+    }
+
+    /// To the block in which (key, trailer) or the first entry after it lies.
+    fn seek(
+        &mut self,
+        reader: &SstReader,
+        key: &[u8],
+        trailer: Trailer,
+    ) -> Result<Option<BlockHandle>> {
+        let found = self.cursor.seek(reader.index(), key, trailer);
+        self.here(reader, found)
+    }
+
+    fn advance(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        let found = self.cursor.advance(reader.index());
+        self.here(reader, found)
+    }
+
+    fn here(&self, reader: &SstReader, found: Result<bool>) -> Result<Option<BlockHandle>> {
+        match found.map_err(|error| reader.in_index(error))? {
+            true => reader.handle(self.cursor.value_range()).map(Some),
+            false => Ok(None),
+        }
+    }
+}
+
+/// A cursor for readers. Owns what it reads from, so `S` is `&Source`, `Rc<Source>` or the like.
+///
+/// After an error it is at no entry; seek again.
+pub struct SstIter<S: FileSource> {
+    reader: Arc<SstReader>,
+    source: S,
+    cache: Rc<BlockCache>,
+    index: IndexCursor,
+    cursor: BlockCursor,
+    block: Bytes,
+}
+
+impl<S: FileSource> SstIter<S> {
+    /// A cursor at no entry.
+    #[must_use]
+    pub const fn new(reader: Arc<SstReader>, source: S, cache: Rc<BlockCache>) -> Self {
+        Self {
+            reader,
+            source,
+            cache,
+            index: IndexCursor::new(),
+            cursor: BlockCursor::new(),
+            block: Bytes::new(),
+        }
+    }
+
+    /// Goes to the first entry.
+    ///
+    /// # Errors
+    /// Corruption, naming file and offset; what the source reports.
+    pub async fn seek_to_first(&mut self) -> Result<()> {
+        self.cursor.leave();
+        let handle = self.index.first(&self.reader)?;
+        self.enter(handle).await?;
+        self.advance().await
+    }
+
+    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key` no newer
+    /// than `sequence`, or the newest of the next key. At no entry if there is none.
+    ///
+    /// # Errors
+    /// As [`SstIter::seek_to_first`].
+    pub async fn seek(&mut self, key: &[u8], sequence: SequenceNumber) -> Result<()> {
+        self.cursor.leave();
+        let target = Trailer::seek(sequence);
+        let handle = self.index.seek(&self.reader, key, target)?;
+        self.enter(handle).await?;
+        let Some(handle) = handle else { return Ok(()) };
+        match self.cursor.seek(&self.block, key, target) {
+            Ok(true) => self.check_here(),
+            // The separator is after the target, but the block's last entry is not.
+            Ok(false) => self.advance().await,
+            Err(error) => Err(self.reader.at(handle, error)),
+        }
+    }
+
+    /// Goes to the next entry; at no entry past the last, and stays there.
+    ///
+    /// # Errors
+    /// As [`SstIter::seek_to_first`].
+    pub async fn advance(&mut self) -> Result<()> {
+        loop {
+            match self.cursor.advance(&self.block) {
+                Ok(true) => return self.check_here(),
+                Ok(false) if self.block.is_empty() => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    self.block = Bytes::new();
+                    return Err(error.within(alloc::format!("{}", self.reader.id())));
+                }
+            }
+            let handle = self.index.advance(&self.reader).inspect_err(|_| self.block.clear())?;
+            self.enter(handle).await?;
+        }
+    }
+
+    /// The entry here; `None` past the last and before the first seek.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> Option<Entry<'_>> {
+        self.cursor.entry(&self.block)
+    }
+
+    /// The value of the entry here, sharing the memory of its block.
+    #[must_use]
+    pub fn value_bytes(&self) -> Option<Bytes> {
+        self.entry().map(|_| self.block.slice(self.cursor.value_range()))
+    }
+
+    /// Before the first entry of a block, or at the end.
+    async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
+        self.cursor.leave();
+        self.block = Bytes::new();
+        let Some(handle) = handle else { return Ok(()) };
+        self.block = match self.cache.get(self.reader.id(), u64::from(handle.offset)) {
+            Some(block) => block,
+            None => self.reader.read_block(&self.source, &self.cache, handle).await?,
+        };
+        self.cursor.enter(&self.block).map_err(|error| self.reader.at(handle, error))
+    }
+
+    fn check_here(&mut self) -> Result<()> {
+        let checked = self.reader.entry_trailer(self.cursor.trailer());
+        if checked.is_err() {
+            self.cursor.leave();
+            self.block = Bytes::new();
+        }
+        checked.map(|_| ())
+    }
+}
+
+/// A cursor for jobs: every entry of a key range once, in order. Reads `read_len` bytes at a time past the
+/// cache and parses them where they lie.
+pub struct SstScan<S: FileSource> {
+    reader: Arc<SstReader>,
+    source: S,
+    from: Vec<u8>,
+    to: Option<Vec<u8>>,
+    read_len: u32,
+    index: IndexCursor,
+    cursor: BlockCursor,
+    state: State,
+    /// Bytes of the file from `buffer_at` on.
+    buffer: Bytes,
+    buffer_at: u32,
+    /// Where the last block of the range ends; nothing is read beyond.
+    data_end: u32,
+    /// The block that the cursor is in: a range of the buffer, or decompressed in `raw`.
+    block: Block,
+    raw: Vec<u8>,
+}
+
+enum State {
+    NotStarted,
+    InBlock,
+    Ended,
+}
+
+enum Block {
+    InBuffer(Range<usize>),
+    InRaw,
+}
+
+impl<S: FileSource> SstScan<S> {
+    /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no entry
+    /// until the first [`SstScan::advance`]. Each read fetches `read_len` bytes (256 KiB to 1 MiB is good),
+    /// or one block if that is longer.
+    #[must_use]
+    pub fn new(
+        reader: Arc<SstReader>,
+        source: S,
+        from: &[u8],
+        to: Option<&[u8]>,
+        read_len: usize,
+    ) -> Self {
+        Self {
+            data_end: reader.data_len(),
+            reader,
+            source,
+            from: from.to_vec(),
+            to: to.map(<[u8]>::to_vec),
+            read_len: u32::try_from(read_len).unwrap_or(u32::MAX),
+            index: IndexCursor::new(),
+            cursor: BlockCursor::new(),
+            state: State::NotStarted,
+            buffer: Bytes::new(),
+            buffer_at: 0,
+            block: Block::InBuffer(0..0),
+            raw: Vec::new(),
+        }
+    }
+
+    /// Goes to the first or next entry; `false` past the last. After an error the scan has ended.
+    ///
+    /// # Errors
+    /// Corruption, naming file and offset; what the source reports.
+    #[inline]
+    pub async fn advance(&mut self) -> Result<bool> {
+        match self.try_advance() {
+            Some(result) => result,
+            None => self.advance_to_block().await,
+        }
+    }
+
+    /// As [`SstScan::advance`] without waiting: `None` when the next block has to be entered first.
+    #[inline]
+    fn try_advance(&mut self) -> Option<Result<bool>> {
+        match self.state {
+            State::InBlock => {}
+            State::NotStarted => return None,
+            State::Ended => return Some(Ok(false)),
+        }
+        let body = match &self.block {
+            Block::InBuffer(range) => &self.buffer[range.clone()],
+            Block::InRaw => &self.raw[..],
+        };
+        match self.cursor.advance(body) {
+            Ok(true) => Some(self.accept()),
+            Ok(false) => None,
+            Err(error) => {
+                self.end();
+                Some(Err(error.within(alloc::format!("{}", self.reader.id()))))
+            }
+        }
+    }
+
+    /// The entry here; `None` past the last and before the first.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self) -> Option<Entry<'_>> {
+        match &self.block {
+            Block::InBuffer(range) => self.cursor.entry(&self.buffer[range.clone()]),
+            Block::InRaw => self.cursor.entry(&self.raw),
+        }
+    }
+
+    /// Whether the entry here is within the range, and of a kind that exists.
+    #[inline]
+    fn accept(&mut self) -> Result<bool> {
+        if let Err(error) = self.reader.entry_trailer(self.cursor.trailer()) {
+            self.end();
+            return Err(error);
+        }
+        if let Some(to) = &self.to
+            && self.cursor.key() >= &to[..]
+        {
+            self.end();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.cursor.leave();
+        self.block = Block::InBuffer(0..0);
+        self.buffer = Bytes::new();
+    }
+
+    async fn advance_to_block(&mut self) -> Result<bool> {
+        let result = self.enter_blocks().await;
+        if !matches!(result, Ok(true)) {
+            self.end();
+        }
+        result
+    }
+
+    async fn enter_blocks(&mut self) -> Result<bool> {
+        loop {
+            let first = matches!(self.state, State::NotStarted);
+            let handle = if first { self.start()? } else { self.index.advance(&self.reader)? };
+            let Some(handle) = handle else { return Ok(false) };
+            self.enter(handle).await?;
+            self.state = State::InBlock;
+            let body = match &self.block {
+                Block::InBuffer(range) => &self.buffer[range.clone()],
+                Block::InRaw => &self.raw[..],
+            };
+            let found = match first {
+                true => self.cursor.seek(body, &self.from, Trailer::FIRST),
+                false => self.cursor.enter(body).and_then(|()| self.cursor.advance(body)),
+            };
+            if found.map_err(|error| self.reader.at(handle, error))? {
+                return self.accept();
+            }
+        }
+    }
+
+    /// Finds the first block and the end of the last.
+    fn start(&mut self) -> Result<Option<BlockHandle>> {
+        if let Some(to) = &self.to
+            && let Some(last) = self.reader.find_block(to, Trailer::FIRST)?
+        {
+            self.data_end = last.end();
+        }
+        self.index.seek(&self.reader, &self.from, Trailer::FIRST)
+    }
+
+    /// Makes `handle`'s checked body the current block.
+    async fn enter(&mut self, handle: BlockHandle) -> Result<()> {
+        self.cursor.leave();
+        let buffer_end = self.buffer_at as usize + self.buffer.len();
+        if handle.offset < self.buffer_at || handle.end() as usize > buffer_end {
+            let left = self.data_end.saturating_sub(handle.offset);
+            let len = left.min(self.read_len).max(handle.stored_len);
+            self.buffer = Bytes::new();
+            let offset = u64::from(handle.offset);
+            self.buffer =
+                read_exactly(&self.source, self.reader.id(), offset, len as usize).await?;
+            self.buffer_at = handle.offset;
+        }
+        let start = (handle.offset - self.buffer_at) as usize;
+        let range = start..start + handle.stored_len as usize;
+        let stored = &self.buffer[range.clone()];
+        self.block = match self.reader.check_block(stored, handle)? {
+            Compression::None => Block::InBuffer(range.start..range.end - BLOCK_TRAILER_LEN),
+            Compression::Lz4 => {
+                self.reader.decompress(stored, handle, &mut self.raw)?;
+                Block::InRaw
+            }
+        };
+        Ok(())
+    }
+}

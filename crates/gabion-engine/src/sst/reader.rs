@@ -1,0 +1,301 @@
+//! An open SST: its index and filter in memory, its blocks through the cache.
+
+use super::block::{BlockView, Found};
+use super::builder::ANY_RATIO_LEN_MAX;
+use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter};
+use crate::cache::BlockCache;
+use crate::entry::Trailer;
+use crate::file::{FileMeta, FileSource};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+use gabion_base::units::{BLOCK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX};
+use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
+use gabion_media::Bytes;
+
+/// An open file. Holds index and filter (about 1 % of the file); shared between threads as `Arc`.
+pub struct SstReader {
+    group: GroupId,
+    id: FileId,
+    data_len: u32,
+    index: Bytes,
+    filter: Bytes,
+    properties: Properties,
+}
+
+/// Where a data block lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockHandle {
+    pub(super) offset: u32,
+    /// With compression byte and checksum.
+    pub(super) stored_len: u32,
+}
+
+impl BlockHandle {
+    pub(super) const fn end(self) -> u32 {
+        self.offset + self.stored_len
+    }
+}
+
+impl SstReader {
+    /// Opens a file: two reads at its end, every checksum of them checked.
+    ///
+    /// # Errors
+    /// Corruption when footer, filter, index or properties are not those of this file, or not what its edit
+    /// says; unsupported for an unknown format version; what the source reports.
+    pub async fn open(source: &impl FileSource, group: GroupId, meta: &FileMeta) -> Result<Self> {
+        let id = meta.id;
+        let Some(footer_at) = meta.len.checked_sub(FOOTER_LEN as u64) else {
+            return Err(corrupt(id, format!("{} bytes are too few for a footer", meta.len)));
+        };
+        let tail_at = footer_at - footer_at % BLOCK_LEN as u64;
+        let tail_len = (meta.rounded_len() - tail_at) as usize;
+        let tail = read_exactly(source, id, tail_at, tail_len).await?;
+        let (footer_bytes, zeros) = tail[(footer_at - tail_at) as usize..]
+            .split_first_chunk::<FOOTER_LEN>()
+            .ok_or_else(|| corrupt(id, "footer is cut off"))?;
+        let footer = Footer::decode(footer_bytes, group, id, footer_at)?;
+        if footer.term != meta.term {
+            return Err(corrupt(id, format!("made in {}, expected {}", footer.term, meta.term)));
+        }
+        if zeros.iter().any(|&byte| byte != 0) {
+            return Err(corrupt(id, "bytes behind the footer are not zero"));
+        }
+        let parts_len = (footer.footer_at - footer.filter_at) as usize;
+        let parts = read_exactly(source, id, u64::from(footer.filter_at), parts_len).await?;
+        let part = |at: u32, end: u32| -> Result<Bytes> {
+            let range = (at - footer.filter_at) as usize..(end - footer.filter_at) as usize;
+            match check_block(&parts[range.clone()], group, id, at)? {
+                Compression::None => Ok(parts.slice(range.start..range.end - BLOCK_TRAILER_LEN)),
+                Compression::Lz4 => Err(corrupt(id, format!("part at {at} is compressed"))),
+            }
+        };
+        let reader = Self {
+            group,
+            id,
+            data_len: footer.filter_at,
+            filter: part(footer.filter_at, footer.index_at)?,
+            index: part(footer.index_at, footer.properties_at)?,
+            properties: Properties::decode(&part(footer.properties_at, footer.footer_at)?)
+                .map_err(|error| error.within(format!("{id}")))?,
+        };
+        reader.check_against(meta)?;
+        Ok(reader)
+    }
+
+    /// The same number never names two files, and the edit says what is in this one.
+    fn check_against(&self, meta: &FileMeta) -> Result<()> {
+        let p = &self.properties;
+        let same = p.entries == meta.entries
+            && p.deletes == meta.deletes
+            && p.raw_key_bytes == meta.raw_key_bytes
+            && p.raw_value_bytes == meta.raw_value_bytes
+            && p.smallest_sequence == meta.smallest_sequence
+            && p.largest_sequence == meta.largest_sequence
+            && p.clears == meta.clears
+            && meta.smallest <= p.smallest
+            && p.largest <= meta.largest;
+        if same { Ok(()) } else { Err(corrupt(self.id, "properties are not what the edit says")) }
+    }
+
+    /// Which file this is.
+    #[must_use]
+    pub const fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// What the file says of itself.
+    #[must_use]
+    pub const fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Bytes of memory held: index and filter.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.index.len() + self.filter.len() + size_of::<Self>()
+    }
+
+    /// Whether the file may hold an entry of `key`; `false` is certain.
+    #[inline]
+    #[must_use]
+    pub fn may_contain(&self, key: &[u8]) -> bool {
+        filter::may_contain(&self.filter, filter::hash(key))
+    }
+
+    /// The newest entry of exactly `key` that a reader at `read_sequence` sees. The value shares the memory
+    /// of its block. Completes at the first poll when the block is cached or the filter says no.
+    ///
+    /// A clear of the whole keyspace is not looked for: it may lie in another file of the level, see
+    /// [`FileMeta::clear_sequence`].
+    ///
+    /// # Errors
+    /// Corruption, naming file and offset; what the source reports.
+    pub async fn get(
+        &self,
+        source: &impl FileSource,
+        cache: &BlockCache,
+        key: &[u8],
+        read_sequence: SequenceNumber,
+    ) -> Result<Option<(Trailer, Bytes)>> {
+        if !self.may_contain(key) {
+            return Ok(None);
+        }
+        let target = Trailer::seek(read_sequence);
+        let Some(handle) = self.find_block(key, target)? else { return Ok(None) };
+        let block = match cache.get(self.id, u64::from(handle.offset)) {
+            Some(block) => block,
+            None => self.read_block(source, cache, handle).await?,
+        };
+        let found = BlockView::parse(&block).and_then(|view| view.search(key, target));
+        let Some(found) = found.map_err(|error| self.at(handle, error))? else { return Ok(None) };
+        if !found.key_equal {
+            return Ok(None);
+        }
+        let trailer = self.entry_trailer(found.trailer)?;
+        Ok(Some((trailer, block.slice(found.value))))
+    }
+
+    /// The block in which (key, trailer) or the first entry after it lies, if there is one.
+    pub(super) fn find_block(&self, key: &[u8], trailer: Trailer) -> Result<Option<BlockHandle>> {
+        let found = BlockView::parse(&self.index).and_then(|index| index.search(key, trailer));
+        match found.map_err(|error| self.in_index(error))? {
+            Some(Found { value, .. }) => self.handle(value).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The handle in an index entry's value, checked against the file.
+    pub(super) fn handle(&self, value: Range<usize>) -> Result<BlockHandle> {
+        let handle = self.index.get(value).and_then(|bytes| <&[u8; 8]>::try_from(bytes).ok()).map(
+            |&[a, b, c, d, e, f, g, h]| BlockHandle {
+                offset: u32::from_le_bytes([a, b, c, d]),
+                stored_len: u32::from_le_bytes([e, f, g, h]),
+            },
+        );
+        let fits = |h: &BlockHandle| {
+            h.stored_len as usize > BLOCK_TRAILER_LEN
+                && h.offset.checked_add(h.stored_len).is_some_and(|end| end <= self.data_len)
+        };
+        handle.filter(fits).ok_or_else(|| corrupt(self.id, "index names a block outside the data"))
+    }
+
+    /// The index, for cursors over blocks.
+    pub(super) fn index(&self) -> &[u8] {
+        &self.index
+    }
+
+    pub(super) fn entry_trailer(&self, trailer: Trailer) -> Result<Trailer> {
+        Trailer::from_raw(trailer.raw()).map_err(|error| error.within(format!("{}", self.id)))
+    }
+
+    /// The block's decoded body, read past the cache and added to it.
+    pub(super) async fn read_block(
+        &self,
+        source: &impl FileSource,
+        cache: &BlockCache,
+        handle: BlockHandle,
+    ) -> Result<Bytes> {
+        let offset = u64::from(handle.offset);
+        let stored = read_exactly(source, self.id, offset, handle.stored_len as usize).await?;
+        let mut raw = Vec::new();
+        // A copy even if it was not compressed: the medium's buffer is larger than the block.
+        let body = match self.check_block(&stored, handle)? {
+            Compression::None => {
+                Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN])
+            }
+            Compression::Lz4 => {
+                self.decompress(&stored, handle, &mut raw)?;
+                Bytes::from(raw)
+            }
+        };
+        cache.insert(self.id, offset, body.clone());
+        Ok(body)
+    }
+
+    /// Checks a stored block, compression byte and checksum included.
+    pub(super) fn check_block(&self, stored: &[u8], handle: BlockHandle) -> Result<Compression> {
+        check_block(stored, self.group, self.id, handle.offset)
+    }
+
+    /// Decompresses a stored block that was checked into `raw`, whose old content goes.
+    pub(super) fn decompress(
+        &self,
+        stored: &[u8],
+        handle: BlockHandle,
+        raw: &mut Vec<u8>,
+    ) -> Result<()> {
+        let body = &stored[..stored.len() - BLOCK_TRAILER_LEN];
+        let bad = |what: &str| corrupt(self.id, format!("block at {} {what}", handle.offset));
+        let (len, compressed) =
+            body.split_first_chunk::<4>().ok_or_else(|| bad("has no raw length"))?;
+        let len = u32::from_le_bytes(*len) as usize;
+        let len_max = ANY_RATIO_LEN_MAX.max(body.len() * COMPRESSION_RATIO_MAX);
+        if len > SST_BLOCK_LEN_MAX.min(len_max) {
+            return Err(bad("would be larger than its compression allows"));
+        }
+        raw.clear();
+        raw.resize(len, 0);
+        match lz4_flex::block::decompress_into(compressed, raw) {
+            Ok(found) if found == len => Ok(()),
+            _ => Err(bad("does not decompress to its length")),
+        }
+    }
+
+    #[cold]
+    pub(super) fn at(&self, handle: BlockHandle, error: Error) -> Error {
+        error.within(format!("{}: block at {}", self.id, handle.offset))
+    }
+
+    #[cold]
+    pub(super) fn in_index(&self, error: Error) -> Error {
+        error.within(format!("{}: index", self.id))
+    }
+
+    /// Bytes of data blocks, which lie at the front of the file.
+    pub(super) const fn data_len(&self) -> u32 {
+        self.data_len
+    }
+}
+
+#[cold]
+fn corrupt(id: FileId, what: impl Into<String>) -> Error {
+    Error::corruption(format!("{id}: {}", what.into()))
+}
+
+/// Checks the stored block at `offset`.
+fn check_block(stored: &[u8], group: GroupId, id: FileId, offset: u32) -> Result<Compression> {
+    let parts = stored.split_last_chunk::<4>();
+    let Some((covered, crc, &byte)) =
+        parts.and_then(|(covered, crc)| covered.last().map(|byte| (covered, crc, byte)))
+    else {
+        return Err(corrupt(id, format!("block at {offset} is cut off")));
+    };
+    let stored_crc = u32::from_le_bytes(*crc);
+    let found = block_crc(covered, group, id, u64::from(offset));
+    if found != stored_crc {
+        return Err(corrupt(
+            id,
+            format!("block at {offset} has checksum {found:#010x}, expected {stored_crc:#010x}"),
+        ));
+    }
+    Compression::from_byte(byte).ok_or_else(|| {
+        Error::unsupported(format!("{id}: block at {offset} has unknown compression {byte}"))
+    })
+}
+
+/// A read that never returns less than was asked for.
+pub(super) async fn read_exactly(
+    source: &impl FileSource,
+    id: FileId,
+    offset: u64,
+    len: usize,
+) -> Result<Bytes> {
+    let bytes = source.read(id, offset, len).await?;
+    if bytes.len() != len {
+        let found = bytes.len();
+        return Err(corrupt(id, format!("read of {len} bytes at {offset} returned {found}")));
+    }
+    Ok(bytes)
+}
