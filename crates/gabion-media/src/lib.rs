@@ -22,6 +22,7 @@ pub mod buffer;
 pub mod handle;
 pub mod medium;
 pub mod memory;
+pub mod nvme;
 pub mod simulated;
 pub mod task;
 pub mod transport;
