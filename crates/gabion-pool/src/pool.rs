@@ -121,6 +121,12 @@ impl Pool {
         self.geometry
     }
 
+    /// The first session of the peer connection that may hold grants; durable with its commit.
+    #[must_use]
+    pub const fn session_floor(&self) -> u64 {
+        self.session_floor
+    }
+
     /// How many slots are in which state.
     #[must_use]
     pub const fn counts(&self) -> Counts {

@@ -289,7 +289,7 @@ async fn read_area(
         AreaReader { medium, index, area, pool_id, window: Bytes::new(), window_at: 0 };
     let snapshot = reader.record(0).await?.filter(|(h, _)| h.kind == RecordKind::Snapshot);
     let Some((header, bytes)) = snapshot else {
-        let stray = reader.newest_commit_from(0).await?;
+        let (_, stray) = reader.search(0, |_| false).await?;
         return Ok(stray.map_or(AreaState::Unfinished, |(at, stray)| AreaState::Damaged {
             epoch: stray.epoch,
             error: reader.damage(0, "a bad snapshot", at, &stray),
@@ -391,18 +391,27 @@ impl AreaReader<'_> {
         Ok(Some((header, bytes)))
     }
 
-    /// The newest whole commit that begins at `from` or later.
-    async fn newest_commit_from(&mut self, from: u64) -> Result<Option<(u64, RecordHeader)>> {
+    /// Looks from `from` to the end of the area for the second copy of a commit that `follows` and
+    /// has a bad first copy at `from`, and for the newest whole commit.
+    async fn search(
+        &mut self,
+        from: u64,
+        follows: impl Fn(&RecordHeader) -> bool,
+    ) -> Result<(Option<(RecordHeader, Bytes)>, Option<(u64, RecordHeader)>)> {
         let mut newest: Option<(u64, RecordHeader)> = None;
         for at in (from..self.area.len).step_by(BLOCK_LEN) {
-            if let Some((header, _)) = self.record(at).await?
-                && header.kind == RecordKind::Commit
-                && newest.is_none_or(|(_, n)| (header.epoch, header.number) > (n.epoch, n.number))
-            {
+            let Some((header, bytes)) = self.record(at).await? else { continue };
+            if header.kind != RecordKind::Commit {
+                continue;
+            }
+            if follows(&header) && at == from + header.padded_len() {
+                return Ok((Some((header, bytes)), None));
+            }
+            if newest.is_none_or(|(_, n)| (header.epoch, header.number) > (n.epoch, n.number)) {
                 newest = Some((at, header));
             }
         }
-        Ok(newest)
+        Ok((None, newest))
     }
 
     /// The commit numbered `expected` at the end of `log`, from either copy; nothing at the end of
@@ -424,32 +433,16 @@ impl AreaReader<'_> {
             let repair = (!is_same).then(|| (self.area.offset + second, bytes.clone()));
             return Ok(Some(Found::Commit { header, bytes, repair }));
         }
-        if let Some(found) = self.second_copy(at, &follows).await? {
-            return Ok(Some(found));
+        let (second, newest) = self.search(at, follows).await?;
+        if let Some((header, bytes)) = second {
+            let repair = Some((self.area.offset + at, bytes.clone()));
+            return Ok(Some(Found::Commit { header, bytes, repair }));
         }
-        let Some((later, newest)) = self.newest_commit_from(at).await? else { return Ok(None) };
+        let Some((later, newest)) = newest else { return Ok(None) };
         if (newest.epoch, newest.number) < (log.epoch, expected) {
             return Ok(None);
         }
         let error = self.damage(at, &format!("no whole commit {expected}"), later, &newest);
         Ok(Some(Found::Damage(newest.epoch, error)))
-    }
-
-    /// The first commit after `at` that `follows`, if it stands where a second copy does.
-    async fn second_copy(
-        &mut self,
-        at: u64,
-        follows: &impl Fn(&RecordHeader) -> bool,
-    ) -> Result<Option<Found>> {
-        for later in (at + BLOCK..self.area.len).step_by(BLOCK_LEN) {
-            if let Some((header, bytes)) = self.record(later).await?
-                && follows(&header)
-            {
-                let is_second = later == at + header.padded_len();
-                let repair = Some((self.area.offset + at, bytes.clone()));
-                return Ok(is_second.then_some(Found::Commit { header, bytes, repair }));
-            }
-        }
-        Ok(None)
     }
 }

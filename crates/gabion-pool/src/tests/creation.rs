@@ -1,0 +1,170 @@
+//! Creation is atomic; what an older build cannot read it refuses by name (FAULTS.md E16).
+
+use super::*;
+use crate::create;
+use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};
+use crate::superblock::FORMAT_VERSION;
+use alloc::format;
+use gabion_base::crc::crc32c;
+use gabion_base::{Error, ErrorKind};
+
+fn open_error(disk: &SimulatedDisk) -> Error {
+    Rig::open(disk.clone()).err().expect("the pool does not open")
+}
+
+#[test]
+fn an_interrupted_creation_leaves_no_pool_and_can_be_repeated() {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+    let handle = disk.handle();
+    disk.start_recording();
+    disk.block_on(&handle, create(&handle, &config(), b"initial")).unwrap();
+    let recording = disk.recording().unwrap();
+    let mut whole = 0;
+    for k in 0..=recording.effects().len() {
+        for variant in 0..20 {
+            let image = recording.image_at(k, variant);
+            match Rig::open(image.clone()) {
+                Ok(rig) => {
+                    assert_eq!(rig.snapshot, b"initial");
+                    whole += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "boundary {k}: {error}");
+                    assert!(format!("{error}").contains("not a complete pool"), "{error}");
+                    let handle = image.handle();
+                    image.block_on(&handle, create(&handle, &config(), b"again")).unwrap();
+                    assert_eq!(Rig::open(image).unwrap().snapshot, b"again");
+                }
+            }
+        }
+    }
+    assert!(whole >= 20, "the last boundary is a pool in every variant");
+}
+
+#[test]
+fn a_medium_that_holds_a_pool_is_not_created_upon() {
+    let rig = Rig::new();
+    let error = rig.block_on(create(&rig.handle, &config(), b"")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.message().contains("706f6f6c"), "it names the pool: {error}");
+    rig.reopen();
+}
+
+#[test]
+fn lengths_out_of_bounds_are_refused_with_the_limits() {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+    let handle = disk.handle();
+    for (len, kind) in [
+        (14 * MIB - 1, ErrorKind::LimitExceeded),
+        (0, ErrorKind::LimitExceeded),
+        (u64::MAX, ErrorKind::LimitExceeded),
+        (POOL_LEN + 1, ErrorKind::InvalidInput),
+    ] {
+        let config = PoolConfig { len, ..config() };
+        let error = disk.block_on(&handle, create(&handle, &config, b"")).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    let smallest = PoolConfig { len: 14 * MIB, ..config() };
+    disk.block_on(&handle, create(&handle, &smallest, b"")).unwrap();
+    assert_eq!(Rig::open(disk).unwrap().pool.counts().total, 1);
+}
+
+#[test]
+fn a_pool_cut_short_is_refused_with_both_lengths() {
+    let rig = Rig::new();
+    let short = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN / 2));
+    short.poke(0, &rig.disk.peek(0, (POOL_LEN / 2) as usize));
+    let message = format!("{}", open_error(&short));
+    assert!(message.contains("67108864") && message.contains("33554432"), "{message}");
+}
+
+/// Changes the superblock's bytes in both copies and makes its checksum right again.
+fn with_superblock(change: impl Fn(&mut Vec<u8>)) -> SimulatedDisk {
+    let disk = Rig::new().disk;
+    let mut block = disk.peek(0, BLOCK_LEN);
+    change(&mut block);
+    let crc = crc32c(&block[..BLOCK_LEN - 4]);
+    block[BLOCK_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+    disk.poke(0, &block);
+    disk.poke(BLOCK_LEN as u64, &block);
+    disk
+}
+
+#[test]
+fn a_future_version_or_feature_is_refused_and_both_sides_named() {
+    let error = open_error(&with_superblock(|block| block[8] = 9));
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let message =
+        format!("the pool has format version 9, this build knows version {FORMAT_VERSION}");
+    assert_eq!(error.message(), message);
+    for (at, name) in [(40, "read-only compatible"), (48, "incompatible")] {
+        let error = open_error(&with_superblock(|block| block[at] = 4));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let message = format!("the pool has {name} features 0x4, this build knows 0x0");
+        assert_eq!(error.message(), message);
+    }
+    Rig::open(with_superblock(|block| block[32] = 4)).expect("compatible features are ignored");
+}
+
+#[test]
+fn a_superblock_whose_parts_overlap_or_leave_the_pool_is_refused() {
+    for (at, byte) in [(72, 1), (79, 1), (80, 1), (88 + 2, 0), (12, 65), (12, 0), (112 + 4, 200)] {
+        let error = open_error(&with_superblock(|block| block[at] = byte));
+        let kind = error.kind();
+        assert!(
+            kind == ErrorKind::Corruption || kind == ErrorKind::Unsupported,
+            "byte {at}: {error}"
+        );
+    }
+}
+
+#[test]
+fn of_two_superblocks_the_later_counts_and_the_other_follows() {
+    let newer = with_superblock(|block| block[56] = 2);
+    let disk = Rig::new().disk;
+    for copy in [0, BLOCK_LEN as u64] {
+        let image = disk.fork();
+        image.poke(copy, &newer.peek(0, BLOCK_LEN));
+        Rig::open(image.clone()).unwrap();
+        assert_eq!(image.peek(0, BLOCK_LEN), newer.peek(0, BLOCK_LEN));
+        assert_eq!(image.peek(BLOCK_LEN as u64, BLOCK_LEN), newer.peek(0, BLOCK_LEN));
+    }
+    let other = with_superblock(|block| block[16] = 0);
+    disk.poke(0, &other.peek(0, BLOCK_LEN));
+    assert_eq!(open_error(&disk).kind(), ErrorKind::Corruption, "same revision, other content");
+}
+
+#[test]
+fn a_record_of_a_future_version_or_with_an_unknown_critical_field_is_refused() {
+    let rig = Rig::new();
+    let (_, area) = (&rig.pool, Superblock::plan_with_area(&config(), 16 * 4096).unwrap().areas[0]);
+    // What the pool would write next: snapshot (1 block), opening (2), first commit (2).
+    let at = area.offset + 5 * BLOCK_LEN as u64;
+    let block = rig.disk.peek(at - 2 * BLOCK_LEN as u64, BLOCK_LEN);
+    let (version, last) = RecordHeader::peek(&block).unwrap();
+    assert_eq!((version, last.kind), (RECORD_VERSION, RecordKind::Commit));
+    let next = RecordHeader { number: last.number + 1, previous_crc: last.crc, ..last };
+    for (tag, critical, opens) in [(900, 1, false), (900, 0, true)] {
+        let mut body = Vec::new();
+        gabion_base::codec::put_field(&mut body, tag, critical, b"from the future");
+        let (_, record) = encode_record(&next, &body, 2);
+        let image = rig.disk.fork();
+        image.poke(at, &record);
+        match Rig::open(image) {
+            Ok(_) => assert!(opens),
+            Err(error) => {
+                assert!(!opens, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(format!("{error}").contains("field 900"), "{error}");
+            }
+        }
+    }
+    let (_, mut record) = encode_record(&next, b"", 1);
+    record[8] = 5;
+    let crc = crc32c(&record[..52]);
+    record[52..56].copy_from_slice(&crc.to_le_bytes());
+    rig.disk.poke(at, &record);
+    let error = open_error(&rig.disk);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("version 5, this build knows version 1"), "{error}");
+}
