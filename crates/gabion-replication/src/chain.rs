@@ -52,6 +52,7 @@ mod peer;
 mod stream;
 
 use crate::message::{MemberState, Message, Progress, Watermarks};
+use crate::planted::{Mutant, Planted};
 use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans};
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -158,8 +159,7 @@ pub struct Chain {
     ack_due: bool,
     next_ticket: u64,
     actions: VecDeque<Action>,
-    #[cfg(test)]
-    pub(crate) mutant: crate::tests::Mutant,
+    pub(crate) planted: Planted,
 }
 
 impl Chain {
@@ -203,8 +203,7 @@ impl Chain {
             next_ticket: 1,
             actions: VecDeque::new(),
             config,
-            #[cfg(test)]
-            mutant: crate::tests::Mutant::None,
+            planted: Planted::default(),
         })
     }
 
@@ -247,12 +246,14 @@ impl Chain {
         let now_ms = self.now_ms;
         let is_hello = matches!(frame.message, Message::Hello(_));
         let known = &mut self.peers[i];
-        let Some(link) = known.link.as_mut().filter(|l| l.connection == connection) else {
+        let takes_any = self.planted.has(Mutant::OldConnectionCounts);
+        let is_current = |l: &&mut Link| l.connection == connection || takes_any;
+        let Some(link) = known.link.as_mut().filter(is_current) else {
             return Ok(());
         };
         match link.remote {
             None if is_hello => link.remote = Some(frame.connection),
-            Some(remote) if remote == frame.connection => {}
+            Some(remote) if remote == frame.connection || takes_any => {}
             _ => {
                 return Err(Error::invalid(format!(
                     "{} from replica {} names connection {}, which did not begin with its Hello",
@@ -332,7 +333,7 @@ impl Chain {
             self.progress.end = end;
             self.last_crc = last_crc;
             self.ack_due = true;
-            self.pulled();
+            self.after_placed();
         }
     }
 

@@ -29,6 +29,7 @@ pub mod action;
 pub mod chain;
 pub mod frame;
 pub mod message;
+mod planted;
 pub mod spans;
 #[cfg(test)]
 mod tests;
@@ -37,4 +38,4 @@ pub use action::{Action, LocalState, MemberStatus, Role};
 pub use chain::{Chain, ChainConfig};
 pub use frame::{Encoded, Frame};
 pub use message::{Grant, MemberState, Message, Placement, Progress, Watermarks};
-pub use spans::{Span, Spans};
+pub use spans::{OPEN, Span, Spans};

@@ -1,8 +1,5 @@
-//! Tests of the protocol. `Mutant` plants defects that the checkers must find.
+//! Tests of the protocol: `interaction` replays written exchanges, `simulation` runs random ones
+//! under `checkers`, `golden` pins the bytes. `cluster` is the fake world that they share.
 
-/// A defect to plant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mutant {
-    /// The protocol as it is.
-    None,
-}
+mod cluster;
+mod interaction;

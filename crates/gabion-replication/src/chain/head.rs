@@ -3,6 +3,7 @@
 use super::{Announced, Chain, Phase};
 use crate::Action;
 use crate::message::{MemberState, Message, Progress, Watermarks};
+use crate::planted::Mutant;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -19,6 +20,13 @@ enum Readiness {
     /// No reason to stop, but none to begin either.
     Settling(String),
     NotReady(String),
+}
+
+impl Readiness {
+    /// The first reason stands.
+    fn or(self, reason: String) -> Self {
+        if matches!(self, Self::Ready) { Self::Settling(reason) } else { self }
+    }
 }
 
 impl Chain {
@@ -65,7 +73,12 @@ impl Chain {
             let Some((_, state)) = peer.link.as_ref().and_then(|l| l.hello.as_ref()) else {
                 return;
             };
-            if state.spans.tip() > best.0 {
+            let is_better = if self.planted.has(Mutant::ShortestLogWins) {
+                state.spans.tip() < best.0
+            } else {
+                state.spans.tip() > best.0
+            };
+            if is_better && !self.planted.has(Mutant::HeadKeepsItsLog) {
                 best = (state.spans.tip(), Some(i));
             }
         }
@@ -121,8 +134,8 @@ impl Chain {
         self.take_records(i, from, term, bytes)
     }
 
-    /// Head, pulling: the node placed some of it.
-    pub(super) fn pulled(&mut self) {
+    /// Head: the node placed some of what was pulled.
+    pub(super) fn after_placed(&mut self) {
         if self.index == 0 && self.phase == Phase::Waiting {
             self.begin_term();
         }
@@ -212,14 +225,15 @@ impl Chain {
     }
 
     pub(super) fn ack_from(&mut self, i: usize, term: Term, progress: Progress) -> Result<()> {
-        if term != self.term || self.phase != Phase::Joined {
+        let is_any_counted = self.planted.has(Mutant::AckOfOldTerm);
+        if (term != self.term && !is_any_counted) || self.phase != Phase::Joined {
             return Ok(());
         }
         self.check_progress(i, &progress)?;
         let peer = &mut self.peers[i];
         peer.progress = Some(progress);
         let Some(link) = &mut peer.link else { return Ok(()) };
-        if link.joined == Some(term) {
+        if link.joined == Some(term) || is_any_counted {
             link.acked = highest(link.acked, progress);
         }
         if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
@@ -251,7 +265,14 @@ impl Chain {
             let Some(link) = peer.link.as_ref().filter(|l| l.joined == Some(self.term)) else {
                 return;
             };
-            least = lowest(least, link.acked);
+            least = if self.planted.has(Mutant::MaxOfAcks) {
+                highest(least, link.acked)
+            } else {
+                lowest(least, link.acked)
+            };
+        }
+        if self.planted.has(Mutant::TrimByHeadOnly) {
+            least.flushed = self.progress.flushed;
         }
         self.marks = self.marks.max(Watermarks {
             commit: least.end,
@@ -297,16 +318,16 @@ impl Chain {
                 ));
             }
             let Some(link) = &peer.link else {
-                readiness = Readiness::Settling(format!("waiting for replica {id}"));
+                readiness = readiness.or(format!("waiting for replica {id}"));
                 continue;
             };
             if let Some(reason) = &link.refused {
                 return Readiness::NotReady(reason.clone());
             }
             if link.joined != Some(self.term) {
-                readiness = Readiness::Settling(format!("waiting for replica {id} to join"));
+                readiness = readiness.or(format!("waiting for replica {id} to join"));
             } else if link.acked.end < link.target {
-                readiness = Readiness::Settling(format!("replica {id} is catching up"));
+                readiness = readiness.or(format!("replica {id} is catching up"));
             }
         }
         match (&self.phase, readiness) {

@@ -2,6 +2,7 @@
 
 use super::{Chain, Phase};
 use crate::message::{Message, Watermarks};
+use crate::planted::Mutant;
 use crate::{Action, Role, Spans};
 use alloc::format;
 use alloc::string::String;
@@ -125,6 +126,7 @@ impl Chain {
                 continue;
             }
             link.accepted = Some(term);
+            link.told_end = self.progress.end;
             let (last_crc, progress) = (self.last_crc, self.progress);
             self.push(id, Message::TermAccepted { last_crc, progress });
         }
@@ -169,6 +171,9 @@ impl Chain {
             )));
         }
         self.received = self.spans.after(end.unwrap_or(from));
+        if self.planted.has(Mutant::AckBeforePlaced) {
+            self.ack_due = true;
+        }
         self.actions.push_back(Action::Place { from, term, bytes });
         Ok(())
     }
@@ -181,12 +186,18 @@ impl Chain {
         self.ack_due = false;
         let Some(predecessor) = self.predecessor() else { return };
         let (head, term) = (self.head(), self.term);
+        let mut progress = self.progress;
+        if self.planted.has(Mutant::AckBeforePlaced) {
+            progress.end = self.received;
+        }
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
-            let link = self.peers[i].link.as_ref();
-            let is_accepted = link.is_some_and(|l| l.accepted == Some(term));
-            if is_accepted && (id == head || id == predecessor) {
-                self.push(id, Message::Ack(self.progress));
+            let Some(link) = &mut self.peers[i].link else { continue };
+            // The predecessor's window moves with the end alone.
+            let is_due = id == head || (id == predecessor && link.told_end != progress.end);
+            if is_due && link.accepted == Some(term) {
+                link.told_end = progress.end;
+                self.push(id, Message::Ack(progress));
             }
         }
     }
@@ -216,10 +227,11 @@ impl Chain {
     /// The tail may answer reads once it has what was acknowledged before it (re)joined.
     pub(super) fn become_readable(&mut self) {
         let is_tail = self.role() == Role::Tail || self.config.members.len() == 1;
-        if self.is_readable || !is_tail || self.phase != Phase::Joined {
+        let is_early = self.planted.has(Mutant::ReadableAtOnce);
+        if self.is_readable || !is_tail || (self.phase != Phase::Joined && !is_early) {
             return;
         }
-        if self.index == 0 || self.read_target.is_some_and(|t| self.progress.end >= t) {
+        if self.index == 0 || is_early || self.read_target.is_some_and(|t| self.progress.end >= t) {
             self.is_readable = true;
             self.actions.push_back(Action::Readable);
         }

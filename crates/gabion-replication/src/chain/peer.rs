@@ -40,6 +40,8 @@ pub(super) struct Link {
     pub(super) welcomed: Option<Term>,
     /// Secondary's view of head and predecessor: the term it was told to be accepted.
     pub(super) accepted: Option<Term>,
+    /// Secondary's view of head and predecessor: the end of the log that it was told.
+    pub(super) told_end: LogPosition,
     /// To the successor: the live stream.
     pub(super) stream: Option<Stream>,
     /// To a head that pulls: its last request.
@@ -61,6 +63,7 @@ impl Link {
             refused: None,
             welcomed: None,
             accepted: None,
+            told_end: LogPosition::ZERO,
             stream: None,
             pull: None,
         }

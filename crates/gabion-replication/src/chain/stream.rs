@@ -4,6 +4,7 @@ use super::peer::{Pull, Read, Stream};
 use super::{Chain, Phase};
 use crate::Action;
 use crate::message::Message;
+use crate::planted::Mutant;
 use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -131,7 +132,7 @@ impl Chain {
         }
     }
 
-    fn send_records(&mut self, i: usize, read: Read, bytes: Vec<Bytes>) {
+    fn send_records(&mut self, i: usize, read: Read, mut bytes: Vec<Bytes>) {
         let len = bytes.iter().map(|b| b.len() as u64).sum::<u64>();
         let next = LogPosition(read.from.get().saturating_add(len));
         if len == 0 || next > read.until {
@@ -152,6 +153,9 @@ impl Chain {
             let Some(stream) = stream.filter(|s| s.term == term && s.next == read.from) else {
                 return;
             };
+            if self.planted.has(Mutant::ResendSkipsRecord) && stream.acked == read.from {
+                bytes.remove(0);
+            }
             stream.next = next;
         }
         let marks = self.marks;

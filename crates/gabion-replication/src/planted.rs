@@ -1,0 +1,45 @@
+//! Defects that tests plant, to prove that the checkers can fail (FAULTS.md, "Seeded mutants").
+//! Outside tests nothing can be planted and every question is `false` at compile time.
+
+/// A defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// The head counts acknowledgements of any term.
+    AckOfOldTerm,
+    /// Committed is what any member has.
+    MaxOfAcks,
+    /// A stream that begins anew leaves out a record.
+    ResendSkipsRecord,
+    /// A member acknowledges what it received, before it is in the log.
+    AckBeforePlaced,
+    /// The shortest log goes on (A2).
+    ShortestLogWins,
+    /// The head does not look at other logs when it starts.
+    HeadKeepsItsLog,
+    /// The tail answers reads before it knows what was acknowledged.
+    ReadableAtOnce,
+    /// The bound for trimming looks at the head only.
+    TrimByHeadOnly,
+    /// Records of an old connection are taken.
+    OldConnectionCounts,
+}
+
+/// What is planted in one chain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(test)]
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Planted {
+    #[cfg(test)]
+    pub(crate) fn has(self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "the twin in tests needs it")]
+    pub(crate) const fn has(self, _: Mutant) -> bool {
+        false
+    }
+}

@@ -1,0 +1,619 @@
+//! Fake nodes and a fake network around real chains, driven step by step.
+//!
+//! A node's *disk* holds term, spans, session, edit, flushed and trim positions; its *ring* holds the
+//! records. A kill keeps both, a power cut keeps the disk and the records below `durable`.
+
+use crate::planted::Mutant;
+use crate::spans::Span;
+use crate::{Action, Chain, ChainConfig, Frame, LocalState, Message, Progress, Spans};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Term, crc};
+
+pub(crate) const HEARTBEAT_MS: u64 = 100;
+pub(crate) const TIMEOUT_MS: u64 = 1000;
+const HEADER_LEN: u64 = 40;
+
+/// A record of a fake log: position, term, length, predecessor's checksum, value, checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) position: u64,
+    pub(crate) term: u64,
+    pub(crate) len: u64,
+    pub(crate) previous_crc: u32,
+    pub(crate) value: u64,
+}
+
+impl Record {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        out.put_u64(self.position);
+        out.put_u64(self.term);
+        out.put_u64(self.len);
+        out.put_u64(self.value);
+        out.put_u32(self.previous_crc);
+        let crc = crc::crc32c(&out);
+        out.put_u32(crc);
+        out.resize(self.len as usize, 0);
+        Bytes::from(out)
+    }
+
+    pub(crate) fn crc(&self) -> u32 {
+        let bytes = self.encode();
+        u32::from_le_bytes(bytes[36..40].try_into().unwrap())
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.position + self.len
+    }
+
+    fn decode(r: &mut Reader<'_>) -> gabion_base::Result<Self> {
+        let start = r.rest();
+        let record = Self {
+            position: r.u64()?,
+            term: r.u64()?,
+            len: r.u64()?,
+            value: r.u64()?,
+            previous_crc: r.u32()?,
+        };
+        let crc = r.u32()?;
+        if crc != crc::crc32c(&start[..36]) {
+            return Err(Error::corruption("record with a bad checksum"));
+        }
+        r.bytes((record.len - HEADER_LEN) as usize)?;
+        Ok(record)
+    }
+}
+
+/// One replica: what survives, what a kill takes, and the work the chain asked for.
+pub(crate) struct Node {
+    pub(crate) id: u32,
+    pub(crate) term: Term,
+    pub(crate) session: u64,
+    pub(crate) spans: Spans,
+    pub(crate) records: BTreeMap<u64, Record>,
+    pub(crate) oldest: u64,
+    pub(crate) durable: u64,
+    pub(crate) edit: u64,
+    pub(crate) flushed: u64,
+    /// Gone with the process.
+    pub(crate) chain: Option<Chain>,
+    /// Place, Truncate and AdoptTerm, in order.
+    pub(crate) work: VecDeque<Action>,
+    /// SendLog.
+    pub(crate) reads: VecDeque<Action>,
+    /// Every (position, checksum) that was ever in the log, for the checkers.
+    pub(crate) ever_held: BTreeSet<(u64, u32)>,
+    pub(crate) delivered: Vec<(u32, Message)>,
+}
+
+impl Node {
+    fn new(id: u32) -> Self {
+        Self {
+            id,
+            term: Term::ZERO,
+            session: 0,
+            spans: Spans::default(),
+            records: BTreeMap::new(),
+            oldest: 0,
+            durable: 0,
+            edit: 0,
+            flushed: 0,
+            chain: None,
+            work: VecDeque::new(),
+            reads: VecDeque::new(),
+            ever_held: BTreeSet::new(),
+            delivered: Vec::new(),
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.records.last_key_value().map_or(self.oldest, |(_, r)| r.end())
+    }
+
+    fn last_crc(&self) -> u32 {
+        self.records.last_key_value().map_or(0, |(_, r)| r.crc())
+    }
+
+    /// What a start finds: the spans decide which records count.
+    fn recover(&mut self) -> LocalState {
+        let mut end = self.oldest;
+        for span in self.spans.as_slice() {
+            if span.end.get() <= self.oldest {
+                continue;
+            }
+            let mut next = span.start.get().max(self.oldest);
+            while let Some(r) = self.records.get(&next)
+                && r.term == span.term.get()
+                && r.end() <= span.end.get()
+            {
+                next = r.end();
+                end = next;
+            }
+            if next != span.end.get() {
+                break;
+            }
+        }
+        self.cut(end);
+        LocalState {
+            term: self.term,
+            session: self.session,
+            spans: self.spans.clone(),
+            oldest: LogPosition(self.oldest),
+            last_crc: self.last_crc(),
+            progress: Progress {
+                end: LogPosition(end),
+                durable: LogPosition(self.durable),
+                flushed: LogPosition(self.flushed),
+                edit: self.edit,
+            },
+        }
+    }
+
+    fn cut(&mut self, end: u64) {
+        self.records.retain(|_, r| r.end() <= end);
+        self.durable = self.durable.min(end);
+    }
+
+    fn place(&mut self, from: LogPosition, term: Term, bytes: &[Bytes]) -> Result<(), String> {
+        let all = bytes.concat();
+        let mut reader = Reader::new(&all, "records");
+        let mut position = from.get();
+        while !reader.is_empty() {
+            let record = Record::decode(&mut reader).map_err(|e| e.to_string())?;
+            let previous = self.last_crc();
+            // After a trim to the very end there is no predecessor to compare with.
+            let is_next = record.previous_crc == previous || self.records.is_empty();
+            if record.position != position || record.term != term.get() || !is_next {
+                return Err(format!("record {} does not fit at {position}", describe(&record)));
+            }
+            position = record.end();
+            self.ever_held.insert((record.position, record.crc()));
+            self.records.insert(record.position, record);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, from: u64, until: u64, bytes_max: usize) -> Vec<Bytes> {
+        let mut out = Vec::new();
+        let mut len = 0;
+        for record in self.records.range(from..).map(|(_, r)| r) {
+            len += record.len;
+            if record.end() > until || (!out.is_empty() && len > bytes_max as u64) {
+                break;
+            }
+            out.push(record.encode());
+        }
+        out
+    }
+}
+
+/// A connection: frames on their way each way, and whether each end still holds it.
+pub(crate) struct Connection {
+    pub(crate) ends: [(u32, u64); 2],
+    /// `queues[i]` flows from `ends[i]` to the other; `None` marks the close.
+    pub(crate) queues: [VecDeque<Option<Bytes>>; 2],
+    pub(crate) is_broken: bool,
+}
+
+/// The cluster.
+pub(crate) struct Cluster {
+    pub(crate) now_ms: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) window_bytes: u64,
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) next_value: u64,
+    next_connection: u64,
+    /// Everything that nodes did, for the text tests.
+    pub(crate) trace: Vec<String>,
+    pub(crate) is_tracing: bool,
+    /// Frames delivered, as (receiver, connection of the receiver, frame), for the checkers.
+    pub(crate) heard: Vec<(u32, u64, Frame)>,
+}
+
+impl Cluster {
+    pub(crate) fn new(count: u32) -> Self {
+        Self {
+            now_ms: 0,
+            nodes: (1..=count).map(Node::new).collect(),
+            connections: Vec::new(),
+            window_bytes: 1000,
+            mutant: None,
+            next_value: 1,
+            next_connection: 1,
+            trace: Vec::new(),
+            is_tracing: false,
+            heard: Vec::new(),
+        }
+    }
+
+    pub(crate) fn node(&mut self, id: u32) -> &mut Node {
+        &mut self.nodes[id as usize - 1]
+    }
+
+    pub(crate) fn chain(&mut self, id: u32) -> Option<&mut Chain> {
+        self.node(id).chain.as_mut()
+    }
+
+    pub(crate) fn start(&mut self, id: u32) {
+        let members = self.nodes.iter().map(|n| ReplicaId(n.id)).collect();
+        let config = ChainConfig {
+            group: GroupId(7),
+            config: ConfigNumber(1),
+            members,
+            me: ReplicaId(id),
+            heartbeat_ms: HEARTBEAT_MS,
+            timeout_ms: TIMEOUT_MS,
+            window_bytes: self.window_bytes,
+        };
+        let (now_ms, mutant) = (self.now_ms, self.mutant);
+        let node = self.node(id);
+        node.session += 1;
+        let state = node.recover();
+        let mut chain = Chain::new(config, state, now_ms).unwrap();
+        chain.planted.mutant = mutant;
+        node.chain = Some(chain);
+        self.drain(id);
+    }
+
+    /// Ends the process; `has_power` tells whether the ring survives.
+    pub(crate) fn kill(&mut self, id: u32, has_power: bool) {
+        let node = self.node(id);
+        node.chain = None;
+        node.work.clear();
+        node.reads.clear();
+        if !has_power {
+            let durable = node.durable;
+            node.cut(durable);
+        }
+        for i in 0..self.connections.len() {
+            if self.connections[i].ends.iter().any(|e| e.0 == id) {
+                self.break_connection(i, usize::MAX);
+            }
+        }
+    }
+
+    pub(crate) fn connect(&mut self, a: u32, b: u32) {
+        let is_up = |c: &Connection| !c.is_broken && c.ends.iter().all(|e| e.0 == a || e.0 == b);
+        if self.connections.iter().any(is_up) {
+            return;
+        }
+        let (numbers, now_ms) = ((self.next_connection, self.next_connection + 100), self.now_ms);
+        self.next_connection += 1;
+        self.connections.push(Connection {
+            ends: [(a, numbers.0), (b, numbers.1)],
+            queues: [VecDeque::new(), VecDeque::new()],
+            is_broken: false,
+        });
+        for (me, peer, number) in [(a, b, numbers.0), (b, a, numbers.1)] {
+            if let Some(chain) = self.chain(me) {
+                chain.handle_connected(ReplicaId(peer), number, now_ms);
+            }
+            self.drain(me);
+        }
+    }
+
+    /// Breaks a connection: each end hears at most `keep` more frames, then of the close.
+    pub(crate) fn break_connection(&mut self, i: usize, keep: usize) {
+        let connection = &mut self.connections[i];
+        if connection.is_broken {
+            return;
+        }
+        connection.is_broken = true;
+        for queue in &mut connection.queues {
+            queue.truncate(keep);
+            queue.push_back(None);
+        }
+    }
+
+    /// Delivers the next frame on its way from `ends[side]` of a connection; false if there is none.
+    pub(crate) fn deliver(&mut self, i: usize, side: usize) -> bool {
+        let (to, number) = self.connections[i].ends[1 - side];
+        let from = ReplicaId(self.connections[i].ends[side].0);
+        let Some(frame) = self.connections[i].queues[side].pop_front() else { return false };
+        let now_ms = self.now_ms;
+        if self.node(to).chain.is_none() {
+            return true;
+        }
+        match frame {
+            None => {
+                self.note(to, || format!("connection to {} is gone", from.get()));
+                self.chain(to).unwrap().handle_disconnected(from, number, now_ms);
+            }
+            Some(bytes) => {
+                let frame = Frame::decode(&bytes).unwrap();
+                self.note(to, || format!("hears {}: {}", from.get(), describe_frame(&frame)));
+                self.heard.push((to, number, frame.clone()));
+                self.hand_in(to, i, number, frame);
+            }
+        }
+        self.drain(to);
+        true
+    }
+
+    /// Hands a frame to a chain; a refusal closes the connection.
+    pub(crate) fn hand_in(&mut self, to: u32, i: usize, number: u64, frame: Frame) {
+        let (from, now_ms) = (frame.from, self.now_ms);
+        let Some(chain) = self.chain(to) else { return };
+        if let Err(e) = chain.handle_message(from, number, frame, now_ms) {
+            self.note(to, || format!("refuses: {e}"));
+            self.break_connection(i, 0);
+            self.chain(to).unwrap().handle_disconnected(from, number, now_ms);
+        }
+        self.drain(to);
+    }
+
+    /// Carries out the next Place, Truncate or AdoptTerm; false if there is none.
+    pub(crate) fn work(&mut self, id: u32) -> bool {
+        let node = self.node(id);
+        let Some(action) = node.work.pop_front() else { return false };
+        match action {
+            Action::Place { from, term, bytes } => match node.place(from, term, &bytes) {
+                Ok(()) => {
+                    let (end, crc) = (LogPosition(node.end()), node.last_crc());
+                    node.chain.as_mut().unwrap().handle_placed(end, crc);
+                }
+                Err(reason) => node.chain.as_mut().unwrap().handle_failed(reason),
+            },
+            Action::Truncate { at } => node.cut(at.get()),
+            Action::AdoptTerm { term, spans, end } => {
+                node.term = term;
+                node.spans = spans;
+                node.cut(end.get());
+                node.chain.as_mut().unwrap().handle_term_adopted(term);
+            }
+            other => panic!("{other:?} is no work"),
+        }
+        self.drain(id);
+        true
+    }
+
+    /// Answers the next read; false if there is none.
+    pub(crate) fn answer_read(&mut self, id: u32) -> bool {
+        let node = self.node(id);
+        let Some(action) = node.reads.pop_front() else { return false };
+        let Action::SendLog { ticket, from, until, bytes_max, .. } = action else {
+            panic!("{action:?} is no read");
+        };
+        let records = node.read(from.get(), until.get(), bytes_max);
+        node.chain.as_mut().unwrap().handle_log_read(ticket, Ok(records));
+        self.drain(id);
+        true
+    }
+
+    /// The head appends one record; false when the group does not accept writes.
+    pub(crate) fn append(&mut self, len: u64) -> bool {
+        let value = self.next_value;
+        let node = self.node(1);
+        let Some(chain) = node.chain.as_mut().filter(|c| c.is_ready()) else { return false };
+        let position = chain.progress().end.get();
+        let previous_crc = node.last_crc();
+        let node = self.node(1);
+        let term = node.term.get();
+        let record = Record { position, term, len: len.max(HEADER_LEN), previous_crc, value };
+        let (end, crc) = (LogPosition(record.end()), record.crc());
+        node.ever_held.insert((position, crc));
+        node.records.insert(position, record);
+        node.chain.as_mut().unwrap().handle_appended(end, crc);
+        self.next_value += 1;
+        self.drain(1);
+        true
+    }
+
+    /// The node's log is on its disk.
+    pub(crate) fn make_durable(&mut self, id: u32) {
+        let node = self.node(id);
+        node.durable = node.end();
+        let durable = LogPosition(node.durable);
+        if let Some(chain) = self.chain(id) {
+            chain.handle_durable(durable);
+        }
+        self.drain(id);
+    }
+
+    /// The node's tree flushed what is durable and committed, with one more edit.
+    pub(crate) fn flush(&mut self, id: u32) {
+        let node = self.node(id);
+        let Some(chain) = &mut node.chain else { return };
+        let flushed = node.durable.min(chain.commit().get());
+        if flushed <= node.flushed {
+            return;
+        }
+        node.flushed = flushed;
+        node.edit += 1;
+        chain.handle_edit_applied(node.edit, LogPosition(flushed));
+        self.drain(id);
+    }
+
+    /// The node drops the log that nobody needs.
+    pub(crate) fn trim(&mut self, id: u32) {
+        let node = self.node(id);
+        let Some(chain) = &mut node.chain else { return };
+        let bound = chain.flushed_min().get().min(node.flushed);
+        if bound <= node.oldest {
+            return;
+        }
+        node.oldest = bound;
+        node.records.retain(|_, r| r.end() > bound);
+        chain.handle_trimmed(LogPosition(bound));
+    }
+
+    pub(crate) fn tick(&mut self, ms: u64) {
+        self.now_ms += ms;
+        let now_ms = self.now_ms;
+        for id in 1..=self.nodes.len() as u32 {
+            if let Some(chain) = self.chain(id) {
+                chain.handle_tick(now_ms);
+            }
+            self.drain(id);
+        }
+    }
+
+    /// Takes everything out of a chain.
+    pub(crate) fn drain(&mut self, id: u32) {
+        let now_ms = self.now_ms;
+        while let Some(action) = self.chain(id).and_then(|c| c.poll(now_ms)) {
+            self.note(id, || describe_action(&action));
+            match action {
+                Action::Send { frame } => self.send(id, &frame),
+                Action::Disconnect { peer, connection, .. } => {
+                    let end = (id, connection);
+                    let i = self.connections.iter().position(|c| c.ends.contains(&end)).unwrap();
+                    self.break_connection(i, 0);
+                    self.chain(id).unwrap().handle_disconnected(peer, connection, now_ms);
+                }
+                Action::SendLog { .. } => self.node(id).reads.push_back(action),
+                Action::Place { .. } | Action::Truncate { .. } | Action::AdoptTerm { .. } => {
+                    self.node(id).work.push_back(action);
+                }
+                Action::Deliver { from, message, .. } => {
+                    self.node(id).delivered.push((from.get(), message));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self, id: u32, frame: &Frame) {
+        let end = (id, frame.connection);
+        for connection in &mut self.connections {
+            if let Some(side) = connection.ends.iter().position(|e| *e == end)
+                && !connection.is_broken
+            {
+                connection.queues[side].push_back(Some(frame.encode().unwrap().concat()));
+            }
+        }
+    }
+
+    /// Runs deliveries, work and reads until nothing is left; false when that takes too long.
+    pub(crate) fn settle(&mut self) -> bool {
+        for _ in 0..2_000 {
+            let mut is_busy = false;
+            for i in 0..self.connections.len() {
+                for side in 0..2 {
+                    is_busy |= self.deliver(i, side);
+                }
+            }
+            for id in 1..=self.nodes.len() as u32 {
+                is_busy |= self.work(id);
+                is_busy |= self.answer_read(id);
+            }
+            let is_over = |c: &Connection| c.is_broken && c.queues.iter().all(VecDeque::is_empty);
+            self.connections.retain(|c| !is_over(c));
+            if !is_busy {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Connects every pair of nodes that run.
+    pub(crate) fn connect_all(&mut self) {
+        let up: Vec<_> = self.nodes.iter().filter(|n| n.chain.is_some()).map(|n| n.id).collect();
+        for (i, &a) in up.iter().enumerate() {
+            for &b in &up[i + 1..] {
+                self.connect(a, b);
+            }
+        }
+    }
+
+    fn note(&mut self, id: u32, text: impl FnOnce() -> String) {
+        if self.is_tracing {
+            self.trace.push(format!("{id} {}", text()));
+        }
+    }
+}
+
+pub(crate) fn describe(record: &Record) -> String {
+    format!("{}+{} t{} v{}", record.position, record.len, record.term, record.value)
+}
+
+fn describe_spans(spans: &Spans) -> String {
+    let one = |s: &Span| match s.end.get() {
+        u64::MAX => format!("{}:{}..", s.term, s.start.get()),
+        end => format!("{}:{}..{end}", s.term, s.start.get()),
+    };
+    let all: Vec<_> = spans.as_slice().iter().map(one).collect();
+    format!("[{}]", all.join(" "))
+}
+
+fn describe_progress(p: &Progress) -> String {
+    format!("end {} durable {} flushed {} edit {}", p.end, p.durable, p.flushed, p.edit)
+}
+
+fn describe_bytes(bytes: &[Bytes]) -> String {
+    let all = bytes.concat();
+    let mut reader = Reader::new(&all, "records");
+    let mut list = vec![];
+    while !reader.is_empty() {
+        match Record::decode(&mut reader) {
+            Ok(record) => list.push(describe(&record)),
+            Err(e) => return e.to_string(),
+        }
+    }
+    list.join(", ")
+}
+
+pub(crate) fn describe_frame(frame: &Frame) -> String {
+    let text = match &frame.message {
+        Message::Hello(s) => format!(
+            "Hello session {} oldest {} {} {}",
+            s.session,
+            s.oldest,
+            describe_progress(&s.progress),
+            describe_spans(&s.spans)
+        ),
+        Message::NewTerm { end, marks, spans, .. } => {
+            format!("NewTerm end {end} commit {} {}", marks.commit, describe_spans(spans))
+        }
+        Message::TermAccepted { progress, .. } => {
+            format!("TermAccepted {}", describe_progress(progress))
+        }
+        Message::Records { from, term, marks, bytes } => format!(
+            "Records from {from} of {term} commit {}: {}",
+            marks.commit,
+            describe_bytes(bytes)
+        ),
+        Message::Ack(progress) => format!("Ack {}", describe_progress(progress)),
+        Message::Heartbeat(m) => format!(
+            "Heartbeat commit {} durable {} flushed {} edit {}",
+            m.commit, m.durable, m.flushed, m.edit
+        ),
+        Message::PullLog { from, .. } => format!("PullLog from {from}"),
+        Message::Refused { reason } => format!("Refused: {reason}"),
+        other => format!("{other:?}"),
+    };
+    format!("{} {text}", frame.term)
+}
+
+fn describe_action(action: &Action) -> String {
+    match action {
+        Action::Send { frame } => format!("sends {}: {}", frame.to.get(), describe_frame(frame)),
+        Action::Disconnect { peer, reason, .. } => {
+            format!("closes the connection to {}: {reason}", peer.get())
+        }
+        Action::SendLog { to, from, until, bytes_max, .. } => {
+            format!("reads log for {}: {from} to {until}, {bytes_max} bytes", to.get())
+        }
+        Action::Place { from, term, bytes } => {
+            format!("places from {from} of {term}: {}", describe_bytes(bytes))
+        }
+        Action::Truncate { at } => format!("truncates at {at}"),
+        Action::AdoptTerm { term, spans, end } => {
+            format!("adopts {term} at {end} {}", describe_spans(spans))
+        }
+        Action::VoidGrants { peer } => format!("voids grants with {}", peer.get()),
+        Action::Ready => "is ready".into(),
+        Action::NotReady { reason } => format!("is not ready: {reason}"),
+        Action::Readable => "is readable".into(),
+        Action::Deliver { from, message, .. } => {
+            format!("delivers from {}: {message:?}", from.get())
+        }
+    }
+}
