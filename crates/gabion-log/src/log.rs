@@ -297,9 +297,11 @@ impl Log {
         record
     }
 
-    /// Tells up to where every member has flushed; never told, this replica stands for all. Records
-    /// carry it, so that recovery anywhere can tell a torn tail from a rotten middle: it must not
-    /// pass what some member may still lose.
+    /// Tells up to where every member has flushed. Records carry it (rounded down to the end of a
+    /// record), so that recovery anywhere can tell a torn tail from a rotten middle: it must not
+    /// pass what some member may still lose. A log that was never told takes its own flushes for
+    /// everyone's, so a head with secondaries calls this before [`Self::begin_term`], with zero while
+    /// it knows nothing.
     pub fn set_members_durable(&mut self, end: LogPosition) {
         self.members_durable = end.get();
         self.settle_watermark();
@@ -611,6 +613,7 @@ impl Log {
         self.spans.open(term, block_ceil(at));
         self.hop();
         self.may_append = true;
+        self.settle_watermark();
         Ok(Span { term, start: LogPosition(self.end), end: None })
     }
 
@@ -653,6 +656,14 @@ impl Log {
             )));
         };
         let tail = self.tail_at(common)?;
+        let goes_on = theirs.at(common).is_some() && common < self.end;
+        if goes_on && self.ring.from() > block_floor(common) {
+            return Err(Error::unavailable(format!(
+                "span goes on at {}: the ring begins at {}",
+                LogPosition(common),
+                LogPosition(self.ring.from())
+            )));
+        }
         self.spans = theirs;
         self.may_append = false;
         if common < self.end {
@@ -727,7 +738,8 @@ impl Log {
     }
 
     /// Says that nothing below `below` is needed any more by any member, and returns the numbers of
-    /// the segments that can go. The caller has made the anchor there durable before.
+    /// the segments that can go. The caller has made the anchor there durable before; after a restart
+    /// from that anchor it also drops what older segments a crash may have left.
     ///
     /// # Errors
     /// Invalid input when `below` is not durable here or not taken yet.
@@ -788,6 +800,9 @@ impl Log {
     /// The watermark is always the end of a record: one that lies across the durable end of a member
     /// may legally be torn there.
     fn settle_watermark(&mut self) {
+        if !self.may_append {
+            return;
+        }
         let limit = self.members_durable.min(self.drains.durable());
         let after = self.marks.partition_point(|mark| mark.position.get() <= limit);
         if let Some(mark) = after.checked_sub(1).map(|i| self.marks[i]) {

@@ -167,6 +167,9 @@ impl Walk {
             if !drained {
                 self.in_segments.get_or_insert(at);
             }
+            if self.in_segments.is_some() && self.tail.position.get() >= self.ring.from() {
+                self.ring.zero(self.tail.position.get(), at);
+            }
             if self.in_segments.is_some() && !whole_in_ring {
                 // A later drain will need it: the drain order is whole again from here on.
                 self.ring.write(at, &record.bytes);
@@ -196,8 +199,7 @@ impl Walk {
         after.ring(&self.ring);
         after.segments(source, self.config.ring_len / self.config.segment_len + 1).await?;
         self.watermark = after.watermark;
-        // A watermark at the end of a span says nothing about the next one.
-        if self.watermark <= self.tail.position.get() || self.watermark <= bad {
+        if self.watermark <= bad {
             return Ok(None);
         }
         let segment_len = self.config.segment_len;

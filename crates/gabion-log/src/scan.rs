@@ -331,33 +331,24 @@ impl SegmentReader {
         let mut at = self.spans.hop(from.get());
         let Some(span) = self.spans.at(at) else { return Ok(Bytes::new()) };
         let mut window = Window::new(&self.config);
-        let (mut first, mut whole) = (Bytes::new(), Vec::new());
-        loop {
+        let (mut parts, mut len) = (Vec::new(), 0);
+        while span.end.is_none_or(|end| at < end.get()) {
             let wanted = Wanted { config: &self.config, at, span, after: None };
-            let look = match span.end {
-                Some(end) if at >= end.get() => Look::Absent,
-                _ => look_in_segments(&mut window, source, &wanted).await?,
-            };
-            match look {
-                Look::Bad(error) if first.is_empty() => return Err(error),
+            let record = match look_in_segments(&mut window, source, &wanted).await? {
+                Look::Found(record) => record,
+                Look::Bad(error) if parts.is_empty() => return Err(error),
                 Look::Bad(_) | Look::Absent => break,
-                Look::Found(record) if first.is_empty() => first = record.bytes,
-                Look::Found(record) => {
-                    if whole.is_empty() {
-                        whole.extend_from_slice(&first);
-                    }
-                    if whole.len() + record.bytes.len() > bytes_max {
-                        break;
-                    }
-                    whole.extend_from_slice(&record.bytes);
-                }
+            };
+            if !parts.is_empty() && len + record.bytes.len() > bytes_max {
+                break;
             }
-            at = from_len(self.spans.hop(from.get()), first.len().max(whole.len()));
+            len += record.bytes.len();
+            at = record.end().get();
+            parts.push(record.bytes);
         }
-        Ok(if whole.is_empty() { first } else { Bytes::from(whole) })
+        Ok(match parts.as_slice() {
+            [one] => one.clone(),
+            _ => Bytes::from(parts.concat()),
+        })
     }
-}
-
-fn from_len(start: u64, len: usize) -> u64 {
-    start + len as u64
 }

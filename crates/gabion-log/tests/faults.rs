@@ -1,0 +1,289 @@
+//! Broken bytes: bit rot, torn tails, records of other builds, hostile input.
+
+mod common;
+use common::*;
+use gabion_base::{Error, ErrorKind, FileId, LogPosition, Term, crc};
+use gabion_log::{
+    Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
+    decode_header, verify,
+};
+use gabion_media::Bytes;
+use proptest::prelude::*;
+
+const DURABLE: usize = 6;
+const CONFIG: fn() -> LogConfig = || config(8 << 10, 2);
+
+/// Six durable records, then six that were written and never flushed and carry the watermark.
+struct Written {
+    log: Log,
+    disk: Disk,
+    records: Vec<Record>,
+}
+
+fn written(ring: &SharedRing) -> Written {
+    let mut log = new_log(CONFIG(), ring);
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let mut all = Vec::new();
+    for n in 0..2 * DURABLE {
+        let last = n == DURABLE - 1 || n == 2 * DURABLE - 1;
+        let flags = if last { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        all.extend(records(append(&mut log, &mut disk, n as u64, 20 + n, flags)));
+        if n == DURABLE - 1 {
+            drain_and_flush(&mut log, &mut disk);
+        }
+    }
+    drain(&mut log, &mut disk, true);
+    assert_eq!(all[2 * DURABLE - 1].header.durable, all[DURABLE - 1].end());
+    Written { log, disk, records: all }
+}
+
+fn spans() -> Vec<gabion_log::Span> {
+    vec![gabion_log::Span { term: Term(1), start: LogPosition(0), end: None }]
+}
+
+/// E4: the verdict for every single bit of every record.
+#[test]
+fn a_flipped_bit_below_the_watermark_is_corruption_and_above_it_the_end() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { mut disk, records, .. } = written(&ring);
+    ring.fill(0);
+    for (i, record) in records.iter().enumerate() {
+        let at = record.header.position;
+        let content = 88 + record.header.payload_len as usize;
+        // Every bit of header and payload, and some of the padding.
+        let bytes = (0..content).chain((content..record.bytes.len()).step_by(97));
+        for (byte, bit) in bytes.flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
+            *disk.byte(at.get() + byte as u64) ^= 1 << bit;
+            let found = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START));
+            *disk.byte(at.get() + byte as u64) ^= 1 << bit;
+            if i < DURABLE {
+                assert_place(&found.err().expect("below the watermark"), at, &disk);
+            } else {
+                let (mut log, report) = found.expect("above the watermark");
+                assert_eq!(report.end, at, "record {i} byte {byte} bit {bit}");
+                assert_eq!(take_recovered(&mut log, &disk), records[..i]);
+            }
+        }
+    }
+}
+
+fn assert_place(error: &Error, at: LogPosition, disk: &Disk) {
+    let segment = FileId::log_segment(at.get() / disk.segment_len as u64);
+    let place = format!("record at {at} ({segment} at {}) was", at.get() % disk.segment_len as u64);
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains(&place), "{error}");
+}
+
+#[test]
+fn a_rotten_segment_is_no_loss_while_the_ring_holds_the_record() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { mut disk, records, log } = written(&ring);
+    *disk.byte(records[2].header.position.get() + 90) ^= 1;
+    drop(log);
+    let (mut log, report) = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(report.in_segments, records[2].header.position);
+    assert_eq!(take_recovered(&mut log, &disk), records);
+    // And draining again heals the segment.
+    drain_and_flush(&mut log, &mut disk);
+    ring.fill(0);
+    let (mut log, _) = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(take_recovered(&mut log, &disk), records);
+}
+
+#[test]
+fn what_the_caller_knows_to_be_durable_counts_as_a_watermark() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { mut disk, records, .. } = written(&ring);
+    ring.fill(0);
+    let known = |durable| RecoveryInput { durable, ..input(&spans(), Anchor::START) };
+    let last = records.last().unwrap();
+    *disk.byte(last.header.position.get() + 3) ^= 1;
+    let (_, report) = open(CONFIG(), &ring, &disk, known(last.header.position)).unwrap();
+    assert_eq!(report.end, last.header.position);
+    assert!(matches!(report.ending, Ending::Clean), "a broken magic claims nothing");
+    let error = open(CONFIG(), &ring, &disk, known(last.end())).err().unwrap();
+    assert_place(&error, last.header.position, &disk);
+}
+
+#[test]
+fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { mut disk, records, log: good } = written(&ring);
+    let bad = records[3].header.position;
+    *disk.byte(bad.get() + 88) ^= 0x10;
+    let broken = SharedRing::new(CONFIG().ring_len);
+    let repair = RecoveryInput { repair: true, ..input(&spans(), Anchor::START) };
+    let (mut log, report) = open(CONFIG(), &broken, &disk, repair).unwrap();
+    let rot = report.rotten.unwrap();
+    assert_eq!((rot.position, report.end), (bad, bad));
+    assert_eq!((rot.segment, rot.offset), (FileId::log_segment(0), bad.get()));
+    assert_eq!(take_recovered(&mut log, &disk), records[..3]);
+    let gabion_log::Resend::Bytes(rest) = good.read(bad, 1 << 20).unwrap() else { panic!() };
+    log.place(rest).unwrap();
+    drain_and_flush(&mut log, &mut disk);
+    broken.fill(0);
+    let (mut log, report) = open(CONFIG(), &broken, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!((report.rotten, report.in_segments), (None, records.last().unwrap().end()));
+    assert_eq!(take_recovered(&mut log, &disk), records);
+}
+
+/// E3: the last drain is torn at each sector, or lacks one, or holds what was there before.
+#[test]
+fn a_torn_tail_drops_exactly_the_records_that_are_not_whole() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { disk, records, .. } = written(&ring);
+    ring.fill(0xA5);
+    let sectors = disk.loose.len();
+    assert!(sectors >= 8);
+    let tear = |lost: &dyn Fn(usize) -> bool, rest: u8| {
+        let ring = ring.fork();
+        let mut disk = disk.clone();
+        for (i, (segment, offset)) in disk.loose.clone().into_iter().enumerate() {
+            if lost(i) {
+                disk.now.get_mut(&segment).unwrap()[offset..offset + SECTOR].fill(rest);
+            }
+        }
+        let first_lost = (0..sectors).find(|&i| lost(i));
+        let whole = first_lost.map_or(u64::MAX, |i| {
+            let (segment, offset) = disk.loose[i];
+            segment * CONFIG().segment_len + offset as u64
+        });
+        let (mut log, report) =
+            open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+        // Sectors of zeros that were zero before are not lost: then more is whole.
+        let least = records.iter().filter(|r| r.end().get() <= whole).count();
+        let found = take_recovered(&mut log, &disk);
+        assert!(found.len() >= least && found.len() >= DURABLE);
+        assert!(rest == 0 || found.len() == least);
+        assert_eq!(found, records[..found.len()]);
+        assert_eq!(report.end, found.last().unwrap().end());
+    };
+    for rest in [0, 0xff] {
+        for cut in 0..=sectors {
+            tear(&|i| i >= cut, rest);
+            tear(&|i| i == cut, rest);
+        }
+    }
+}
+
+/// The record with `edit` applied to its bytes and its checksum made good again.
+fn forge(record: &Record, edit: impl Fn(&mut Vec<u8>)) -> Bytes {
+    let mut bytes = record.bytes.to_vec();
+    edit(&mut bytes);
+    bytes[12..16].fill(0);
+    let sum = crc::crc32c(&bytes);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    Bytes::from(bytes)
+}
+
+/// R15: a whole record of another build is refused, not taken for the end.
+#[test]
+fn a_whole_record_that_this_build_does_not_know_is_refused_by_every_reader() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { mut disk, records, .. } = written(&ring);
+    let last = records.last().unwrap();
+    for (byte, value) in [(4, 2), (5, 9), (7, 0x80), (68, 1)] {
+        let bytes = forge(last, |b| b[byte] = value);
+        let at = last.header.position.get();
+        for (i, &byte) in bytes.iter().enumerate() {
+            *disk.byte(at + i as u64) = byte;
+        }
+        ring.fill(0);
+        let error = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let other = SharedRing::new(CONFIG().ring_len);
+        let error = new_log(CONFIG(), &other).place(bytes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_extension_is_refused_only_when_it_is_critical() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    for (flags, known) in [(0, true), (1, false)] {
+        let mut builder = RecordBuilder::new(RecordKind::Batch, 10);
+        builder.extension(77, flags, b"what").unwrap();
+        builder.payload().extend_from_slice(b"payload");
+        assert!(builder.extension(78, 0, b"late").is_err());
+        let appended = new_log(CONFIG(), &ring).append_built(builder, stamp(1, RecordFlags::NONE));
+        let record = appended.unwrap().record;
+        assert_eq!(record.payload(), &b"payload"[..]);
+        assert_eq!(record.extensions().next_field().unwrap().unwrap().payload, b"what");
+        assert_eq!(new_log(CONFIG(), &other).place(record.bytes).is_ok(), known);
+    }
+}
+
+#[test]
+fn a_full_ring_refuses_and_changes_nothing_until_it_is_flushed() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let mut log = new_log(CONFIG(), &ring);
+    let payload = vec![1; 3000];
+    let refused = loop {
+        if let Err(error) = log.append(RecordKind::Batch, &payload, stamp(1, RecordFlags::NONE)) {
+            break error;
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let (last, bytes) = (log.last(), ring.0.borrow().clone());
+    drain(&mut log, &mut disk, true);
+    assert!(log.append(RecordKind::Batch, &payload, stamp(1, RecordFlags::NONE)).is_err());
+    assert!(log.last() == last && *ring.0.borrow() == bytes);
+    drain_and_flush(&mut log, &mut disk);
+    log.append(RecordKind::Batch, &payload, stamp(1, RecordFlags::NONE)).unwrap();
+
+    let long = vec![0; CONFIG().segment_len as usize];
+    let error = log.append(RecordKind::Batch, &long, stamp(1, RecordFlags::NONE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_record_as_long_as_a_segment_fits_and_one_byte_more_does_not() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let mut log = new_log(CONFIG(), &ring);
+    let longest = CONFIG().segment_len as usize - 88;
+    for n in 0..4 {
+        let appended = append(&mut log, &mut disk, n, longest, RecordFlags::NONE);
+        assert_eq!(appended.record.bytes.len() as u64, CONFIG().segment_len);
+        append(&mut log, &mut disk, n, 10, RecordFlags::NONE);
+        drain_and_flush(&mut log, &mut disk);
+    }
+    let over = vec![0; longest + 1];
+    let error = log.append(RecordKind::Batch, &over, stamp(1, RecordFlags::NONE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_and_broken_bytes_are_refused_without_a_panic(
+        noise in proptest::collection::vec(any::<u8>(), 0..400),
+        place in 0usize..200,
+        len in 0usize..300,
+    ) {
+        let _ = decode_header(&noise);
+        let _ = verify(&noise, &CONFIG());
+        let ring = SharedRing::new(CONFIG().ring_len);
+        let mut log = new_log(CONFIG(), &ring);
+        let record = log.append(RecordKind::Batch, &noise, stamp(1, RecordFlags::NONE)).unwrap().record;
+        let mut bytes = record.bytes.to_vec();
+        for (to, from) in bytes.iter_mut().skip(place).zip(&noise) {
+            *to = *from;
+        }
+        let changed = bytes != record.bytes;
+        bytes.truncate(bytes.len().saturating_sub(len % 3));
+        let changed = changed || bytes.len() != record.bytes.len();
+        let other = SharedRing::new(CONFIG().ring_len);
+        let mut replica = new_log(CONFIG(), &other);
+        prop_assert_eq!(replica.place(Bytes::from(bytes)).is_err(), changed);
+        // A header that lies about lengths under a good checksum.
+        let lie = forge(&record, |b| {
+            for (to, from) in b.iter_mut().skip(place % 88).zip(&noise) {
+                *to = *from;
+            }
+        });
+        let _ = new_log(CONFIG(), &other).place(lie.clone());
+        *ring.0.borrow_mut() = lie.iter().copied().chain([0; 1 << 14]).take(1 << 14).collect();
+        let _ = open(CONFIG(), &ring, &Disk::new(CONFIG().segment_len), input(&spans(), Anchor::START));
+    }
+}

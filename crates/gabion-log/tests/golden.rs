@@ -1,0 +1,80 @@
+//! The bytes of one record of each kind, of a span list, an anchor and a seal. A change here is a
+//! change of format: it needs a new version.
+
+mod common;
+use common::*;
+use gabion_base::codec::Reader;
+use gabion_base::{LogIndex, LogPosition, MemTableId, SequenceNumber, ShardId, Term};
+use gabion_log::{
+    Anchor, Record, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd, Span, verify,
+};
+
+const GOLDEN: &str = include_str!("golden.txt");
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Name and hex of everything that is pinned; a long run of zeros at the end is counted.
+fn lines() -> Vec<String> {
+    let config = config(8192, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut log = new_log(config, &ring);
+    let mut all: Vec<Record> = Vec::new();
+    let mut add = |builder: RecordBuilder, n: u64, flags| {
+        all.extend(records(log.append_built(builder, stamp(n, flags)).unwrap()));
+    };
+    let build = |kind, payload: &[u8]| {
+        let mut builder = RecordBuilder::new(kind, payload.len());
+        builder.payload().extend_from_slice(payload);
+        builder
+    };
+    let mut batch = RecordBuilder::new(RecordKind::Batch, 16);
+    batch.extension(gabion_log::record::EXTENSION_SESSION, 0, b"session1").unwrap();
+    batch.payload().extend_from_slice(b"a batch");
+    add(build(RecordKind::TermStart, b""), 1, RecordFlags::NONE);
+    add(batch, 0x0102_0304, RecordFlags::DURABLE_ACK);
+    let shard =
+        ShardEnd { shard: ShardId(0), position: LogPosition(4096), sequence: SequenceNumber(9) };
+    let seal = Seal { memtable: MemTableId(3), shards: vec![shard] };
+    let mut payload = Vec::new();
+    seal.encode(&mut payload);
+    add(build(RecordKind::Seal, &payload), 3, RecordFlags::NONE);
+    add(build(RecordKind::Batch, &[7; 3700]), 4, RecordFlags::NONE);
+    add(build(RecordKind::Edit, &[0xed; 100]), 5, RecordFlags::NONE);
+
+    let mut lines: Vec<String> = all.iter().map(line).collect();
+    let spans = [
+        Span { term: Term(1), start: LogPosition(0), end: Some(LogPosition(100)) },
+        Span { term: Term(2), start: LogPosition(4096), end: None },
+    ];
+    let mut bytes = Vec::new();
+    Span::encode_list(&spans, &mut bytes);
+    assert_eq!(Span::decode_list(&mut Reader::new(&bytes, "test")).unwrap(), spans);
+    lines.push(format!("Spans {}", hex(&bytes)));
+    let anchor = Anchor { position: LogPosition(1 << 40), index: LogIndex(7), crc: 0xdead_beef };
+    let mut bytes = Vec::new();
+    anchor.encode(&mut bytes);
+    assert_eq!(Anchor::decode(&mut Reader::new(&bytes, "test")).unwrap(), anchor);
+    lines.push(format!("Anchor {}", hex(&bytes)));
+    assert!(all.iter().all(|r| verify(&r.bytes, &config).unwrap() == r.header));
+    lines
+}
+
+fn line(record: &Record) -> String {
+    let content = record.bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+    let zeros = record.bytes.len() - content;
+    let bytes = hex(&record.bytes[..content]).replace(&"07".repeat(3700), "(07*3700)");
+    format!("{:?} {bytes} +{zeros} zeros", record.header.kind)
+}
+
+#[test]
+fn the_bytes_of_every_kind_of_record_are_as_they_always_were() {
+    let lines = lines();
+    for (found, golden) in lines.iter().zip(GOLDEN.lines()) {
+        assert_eq!(found, golden);
+    }
+    assert_eq!(lines.len(), GOLDEN.lines().count(), "{}", lines.join("\n"));
+    let kinds = ["TermStart", "Batch", "Seal", "Pad", "Edit"];
+    assert!(kinds.iter().all(|kind| lines.iter().any(|line| line.starts_with(kind))));
+}
