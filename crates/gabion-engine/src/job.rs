@@ -404,3 +404,6 @@ fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
     let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
     cut && upper_bound_of(last) >= lower_bound_of(first)
 }
+
+#[cfg(test)]
+mod tests;

@@ -266,6 +266,7 @@ impl Tree {
         }
         check_last(first, count)?;
         self.opening = false;
+        let floor_before = self.floor;
         let mut writer = self.active.writer();
         let mut sequence = self.last_sequence;
         for operation in BatchReader::new(payload) {
@@ -278,6 +279,9 @@ impl Tree {
         }
         drop(writer);
         self.last_sequence = sequence;
+        if self.floor > floor_before {
+            self.jobs.idle_at = None;
+        }
         Ok(())
     }
 
@@ -297,7 +301,10 @@ impl Tree {
         check_last(sequence, 1)?;
         self.opening = false;
         match kind {
-            EntryKind::RangeDelete => self.floor = sequence,
+            EntryKind::RangeDelete => {
+                self.floor = sequence;
+                self.jobs.idle_at = None;
+            }
             kind => self.active.insert(key, sequence, kind, value),
         }
         self.last_sequence = sequence;
@@ -426,6 +433,32 @@ impl Tree {
         self.jobs.reserved = inputs.recipe.output_end();
         self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
         Some(inputs)
+    }
+
+    /// The inputs of a recipe as this replica holds them, to make its files here. They are the same
+    /// everywhere until the recipe's edit is applied.
+    ///
+    /// # Errors
+    /// Not found when a MemTable or file that it names is not here.
+    pub fn inputs_of(&self, recipe: &Recipe) -> Result<JobInputs> {
+        recipe.validate()?;
+        let missing = |what: &dyn core::fmt::Display| {
+            Error::not_found(format!("{}: the recipe's input {what} is not here", self.group))
+        };
+        let table = |id: &MemTableId| {
+            let mut sealed = self.sealed.iter().map(|sealed| &sealed.table);
+            sealed.find(|table| table.id() == *id).cloned().ok_or_else(|| missing(id))
+        };
+        let version = self.versions.current().clone();
+        let file = |(level, id): &(u8, FileId)| {
+            version.file(*level, *id).map(|f| (*level, f.clone())).ok_or_else(|| missing(id))
+        };
+        Ok(JobInputs {
+            memtables: recipe.memtables.iter().map(table).collect::<Result<_>>()?,
+            files: recipe.inputs.iter().map(file).collect::<Result<_>>()?,
+            recipe: recipe.clone(),
+            version,
+        })
     }
 
     /// Most slots that the job's files can take.

@@ -1,0 +1,257 @@
+//! The bytes of edits, recipes, options and snapshots, pinned. A change here changes a format: it needs a
+//! new version number in the module that owns it.
+
+use gabion_base::{FileId, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
+use gabion_engine::*;
+use proptest::prelude::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn meta(number: u64) -> FileMeta {
+    FileMeta {
+        id: FileId::sst(number),
+        term: Term(3),
+        len: 5000,
+        checksum: 0x1122_3344,
+        chunk_crcs: vec![0x1122_3344],
+        smallest: b"\x01a".to_vec(),
+        largest: b"\x01q".to_vec(),
+        smallest_sequence: SequenceNumber(10),
+        largest_sequence: SequenceNumber(20),
+        entries: 9,
+        deletes: 2,
+        raw_key_bytes: 18,
+        raw_value_bytes: 4000,
+        clears: Vec::new(),
+    }
+}
+
+fn recipe(kind: JobKind) -> Recipe {
+    let flush = kind == JobKind::Flush;
+    Recipe {
+        kind,
+        term: Term(3),
+        memtables: if flush { vec![MemTableId(4)] } else { Vec::new() },
+        inputs: if flush { Vec::new() } else { vec![(0, FileId::sst(7)), (1, FileId::sst(300))] },
+        output_level: u8::from(!flush),
+        output_first: 500,
+        output_count: u32::from(kind.makes_files()) * 8,
+        output_len: 16 << 20,
+        cuts: if flush { Vec::new() } else { vec![b"\x01cut".to_vec()] },
+        bottommost: !flush,
+        snapshots: vec![SequenceNumber(11), SequenceNumber(15)],
+        now_ms: 1_700_000_000_000,
+        floor: SequenceNumber(5),
+        sst: SstOptions::default(),
+    }
+}
+
+fn edit(kind: JobKind) -> Edit {
+    let mut recipe = recipe(kind);
+    let mut added = vec![(recipe.output_level, meta(500))];
+    match kind {
+        JobKind::Flush | JobKind::Compaction => {}
+        JobKind::TrivialMove => {
+            recipe.inputs = vec![(0, FileId::sst(7))];
+            added = vec![(1, meta(7))];
+        }
+        JobKind::Drop => added.clear(),
+    }
+    Edit {
+        number: 42,
+        kind,
+        term: Term(3),
+        removed: recipe.inputs.clone(),
+        added,
+        flushed: (kind == JobKind::Flush).then_some(Flushed {
+            memtable: MemTableId(4),
+            position: LogPosition(0x10_0000),
+            sequence: SequenceNumber(20),
+        }),
+        next_file: 508,
+        floor: Some(SequenceNumber(5)),
+        recipe: Some(recipe),
+    }
+}
+
+const KINDS: [JobKind; 4] =
+    [JobKind::Flush, JobKind::Compaction, JobKind::TrivialMove, JobKind::Drop];
+
+/// The pinned bytes, in `tests/golden`, 64 to a line.
+macro_rules! golden {
+    ($name:literal) => {
+        include_str!(concat!("golden/", $name, ".hex")).split_whitespace().collect::<String>()
+    };
+}
+
+#[test]
+fn golden_bytes_of_an_edit_of_each_kind() {
+    let golden = [
+        golden!("edit_flush"),
+        golden!("edit_compaction"),
+        golden!("edit_trivial_move"),
+        golden!("edit_drop"),
+    ];
+    for (kind, golden) in KINDS.into_iter().zip(golden) {
+        let bytes = edit(kind).encode().unwrap();
+        assert_eq!(hex(&bytes), golden, "{kind:?}");
+        assert_eq!(Edit::decode(&bytes).unwrap(), edit(kind));
+    }
+}
+
+#[test]
+fn golden_bytes_of_a_recipe() {
+    let recipe = recipe(JobKind::Compaction);
+    let mut bytes = Vec::new();
+    recipe.encode(&mut bytes);
+    assert_eq!(hex(&bytes), golden!("recipe"));
+    assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
+}
+
+fn tree() -> Tree {
+    let mut tree = Tree::create(TreeConfig::default(), GroupId(7)).unwrap();
+    let mut flush = edit(JobKind::Flush);
+    flush.number = 1;
+    tree.apply_edit(&flush).unwrap();
+    tree
+}
+
+#[test]
+fn golden_bytes_of_options_and_of_a_snapshot() {
+    let mut bytes = Vec::new();
+    TreeConfig::default().encode(&mut bytes);
+    assert_eq!(hex(&bytes), golden!("tree_config"));
+    let snapshot = tree().snapshot();
+    assert_eq!(hex(&snapshot), golden!("tree_snapshot"));
+    let again = Tree::open(TreeConfig::default(), GroupId(7), &snapshot).unwrap();
+    assert_eq!(again.snapshot(), snapshot);
+    assert_eq!((again.last_edit(), again.last_sequence()), (1, SequenceNumber(20)));
+}
+
+/// An edit lies in a record whose checksum covers it, so a flipped bit never gets here. Should one, it must
+/// not panic, and what it decodes to must be an edit that stands by itself.
+#[test]
+fn every_flipped_bit_of_an_edit_is_refused_or_decodes_to_a_valid_edit() {
+    for kind in KINDS {
+        let bytes = edit(kind).encode().unwrap();
+        let mut refused = 0;
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let Ok(decoded) = Edit::decode(&flipped) else {
+                refused += 1;
+                continue;
+            };
+            decoded.validate().unwrap();
+            // The tree it is applied to checks it against what is there; it must not panic either.
+            let _ = tree().apply_edit(&decoded);
+            assert_eq!(Edit::decode(&decoded.encode().unwrap()).unwrap(), decoded);
+        }
+        assert!(refused > bytes.len() * 2, "{kind:?}: only {refused} flips were refused");
+    }
+}
+
+#[test]
+fn every_cut_off_edit_and_every_added_byte_is_refused() {
+    for kind in KINDS {
+        let bytes = edit(kind).encode().unwrap();
+        // A cut after a whole field leaves an edit without what followed: it must differ or be refused.
+        for len in 0..bytes.len() {
+            if let Ok(decoded) = Edit::decode(&bytes[..len]) {
+                assert_ne!(decoded, edit(kind));
+            }
+        }
+        Edit::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_snapshot_is_refused() {
+    let bytes = tree().snapshot();
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(Tree::open(TreeConfig::default(), GroupId(7), &flipped).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Tree::open(TreeConfig::default(), GroupId(7), &bytes[..len]).is_err());
+    }
+}
+
+#[test]
+fn an_edit_that_contradicts_itself_is_refused_by_name() {
+    type Change = fn(&mut Edit);
+    let changes: [(JobKind, Change, &str); 12] = [
+        (JobKind::Flush, |e| e.number = 0, "number is 0"),
+        (JobKind::Flush, |e| e.flushed = None, "do not fit the kind"),
+        (JobKind::Flush, |e| e.removed.push((0, FileId::sst(1))), "more than add"),
+        (JobKind::Flush, |e| e.next_file = 500, "not below next_file"),
+        (JobKind::Flush, |e| e.added[0].0 = 1, "more than add"),
+        (JobKind::Flush, |e| e.added[0].1.id = FileId::sst(3), "not one of its recipe's"),
+        (JobKind::Flush, |e| e.added[0].1.id = FileId::log_segment(500), "no SST"),
+        (JobKind::Compaction, |e| e.removed.clear(), "nothing is removed"),
+        (JobKind::Compaction, |e| e.added[0].0 = 200, "over the limit"),
+        (JobKind::Compaction, |e| e.removed.truncate(1), "other files than its recipe"),
+        (JobKind::TrivialMove, |e| e.added[0].1.id = FileId::sst(8), "does not add what"),
+        (JobKind::Drop, |e| e.added.push((1, meta(500))), "drop adds"),
+    ];
+    for (kind, change, message) in changes {
+        let mut edit = edit(kind);
+        change(&mut edit);
+        let error = edit.validate().unwrap_err();
+        assert!(error.message().contains(message), "{message:?} expected, {error}");
+        let bytes = edit.encode().unwrap();
+        assert!(Edit::decode(&bytes).is_err());
+    }
+}
+
+#[test]
+fn an_edit_over_the_limit_is_refused_when_it_is_made() {
+    let mut edit = edit(JobKind::Compaction);
+    edit.added = (0..8000).map(|at| (1, meta(500 + at))).collect();
+    let error = edit.encode().unwrap_err();
+    assert_eq!(error.kind(), gabion_base::ErrorKind::LimitExceeded);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+        let _ = Edit::decode(&bytes);
+        let _ = Recipe::decode(&bytes);
+        let _ = Tree::open(TreeConfig::default(), GroupId(7), &bytes);
+    }
+
+    /// Bytes that look like the real thing get further before they are refused.
+    #[test]
+    fn mangled_bytes_never_panic(
+        kind in 0usize..4,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut: prop::sample::Index,
+    ) {
+        let mut bytes = edit(KINDS[kind]).encode().unwrap();
+        let mut recipe_bytes = Vec::new();
+        recipe(KINDS[kind]).encode(&mut recipe_bytes);
+        let mut snapshot = tree().snapshot();
+        for target in [&mut bytes, &mut recipe_bytes, &mut snapshot] {
+            for (at, value) in &changes {
+                let at = at.index(target.len());
+                target[at] = *value;
+            }
+            let len = cut.index(target.len()) + 1;
+            if changes.len() % 2 == 0 {
+                target.truncate(len);
+            }
+        }
+        let _ = Edit::decode(&bytes).map(|edit| tree().apply_edit(&edit));
+        let _ = Recipe::decode(&recipe_bytes);
+        // Past the checksum, which would hide everything behind it.
+        if snapshot.len() > 4 {
+            let body = snapshot.len() - 4;
+            let crc = gabion_base::crc::crc32c(&snapshot[..body]);
+            snapshot[body..].copy_from_slice(&crc.to_le_bytes());
+        }
+        let _ = Tree::open(TreeConfig::default(), GroupId(7), &snapshot);
+    }
+}

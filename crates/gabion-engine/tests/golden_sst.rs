@@ -1,0 +1,88 @@
+//! The bytes of SSTs, batches and file descriptions, pinned. A change here is a change of format: it
+//! raises `sst::FORMAT_VERSION` in the same commit.
+
+use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
+use gabion_engine::{
+    BatchBuilder, Compression, EntryKind, FinishedFile, Keyspace, SstBuilder, SstOptions, Trailer,
+};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Lines of 32 bytes.
+fn dump(bytes: &[u8]) -> String {
+    bytes.chunks(32).map(|line| hex(line) + "\n").collect()
+}
+
+fn small() -> FinishedFile {
+    let options = SstOptions { block_len: 512, ..SstOptions::default() };
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(7), Term(3));
+    let trailer = |n, kind| Trailer::new(SequenceNumber(n), kind);
+    builder.add(b"\x01", trailer(9, EntryKind::RangeDelete), b"");
+    builder.add(b"\x01apple", trailer(12, EntryKind::Put), b"red");
+    builder.add(b"\x01apple", trailer(10, EntryKind::Delete), b"");
+    builder.add(b"\x01apricot", trailer(11, EntryKind::Put), &[b'x'; 200]);
+    builder.finish()
+}
+
+/// Values that compress by half, numbered keys, versions and deletes.
+fn large(options: &SstOptions) -> FinishedFile {
+    let mut builder = SstBuilder::new(options, GroupId(0x0102_0304), FileId::sst(99), Term(5));
+    let mut random = 1u64;
+    for n in 0..20_000u64 {
+        let key = format!("\u{1}user{n:012}");
+        let value: Vec<u8> = (0..100 + n % 50)
+            .map(|i| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if i % 2 == 0 { (random >> 56) as u8 } else { b'-' }
+            })
+            .collect();
+        if n % 7 == 0 {
+            let delete = Trailer::new(SequenceNumber(40_000 + n), EntryKind::Delete);
+            builder.add(key.as_bytes(), delete, b"");
+        }
+        builder.add(key.as_bytes(), Trailer::new(SequenceNumber(n), EntryKind::Put), &value);
+    }
+    builder.finish()
+}
+
+#[test]
+fn a_small_sst_has_these_bytes() {
+    let file = small();
+    let (image, zeros) = file.bytes.split_at(file.meta.len as usize);
+    assert!(zeros.iter().all(|&byte| byte == 0));
+    assert_eq!(dump(image), include_str!("golden/small_sst.hex"));
+}
+
+#[test]
+fn a_files_description_has_these_bytes() {
+    let mut out = Vec::new();
+    small().meta.encode(&mut out);
+    assert_eq!(dump(&out), include_str!("golden/file_meta.hex"));
+}
+
+#[test]
+fn large_ssts_have_these_checksums() {
+    let lz4 = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
+    let wide = SstOptions { block_len: 100_000, ..lz4.clone() };
+    let found: Vec<(u64, u32)> = [SstOptions::default(), lz4, wide]
+        .iter()
+        .map(|options| {
+            let file = large(options);
+            assert_eq!(crc::crc32c(&file.bytes), file.meta.checksum);
+            (file.meta.len, file.meta.checksum)
+        })
+        .collect();
+    assert_eq!(found, [(0, 0), (0, 0), (0, 0)]);
+}
+
+#[test]
+fn a_batch_has_these_bytes() {
+    let mut batch = BatchBuilder::new();
+    batch.put(Keyspace::User, b"apple", &[b'x'; 200]).unwrap();
+    batch.delete(Keyspace::System, b"pear").unwrap();
+    batch.clear(Keyspace::User).unwrap();
+    let expected = format!("01 06 01 6170706c65 c801 {} 00 05 00 70656172 03 01 01", "78".repeat(200));
+    assert_eq!(hex(batch.as_bytes()), expected.replace(' ', ""));
+}

@@ -1,0 +1,236 @@
+//! What the tests of the upper half share: files in memory, futures that yield at random, and a replica
+//! that is driven from a log.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
+use gabion_engine::*;
+use gabion_media::Bytes;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+pub(crate) const GROUP: GroupId = GroupId(7);
+pub(crate) const TERM: Term = Term(3);
+
+/// Polls to the end. A pending future is polled again at once.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+    }
+}
+
+/// A small generator: xorshift, seeded.
+#[derive(Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 33) % limit
+    }
+
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// Files in memory, shared by clones. Every finished file is checked against what is said of it.
+#[derive(Clone, Default)]
+pub(crate) struct Files {
+    files: Arc<Mutex<BTreeMap<FileId, Bytes>>>,
+    /// When set, reads and writes yield at random.
+    yields: Option<Arc<Mutex<Random>>>,
+}
+
+impl Files {
+    pub(crate) fn yielding(&self, seed: u64) -> Self {
+        let yields = Some(Arc::new(Mutex::new(Random::new(seed))));
+        Self { files: self.files.clone(), yields }
+    }
+
+    pub(crate) fn bytes(&self, id: FileId) -> Bytes {
+        self.files.lock().unwrap()[&id].clone()
+    }
+
+    pub(crate) fn insert(&self, id: FileId, bytes: Bytes) {
+        self.files.lock().unwrap().insert(id, bytes);
+    }
+
+    pub(crate) fn remove(&self, id: FileId) {
+        self.files.lock().unwrap().remove(&id).expect("a file leaves once");
+    }
+
+    pub(crate) fn ids(&self) -> Vec<FileId> {
+        self.files.lock().unwrap().keys().copied().collect()
+    }
+
+    async fn maybe_yield(&self) {
+        let Some(random) = &self.yields else { return };
+        let mut times = random.lock().unwrap().below(4);
+        std::future::poll_fn(|_| {
+            if times == 0 {
+                return Poll::Ready(());
+            }
+            times -= 1;
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl FileSource for Files {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        self.maybe_yield().await;
+        let files = self.files.lock().unwrap();
+        let bytes = files.get(&file).ok_or_else(|| Error::not_found(format!("{file}")))?;
+        let start = offset as usize;
+        if start + len > bytes.len() {
+            return Err(Error::invalid(format!("{file}: {len} bytes at {offset} pass the end")));
+        }
+        Ok(bytes.slice(start..start + len))
+    }
+}
+
+impl FileSink for Files {
+    async fn finished(&mut self, file: FinishedFile) -> Result<()> {
+        self.maybe_yield().await;
+        file.meta.verify(&file.bytes)?;
+        self.insert(file.meta.id, file.bytes);
+        Ok(())
+    }
+}
+
+pub(crate) fn tables(files: &Files) -> Tables<Files> {
+    Tables {
+        source: files.clone(),
+        open: Rc::new(TableCache::new()),
+        blocks: Rc::new(BlockCache::new(1 << 20)),
+        group: GROUP,
+    }
+}
+
+/// A tree so small that a few hundred writes reach its third level.
+pub(crate) fn small_config() -> TreeConfig {
+    TreeConfig {
+        memtable_len: 8 << 10,
+        sst_len: 8 << 10,
+        l0_trigger: 2,
+        l0_slowdown: 6,
+        l0_stop: 12,
+        level1_len: 16 << 10,
+        level_multiplier: 3,
+        sealed_max: 4,
+        levels: 5,
+        ..TreeConfig::default()
+    }
+}
+
+pub(crate) fn key(name: &[u8]) -> Vec<u8> {
+    [&[Keyspace::User as u8][..], name].concat()
+}
+
+pub(crate) fn context(snapshots: &[SequenceNumber]) -> JobContext<'_> {
+    JobContext { term: TERM, now_ms: 1000, snapshots, slots_free: u64::MAX }
+}
+
+/// A record of a group's log; its position is its place.
+#[derive(Clone)]
+pub(crate) enum Record {
+    Batch(SequenceNumber, Vec<u8>),
+    Seal(MemTableId),
+    Edit(Vec<u8>),
+}
+
+/// A tree with its files.
+pub(crate) struct Replica {
+    pub(crate) tree: Tree,
+    pub(crate) files: Files,
+    pub(crate) tables: Tables<Files>,
+}
+
+impl Replica {
+    pub(crate) fn new(config: TreeConfig) -> Self {
+        let files = Files::default();
+        let tables = tables(&files);
+        Self { tree: Tree::create(config, GROUP).unwrap(), files, tables }
+    }
+
+    /// Applies the record at `position`.
+    pub(crate) fn apply(&mut self, position: usize, record: &Record) -> Result<()> {
+        match record {
+            Record::Batch(first, payload) => self.tree.apply_batch(*first, payload),
+            Record::Seal(id) => self.tree.seal(*id, LogPosition(position as u64 + 1)).map(|_| ()),
+            Record::Edit(bytes) => self.tree.apply_edit(&Edit::decode(bytes)?),
+        }
+    }
+
+    /// Deletes what nothing reads any more.
+    pub(crate) fn collect(&mut self) {
+        for id in self.tree.obsolete_files() {
+            self.files.remove(id);
+            self.tables.open.remove(id);
+            self.tables.blocks.evict_file(id);
+        }
+    }
+
+    /// Opens again from `snapshot`, the edits after it and the log.
+    pub(crate) fn reopen(&mut self, snapshot: &[u8], log: &[Record]) {
+        let config = self.tree.config().clone();
+        self.tree = Tree::open(config, GROUP, snapshot).unwrap();
+        for record in log {
+            let Record::Edit(bytes) = record else { continue };
+            let edit = Edit::decode(bytes).unwrap();
+            if edit.number > self.tree.last_edit() {
+                self.tree.apply_edit(&edit).unwrap();
+            }
+        }
+        // What the replayed edits removed may be gone from the disk already.
+        for id in self.tree.obsolete_files() {
+            if self.files.ids().contains(&id) {
+                self.files.remove(id);
+            }
+        }
+        let start = self.tree.flushed().position.get() as usize;
+        for (position, record) in log.iter().enumerate().skip(start) {
+            if !matches!(record, Record::Edit(_)) {
+                self.apply(position, record).unwrap();
+            }
+        }
+        self.tables = tables(&self.files);
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Bytes> {
+        block_on(self.tree.view().get(&self.tables, &key(name))).unwrap()
+    }
+}
+
+/// Every pair of `view` in a range of engine keys.
+pub(crate) fn scan(
+    view: &ReadView,
+    tables: &Tables<Files>,
+    from: &[u8],
+    to: Option<&[u8]>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut iterator = view.scan(tables, from, to);
+    let mut pairs = Vec::new();
+    while let Some((key, value)) = block_on(iterator.next()).unwrap() {
+        pairs.push((key.to_vec(), value.to_vec()));
+    }
+    pairs
+}

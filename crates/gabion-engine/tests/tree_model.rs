@@ -1,0 +1,304 @@
+//! A primary and a secondary, driven by random operations through one log, held against a map.
+//!
+//! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them) and
+//! E13 (the secondary makes some files itself and gets the same bytes).
+
+mod support;
+
+use gabion_base::{LogPosition, SequenceNumber};
+use gabion_engine::*;
+use std::collections::BTreeMap;
+use support::*;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct World {
+    random: Random,
+    log: Vec<Record>,
+    primary: Replica,
+    secondary: Replica,
+    /// Records applied by the secondary.
+    applied: usize,
+    model: Model,
+    /// Views that are still open, with what they have to show.
+    pinned: Vec<(ReadView, Model)>,
+    /// A snapshot of the primary's tree taken some time ago.
+    snapshot: Vec<u8>,
+    running: Vec<JobInputs>,
+    appended_edit: u64,
+}
+
+impl World {
+    fn new(seed: u64, config: TreeConfig) -> Self {
+        let primary = Replica::new(config.clone());
+        Self {
+            random: Random::new(seed),
+            log: Vec::new(),
+            snapshot: primary.tree.snapshot(),
+            primary,
+            secondary: Replica::new(config),
+            applied: 0,
+            model: Model::new(),
+            pinned: Vec::new(),
+            running: Vec::new(),
+            appended_edit: 0,
+        }
+    }
+
+    fn append(&mut self, record: Record) {
+        self.primary.apply(self.log.len(), &record).unwrap();
+        self.log.push(record);
+    }
+
+    fn write(&mut self) {
+        let mut batch = BatchBuilder::new();
+        for _ in 0..=self.random.below(8) {
+            let space = if self.random.one_in(20) { Keyspace::System } else { Keyspace::User };
+            let name = format!("key{:03}", self.random.below(400)).into_bytes();
+            let full = [&[space as u8][..], &name].concat();
+            match self.random.below(400) {
+                0 => {
+                    batch.clear(Keyspace::User).unwrap();
+                    self.model.retain(|key, _| key[0] == 0);
+                }
+                1..100 => {
+                    batch.delete(space, &name).unwrap();
+                    self.model.remove(&full);
+                }
+                n => {
+                    let value = vec![n as u8; self.random.below(200) as usize];
+                    batch.put(space, &name, &value).unwrap();
+                    self.model.insert(full, value);
+                }
+            }
+        }
+        let first = self.primary.tree.last_sequence().next();
+        self.append(Record::Batch(first, batch.finish()));
+        if self.primary.tree.needs_seal() || self.random.one_in(60) {
+            self.append(Record::Seal(self.primary.tree.active_id()));
+        }
+    }
+
+    fn begin_jobs(&mut self) {
+        let mut snapshots: Vec<_> = self.pinned.iter().map(|(view, _)| view.sequence()).collect();
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        while self.running.len() < 3
+            && let Some(job) = self.primary.tree.next_job(&context(&snapshots))
+        {
+            assert!(self.primary.tree.job_slots_max(&job) < 1000);
+            self.running.push(job);
+        }
+    }
+
+    /// Ends a random job: mostly its edit is appended, now and then it fails.
+    fn end_job(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.running.len() as u64) as usize;
+        let job = self.running.swap_remove(at);
+        if self.random.one_in(10) {
+            self.primary.tree.job_failed(&job.recipe);
+            return;
+        }
+        let source = self.primary.files.clone();
+        let mut sink = self.primary.files.clone();
+        let output = block_on(run_job(&job, GROUP, &source, &mut sink)).unwrap();
+        let slots: u64 = output.added.iter().map(|(_, meta)| meta.len.div_ceil(2 << 20)).sum();
+        assert!(!job.recipe.kind.makes_files() || slots <= job.slots_max());
+        self.appended_edit += 1;
+        let edit = self.primary.tree.finish_job(output, self.appended_edit).unwrap();
+        let bytes = edit.encode().unwrap();
+        assert_eq!(Edit::decode(&bytes).unwrap(), edit);
+        drop(job);
+        self.append(Record::Edit(bytes));
+    }
+
+    /// The secondary applies records; files come by shipping or by the recipe.
+    fn catch_up(&mut self) {
+        let target = self.applied + self.random.below(40) as usize;
+        while self.applied < self.log.len().min(target) {
+            let record = self.log[self.applied].clone();
+            if let Record::Edit(bytes) = &record {
+                self.provide_files(&Edit::decode(bytes).unwrap());
+            }
+            self.secondary.apply(self.applied, &record).unwrap();
+            self.applied += 1;
+        }
+        self.secondary.collect();
+    }
+
+    fn provide_files(&mut self, edit: &Edit) {
+        let recipe = edit.recipe.as_ref().unwrap();
+        if !recipe.kind.makes_files() {
+            return;
+        }
+        if self.random.one_in(2) {
+            for (_, meta) in &edit.added {
+                // The primary may have deleted it again by now; then only the recipe is left.
+                if !self.primary.files.ids().contains(&meta.id) {
+                    return self.make_files(edit);
+                }
+                self.secondary.files.insert(meta.id, self.primary.files.bytes(meta.id));
+            }
+            return;
+        }
+        self.make_files(edit);
+    }
+
+    fn make_files(&mut self, edit: &Edit) {
+        let inputs = self.secondary.tree.inputs_of(edit.recipe.as_ref().unwrap()).unwrap();
+        let source = self.secondary.files.yielding(self.random.next());
+        let mut sink = source.clone();
+        let output = block_on(run_job(&inputs, GROUP, &source, &mut sink)).unwrap();
+        assert_eq!(output.added, edit.added, "same recipe, same files");
+    }
+
+    fn check(&mut self) {
+        let view = self.primary.tree.view();
+        check_view(&mut self.random, &view, &self.primary.tables, &self.model);
+        for (view, model) in &self.pinned {
+            check_view(&mut self.random, view, &self.primary.tables, model);
+        }
+        let live: Vec<_> = self.primary.tree.version().files().map(|(_, f)| f.id).collect();
+        let held = self.primary.files.ids();
+        assert!(live.iter().all(|id| held.contains(id)), "a live file was deleted");
+    }
+
+    fn pin_or_release(&mut self) {
+        if self.pinned.len() < 3 && self.random.one_in(2) {
+            self.pinned.push((self.primary.tree.view(), self.model.clone()));
+        } else if !self.pinned.is_empty() {
+            let at = self.random.below(self.pinned.len() as u64) as usize;
+            self.pinned.swap_remove(at);
+        }
+    }
+
+    /// The primary restarts: jobs and views are lost, the tree comes back from snapshot and log.
+    fn restart(&mut self) {
+        self.running.clear();
+        self.pinned.clear();
+        let before = self.primary.tree.snapshot();
+        self.primary.reopen(&self.snapshot, &self.log);
+        assert_eq!(self.primary.tree.snapshot(), before);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..60 => self.write(),
+            60..70 => self.begin_jobs(),
+            70..80 => self.end_job(),
+            80..88 => self.catch_up(),
+            88..92 => self.check(),
+            92..95 => self.pin_or_release(),
+            95..98 => self.primary.collect(),
+            98 => {
+                if self.random.one_in(3) {
+                    self.snapshot = self.primary.tree.snapshot();
+                    // From here on nothing older is needed to open it.
+                }
+            }
+            _ => self.restart(),
+        }
+    }
+
+    fn finish(mut self) {
+        loop {
+            self.begin_jobs();
+            if self.running.is_empty() {
+                break;
+            }
+            self.end_job();
+        }
+        while self.applied < self.log.len() {
+            self.catch_up();
+        }
+        self.check();
+        let (a, b) = (&self.primary.tree, &self.secondary.tree);
+        assert_eq!(a.snapshot(), b.snapshot(), "same log, same tree");
+        for (_, meta) in a.version().files() {
+            assert_eq!(self.primary.files.bytes(meta.id), self.secondary.files.bytes(meta.id));
+        }
+        check_view(&mut self.random, &b.view(), &self.secondary.tables, &self.model);
+        self.pinned.clear();
+        self.primary.collect();
+        self.secondary.collect();
+        assert!(self.primary.tree.leaving_files().is_empty(), "no file is held for ever");
+        let live: Vec<_> = self.secondary.tree.version().files().map(|(_, f)| f.id).collect();
+        assert_eq!(self.secondary.files.ids().len(), live.len(), "no file leaks");
+    }
+}
+
+fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {
+    for _ in 0..10 {
+        let name = key(format!("key{:03}", random.below(400)).as_bytes());
+        let found = block_on(view.get(tables, &name)).unwrap();
+        assert_eq!(found.as_deref(), model.get(&name).map(|v| &v[..]), "get {name:?}");
+    }
+    let mut bounds =
+        [random.below(400), random.below(400)].map(|n| key(format!("key{n:03}").as_bytes()));
+    bounds.sort();
+    let [from, to] = bounds;
+    let expected: Vec<_> =
+        model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert_eq!(scan(view, tables, &from, Some(&to)), expected);
+    if random.one_in(4) {
+        let expected: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        assert_eq!(scan(view, tables, &[], None), expected);
+    }
+}
+
+fn run(seed: u64, config: TreeConfig, steps: usize) -> Vec<LevelStats> {
+    println!("seed {seed}");
+    let mut world = World::new(seed, config);
+    for _ in 0..steps {
+        world.step();
+    }
+    let stats = world.primary.tree.level_stats();
+    world.finish();
+    stats
+}
+
+#[test]
+fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts() {
+    let mut deepest = 0;
+    for seed in 1..=12 {
+        let stats = run(seed, small_config(), 3000);
+        deepest = deepest.max(stats.iter().filter(|level| level.files > 0).count());
+    }
+    assert!(deepest >= 3, "the test has to reach the third level, it reached {deepest}");
+}
+
+#[test]
+fn other_shapes_of_tree_give_the_same_history() {
+    let two_levels = TreeConfig { levels: 2, ..small_config() };
+    let lazy = TreeConfig { l0_trigger: 5, level1_len: 64 << 10, ..small_config() };
+    let compressed = TreeConfig {
+        sst: SstOptions { compression: Compression::Lz4, block_len: 1024, ..SstOptions::default() },
+        ..small_config()
+    };
+    for config in [two_levels, lazy, compressed] {
+        run(99, config, 2000);
+    }
+}
+
+#[test]
+fn a_batch_is_applied_whole_or_not_at_all() {
+    let mut replica = Replica::new(small_config());
+    let mut batch = BatchBuilder::new();
+    batch.put(Keyspace::User, b"a", b"1").unwrap();
+    let mut bytes = batch.finish();
+    bytes.push(0xff);
+    replica.tree.apply_batch(SequenceNumber(1), &bytes).unwrap_err();
+    assert_eq!(replica.get(b"a"), None);
+    assert_eq!(replica.tree.last_sequence(), SequenceNumber(0));
+    bytes.pop();
+    replica.tree.apply_batch(SequenceNumber(1), &bytes).unwrap();
+    assert_eq!(replica.get(b"a").as_deref(), Some(&b"1"[..]));
+    for first in [1, 3] {
+        let error = replica.tree.apply_batch(SequenceNumber(first), &bytes).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption, "a repetition or a gap");
+    }
+    assert_eq!(replica.tree.flushed().position, LogPosition(0));
+}

@@ -1,0 +1,412 @@
+//! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not free.
+
+mod support;
+
+use gabion_base::{ErrorKind, FileId, LogPosition, MemTableId, SequenceNumber};
+use gabion_engine::*;
+use support::*;
+
+/// A replica whose jobs are run and applied as they come.
+struct Driven {
+    replica: Replica,
+    position: u64,
+}
+
+impl Driven {
+    fn new(config: TreeConfig) -> Self {
+        Self { replica: Replica::new(config), position: 0 }
+    }
+
+    fn write(&mut self, fill: impl FnOnce(&mut BatchBuilder)) {
+        let mut batch = BatchBuilder::new();
+        fill(&mut batch);
+        let first = self.replica.tree.last_sequence().next();
+        self.replica.tree.apply_batch(first, batch.as_bytes()).unwrap();
+    }
+
+    fn put(&mut self, name: &str, value: &[u8]) {
+        self.write(|batch| batch.put(Keyspace::User, name.as_bytes(), value).unwrap());
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.write(|batch| batch.delete(Keyspace::User, name.as_bytes()).unwrap());
+    }
+
+    fn clear(&mut self) {
+        self.write(|batch| batch.clear(Keyspace::User).unwrap());
+    }
+
+    fn seal(&mut self) {
+        self.position += 1;
+        let active = self.replica.tree.active_id();
+        self.replica.tree.seal(active, LogPosition(self.position)).unwrap();
+    }
+
+    fn edit(&self, job: &JobInputs) -> Edit {
+        let files = &self.replica.files;
+        let output = block_on(run_job(job, GROUP, files, &mut files.clone())).unwrap();
+        self.replica.tree.finish_job(output, self.replica.tree.last_edit() + 1).unwrap()
+    }
+
+    fn next(&mut self) -> Option<Edit> {
+        let job = self.replica.tree.next_job(&context(&[]))?;
+        Some(self.edit(&job))
+    }
+
+    fn flush(&mut self) -> Edit {
+        self.seal();
+        let job = self.replica.tree.next_flush(&context(&[])).unwrap();
+        let edit = self.edit(&job);
+        self.replica.tree.apply_edit(&edit).unwrap();
+        edit
+    }
+
+    fn settle(&mut self) -> Vec<JobKind> {
+        let mut kinds = Vec::new();
+        while let Some(edit) = self.next() {
+            self.replica.tree.apply_edit(&edit).unwrap();
+            kinds.push(edit.kind);
+        }
+        kinds
+    }
+
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        self.replica.get(name.as_bytes()).map(|value| value.to_vec())
+    }
+}
+
+fn eager() -> TreeConfig {
+    TreeConfig { l0_trigger: 1, ..small_config() }
+}
+
+#[test]
+fn a_gap_or_a_repetition_in_edit_numbers_is_corruption_and_changes_nothing() {
+    let mut driven = Driven::new(small_config());
+    driven.put("a", b"1");
+    driven.seal();
+    let mut edit = driven.next().unwrap();
+    let before = driven.replica.tree.snapshot();
+    for number in [0, 2, 3] {
+        edit.number = number;
+        let error = driven.replica.tree.apply_edit(&edit).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert_eq!(driven.replica.tree.snapshot(), before);
+    }
+    edit.number = 1;
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    driven.replica.tree.apply_edit(&edit).unwrap_err();
+    assert_eq!(driven.get("a"), Some(b"1".to_vec()));
+}
+
+#[test]
+fn an_edit_that_removes_a_file_that_is_not_there_is_corruption() {
+    let mut driven = Driven::new(eager());
+    driven.put("a", &[1; 3000]);
+    driven.flush();
+    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let mut edit = driven.edit(&job);
+    assert_eq!(edit.kind, JobKind::TrivialMove);
+    edit.recipe = None;
+    let good = edit.clone();
+    edit.kind = JobKind::Drop;
+    edit.added.clear();
+    edit.removed = vec![(0, FileId::sst(99))];
+    let error = driven.replica.tree.apply_edit(&edit).unwrap_err();
+    assert!(error.message().contains("not there: 000099.sst at level 0"), "{error}");
+    edit.removed = vec![(1, good.removed[0].1)];
+    driven.replica.tree.apply_edit(&edit).unwrap_err();
+    driven.replica.tree.apply_edit(&good).unwrap();
+    assert_eq!(driven.get("a"), Some(vec![1; 3000]));
+}
+
+#[test]
+fn an_edit_that_makes_files_of_a_level_overlap_is_corruption() {
+    let mut driven = Driven::new(eager());
+    driven.put("b", &[1; 3000]);
+    driven.put("d", &[1; 3000]);
+    driven.flush();
+    driven.settle();
+    assert_eq!(driven.replica.tree.level_stats()[1].files, 1);
+    driven.put("c", &[2; 3000]);
+    driven.flush();
+    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let mut edit = driven.edit(&job);
+    assert_eq!((edit.kind, edit.removed.len()), (JobKind::Compaction, 2));
+    let good = edit.clone();
+    // The file in L1 stays although the new one covers its range.
+    edit.recipe = None;
+    edit.removed.retain(|(level, _)| *level == 0);
+    let error = driven.replica.tree.apply_edit(&edit).unwrap_err();
+    assert!(format!("{error}").contains("overlap at level 1"), "{error}");
+    // A file that is already there is added once more.
+    edit.removed = good.removed.clone();
+    edit.added.push(edit.added[0].clone());
+    let error = driven.replica.tree.apply_edit(&edit).unwrap_err();
+    assert!(format!("{error}").contains("already there"), "{error}");
+    driven.replica.tree.apply_edit(&good).unwrap();
+}
+
+#[test]
+fn a_flush_of_older_entries_than_l0_holds_is_corruption() {
+    let mut driven = Driven::new(small_config());
+    driven.put("a", b"1");
+    driven.seal();
+    driven.put("a", b"2");
+    driven.seal();
+    let mut late = driven.next().unwrap();
+    driven.replica.tree.apply_edit(&late).unwrap();
+    // The same entries once more, as the flush of the second MemTable.
+    late.number = 2;
+    late.recipe = None;
+    late.added[0].1.id = FileId::sst(late.next_file);
+    late.next_file += 1;
+    late.flushed = Some(Flushed {
+        memtable: MemTableId(2),
+        position: LogPosition(2),
+        sequence: SequenceNumber(2),
+    });
+    let error = driven.replica.tree.apply_edit(&late).unwrap_err();
+    assert!(format!("{error}").contains("holds entries up to"), "{error}");
+    assert_eq!(driven.get("a"), Some(b"2".to_vec()));
+}
+
+#[test]
+fn a_flush_that_was_sealed_elsewhere_or_not_at_all_is_corruption() {
+    let mut driven = Driven::new(small_config());
+    driven.put("a", b"1");
+    driven.seal();
+    let good = driven.next().unwrap();
+    let flushed = good.flushed.unwrap();
+    for wrong in [
+        Flushed { position: LogPosition(7), ..flushed },
+        Flushed { sequence: SequenceNumber(2), ..flushed },
+        Flushed { memtable: MemTableId(2), ..flushed },
+        Flushed { memtable: MemTableId(0), ..flushed },
+    ] {
+        let edit = Edit { flushed: Some(wrong), recipe: None, ..good.clone() };
+        driven.replica.tree.apply_edit(&edit).unwrap_err();
+    }
+    driven.replica.tree.apply_edit(&good).unwrap();
+}
+
+#[test]
+fn a_seal_of_another_memtable_than_the_active_one_is_corruption() {
+    let mut driven = Driven::new(small_config());
+    let tree = &mut driven.replica.tree;
+    assert_eq!(tree.active_id(), MemTableId(1));
+    tree.seal(MemTableId(2), LogPosition(1)).unwrap_err();
+    assert_eq!(tree.seal(MemTableId(1), LogPosition(9)).unwrap(), MemTableId(2));
+    tree.seal(MemTableId(2), LogPosition(8)).unwrap_err();
+    assert_eq!(tree.sealed_count(), 1);
+}
+
+#[test]
+fn a_tombstone_outlives_compactions_until_nothing_older_can_come_to_light() {
+    let mut driven = Driven::new(TreeConfig { levels: 4, ..eager() });
+    driven.put("k", &[1; 9000]);
+    driven.flush();
+    driven.settle();
+    driven.delete("k");
+    driven.put("a", b"");
+    driven.put("z", b"");
+    driven.flush();
+    driven.settle();
+    assert_eq!(driven.get("k"), None);
+    driven.put("k2", &[1; 9000]);
+    driven.flush();
+    driven.settle();
+    assert_eq!(driven.get("k"), None);
+    let entries: u64 = driven.replica.tree.version().files().map(|(_, file)| file.deletes).sum();
+    let puts = scan(&driven.replica.tree.view(), &driven.replica.tables, &[], None).len();
+    assert_eq!(puts, 3);
+    assert!(entries <= 1, "at the bottom the tombstone is gone, above it one may wait");
+}
+
+#[test]
+fn files_are_obsolete_only_when_the_last_view_iterator_and_job_let_go() {
+    let mut driven = Driven::new(eager());
+    driven.put("k", b"old");
+    let first = driven.flush().added[0].1.id;
+    let view = driven.replica.tree.view();
+    let mut iterator = view.scan(&driven.replica.tables, &[], None);
+    driven.put("k", b"new");
+    driven.flush();
+    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let edit = driven.edit(&job);
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    let second = FileId::sst(first.number.max(edit.removed[0].1.number));
+    assert_eq!(driven.replica.tree.leaving_files().len(), 2);
+    assert_eq!(driven.replica.tree.obsolete_files(), [], "the job holds both");
+    drop(job);
+    let obsolete = driven.replica.tree.obsolete_files();
+    assert!(!obsolete.contains(&first), "view and iterator hold the first: {obsolete:?}");
+    assert_eq!(obsolete.len(), 1);
+    assert_ne!(second, first);
+    drop(view);
+    assert_eq!(driven.replica.tree.obsolete_files(), [], "the iterator holds it still");
+    let (_, value) = block_on(iterator.next()).unwrap().unwrap();
+    assert_eq!(&value[..], b"old");
+    drop(iterator);
+    assert_eq!(driven.replica.tree.obsolete_files(), [first]);
+    assert_eq!(driven.replica.tree.obsolete_files(), [], "each is reported once");
+}
+
+#[test]
+fn a_move_keeps_the_file_and_reports_nothing_obsolete() {
+    let mut driven = Driven::new(eager());
+    driven.put("k", b"v");
+    let id = driven.flush().added[0].1.id;
+    assert!(driven.settle().iter().all(|kind| *kind == JobKind::TrivialMove));
+    assert_eq!(driven.replica.tree.obsolete_files(), []);
+    assert!(driven.replica.tree.version().file(1, id).is_some());
+    assert_eq!(driven.get("k"), Some(b"v".to_vec()));
+}
+
+#[test]
+fn a_clear_hides_everything_before_it_and_frees_whole_files_without_reading_them() {
+    let mut driven = Driven::new(eager());
+    for round in 0..6 {
+        for n in 0..10 {
+            driven.put(&format!("k{n}{round}"), &[7; 900]);
+        }
+        driven.flush();
+        driven.settle();
+    }
+    driven.write(|batch| batch.put(Keyspace::System, b"session", b"1").unwrap());
+    let before = driven.replica.tree.view();
+    driven.clear();
+    driven.put("after", b"x");
+    assert_eq!(driven.get("k05"), None);
+    assert_eq!(driven.get("after"), Some(b"x".to_vec()));
+    let tables = driven.replica.tables.clone();
+    assert_eq!(scan(&driven.replica.tree.view(), &tables, &[1], None).len(), 1);
+    assert_eq!(scan(&before, &tables, &[1], None).len(), 60, "an older view still sees all");
+    assert!(driven.settle().contains(&JobKind::Drop));
+    driven.flush();
+    driven.settle();
+    assert_eq!(scan(&before, &tables, &[1], None).len(), 60);
+    drop(before);
+    let left: u64 = driven.replica.tree.level_stats().iter().map(|level| level.bytes).sum();
+    assert!(left < 10_000, "{left} bytes are left");
+    driven.replica.collect();
+    assert_eq!(scan(&driven.replica.tree.view(), &tables, &[], None).len(), 2);
+}
+
+#[test]
+fn a_clear_lasts_through_a_restart_once_an_edit_carries_it_and_not_before() {
+    let mut driven = Driven::new(small_config());
+    driven.put("k", b"v");
+    driven.flush();
+    let config = driven.replica.tree.config().clone();
+    driven.clear();
+    // The clear's record may yet be cut off the log: the snapshot must not know of it.
+    let tree = Tree::open(config.clone(), GROUP, &driven.replica.tree.snapshot()).unwrap();
+    assert_eq!(tree.floor(), SequenceNumber(0));
+    driven.flush();
+    let tree = Tree::open(config, GROUP, &driven.replica.tree.snapshot()).unwrap();
+    assert_eq!(tree.floor(), SequenceNumber(2));
+    driven.replica.tree = tree;
+    assert_eq!(driven.get("k"), None);
+}
+
+#[test]
+fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
+    let mut driven = Driven::new(small_config());
+    let tree = &mut driven.replica.tree;
+    let mut batch = BatchBuilder::new();
+    batch.put(Keyspace::User, b"k", b"v").unwrap();
+    batch.clear(Keyspace::System).unwrap();
+    let error = tree.apply_batch(SequenceNumber(1), batch.as_bytes()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    for kind in [EntryKind::Merge, EntryKind::Pointer, EntryKind::SingleDelete] {
+        let error = tree.apply_operation(SequenceNumber(1), kind, b"\x01k", b"").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+    tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"", b"").unwrap_err();
+    tree.apply_operation(SequenceNumber(1), EntryKind::RangeDelete, b"\x01k", b"").unwrap_err();
+    assert_eq!(tree.last_sequence(), SequenceNumber(0));
+    tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
+    assert_eq!(driven.get("k"), Some(b"v".to_vec()));
+}
+
+#[test]
+fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
+    let mut driven = Driven::new(TreeConfig { l0_trigger: 6, ..small_config() });
+    let mut states = Vec::new();
+    for _ in 0..5 {
+        driven.put("k", b"v");
+        driven.seal();
+        states.push(driven.replica.tree.write_state());
+    }
+    use Pressure::{Level0Files, SealedMemTables};
+    assert_eq!(states[0], WriteState::Ok);
+    assert_eq!(states[1], WriteState::Slow(SealedMemTables(2)));
+    assert_eq!(states[3], WriteState::Stop(SealedMemTables(4)));
+    for number in 1..=12 {
+        driven.put("k", b"v");
+        driven.seal();
+        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let edit = driven.edit(&job);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+        assert_eq!(driven.replica.tree.level_stats()[0].files, number);
+    }
+    while driven.replica.tree.sealed_count() > 0 {
+        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let edit = driven.edit(&job);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+    }
+    assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(Level0Files(17))));
+    driven.settle();
+    assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
+    assert_eq!(driven.replica.tree.compaction_debt(), 0);
+}
+
+#[test]
+fn a_job_that_may_not_fit_the_free_slots_is_not_begun() {
+    let mut driven = Driven::new(small_config());
+    driven.put("k", &[1; 4000]);
+    driven.seal();
+    let tree = &mut driven.replica.tree;
+    let tight = JobContext { slots_free: 1, ..context(&[]) };
+    assert!(tree.next_job(&tight).is_none());
+    let job = tree.next_job(&context(&[])).unwrap();
+    assert!(tree.job_slots_max(&job) > 1);
+    assert!(tree.next_job(&context(&[])).is_none(), "one flush at a time");
+    tree.job_failed(&job.recipe);
+    let again = tree.next_job(&context(&[])).unwrap();
+    assert!(again.recipe.output_first >= job.recipe.output_end(), "file numbers are not reused");
+}
+
+#[test]
+fn an_empty_memtable_flushes_to_nothing_and_its_place_in_the_log_is_kept() {
+    let mut driven = Driven::new(small_config());
+    let edit = driven.flush();
+    assert!(edit.added.is_empty());
+    assert_eq!(driven.replica.tree.flushed().position, LogPosition(1));
+    assert_eq!(driven.replica.tree.active_id(), MemTableId(2));
+    driven.put("k", b"v");
+    driven.flush();
+    assert_eq!(driven.get("k"), Some(b"v".to_vec()));
+}
+
+#[test]
+fn the_head_applies_single_operations_with_the_same_result_as_a_batch() {
+    let mut one_by_one = Driven::new(small_config());
+    let mut batched = Driven::new(small_config());
+    let tree = &mut one_by_one.replica.tree;
+    tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01a", b"1").unwrap();
+    tree.apply_operation(SequenceNumber(2), EntryKind::RangeDelete, b"\x01", b"").unwrap();
+    tree.apply_operation(SequenceNumber(3), EntryKind::Put, b"\x01b", b"2").unwrap();
+    tree.apply_operation(SequenceNumber(4), EntryKind::Delete, b"\x01c", b"").unwrap();
+    batched.write(|batch| {
+        batch.put(Keyspace::User, b"a", b"1").unwrap();
+        batch.clear(Keyspace::User).unwrap();
+        batch.put(Keyspace::User, b"b", b"2").unwrap();
+        batch.delete(Keyspace::User, b"c").unwrap();
+    });
+    one_by_one.flush();
+    batched.flush();
+    assert_eq!(one_by_one.replica.tree.snapshot(), batched.replica.tree.snapshot());
+    assert_eq!(one_by_one.get("a"), None);
+    assert_eq!(one_by_one.get("b"), Some(b"2".to_vec()));
+}
