@@ -1,3 +1,35 @@
-//! (to be written)
+//! What a replica does, without its process: the glue between log, tree, pool and replication, as a
+//! state machine.
+//!
+//! ```text
+//!   messages, ticks, client writes, results of work          messages, work orders, what is acknowledged
+//!            │                                                           ▲
+//!            ▼ handle_*, put, delete, end_turn                           │ poll_output
+//!   ┌─ Node ─────────────────────────────────────────────────────────────┴─────────┐
+//!   │ write ─► Log.append ─► Chain ─► (members) ─► commit ─► acknowledged()         │
+//!   │ record ─► Log.place ─► Tree (batch, seal) · pending edits                     │
+//!   │ job done ─► ship ─► have ─► edit ─► placement commit ─► Tree.apply_edit       │
+//!   └───────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! - [`Node`]: the state machine. One owner, one loop: hand in an event, call `advance`, take outputs.
+//! - [`work`]: what leaves it because it takes long, and the functions that carry it out.
+//! - [`open`]: creating a replica in an empty pool, and opening one from its pool and ring alone.
+//! - [`verify`]: comparing replicas, record by record and file by file.
 #![no_std]
+
 extern crate alloc;
+
+mod config;
+mod files;
+pub mod message;
+mod node;
+pub mod open;
+mod state;
+mod tlv;
+pub mod work;
+
+pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
+pub use files::{FileMap, LocalStore, Locate, PoolSource, ReadMeter};
+pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
+pub use state::{ReplicaState, opaque};

@@ -1,1 +1,27 @@
-//! (to be written)
+//! A whole cluster in one thread from one seed, running the *real* media, pool, log, engine,
+//! replication and node cores.
+//!
+//! ```text
+//!   seed ─► Random ─► World ─ step: who runs, what arrives, what breaks
+//!                      ├─ Machine: SimulatedDisk, ring, Process (Node, executor, target, initiators)
+//!                      ├─ links between members: FIFO, delayed, broken
+//!                      ├─ byte pipes for NVMe/TCP: cut anywhere
+//!                      └─ clients ─► history ─► linearizable?
+//!   at rest: replicas identical, no slot lost, none in quarantine
+//! ```
+//!
+//! - [`world`]: the cluster and its steps. - [`process`]: what the server's loop and threads do.
+//! - [`client`]: what clients do and see. - [`history`]: the linearizability checker.
+//! - [`check`]: what must hold when everything rests.
+#![allow(clippy::disallowed_types, reason = "a test program; order never comes from hashing here")]
+
+pub mod check;
+pub mod client;
+pub mod history;
+pub mod pipe;
+pub mod process;
+pub mod random;
+pub mod world;
+
+pub use random::Random;
+pub use world::{Faults, Options, Outcome, World};

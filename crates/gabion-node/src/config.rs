@@ -1,0 +1,210 @@
+//! What a group is (fixed when it is created, the same at every member) and how one member runs.
+
+use crate::tlv::{Tlv, TlvReader};
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::Put;
+use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
+use gabion_engine::TreeConfig;
+
+/// Who flushes and compacts. Fixed at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CompactionMode {
+    /// The primary alone; finished files are shipped (RubbleDB §4.2).
+    Primary = 1,
+    /// Every replica for itself, nothing is shipped: RubbleDB's baseline (§5.1).
+    EveryReplica = 2,
+}
+
+impl CompactionMode {
+    /// The mode as it is named on command lines and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::EveryReplica => "every-replica",
+        }
+    }
+}
+
+/// What an acknowledgement means. README.md has the table of what each survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum AckLevel {
+    /// The record is in the ring of every member: survives the kill of every process, not a power
+    /// cut everywhere at once.
+    Replicated = 1,
+    /// Every member has flushed it to its device.
+    Durable = 2,
+}
+
+impl AckLevel {
+    /// The level as it is named on command lines and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replicated => "replicated",
+            Self::Durable => "durable",
+        }
+    }
+}
+
+/// What every member of a group agrees on. Stored in each member's pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupConfig {
+    /// The group.
+    pub group: GroupId,
+    /// Number of this membership.
+    pub config: ConfigNumber,
+    /// The chain: first the head (primary), last the tail.
+    pub members: Vec<ReplicaId>,
+    /// Who compacts.
+    pub compaction: CompactionMode,
+    /// What an acknowledgement means unless a write says otherwise.
+    pub ack: AckLevel,
+    /// Bytes of the log's ring: a multiple of `segment_len`, at least two segments.
+    pub ring_len: u64,
+    /// Bytes of a log segment. Default 16 MiB, which is also the largest record.
+    pub segment_len: u64,
+    /// The shape of the tree.
+    pub tree: TreeConfig,
+}
+
+const TAG_IDENTITY: u16 = 1;
+const TAG_MEMBERS: u16 = 2;
+const TAG_MODES: u16 = 3;
+const TAG_LOG: u16 = 4;
+const TAG_TREE: u16 = 5;
+
+impl GroupConfig {
+    /// Largest number of members.
+    pub const MEMBERS_MAX: usize = 16;
+
+    /// Checks what the parts cannot check alone.
+    ///
+    /// # Errors
+    /// Invalid input that names the value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        let count = self.members.len();
+        if count == 0 || count > Self::MEMBERS_MAX {
+            return Err(Error::invalid(format!(
+                "a group of {count} replicas: 1 to {} are possible",
+                Self::MEMBERS_MAX
+            )));
+        }
+        for (i, member) in self.members.iter().enumerate() {
+            if self.members[..i].contains(member) {
+                return Err(Error::invalid(format!("{member} is named twice in the chain")));
+            }
+        }
+        self.tree.validate()
+    }
+
+    /// The head of the chain: the primary.
+    #[must_use]
+    pub fn head(&self) -> ReplicaId {
+        self.members[0]
+    }
+
+    /// The tail of the chain.
+    #[must_use]
+    pub fn tail(&self) -> ReplicaId {
+        self.members[self.members.len() - 1]
+    }
+
+    /// The configuration in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Tlv::new();
+        let mut identity = Vec::new();
+        identity.put_u64(self.group.get());
+        identity.put_u64(self.config.get());
+        out.critical(TAG_IDENTITY, &identity);
+        let mut members = Vec::new();
+        for member in &self.members {
+            members.put_u32(member.get());
+        }
+        out.critical(TAG_MEMBERS, &members);
+        out.critical(TAG_MODES, &[self.compaction as u8, self.ack as u8]);
+        let mut log = Vec::new();
+        log.put_u64(self.ring_len);
+        log.put_u64(self.segment_len);
+        out.critical(TAG_LOG, &log);
+        let mut tree = Vec::new();
+        self.tree.encode(&mut tree);
+        out.critical(TAG_TREE, &tree);
+        out.finish()
+    }
+
+    /// Reads [`Self::encode`].
+    ///
+    /// # Errors
+    /// Corruption; unsupported for a critical field of a later version.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let fields = TlvReader::read(
+            bytes,
+            "group configuration",
+            &[TAG_IDENTITY, TAG_MEMBERS, TAG_MODES, TAG_LOG, TAG_TREE],
+        )?;
+        let mut identity = fields.field(TAG_IDENTITY)?;
+        let (group, config) = (GroupId(identity.u64()?), ConfigNumber(identity.u64()?));
+        let mut list = fields.field(TAG_MEMBERS)?;
+        let mut members = Vec::new();
+        while !list.is_empty() && members.len() < Self::MEMBERS_MAX {
+            members.push(ReplicaId(list.u32()?));
+        }
+        list.finish()?;
+        let mut modes = fields.field(TAG_MODES)?;
+        let compaction = match modes.u8()? {
+            1 => CompactionMode::Primary,
+            2 => CompactionMode::EveryReplica,
+            n => return Err(Error::unsupported(format!("compaction mode {n} is unknown"))),
+        };
+        let ack = match modes.u8()? {
+            1 => AckLevel::Replicated,
+            2 => AckLevel::Durable,
+            n => return Err(Error::unsupported(format!("acknowledgement level {n} is unknown"))),
+        };
+        let mut log = fields.field(TAG_LOG)?;
+        let (ring_len, segment_len) = (log.u64()?, log.u64()?);
+        let tree = TreeConfig::decode(&mut fields.field(TAG_TREE)?)?;
+        let config =
+            Self { group, config, members, compaction, ack, ring_len, segment_len, tree };
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// How one member runs: may differ between members and between starts.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Heartbeat between members, in ms. Default 100.
+    pub heartbeat_ms: u64,
+    /// A member not heard of for this long is out: writes are refused. Default 2,000.
+    pub timeout_ms: u64,
+    /// Sealed MemTables whose flush not every member has applied before writes wait. Default 4.
+    pub sealed_max: usize,
+    /// Bytes of log records on their way to one member. Default 8 MiB.
+    pub window_bytes: u64,
+    /// Slots that a secondary keeps granted to the primary. Default 128 (256 MiB).
+    pub granted_slots: u32,
+    /// Jobs that may run at once, a flush not counted. Default 1.
+    pub compactions_max: usize,
+    /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
+    pub placement_wait_ms: u64,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 100,
+            timeout_ms: 2_000,
+            sealed_max: 4,
+            window_bytes: 8 << 20,
+            granted_slots: 128,
+            compactions_max: 1,
+            placement_wait_ms: 500,
+        }
+    }
+}

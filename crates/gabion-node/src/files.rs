@@ -1,0 +1,119 @@
+//! Reading and writing files of the pool: the engine names files, the pool knows slots, and here the
+//! two meet.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use gabion_base::{Error, FileId, GroupId, HashMap, Result};
+use gabion_engine::FileSource;
+use gabion_log::SegmentSource;
+use gabion_media::MediumHandle;
+use gabion_pool::{FilePlacement, Geometry};
+
+/// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
+#[derive(Clone, Default)]
+pub struct FileMap(Rc<RefCell<HashMap<FileId, Arc<FilePlacement>>>>);
+
+impl FileMap {
+    /// The file's placement.
+    #[must_use]
+    pub fn get(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.0.borrow().get(&file).cloned()
+    }
+
+    pub(crate) fn insert(&self, placement: Arc<FilePlacement>) {
+        self.0.borrow_mut().insert(placement.file, placement);
+    }
+
+    pub(crate) fn remove(&self, file: FileId) {
+        self.0.borrow_mut().remove(&file);
+    }
+}
+
+/// Says where a file lies.
+pub trait Locate {
+    /// The file's placement, if it is readable here.
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>>;
+}
+
+impl Locate for FileMap {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.get(file)
+    }
+}
+
+impl Locate for BTreeMap<FileId, Arc<FilePlacement>> {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.get(&file).cloned()
+    }
+}
+
+/// One replica's pool as a place to read and write files, on one thread.
+#[derive(Clone)]
+pub struct LocalStore {
+    /// The pool's device.
+    pub medium: MediumHandle,
+    /// Where slots lie on it.
+    pub geometry: Geometry,
+    /// The pool's identity, for slot headers.
+    pub pool_id: [u8; 16],
+    /// The owner of the region.
+    pub group: GroupId,
+}
+
+/// Bytes of file data read from the device, by purpose, for the counters that show what a replica
+/// reads (an itemised list, so that "a secondary reads no file data" can be checked).
+#[derive(Default)]
+pub struct ReadMeter(Cell<u64>);
+
+impl ReadMeter {
+    /// Bytes read so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// A [`FileSource`] over a pool.
+#[derive(Clone)]
+pub struct PoolSource<L> {
+    /// The pool.
+    pub store: LocalStore,
+    /// Where files lie.
+    pub locate: L,
+    /// What was read.
+    pub meter: Rc<ReadMeter>,
+}
+
+impl<L: Locate> FileSource for PoolSource<L> {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        let Some(placement) = self.locate.locate(file) else {
+            return Err(Error::not_found(format!("{file} has no place in this pool")));
+        };
+        self.meter.0.set(self.meter.0.get() + len as u64);
+        let store = &self.store;
+        gabion_pool::read_file(&store.medium, &store.geometry, &placement, offset, len as u64)
+            .await
+            .map_err(|error| error.within(format!("{file} at {offset}")))
+    }
+}
+
+/// A [`SegmentSource`] over a pool.
+pub(crate) struct PoolSegments<'a> {
+    pub(crate) store: &'a LocalStore,
+    pub(crate) files: &'a BTreeMap<FileId, Arc<FilePlacement>>,
+}
+
+impl SegmentSource for PoolSegments<'_> {
+    async fn read(&self, segment: FileId, offset: u64, len: usize) -> Result<Option<Bytes>> {
+        let Some(placement) = self.files.get(&segment) else { return Ok(None) };
+        let len = (len as u64).min(placement.len.saturating_sub(offset));
+        let store = self.store;
+        gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len)
+            .await
+            .map(Some)
+    }
+}

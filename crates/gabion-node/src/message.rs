@@ -1,0 +1,287 @@
+//! What nodes say to each other about slots and files, carried by the replication layer on the
+//! ordered connection between two members, opaque to it.
+//!
+//! ```text
+//! secondary ── Grant(session, pool, port, slots) ──────────────► primary
+//!           ◄─ NVMe/TCP: data, slot headers, flush ────────────
+//!           ◄─ Placement(file, checksums, slots) ──────────────
+//!              (verifies, commits to its placement log)
+//!           ── Have(file) ────────────────────────────────────►   all have it: the edit is appended
+//! ```
+//!
+//! In bytes: `kind u8` and the fields of the variant in order, little endian.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::units::{RECORD_LEN_MAX, SLOT_LEN};
+use gabion_base::{Error, FileId, FileKind, Generation, Result, SlotIndex, Term};
+use gabion_pool::Placed;
+
+/// A message between the nodes of two members.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeMessage {
+    /// A secondary lets the primary write into these slots during a session.
+    Grant {
+        /// The secondary's session. A newer one voids everything granted before.
+        session: u64,
+        /// The pool that the slots belong to; stands in each slot header.
+        pool_id: [u8; 16],
+        /// The subsystem to connect to.
+        subsystem: String,
+        /// Port of the secondary's target on its host.
+        port: u16,
+        /// Slots in the region; the namespace's geometry follows from it.
+        region_slots: u32,
+        /// The slots, in addition to those granted before in this session.
+        slots: Vec<Placed>,
+    },
+    /// The primary is short of granted slots.
+    WantGrant {
+        /// How many it needs at once.
+        slots: u32,
+    },
+    /// A file was shipped into these slots and flushed.
+    Placement {
+        /// Session in which the slots were granted.
+        session: u64,
+        /// The file and where it lies.
+        file: ShippedFile,
+    },
+    /// The secondary holds the file: verified and durable, its place recorded.
+    Have {
+        /// The file.
+        file: FileId,
+    },
+    /// An edit names this file and the secondary lacks it.
+    NeedFile {
+        /// The file.
+        file: FileId,
+    },
+    /// These files will be named by no edit: their job was given up.
+    Discard {
+        /// The files.
+        files: Vec<FileId>,
+    },
+}
+
+/// A file in slots of another replica.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShippedFile {
+    /// The file.
+    pub file: FileId,
+    /// Term of the primary that made it.
+    pub term: Term,
+    /// Length in bytes, rounded up to blocks.
+    pub len: u64,
+    /// CRC32C of those bytes.
+    pub checksum: u32,
+    /// CRC32C of each 1 MiB chunk.
+    pub chunk_crcs: Vec<u32>,
+    /// Its slots in order.
+    pub slots: Vec<Placed>,
+}
+
+/// Most entries of a list in a message: slots of the largest grant, chunks of the largest file.
+const LIST_MAX: usize = 65_536;
+
+impl NodeMessage {
+    /// The message in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Grant { session, pool_id, subsystem, port, region_slots, slots } => {
+                out.put_u8(1);
+                out.put_u64(*session);
+                out.put_bytes(pool_id);
+                out.put_prefixed(subsystem.as_bytes());
+                out.put_u16(*port);
+                out.put_u32(*region_slots);
+                put_slots(&mut out, slots);
+            }
+            Self::WantGrant { slots } => {
+                out.put_u8(2);
+                out.put_u32(*slots);
+            }
+            Self::Placement { session, file } => {
+                out.put_u8(3);
+                out.put_u64(*session);
+                file.encode(&mut out);
+            }
+            Self::Have { file } => {
+                out.put_u8(4);
+                put_file(&mut out, *file);
+            }
+            Self::NeedFile { file } => {
+                out.put_u8(5);
+                put_file(&mut out, *file);
+            }
+            Self::Discard { files } => {
+                out.put_u8(6);
+                out.put_varint(files.len() as u64);
+                files.iter().for_each(|file| put_file(&mut out, *file));
+            }
+        }
+        out
+    }
+
+    /// Reads [`Self::encode`].
+    ///
+    /// # Errors
+    /// Corruption; unsupported for a kind of a later version.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes, "message between nodes");
+        let message = match r.u8()? {
+            1 => Self::Grant {
+                session: r.u64()?,
+                pool_id: r.array()?,
+                subsystem: text(r.prefixed(223)?)?,
+                port: r.u16()?,
+                region_slots: r.u32()?,
+                slots: slots(&mut r)?,
+            },
+            2 => Self::WantGrant { slots: r.u32()? },
+            3 => Self::Placement { session: r.u64()?, file: ShippedFile::decode(&mut r)? },
+            4 => Self::Have { file: file(&mut r)? },
+            5 => Self::NeedFile { file: file(&mut r)? },
+            6 => {
+                let count = list_len(&mut r, 9)?;
+                let files = (0..count).map(|_| file(&mut r)).collect::<Result<_>>()?;
+                Self::Discard { files }
+            }
+            kind => {
+                return Err(Error::unsupported(format!("message between nodes: kind {kind}")));
+            }
+        };
+        r.finish()?;
+        Ok(message)
+    }
+}
+
+impl ShippedFile {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_file(out, self.file);
+        out.put_u64(self.term.get());
+        out.put_u64(self.len);
+        out.put_u32(self.checksum);
+        out.put_varint(self.chunk_crcs.len() as u64);
+        self.chunk_crcs.iter().for_each(|crc| out.put_u32(*crc));
+        put_slots(out, &self.slots);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self> {
+        let (file, term, len, checksum) = (file(r)?, Term(r.u64()?), r.u64()?, r.u32()?);
+        let count = list_len(r, 4)?;
+        let chunk_crcs = (0..count).map(|_| r.u32()).collect::<Result<_>>()?;
+        let slots = slots(r)?;
+        if len == 0 || len.div_ceil(SLOT_LEN) != slots.len() as u64 {
+            return Err(Error::corruption(format!(
+                "placement of {file}: {len} bytes in {} slots of {SLOT_LEN}",
+                slots.len()
+            )));
+        }
+        Ok(Self { file, term, len, checksum, chunk_crcs, slots })
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String> {
+    match core::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.into()),
+        Err(_) => Err(Error::corruption("message between nodes: a name is not UTF-8")),
+    }
+}
+
+fn put_file(out: &mut Vec<u8>, file: FileId) {
+    out.put_u8(file.kind as u8);
+    out.put_u64(file.number);
+}
+
+fn file(r: &mut Reader<'_>) -> Result<FileId> {
+    let kind = r.u8()?;
+    let number = r.u64()?;
+    match FileKind::from_byte(kind) {
+        Some(kind) => Ok(FileId { kind, number }),
+        None => Err(Error::corruption(format!("message between nodes: file kind {kind}"))),
+    }
+}
+
+fn put_slots(out: &mut Vec<u8>, slots: &[Placed]) {
+    out.put_varint(slots.len() as u64);
+    for placed in slots {
+        out.put_u32(placed.slot.get());
+        out.put_u64(placed.generation.get());
+    }
+}
+
+fn slots(r: &mut Reader<'_>) -> Result<Vec<Placed>> {
+    let count = list_len(r, 12)?;
+    let one = |r: &mut Reader<'_>| {
+        Ok(Placed { slot: SlotIndex(r.u32()?), generation: Generation(r.u64()?) })
+    };
+    (0..count).map(|_| one(r)).collect()
+}
+
+/// A list's length, checked against the limit and against the bytes that are there.
+fn list_len(r: &mut Reader<'_>, entry_len: usize) -> Result<usize> {
+    let count = r.varint()?;
+    if count > LIST_MAX as u64 || count as usize * entry_len > r.remaining() {
+        return Err(Error::corruption(format!(
+            "message between nodes: list of {count} entries in {} bytes (limit {LIST_MAX})",
+            r.remaining()
+        )));
+    }
+    Ok(count as usize)
+}
+
+const _: () = assert!(RECORD_LEN_MAX / 4096 <= LIST_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_message_survives_its_bytes_and_no_prefix_does() {
+        let placed = |n: u32| Placed { slot: SlotIndex(n), generation: Generation(7) };
+        let file = ShippedFile {
+            file: FileId::sst(9),
+            term: Term(2),
+            len: SLOT_LEN + 4096,
+            checksum: 5,
+            chunk_crcs: vec![1, 2, 3],
+            slots: vec![placed(1), placed(4)],
+        };
+        let messages = [
+            NodeMessage::Grant {
+                session: 3,
+                pool_id: [8; 16],
+                subsystem: "nqn.x".into(),
+                port: 4420,
+                region_slots: 100,
+                slots: vec![placed(1), placed(2)],
+            },
+            NodeMessage::WantGrant { slots: 8 },
+            NodeMessage::Placement { session: 3, file },
+            NodeMessage::Have { file: FileId::sst(1) },
+            NodeMessage::NeedFile { file: FileId::log_segment(1) },
+            NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(2)] },
+        ];
+        for message in messages {
+            let bytes = message.encode();
+            assert_eq!(NodeMessage::decode(&bytes).unwrap(), message);
+            for cut in 0..bytes.len() {
+                assert!(NodeMessage::decode(&bytes[..cut]).is_err(), "{message:?} cut at {cut}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = NodeMessage::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! From log records to the tree: batches and seals at once, edits when they are ready.
+//!
+//! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier edit
+//! is applied, (2) every member has its record, (3) the log is durable here up to its end, (4) the added
+//! files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
+//! per group"; RubbleDB §4.2.2 has (1) and (4) only).
+
+use super::{After, Node, Order};
+use crate::message::NodeMessage;
+use crate::state::opaque;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{Error, FileId, LogPosition};
+use gabion_engine::{Edit, FileMeta};
+use gabion_log::{Anchor, Header, Record, RecordKind, Seal};
+
+/// An edit on its way into the tree.
+struct Waiting {
+    edit: Edit,
+    encoded: Vec<u8>,
+    /// The log must be durable here up to this position first.
+    end: LogPosition,
+    /// When it came to be first in line, in ms; for asking for missing files.
+    since_ms: Option<u64>,
+}
+
+/// Edits that are in the log (or, in every-replica mode, decided here) and not applied.
+#[derive(Default)]
+pub(super) struct Applying {
+    waiting: VecDeque<Waiting>,
+    asked: Vec<FileId>,
+    /// Where the seals of the log lie that is kept: the places at which it may be trimmed.
+    pub(super) seals: VecDeque<Anchor>,
+}
+
+impl Applying {
+    /// Number of the last edit that waits, or else of the last that was applied.
+    pub(super) fn last_appended(&self, applied: u64) -> u64 {
+        self.waiting.back().map_or(applied, |waiting| waiting.edit.number)
+    }
+
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn pending_in_order(&self) -> bool {
+        let numbers = self.waiting.iter().map(|waiting| waiting.edit.number);
+        numbers.clone().zip(numbers.skip(1)).all(|(a, b)| a + 1 == b)
+    }
+
+    /// What a waiting edit says of a file that it adds.
+    pub(super) fn added(&self, file: FileId) -> Option<Arc<FileMeta>> {
+        let mut added = self.waiting.iter().flat_map(|waiting| &waiting.edit.added);
+        added.find(|(_, meta)| meta.id == file).map(|(_, meta)| Arc::new(meta.clone()))
+    }
+
+    /// Whether a waiting edit adds the file.
+    pub(super) fn names(&self, file: FileId) -> bool {
+        self.waiting.iter().any(|w| w.edit.added.iter().any(|(_, meta)| meta.id == file))
+    }
+
+    /// Position up to which the log must be durable for the next edit.
+    pub(super) fn wants_durable(&self) -> Option<LogPosition> {
+        self.waiting.front().map(|waiting| waiting.end)
+    }
+}
+
+impl Node {
+    /// Takes what has become contiguous in the log.
+    pub(super) fn apply_records(&mut self) {
+        let mut moved = false;
+        while let Some(record) = self.log.next_record() {
+            moved = true;
+            // The head did all this when it made the record.
+            if !self.is_head()
+                && let Err(error) = self.apply_record(&record)
+            {
+                return self.fatal(error);
+            }
+        }
+        if moved && !self.is_head() {
+            let last = self.log.last();
+            self.chain.handle_placed(last.end, last.crc);
+        }
+    }
+
+    /// Applies a record of the log: at a secondary when it arrives, everywhere when it is replayed.
+    pub(crate) fn apply_record(&mut self, record: &Record) -> gabion_base::Result<()> {
+        let header = &record.header;
+        let at = |error: Error| error.within(alloc::format!("log record at {}", header.position));
+        match header.kind {
+            RecordKind::Batch if self.is_flushed(header) => Ok(()),
+            RecordKind::Batch => {
+                self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)
+            }
+            RecordKind::Seal => {
+                let seal = Seal::decode(&record.payload()).map_err(at)?;
+                self.apply.seals.push_back(record.anchor());
+                if seal.memtable <= self.tree.flushed().memtable {
+                    return Ok(()); // replayed, and already in files
+                }
+                self.tree.seal(seal.memtable, record.end()).map_err(at).map(|_| ())
+            }
+            RecordKind::Edit => {
+                let encoded = record.payload();
+                let edit = Edit::decode(&encoded).map_err(at)?;
+                self.queue_edit(edit, encoded.to_vec(), record.end()).map_err(at)
+            }
+            RecordKind::Pad | RecordKind::TermStart => Ok(()),
+        }
+    }
+
+    /// Whether a replayed batch is in files already: the log is kept from before the last flush.
+    fn is_flushed(&self, header: &Header) -> bool {
+        let last = header.first_sequence.get() + u64::from(header.count);
+        last <= self.tree.flushed().sequence.get() + 1 && header.count > 0
+    }
+
+    /// Puts an edit in line. Numbers have no gaps: a gap would be an edit lost.
+    pub(super) fn queue_edit(
+        &mut self,
+        edit: Edit,
+        encoded: Vec<u8>,
+        end: LogPosition,
+    ) -> gabion_base::Result<()> {
+        let last = self.apply.last_appended(self.tree.last_edit());
+        if edit.number <= self.tree.last_edit() {
+            return Ok(()); // replayed from the log, applied before the restart
+        }
+        if edit.number != last + 1 {
+            return Err(Error::corruption(alloc::format!(
+                "edit {} follows edit {last}: the numbers must not have a gap",
+                edit.number
+            )));
+        }
+        self.apply.waiting.push_back(Waiting { edit, encoded, end, since_ms: None });
+        Ok(())
+    }
+
+    /// Applies the edits in line that are ready. The tree follows at once; members are told, and slots
+    /// of removed files are used again, when the placement commit is durable.
+    pub(super) fn apply_edits(&mut self) {
+        while self.first_edit_is_ready() {
+            let Some(first) = self.apply.waiting.pop_front() else { return };
+            self.apply.asked.clear();
+            if let Err(error) = self.apply_edit(first) {
+                return self.fatal(error);
+            }
+        }
+    }
+
+    fn first_edit_is_ready(&mut self) -> bool {
+        let now_ms = self.now_ms;
+        let Some(first) = self.apply.waiting.front_mut() else { return false };
+        first.since_ms.get_or_insert(now_ms);
+        let (first, files) = (&*first, &self.files);
+        first.end <= self.chain.commit()
+            && first.end <= self.log.durable_end()
+            && first.edit.added.iter().all(|(_, meta)| files.get(meta.id).is_some())
+    }
+
+    fn apply_edit(&mut self, waiting: Waiting) -> gabion_base::Result<()> {
+        let edit = waiting.edit;
+        self.check_added(&edit)?;
+        for (_, file) in &edit.removed {
+            let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
+            if !moved {
+                self.pool.retire_file(*file)?;
+            }
+        }
+        self.pool.stage_opaque(opaque::EDIT, waiting.encoded);
+        self.tree.apply_edit(&edit)?;
+        self.counters.edits += 1;
+        self.jobs_edit_applied(&edit);
+        let flushed = self.tree.flushed().position;
+        self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
+        Ok(())
+    }
+
+    /// Repair and acceptance trust the checksum in the edit: what lies here must be that file.
+    fn check_added(&self, edit: &Edit) -> gabion_base::Result<()> {
+        for (_, meta) in &edit.added {
+            let Some(placement) = self.files.get(meta.id) else { continue };
+            if (placement.checksum, placement.len) != (meta.checksum, meta.rounded_len()) {
+                return Err(Error::corruption(alloc::format!(
+                    "{} lies here with {} bytes and checksum {:08x}, edit {} names {} bytes and {:08x}",
+                    meta.id, placement.len, placement.checksum, edit.number, meta.rounded_len(),
+                    meta.checksum
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the primary for files that the next edit names and that have not come for a while.
+    pub(super) fn ask_for_missing_files(&mut self) {
+        if !self.receives_files() {
+            return;
+        }
+        let Some(first) = self.apply.waiting.front() else { return };
+        let waited = first.since_ms.map_or(0, |since| self.now_ms.saturating_sub(since));
+        if waited < self.options.placement_wait_ms {
+            return;
+        }
+        let missing: Vec<FileId> = first
+            .edit
+            .added
+            .iter()
+            .map(|(_, meta)| meta.id)
+            .filter(|file| self.files.get(*file).is_none())
+            .filter(|file| !self.apply.asked.contains(file) && !self.grants.is_arriving(*file))
+            .collect();
+        let head = self.config.head();
+        for file in missing {
+            self.counters.pulled_files += 1;
+            self.apply.asked.push(file);
+            self.tell(head, &NodeMessage::NeedFile { file });
+        }
+    }
+
+    /// A new connection with the primary: what was asked on the old one is to be asked again.
+    pub(super) fn ask_again(&mut self) {
+        self.apply.asked.clear();
+        if let Some(first) = self.apply.waiting.front_mut() {
+            first.since_ms = None;
+        }
+    }
+
+    /// A file that was shipped here has its place: an edit may now name it.
+    pub(super) fn file_placed(&mut self, file: FileId, tell: bool) {
+        let Some(placement) = self.pool.placement(file) else { return };
+        self.files.insert(placement);
+        if tell {
+            let head = self.config.head();
+            self.tell(head, &NodeMessage::Have { file });
+        }
+    }
+
+    /// A file was compared with its checksums on the device.
+    pub(super) fn verify_done(&mut self, file: FileId, result: gabion_base::Result<()>) {
+        match result {
+            Ok(()) => self.place_arrived(file),
+            Err(error) => self.refuse_arrived(file, error),
+        }
+    }
+
+    pub(super) fn order_verify(&mut self, file: FileId, work: crate::work::VerifyOrder) {
+        self.counters.verified_read_bytes += work.placement.len;
+        self.order(Order::Verify(file), crate::work::Work::Verify(work));
+    }
+}

@@ -1,0 +1,297 @@
+//! The secondary's side of shipping: sessions, granted slots, arriving files (RubbleDB §4.2.1, slot
+//! management; DESIGN.md, Pool and Fencing).
+//!
+//! ```text
+//!   raise session ─► durable ─► target closes the old subsystem, drains, opens the new one
+//!      ─► voided slots are free again ─► grant ─► durable ─► admitted at the target ─► Grant message
+//! ```
+
+use super::{After, Node, Output, TargetCommand};
+use crate::message::{NodeMessage, ShippedFile};
+use crate::work::VerifyOrder;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
+use gabion_base::{Error, FileId, GroupId, HashMap, SlotIndex, Term};
+use gabion_pool::{Drained, FilePlacement, Placed};
+
+/// Name of the subsystem that a secondary serves in a term and session.
+#[must_use]
+pub fn subsystem_name(group: GroupId, term: Term, session: u64, pool_id: &[u8; 16]) -> String {
+    let mut pool = String::new();
+    for byte in &pool_id[..8] {
+        pool.push_str(&format!("{byte:02x}"));
+    }
+    format!("nqn.2026-11.dev.gabion:{group}:{term}:s{session}:{pool}")
+}
+
+/// Name by which the primary of a group makes itself known to targets.
+#[must_use]
+pub fn host_name(group: GroupId, term: Term) -> String {
+    format!("nqn.2026-11.dev.gabion:host:{group}:{term}")
+}
+
+/// State of the session with the primary.
+#[derive(Default)]
+pub(super) struct Grants {
+    /// Port of the embedded target, once it listens.
+    port: u16,
+    /// The session whose subsystem is open, 0 for none.
+    open: u64,
+    raising: bool,
+    /// Granted in this session and not holding a file.
+    free: BTreeSet<SlotIndex>,
+    granting: bool,
+    /// More than the usual number, as the primary asked.
+    wanted: u32,
+    /// Checksums of the chunks that the target received, by slot and chunk in it.
+    received: HashMap<(SlotIndex, u32), (u32, u32)>,
+    arriving: BTreeMap<FileId, Arrival>,
+}
+
+struct Arrival {
+    file: ShippedFile,
+    placement: Arc<FilePlacement>,
+}
+
+impl Grants {
+    pub(super) fn is_arriving(&self, file: FileId) -> bool {
+        self.arriving.contains_key(&file)
+    }
+}
+
+impl Node {
+    /// Begins a new session: grants of older ones are void from here on.
+    pub(super) fn raise_session(&mut self) {
+        self.grants.open = 0;
+        self.grants.free.clear();
+        self.grants.arriving.clear();
+        self.grants.received.clear();
+        self.state.session += 1;
+        self.pool.void_grants(self.state.session);
+        if !self.grants.raising {
+            self.grants.raising = true;
+            self.stage_state(Some(After::SessionRaised));
+        } else {
+            self.stage_state(None);
+        }
+        self.ask_again();
+    }
+
+    pub(super) fn session_raised(&mut self) {
+        self.grants.raising = false;
+        let subsystem = self.subsystem();
+        self.outputs.push_back(Output::Target(TargetCommand::Open {
+            subsystem,
+            session: self.state.session,
+            host: host_name(self.config.group, self.chain.term()),
+        }));
+    }
+
+    fn subsystem(&self) -> String {
+        let pool_id = self.pool.pool_id();
+        subsystem_name(self.config.group, self.chain.term(), self.state.session, &pool_id)
+    }
+
+    /// The target closed what it served before, nothing of it is in flight, and it serves the
+    /// session's subsystem on `port`.
+    pub fn handle_target_open(&mut self, session: u64, port: u16) {
+        if session != self.state.session {
+            return;
+        }
+        self.grants.port = port;
+        self.grants.open = session;
+        // Drained: no write of an older session can land any more.
+        self.pool.release_quarantined(Drained::SessionsBelow(session));
+    }
+
+    /// The target completed a write of the primary: `len` bytes at `offset` of the namespace have this
+    /// checksum. Not durable yet.
+    pub fn handle_target_write(&mut self, offset: u64, len: u32, crc: u32) {
+        let geometry = self.pool.region().namespace();
+        let data = offset.checked_sub(geometry.headers_len());
+        let slot = data.map(|at| (SlotIndex((at / SLOT_LEN) as u32), at % SLOT_LEN));
+        if let Some((slot, within)) = slot
+            && within.is_multiple_of(CHUNK_LEN)
+        {
+            self.grants.received.insert((slot, (within / CHUNK_LEN) as u32), (len, crc));
+        }
+    }
+
+    /// Keeps the usual number of slots granted.
+    pub(super) fn grant_slots(&mut self) {
+        let grants = &self.grants;
+        if grants.open != self.state.session || grants.open == 0 || grants.granting {
+            return;
+        }
+        if !self.chain.is_joined() {
+            return;
+        }
+        let usual = self.options.granted_slots.min(self.pool.counts().total / 4).max(8);
+        let target = usual.max(grants.wanted);
+        let have = grants.free.len() as u32;
+        if have * 4 > target * 3 {
+            return;
+        }
+        let missing = target - have;
+        let (term, head) = (self.chain.term(), self.config.head());
+        let granted = (0..4).find_map(|shift| {
+            let count = (missing >> shift).max(1);
+            self.pool.grant(term, self.state.session, head, count).ok()
+        });
+        if let Some(slots) = granted {
+            self.grants.granting = true;
+            self.commits.staged.push(After::Granted(slots));
+        }
+    }
+
+    /// Granted slots are durable: admit them at the target, then tell the primary.
+    pub(super) fn granted(&mut self, slots: Vec<Placed>) {
+        self.grants.granting = false;
+        if self.grants.open != self.state.session {
+            return; // a newer session voided them
+        }
+        self.grants.wanted = 0;
+        self.grants.free.extend(slots.iter().map(|placed| placed.slot));
+        let ranges = self.ranges(&slots);
+        self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
+        let message = NodeMessage::Grant {
+            session: self.state.session,
+            pool_id: self.pool.pool_id(),
+            subsystem: self.subsystem(),
+            port: self.grants.port,
+            region_slots: self.pool.counts().total,
+            slots,
+        };
+        let head = self.config.head();
+        self.tell(head, &message);
+    }
+
+    /// Data and header of each slot, as ranges of the namespace.
+    fn ranges(&self, slots: &[Placed]) -> Vec<(u64, u64)> {
+        let geometry = self.pool.region().namespace();
+        let mut ranges = Vec::with_capacity(slots.len() * 2);
+        for placed in slots {
+            ranges.push((geometry.slot_offset(placed.slot), SLOT_LEN));
+            ranges.push((
+                geometry.header_offset(placed.slot),
+                gabion_base::units::BLOCK_LEN as u64,
+            ));
+        }
+        ranges
+    }
+
+    pub(super) fn handle_want_grant(&mut self, slots: u32) {
+        let half = self.pool.counts().total / 2;
+        self.grants.wanted = self.grants.wanted.max((slots * 2).min(half));
+    }
+
+    /// The primary shipped a file and flushed it.
+    pub(super) fn handle_placement(&mut self, session: u64, file: ShippedFile) {
+        if session != self.state.session {
+            return; // of a connection that is gone; the primary ships it again
+        }
+        let id = file.file;
+        if self.files.get(id).is_some() {
+            let head = self.config.head();
+            return self.tell(head, &NodeMessage::Have { file: id });
+        }
+        let placement = Arc::new(FilePlacement {
+            file: id,
+            term: file.term,
+            len: file.len,
+            checksum: file.checksum,
+            slots: file.slots.clone(),
+        });
+        self.outputs.push_back(Output::Target(TargetCommand::Revoke(self.ranges(&file.slots))));
+        for placed in &file.slots {
+            self.grants.free.remove(&placed.slot);
+        }
+        let seen = self.take_received(&file);
+        let chunk_crcs = file.chunk_crcs.clone();
+        self.counters.received_bytes += file.len;
+        self.grants.arriving.insert(id, Arrival { file, placement: placement.clone() });
+        if seen {
+            self.place_arrived(id);
+        } else {
+            self.order_verify(id, VerifyOrder { placement, chunk_crcs });
+        }
+    }
+
+    /// Whether the target saw every chunk of the file arrive with the checksum that it must have.
+    fn take_received(&mut self, file: &ShippedFile) -> bool {
+        let per_slot = (SLOT_LEN / CHUNK_LEN) as usize;
+        let mut all = file.chunk_crcs.len() as u64 == file.len.div_ceil(CHUNK_LEN);
+        for (i, expected) in file.chunk_crcs.iter().enumerate() {
+            let Some(placed) = file.slots.get(i / per_slot) else { return false };
+            let len = CHUNK_LEN.min(file.len - (i as u64 * CHUNK_LEN).min(file.len)) as u32;
+            let key = (placed.slot, (i % per_slot) as u32);
+            all &= self.grants.received.remove(&key) == Some((len, *expected));
+        }
+        all
+    }
+
+    /// An arrived file is whole: its place is made durable.
+    pub(super) fn place_arrived(&mut self, file: FileId) {
+        let Some(arrival) = self.grants.arriving.remove(&file) else { return };
+        match self.pool.add_file((*arrival.placement).clone()) {
+            Ok(()) => self.commits.staged.push(After::FilePlaced { file, tell: true }),
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    /// An arrived file is not what it should be: the connection ends, and with it the session; the
+    /// file is shipped again into other slots.
+    pub(super) fn refuse_arrived(&mut self, file: FileId, error: Error) {
+        if self.grants.arriving.remove(&file).is_some() {
+            self.refuse(error);
+        }
+    }
+
+    fn refuse(&mut self, reason: Error) {
+        let peer = self.config.head();
+        self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
+    }
+
+    /// The primary gave up the job that made these files.
+    pub(super) fn handle_discard(&mut self, files: &[FileId]) {
+        for file in files {
+            let placed = self.files.get(*file).is_some();
+            if placed && !self.is_live(*file) && !self.apply.names(*file) {
+                self.drop_orphan(*file);
+            }
+        }
+    }
+
+    /// Forgets files that no edit, applied or waiting, names: their job died with its primary.
+    pub(super) fn drop_orphans(&mut self) {
+        let orphans: Vec<FileId> = self
+            .pool
+            .files()
+            .map(|placement| placement.file)
+            .filter(|file| file.kind == gabion_base::FileKind::Sst)
+            .filter(|file| !self.is_live(*file) && !self.apply.names(*file))
+            .collect();
+        for file in orphans {
+            self.drop_orphan(file);
+        }
+    }
+
+    /// Whether the tree's current version has the file.
+    fn is_live(&self, file: FileId) -> bool {
+        self.tree.version().files().any(|(_, meta)| meta.id == file)
+    }
+
+    fn drop_orphan(&mut self, file: FileId) {
+        if let Err(error) = self.pool.retire_file(file) {
+            return self.fatal(error);
+        }
+        self.files.remove(file);
+        if let Err(error) = self.pool.free_file(file) {
+            self.fatal(error);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Flushes and compactions: from the tree's choice to the edit in the log.
+//!
+//! ```text
+//!   Tree.next_job ─► slots set aside ─► work order ─► files built (each shipped at once)
+//!      ─► all flushed here ─► places durable here ─► every secondary has them ─► edit appended
+//! ```
+
+use super::{After, Node, Order};
+use crate::work::{BuiltFile, JobDone, JobOrder, Work};
+use crate::{CompactionMode, WriteGate};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{Error, ErrorKind, FileId, LogPosition};
+use gabion_engine::{Edit, JobContext, JobInputs, JobKind, JobOutput, Recipe};
+use gabion_log::{RecordFlags, RecordKind};
+use gabion_pool::{FilePlacement, Placed, Reserve};
+
+/// Jobs under way, by number.
+#[derive(Default)]
+pub(super) struct Jobs {
+    running: BTreeMap<u64, Job>,
+    next: u64,
+    /// Why the last job could not be given slots, until one could.
+    pub(super) out_of_space: Option<Error>,
+}
+
+struct Job {
+    recipe: Recipe,
+    /// Slots set aside and not yet part of a built file.
+    slots: Vec<Placed>,
+    built: Vec<Arc<FilePlacement>>,
+    output: Option<JobOutput>,
+    /// Whether the places of its files are durable here.
+    placed: bool,
+    /// Number of the edit that names its files, once it is in the log.
+    edit: Option<u64>,
+}
+
+impl Node {
+    /// Starts what the tree wants done.
+    pub(super) fn schedule_jobs(&mut self) {
+        if !self.runs_jobs() || !self.may_start_jobs() {
+            return;
+        }
+        loop {
+            let compacting =
+                self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
+            let allow_compaction = compacting < self.options.compactions_max;
+            let (term, now_ms) = (self.chain.term(), self.now_ms);
+            let slots_free = u64::from(self.pool.counts().free);
+            let context = JobContext { term, now_ms, snapshots: &[], slots_free };
+            let next = match self.tree.next_flush(&context) {
+                None if allow_compaction => self.tree.next_compaction(&context),
+                next => next,
+            };
+            let Some(inputs) = next else { return };
+            if !self.start_job(inputs) {
+                return;
+            }
+        }
+    }
+
+    /// Files can only be shipped while every member is there.
+    fn may_start_jobs(&self) -> bool {
+        self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none()
+    }
+
+    /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
+    fn start_job(&mut self, inputs: JobInputs) -> bool {
+        let wanted = self.tree.job_slots_max(&inputs) as u32;
+        let reserve = match inputs.recipe.kind {
+            JobKind::Flush => Reserve::Flush,
+            _ => Reserve::Compaction,
+        };
+        let slots = match self.pool.allocate(wanted, reserve) {
+            Ok(slots) => slots,
+            Err(error) => {
+                self.tree.job_failed(&inputs.recipe);
+                self.jobs.out_of_space = Some(error);
+                return false;
+            }
+        };
+        self.jobs.out_of_space = None;
+        let number = self.jobs.next;
+        self.jobs.next += 1;
+        let files = inputs
+            .recipe
+            .inputs
+            .iter()
+            .filter_map(|(_, file)| self.files.get(*file).map(|placement| (*file, placement)))
+            .collect();
+        let job = Job {
+            recipe: inputs.recipe.clone(),
+            slots: slots.clone(),
+            built: Vec::new(),
+            output: None,
+            placed: false,
+            edit: None,
+        };
+        self.jobs.running.insert(number, job);
+        let order = JobOrder { inputs, group: self.config.group, slots, files };
+        self.order(Order::Job(number), Work::Job(Box::new(order)));
+        true
+    }
+
+    /// A running job built a file and wrote it into its slots.
+    pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
+        let Some(Order::Job(number)) = self.orders.get(&id) else { return };
+        let number = *number;
+        let Some(job) = self.jobs.running.get_mut(&number) else { return };
+        job.slots.retain(|placed| !file.placement.slots.contains(placed));
+        job.built.push(file.placement.clone());
+        self.counters.job_written_bytes += file.placement.len;
+        if self.config.compaction == CompactionMode::Primary {
+            self.ship_built(&file);
+        }
+    }
+
+    pub(super) fn job_done(&mut self, number: u64, result: gabion_base::Result<JobDone>) {
+        let Some(mut job) = self.jobs.running.remove(&number) else { return };
+        let done = match result {
+            Ok(done) => done,
+            Err(error) => return self.job_failed(job, error),
+        };
+        if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
+            return self.fatal(error);
+        }
+        self.counters.job_read_bytes += done.read_bytes;
+        match job.recipe.kind {
+            JobKind::Flush => self.counters.flushes += 1,
+            JobKind::Compaction => self.counters.compactions += 1,
+            _ => self.counters.trivial_moves += 1,
+        }
+        for placement in &job.built {
+            if let Err(error) = self.pool.add_file((**placement).clone()) {
+                return self.fatal(error);
+            }
+        }
+        job.output = Some(done.output);
+        if job.built.is_empty() {
+            job.placed = true;
+        } else {
+            self.commits.staged.push(After::BuiltPlaced(number));
+        }
+        self.jobs.running.insert(number, job);
+    }
+
+    /// A job that failed leaves nothing behind; its inputs are free for the next try.
+    fn job_failed(&mut self, job: Job, error: Error) {
+        let mut slots = job.slots;
+        slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
+        if let Err(error) = self.pool.release(&slots) {
+            return self.fatal(error);
+        }
+        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
+        self.discard_built(&files);
+        self.tree.job_failed(&job.recipe);
+        match error.kind() {
+            ErrorKind::NoSpace => self.jobs.out_of_space = Some(error),
+            // Bytes that are not what was written must not be compacted into new ones.
+            _ => self.fatal(error),
+        }
+    }
+
+    pub(super) fn built_placed(&mut self, number: u64) {
+        let Some(job) = self.jobs.running.get_mut(&number) else { return };
+        job.placed = true;
+        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
+        for file in files {
+            self.file_placed(file, false);
+        }
+    }
+
+    /// Appends the edit of each job whose files are safe everywhere, in the order of the jobs.
+    pub(super) fn append_edits(&mut self) {
+        let ready: Vec<u64> = self
+            .jobs
+            .running
+            .iter()
+            .filter(|(_, job)| job.output.is_some() && job.placed && job.edit.is_none())
+            .filter(|(_, job)| job.built.iter().all(|file| self.held_everywhere(file.file)))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in ready {
+            if !self.append_edit(number) {
+                return;
+            }
+        }
+    }
+
+    fn append_edit(&mut self, number: u64) -> bool {
+        let Some(job) = self.jobs.running.get(&number) else { return true };
+        let Some(output) = job.output.clone() else { return true };
+        let next = self.apply.last_appended(self.tree.last_edit()) + 1;
+        let made = self.tree.finish_job(output, next);
+        let (edit, encoded) = match made.and_then(|edit| edit.encode().map(|bytes| (edit, bytes))) {
+            Ok(made) => made,
+            Err(error) => {
+                self.fatal(error);
+                return false;
+            }
+        };
+        let end = match self.config.compaction {
+            CompactionMode::EveryReplica => {
+                edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position)
+            }
+            CompactionMode::Primary => {
+                if !matches!(self.write_gate(), WriteGate::Open | WriteGate::Wait(_)) {
+                    return false; // a member is out: the edit waits for it
+                }
+                let flags = RecordFlags::BLOCK_END;
+                let sequence = self.tree.last_sequence();
+                match self.append_record(RecordKind::Edit, &encoded, sequence, 0, flags) {
+                    Ok(end) => end,
+                    Err(_) => return false, // the ring is full: tried again when it drained
+                }
+            }
+        };
+        if let Err(error) = self.queue_edit(edit, encoded, end) {
+            self.fatal(error);
+            return false;
+        }
+        if let Some(job) = self.jobs.running.get_mut(&number) {
+            job.edit = Some(next);
+        }
+        true
+    }
+
+    /// An edit is applied here: its job is over.
+    pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
+        self.jobs.running.retain(|_, job| job.edit != Some(edit.number));
+        self.forget_built(edit);
+    }
+
+    /// Jobs under way, for status.
+    #[must_use]
+    pub fn jobs_running(&self) -> usize {
+        self.jobs.running.len()
+    }
+}

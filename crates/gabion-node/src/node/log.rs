@@ -1,0 +1,226 @@
+//! The node's side of the log: appending, draining the ring into segments, trimming.
+
+use super::{After, Node, Order};
+use crate::work::{DrainOrder, Work};
+use crate::AckLevel;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use gabion_base::{Error, FileId, LogPosition, Result, SequenceNumber};
+use gabion_log::{RecordFlags, RecordKind, Seal, ShardEnd};
+use gabion_pool::{FilePlacement, Reserve};
+
+/// Drains that one order may carry.
+const DRAINS_MAX: usize = 4;
+
+/// Segments, and what is on its way into them.
+#[derive(Default)]
+pub(super) struct Draining {
+    /// Segments that have slots, and whether that is durable.
+    segments: BTreeMap<u64, bool>,
+    in_flight: bool,
+    /// Drained and flushed up to here, but a segment's place may not be durable yet.
+    flushed: LogPosition,
+}
+
+/// What a drain order was for.
+pub(super) struct DrainInFlight {
+    ends: Vec<LogPosition>,
+    /// What its flush covers, 0 without one.
+    covered: LogPosition,
+}
+
+impl Node {
+    /// Appends a record at the head and tells the chain.
+    pub(super) fn append_record(
+        &mut self,
+        kind: RecordKind,
+        payload: &[u8],
+        first: SequenceNumber,
+        count: u32,
+        flags: RecordFlags,
+    ) -> Result<LogPosition> {
+        let stamp = gabion_log::Stamp {
+            first_sequence: first,
+            count,
+            now_ms: self.now_ms,
+            flags,
+        };
+        self.log.set_members_durable(self.chain.durable_commit());
+        let record = self.log.append(kind, payload, stamp)?.record;
+        let last = self.log.last();
+        self.chain.handle_appended(last.end, last.crc);
+        if kind == RecordKind::Seal {
+            self.apply.seals.push_back(record.anchor());
+        }
+        Ok(record.end())
+    }
+
+    /// Completes the active MemTable, here and by the record at every member.
+    pub(super) fn append_seal(&mut self) {
+        let memtable = self.tree.active_id();
+        let shard = ShardEnd {
+            shard: gabion_base::ShardId::ZERO,
+            position: self.log.end(),
+            sequence: self.tree.last_sequence(),
+        };
+        let mut payload = Vec::new();
+        Seal { memtable, shards: alloc::vec![shard] }.encode(&mut payload);
+        let sequence = self.tree.last_sequence();
+        let result = self
+            .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
+            .and_then(|end| self.tree.seal(memtable, end).map(|_| ()));
+        // Without room for it the MemTable grows a little more; the next turn tries again.
+        if let Err(error) = result
+            && error.kind() != gabion_base::ErrorKind::NoSpace
+        {
+            self.fatal(error);
+        }
+    }
+
+    /// How far the log must be flushed, at least, for something that waits.
+    fn durable_wanted(&self) -> LogPosition {
+        let edit = self.apply.wants_durable().unwrap_or_default();
+        let acks = match self.config.ack {
+            AckLevel::Durable => self.log.end(),
+            AckLevel::Replicated => LogPosition::ZERO,
+        };
+        edit.max(acks)
+    }
+
+    /// Orders the ring's next blocks to be written, and flushed when something waits for it or half
+    /// of the ring is not safe to overwrite.
+    pub(super) fn schedule_drains(&mut self) {
+        if self.drain.in_flight {
+            return;
+        }
+        let wanted = self.durable_wanted() > self.log.durable_end();
+        let pressure = self.ring_room() < self.config.ring_len / 2;
+        if !self.place_segments() {
+            return; // no slot for the next segment: tried again when some are free
+        }
+        let (mut writes, mut ends) = (Vec::new(), Vec::new());
+        while ends.len() < DRAINS_MAX {
+            let Some(drain) = self.log.next_drain(wanted) else { break };
+            let Some(placement) = self.pool.placement(drain.segment) else {
+                return self.fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
+            };
+            writes.push((placement, drain.offset_in_segment, drain.data));
+            ends.push(drain.end);
+        }
+        let flush = wanted || pressure;
+        let unflushed = self.log.drained_end() > self.log.durable_end();
+        if writes.is_empty() && !(flush && unflushed && self.drain.flushed < self.log.drained_end()) {
+            return;
+        }
+        let end = ends.last().copied().unwrap_or(self.log.drained_end());
+        self.drain.in_flight = true;
+        let covered = if flush { self.log.drained_end().max(end) } else { LogPosition::ZERO };
+        let order = DrainOrder { writes, flush, end };
+        self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
+    }
+
+    /// Bytes that can be appended before the ring has to overwrite what is not flushed.
+    pub(super) fn ring_room(&self) -> u64 {
+        let kept = self.log.end().get() - self.log.durable_end().get().min(self.log.end().get());
+        self.config.ring_len.saturating_sub(kept)
+    }
+
+    /// Gives slots to every segment that the ring may be drained into. Returns whether all have some.
+    fn place_segments(&mut self) -> bool {
+        let segment_len = self.config.segment_len;
+        let first = self.log.durable_end().get() / segment_len;
+        let last = self.log.end().get() / segment_len;
+        (first..=last).all(|number| self.place_segment(number))
+    }
+
+    fn place_segment(&mut self, number: u64) -> bool {
+        if self.drain.segments.contains_key(&number) {
+            return true;
+        }
+        let len = self.config.segment_len;
+        let count = len.div_ceil(gabion_base::units::SLOT_LEN) as u32;
+        let Ok(slots) = self.pool.allocate(count, Reserve::Compaction) else { return false };
+        let (file, term) = (FileId::log_segment(number), self.state.term);
+        let placement = FilePlacement { file, term, len, checksum: 0, slots };
+        if let Err(error) = self.pool.add_file(placement) {
+            self.fatal(error);
+            return false;
+        }
+        self.drain.segments.insert(number, false);
+        self.commits.staged.push(After::SegmentPlaced(number));
+        true
+    }
+
+    pub(super) fn segment_placed(&mut self, segment: u64) {
+        self.drain.segments.insert(segment, true);
+        self.count_flushed();
+    }
+
+    pub(super) fn drain_done(&mut self, drain: DrainInFlight, result: Result<()>) {
+        self.drain.in_flight = false;
+        if let Err(error) = result {
+            // Nothing since the last good flush counts, and a second one proves nothing (E8).
+            return self.fatal(error.within("draining the log"));
+        }
+        for end in drain.ends {
+            self.log.drained(end);
+        }
+        self.drain.flushed = self.drain.flushed.max(drain.covered.min(self.log.drained_end()));
+        self.count_flushed();
+    }
+
+    /// Flushed bytes count once the place of their segment is durable too.
+    fn count_flushed(&mut self) {
+        let segment_len = self.config.segment_len;
+        let missing = self.drain.segments.iter().find(|(_, durable)| !**durable);
+        let limit = missing.map_or(u64::MAX, |(segment, _)| *segment * segment_len);
+        let end = LogPosition(self.drain.flushed.get().min(limit));
+        if end > self.log.durable_end() {
+            self.log.flushed(end);
+            self.chain.handle_durable(self.log.durable_end());
+        }
+    }
+
+    /// Forgets log that every member has flushed into files, a segment at a time: first the new
+    /// beginning is made durable, then the log and its segments go.
+    pub(super) fn trim_log(&mut self) {
+        self.log.set_members_durable(self.chain.durable_commit());
+        let limit = self.tree.flushed().position.min(self.chain.flushed_min());
+        let mut anchor = self.state.trimmed;
+        while let Some(seal) = self.apply.seals.front().filter(|seal| seal.position <= limit) {
+            anchor = *seal;
+            self.apply.seals.pop_front();
+        }
+        if anchor.position <= self.state.trimmed.position {
+            return;
+        }
+        self.state.trimmed = anchor;
+        self.stage_state(Some(After::Trimmed(anchor.position)));
+    }
+
+    /// The log's new beginning is durable.
+    pub(super) fn trimmed(&mut self, at: LogPosition) {
+        let gone = match self.log.trim(at) {
+            Ok(gone) => gone,
+            Err(error) => return self.fatal(error),
+        };
+        self.chain.handle_trimmed(at);
+        for number in gone {
+            if self.drain.segments.remove(&number).is_none() {
+                continue;
+            }
+            let file = FileId::log_segment(number);
+            if let Err(error) = self.pool.retire_file(file).and_then(|()| self.pool.free_file(file)) {
+                return self.fatal(error);
+            }
+        }
+    }
+
+    /// Tells which segments the pool holds, at start.
+    pub(crate) fn adopt_segments(&mut self) {
+        let files = self.pool.files().map(|placement| placement.file);
+        let segments = files.filter(|file| file.kind == gabion_base::FileKind::LogSegment);
+        self.drain.segments = segments.map(|file| (file.number, true)).collect();
+        self.drain.flushed = self.log.durable_end();
+    }
+}

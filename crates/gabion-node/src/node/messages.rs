@@ -1,0 +1,148 @@
+//! Between the chain core and the rest: carrying out its actions, and messages from other nodes.
+
+use super::{After, Node, Order, Output};
+use crate::message::NodeMessage;
+use crate::work::{ReadLogOrder, Work};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, FileKind, LogPosition, ReplicaId, Result, Term};
+use gabion_log::{Resend, Span};
+use gabion_replication::{Action, Message, Spans};
+
+impl Node {
+    /// Carries out what the chain wants done.
+    pub(super) fn pump_chain(&mut self) {
+        while let Some(action) = self.chain.poll(self.now_ms) {
+            match action {
+                Action::Send { frame } => self.outputs.push_back(Output::Send { frame }),
+                Action::Disconnect { peer, connection, reason } => {
+                    self.outputs.push_back(Output::Disconnect {
+                        peer,
+                        connection: Some(connection),
+                        reason: Error::unavailable(reason),
+                    });
+                }
+                Action::SendLog { to: _, ticket, from, until, bytes_max } => {
+                    // `until` is the end of a record, so whole records within the bytes up to it
+                    // never pass it.
+                    let room = until.get().saturating_sub(from.get()) as usize;
+                    self.read_log(ticket, from, bytes_max.min(room));
+                }
+                Action::Place { from, term, bytes } => self.place(from, term, &bytes),
+                Action::Truncate { at } => {
+                    if let Err(error) = self.log.truncate(at) {
+                        self.fatal(error);
+                    }
+                }
+                Action::AdoptTerm { term, spans, end } => self.adopt_term(term, &spans, end),
+                Action::VoidGrants { peer } => self.void_grants(peer),
+                Action::Ready => self.refused = None,
+                Action::NotReady { reason } => self.refused = Some(reason),
+                Action::Readable => self.readable = true,
+                Action::Deliver { from, term: _, message } => self.deliver(from, message),
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: ReplicaId, message: Message) {
+        let Message::Node { bytes } = message else {
+            return self.outputs.push_back(Output::Deliver { from, message });
+        };
+        match NodeMessage::decode(&bytes) {
+            Ok(message) => self.handle_node_message(from, message),
+            Err(reason) => {
+                self.outputs.push_back(Output::Disconnect { peer: from, connection: None, reason });
+            }
+        }
+    }
+
+    fn handle_node_message(&mut self, from: ReplicaId, message: NodeMessage) {
+        let from_head = from == self.config.head() && self.receives_files();
+        match message {
+            NodeMessage::Grant { session, pool_id, subsystem, port, region_slots, slots } => {
+                let place = (subsystem, port);
+                self.handle_grant(from, session, pool_id, place, region_slots, slots);
+            }
+            NodeMessage::Have { file } => self.handle_have(from, file),
+            NodeMessage::NeedFile { file } => self.handle_need_file(from, file),
+            NodeMessage::WantGrant { slots } if from_head => self.handle_want_grant(slots),
+            NodeMessage::Placement { session, file } if from_head => {
+                self.handle_placement(session, file);
+            }
+            NodeMessage::Discard { files } if from_head => self.handle_discard(&files),
+            NodeMessage::WantGrant { .. }
+            | NodeMessage::Placement { .. }
+            | NodeMessage::Discard { .. } => {
+                let reason = Error::fenced("a member that is not the primary ships files");
+                self.outputs.push_back(Output::Disconnect { peer: from, connection: None, reason });
+            }
+        }
+    }
+
+    fn void_grants(&mut self, peer: ReplicaId) {
+        self.forget_remote(peer);
+        if peer == self.config.head() && self.receives_files() {
+            self.raise_session();
+        }
+    }
+
+    /// Adopts a term: durable together with the spans of the log and the end of every older grant.
+    fn adopt_term(&mut self, term: Term, spans: &Spans, end: LogPosition) {
+        if let Err(error) = self.take_spans(term, spans) {
+            return self.fatal(error.within(alloc::format!("{term}, which begins at {end}")));
+        }
+        debug_assert_eq!(self.log.end(), end);
+        self.state.term = term;
+        self.state.spans = self.log.spans().to_vec();
+        if self.receives_files() {
+            self.raise_session();
+        }
+        self.drop_orphans();
+        self.stage_state(Some(After::TermAdopted(term)));
+    }
+
+    fn take_spans(&mut self, term: Term, spans: &Spans) -> Result<()> {
+        if self.is_head() {
+            return self.log.begin_term(term).map(|_| ());
+        }
+        let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
+        let spans: Vec<Span> = spans
+            .as_slice()
+            .iter()
+            .map(|span| Span { term: span.term, start: span.start, end: open(span.end) })
+            .collect();
+        self.log.adopt_spans(&spans).map(|_| ())
+    }
+
+    /// Puts records from a member into the log.
+    fn place(&mut self, from: LogPosition, term: Term, bytes: &[Bytes]) {
+        for part in bytes {
+            if let Err(error) = self.log.place(part.clone()) {
+                let error = error.within(alloc::format!("records of {term} from {from}"));
+                return self.chain.handle_failed(alloc::format!("{error}"));
+            }
+        }
+        self.apply_records();
+    }
+
+    /// Reads log for a member: from the ring at once, or from segments by a work order.
+    fn read_log(&mut self, ticket: u64, from: LogPosition, bytes_max: usize) {
+        match self.log.read(from, bytes_max) {
+            Ok(Resend::Bytes(bytes)) => {
+                self.chain.handle_log_read(ticket, Ok(alloc::vec![bytes]));
+            }
+            Ok(Resend::InSegments(_)) => {
+                let segments = self.pool.files().filter(|f| f.file.kind == FileKind::LogSegment);
+                let files = segments.map(|placement| (placement.file, placement.clone())).collect();
+                let reader = self.log.segment_reader();
+                let order = ReadLogOrder { reader, from, bytes_max, files };
+                self.order(Order::ReadLog { ticket }, Work::ReadLog(order));
+            }
+            Ok(Resend::TooOld) => {
+                let error = Error::not_found(alloc::format!("the log from {from} on was trimmed"));
+                self.chain.handle_log_read(ticket, Err(error));
+            }
+            Err(error) => self.chain.handle_log_read(ticket, Err(error)),
+        }
+    }
+}

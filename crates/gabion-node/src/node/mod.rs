@@ -1,0 +1,552 @@
+//! The state machine of one replica.
+//!
+//! Order of calls: any of `handle_*`, `put`, `delete`, `clear`, `end_turn` in any order; then
+//! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent, ordered or
+//! acknowledged except through outputs.
+
+mod apply;
+mod grants;
+mod jobs;
+mod log;
+mod messages;
+mod shipping;
+mod writes;
+
+use crate::files::FileMap;
+use crate::message::NodeMessage;
+use crate::state::{ReplicaState, Snapshot, opaque};
+use crate::work::{Done, Work, WorkId};
+use crate::{CompactionMode, GroupConfig, NodeOptions};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
+use gabion_engine::{ReadView, Tree};
+use gabion_log::{Log, SegmentSource};
+use gabion_pool::Pool;
+use gabion_replication::{Chain, Frame, Message};
+
+/// What the driver is to do.
+pub enum Output {
+    /// Send a frame to its receiver, on the connection that it names, in order.
+    Send {
+        /// The frame.
+        frame: Frame,
+    },
+    /// Break the connection with a member; it is made anew afterwards.
+    Disconnect {
+        /// The member.
+        peer: ReplicaId,
+        /// Which connection; the current one if not said.
+        connection: Option<u64>,
+        /// Why, for the log.
+        reason: Error,
+    },
+    /// Carry out an order and hand its result to [`Node::handle_done`].
+    Work(WorkId, Work),
+    /// What a client sent through another node's door, or the answer to what ours did.
+    Deliver {
+        /// The member.
+        from: ReplicaId,
+        /// `Forward` or `ForwardReply`.
+        message: Message,
+    },
+    /// Change what the embedded target serves.
+    Target(TargetCommand),
+    /// Connect to, or drop, a secondary's namespace.
+    Remote(RemoteCommand),
+    /// These files are gone: forget cached blocks and readers.
+    FilesGone(Vec<FileId>),
+    /// The replica can no longer be trusted with its disk; end the process and start anew.
+    Fatal(Error),
+}
+
+/// What the embedded NVMe/TCP target is to do. Byte ranges are relative to the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetCommand {
+    /// Close what is served now, let what is in flight end, then serve under this name and answer
+    /// with [`Node::handle_target_open`].
+    Open {
+        /// Name of the subsystem: group, term and session.
+        subsystem: String,
+        /// The session, to be handed back.
+        session: u64,
+        /// The only host admitted.
+        host: String,
+    },
+    /// Admit writes to these ranges (offset, length).
+    Admit(Vec<(u64, u64)>),
+    /// Refuse writes to these ranges from now on: the slots hold files.
+    Revoke(Vec<(u64, u64)>),
+}
+
+/// What the shipping side is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteCommand {
+    /// Connect to a secondary's namespace; orders for it follow.
+    Connect {
+        /// The secondary.
+        to: ReplicaId,
+        /// Its session.
+        session: u64,
+        /// Name of its subsystem.
+        subsystem: String,
+        /// Port on its host.
+        port: u16,
+        /// The name that we present.
+        host: String,
+    },
+    /// Drop the connection; orders under way end as failed or unknown.
+    Drop {
+        /// The secondary.
+        to: ReplicaId,
+    },
+}
+
+/// Whether a write can be taken now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteGate {
+    /// Yes.
+    Open,
+    /// Not yet: compaction, the ring or a member lags. The command waits.
+    Wait(&'static str),
+    /// No: refused with this sentence.
+    Refuse(String),
+}
+
+/// One replica.
+pub struct Node {
+    config: GroupConfig,
+    options: NodeOptions,
+    me: ReplicaId,
+    state: ReplicaState,
+    log: Log,
+    tree: Tree,
+    pool: Pool,
+    chain: Chain,
+    files: FileMap,
+    now_ms: u64,
+    /// Why writes are refused, as the chain last said.
+    refused: Option<String>,
+    /// Whether reads are answered here.
+    readable: bool,
+    outputs: VecDeque<Output>,
+    next_work: u64,
+    orders: BTreeMap<WorkId, Order>,
+    writing: writes::Writing,
+    apply: apply::Applying,
+    jobs: jobs::Jobs,
+    ship: shipping::Shipping,
+    grants: grants::Grants,
+    drain: log::Draining,
+    commits: Commits,
+    counters: Counters,
+}
+
+/// What a work order was for, until its result comes.
+enum Order {
+    Commit,
+    Drain(log::DrainInFlight),
+    Job(u64),
+    Ship { to: ReplicaId, session: u64, file: FileId },
+    ReadFile(FileId),
+    Verify(FileId),
+    ReadLog { ticket: u64 },
+}
+
+/// Placement commits: what is staged, what is being written, and what follows when it is durable.
+#[derive(Default)]
+struct Commits {
+    staged: Vec<After>,
+    in_flight: Option<(u64, Vec<After>)>,
+}
+
+/// What happens when a placement commit is durable.
+enum After {
+    EditApplied { edit: u64, flushed: LogPosition },
+    FilePlaced { file: FileId, tell: bool },
+    SegmentPlaced(u64),
+    TermAdopted(Term),
+    Trimmed(LogPosition),
+    SessionRaised,
+    Granted(Vec<gabion_pool::Placed>),
+    BuiltPlaced(u64),
+}
+
+/// What a replica did, for status, metrics and benchmarks. Bytes unless the name says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Flushes done here.
+    pub flushes: u64,
+    /// Compactions done here, trivial moves not counted.
+    pub compactions: u64,
+    /// Trivial moves decided here.
+    pub trivial_moves: u64,
+    /// File bytes read by jobs.
+    pub job_read_bytes: u64,
+    /// File bytes written by jobs.
+    pub job_written_bytes: u64,
+    /// File bytes shipped to others.
+    pub shipped_bytes: u64,
+    /// Files shipped to others.
+    pub shipped_files: u64,
+    /// File bytes that others shipped here.
+    pub received_bytes: u64,
+    /// File bytes read to verify what was shipped here.
+    pub verified_read_bytes: u64,
+    /// File bytes read to ship a file again.
+    pub reship_read_bytes: u64,
+    /// Files asked for because an edit named them and they were not here.
+    pub pulled_files: u64,
+    /// Edits applied.
+    pub edits: u64,
+}
+
+impl Node {
+    /// Builds the machine from its recovered parts (see [`crate::open`]).
+    #[expect(clippy::too_many_arguments, reason = "the one production constructor")]
+    pub(crate) fn assemble(
+        config: GroupConfig,
+        options: NodeOptions,
+        state: ReplicaState,
+        log: Log,
+        tree: Tree,
+        pool: Pool,
+        chain: Chain,
+        now_ms: u64,
+    ) -> Self {
+        let me = state.me;
+        Self {
+            ship: shipping::Shipping::new(&config, me),
+            apply: apply::Applying::default(),
+            config,
+            options,
+            me,
+            state,
+            log,
+            tree,
+            pool,
+            chain,
+            files: FileMap::default(),
+            now_ms,
+            refused: Some("the group is starting".into()),
+            readable: false,
+            outputs: VecDeque::new(),
+            next_work: 0,
+            orders: BTreeMap::new(),
+            writing: writes::Writing::default(),
+            jobs: jobs::Jobs::default(),
+            grants: grants::Grants::default(),
+            drain: log::Draining::default(),
+            commits: Commits::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes what recovery found in the log; done once, before any event.
+    pub(crate) async fn replay(&mut self, segments: &impl SegmentSource) -> gabion_base::Result<()> {
+        for placement in self.pool.files() {
+            if placement.file.kind == FileKind::Sst {
+                self.files.insert(placement.clone());
+            }
+        }
+        self.adopt_segments();
+        while let Some(record) = self.log.next_recovered(segments).await? {
+            self.apply_record(&record)?;
+        }
+        if self.config.compaction == CompactionMode::EveryReplica {
+            self.drop_orphans();
+        }
+        Ok(())
+    }
+
+    // ---- getters
+
+    /// This member.
+    #[must_use]
+    pub fn id(&self) -> ReplicaId {
+        self.me
+    }
+
+    /// The group's configuration.
+    #[must_use]
+    pub fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+
+    /// Whether this member is the primary.
+    #[must_use]
+    pub fn is_head(&self) -> bool {
+        self.config.head() == self.me
+    }
+
+    /// Whether this member answers reads.
+    #[must_use]
+    pub fn is_tail(&self) -> bool {
+        self.config.tail() == self.me
+    }
+
+    /// Whether this member flushes and compacts.
+    #[must_use]
+    pub fn runs_jobs(&self) -> bool {
+        self.is_head() || self.config.compaction == CompactionMode::EveryReplica
+    }
+
+    /// Whether this member's files come from the primary.
+    fn receives_files(&self) -> bool {
+        !self.is_head() && self.config.compaction == CompactionMode::Primary
+    }
+
+    /// A view of everything applied here.
+    #[must_use]
+    pub fn view(&self) -> ReadView {
+        self.tree.view()
+    }
+
+    /// Where files lie, for reads on this thread.
+    #[must_use]
+    pub fn file_map(&self) -> FileMap {
+        self.files.clone()
+    }
+
+    /// Whether reads are answered here: the tail, once it has caught up.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Edits that are in the log and not applied here.
+    #[must_use]
+    pub fn edits_waiting(&self) -> usize {
+        self.apply.waiting_count()
+    }
+
+    /// The tree, for status.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The pool, for status.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The chain, for status.
+    #[must_use]
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Durable counters.
+    #[must_use]
+    pub fn state(&self) -> &ReplicaState {
+        &self.state
+    }
+
+    /// End of the log here: everything before it is applied to the MemTables.
+    #[must_use]
+    pub fn log_end(&self) -> LogPosition {
+        self.log.end()
+    }
+
+    /// What the replica did since it started.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Orders that have not come back. Zero when the replica rests.
+    #[must_use]
+    pub fn orders_in_flight(&self) -> usize {
+        self.orders.len()
+    }
+
+    // ---- events
+
+    /// A connection with a member was made. Its number is never used again in this process.
+    pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.chain.handle_connected(peer, connection, now_ms);
+    }
+
+    /// A connection with a member was lost.
+    pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.chain.handle_disconnected(peer, connection, now_ms);
+    }
+
+    /// A message came on a connection. A message that breaks the protocol ends the connection.
+    pub fn handle_message(
+        &mut self,
+        from: ReplicaId,
+        connection: u64,
+        frame: Frame,
+        now_ms: u64,
+    ) {
+        self.now_ms = now_ms;
+        if let Err(reason) = self.chain.handle_message(from, connection, frame, now_ms) {
+            let connection = Some(connection);
+            self.outputs.push_back(Output::Disconnect { peer: from, connection, reason });
+        }
+    }
+
+    /// Time passed. To be called at least every heartbeat interval.
+    pub fn handle_tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.chain.handle_tick(now_ms);
+        self.ask_for_missing_files();
+    }
+
+    /// A work order ended.
+    pub fn handle_done(&mut self, id: WorkId, done: Done) {
+        let Some(order) = self.orders.remove(&id) else {
+            debug_assert!(false, "a result without an order");
+            return;
+        };
+        match (order, done) {
+            (Order::Commit, Done::Commit(result)) => self.commit_done(result),
+            (Order::Drain(drain), Done::Drain(result)) => self.drain_done(drain, result),
+            (Order::Job(job), Done::Job(result)) => self.job_done(job, result),
+            (Order::Ship { to, session, file }, Done::Ship(result)) => {
+                self.ship_done(to, session, file, result);
+            }
+            (Order::ReadFile(file), Done::ReadFile(result)) => self.reread_done(file, result),
+            (Order::Verify(file), Done::Verify(result)) => self.verify_done(file, result),
+            (Order::ReadLog { ticket }, Done::ReadLog(result)) => {
+                self.chain.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
+            }
+            _ => self.fatal(Error::invalid("a result does not fit its order")),
+        }
+    }
+
+    /// Carries on with everything that events made possible.
+    pub fn advance(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        loop {
+            let before = (self.outputs.len(), self.log.end(), self.tree.last_edit());
+            self.pump_chain();
+            self.apply_records();
+            self.apply_edits();
+            self.schedule_jobs();
+            self.append_edits();
+            self.schedule_shipping();
+            self.grant_slots();
+            self.schedule_drains();
+            self.reclaim();
+            self.schedule_commit();
+            if before == (self.outputs.len(), self.log.end(), self.tree.last_edit()) {
+                break;
+            }
+        }
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    // ---- orders and commits
+
+    fn order(&mut self, order: Order, work: Work) {
+        let id = WorkId(self.next_work);
+        self.next_work += 1;
+        self.orders.insert(id, order);
+        self.outputs.push_back(Output::Work(id, work));
+    }
+
+    fn fatal(&mut self, error: Error) {
+        self.outputs.push_back(Output::Fatal(error));
+    }
+
+    fn tell(&mut self, to: ReplicaId, message: &NodeMessage) {
+        let bytes = Bytes::from(message.encode());
+        // Without a connection there is nobody to tell; the next one starts from what is durable.
+        let _ = self.chain.send(to, Message::Node { bytes });
+    }
+
+    /// Stages the replica's counters; `after` follows when they are durable.
+    fn stage_state(&mut self, after: Option<After>) {
+        self.pool.stage_opaque(opaque::STATE, self.state.encode());
+        self.commits.staged.extend(after);
+    }
+
+    /// Writes what is staged, one commit at a time: a commit carries all that gathered meanwhile.
+    fn schedule_commit(&mut self) {
+        if self.commits.in_flight.is_some() {
+            return;
+        }
+        let commit = if self.pool.needs_checkpoint() {
+            let snapshot = Snapshot::encode(&self.config, &self.state, &self.tree.snapshot());
+            match self.pool.checkpoint(&snapshot) {
+                Ok(commit) => Some(commit),
+                Err(error) => return self.fatal(error.within("placement log checkpoint")),
+            }
+        } else {
+            self.pool.take_commit()
+        };
+        match commit {
+            Some(commit) => {
+                let after = core::mem::take(&mut self.commits.staged);
+                self.commits.in_flight = Some((commit.number, after));
+                self.order(Order::Commit, Work::Commit(commit));
+            }
+            None => debug_assert!(self.commits.staged.is_empty()),
+        }
+    }
+
+    fn commit_done(&mut self, result: gabion_base::Result<()>) {
+        if let Err(error) = result {
+            // What the device holds now is not known; a second flush proves nothing (FAULTS.md E8).
+            return self.fatal(error.within("placement log"));
+        }
+        let Some((number, after)) = self.commits.in_flight.take() else { return };
+        self.pool.committed(number);
+        for step in after {
+            match step {
+                After::EditApplied { edit, flushed } => {
+                    self.chain.handle_edit_applied(edit, flushed);
+                }
+                After::FilePlaced { file, tell } => self.file_placed(file, tell),
+                After::SegmentPlaced(segment) => self.segment_placed(segment),
+                After::TermAdopted(term) => self.chain.handle_term_adopted(term),
+                After::Trimmed(at) => self.trimmed(at),
+                After::SessionRaised => self.session_raised(),
+                After::Granted(slots) => self.granted(slots),
+                After::BuiltPlaced(job) => self.built_placed(job),
+            }
+        }
+    }
+
+    /// Gives back slots and log that nobody needs anymore.
+    fn reclaim(&mut self) {
+        let gone = self.tree.obsolete_files();
+        if !gone.is_empty() {
+            for file in &gone {
+                self.files.remove(*file);
+                if let Err(error) = self.pool.free_file(*file) {
+                    return self.fatal(error);
+                }
+            }
+            self.outputs.push_back(Output::FilesGone(gone));
+        }
+        self.trim_log();
+    }
+
+    /// Checks what must hold between steps, in this machine and in its parts.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn invariants(&self) {
+        self.pool.invariants();
+        assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
+        assert!(
+            self.chain.commit() <= self.log.end() || !self.is_head(),
+            "{}",
+            format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Client writes at the head. Operations go into the MemTable at once, so that the next command of the
+//! same turn sees them, and into one record at the end of the turn: all ready connections of a turn
+//! become one record and one send (DESIGN.md, "What compacting once can save").
+
+use super::{Node, WriteGate};
+use crate::{AckLevel, CompactionMode};
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX};
+use gabion_base::{Error, LogPosition, Result, SequenceNumber};
+use gabion_engine::{BatchBuilder, EntryKind, Keyspace, WriteState};
+use gabion_log::{RecordFlags, RecordKind};
+
+/// Room kept in a record for its header, extensions and padding.
+const RECORD_OVERHEAD: usize = 8192;
+
+/// The record of this turn.
+#[derive(Default)]
+pub(super) struct Writing {
+    batch: BatchBuilder,
+    first: SequenceNumber,
+    /// The key being written, with its keyspace.
+    key: Vec<u8>,
+    /// Why writes were refused for good in this term (the log took no record).
+    failed: Option<Error>,
+}
+
+impl Node {
+    /// Whether a write can be taken now.
+    #[must_use]
+    pub fn write_gate(&self) -> WriteGate {
+        if let Some(error) = &self.writing.failed {
+            return WriteGate::Refuse(error.to_string());
+        }
+        if let Some(reason) = &self.refused {
+            return WriteGate::Refuse(reason.clone());
+        }
+        if let Some(error) = &self.jobs.out_of_space {
+            return WriteGate::Refuse(format!("the pool is full: {error}"));
+        }
+        if matches!(self.tree.write_state(), WriteState::Stop(_)) {
+            return WriteGate::Wait("compaction is behind");
+        }
+        if self.tree.sealed_count() > self.options.sealed_max {
+            return WriteGate::Wait("flush is behind");
+        }
+        if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
+            return WriteGate::Wait("a replica applies edits late");
+        }
+        if self.ring_room() < 2 * RECORD_LEN_MAX as u64 {
+            return WriteGate::Wait("the log's ring is full");
+        }
+        WriteGate::Open
+    }
+
+    fn edits_not_applied_everywhere(&self) -> u64 {
+        if self.config.compaction == CompactionMode::EveryReplica {
+            return 0;
+        }
+        self.apply.last_appended(self.tree.last_edit()) - self.chain.edits_applied_min()
+    }
+
+    /// Sets a key, as part of this turn's record.
+    ///
+    /// # Durability
+    /// None before [`Self::acknowledged`] has reached the position that [`Self::end_turn`] returns.
+    ///
+    /// # Errors
+    /// Limit exceeded for a key or value that is too long; nothing is written then.
+    ///
+    /// # Panics
+    /// When called at another member than the head, or while [`Self::write_gate`] is not open.
+    pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        self.make_room(key.len() + value.len())?;
+        self.writing.batch.put(keyspace, key, value)?;
+        self.insert(EntryKind::Put, keyspace, key, value)
+    }
+
+    /// Deletes a key, as part of this turn's record. Deleting what is not there is a write as well.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete(&mut self, keyspace: Keyspace, key: &[u8]) -> Result<()> {
+        self.make_room(key.len())?;
+        self.writing.batch.delete(keyspace, key)?;
+        self.insert(EntryKind::Delete, keyspace, key, &[])
+    }
+
+    /// Deletes all of the user keyspace, as part of this turn's record, in constant time.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn clear(&mut self) -> Result<()> {
+        self.make_room(0)?;
+        self.writing.batch.clear(Keyspace::User)?;
+        self.insert(EntryKind::RangeDelete, Keyspace::User, &[], &[])
+    }
+
+    fn insert(
+        &mut self,
+        kind: EntryKind,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let sequence = self.tree.last_sequence().next();
+        if self.writing.batch.count() == 1 {
+            self.writing.first = sequence;
+        }
+        let engine_key = &mut self.writing.key;
+        engine_key.clear();
+        engine_key.push(keyspace as u8);
+        engine_key.extend_from_slice(key);
+        self.tree.apply_operation(sequence, kind, engine_key, value)
+    }
+
+    /// Ends the record early when the operation does not fit any more.
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        assert!(self.is_head(), "writes go to the head");
+        let batch = &self.writing.batch;
+        let full = batch.len() + len + RECORD_OVERHEAD > RECORD_LEN_MAX
+            || batch.count() + 1 > RECORD_OPS_MAX;
+        if full && batch.count() > 0 { self.end_turn().map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Bytes that this turn's record can still take; a group of operations that must stay in one
+    /// record asks first.
+    #[must_use]
+    pub fn turn_room(&self) -> usize {
+        RECORD_LEN_MAX.saturating_sub(self.writing.batch.len() + RECORD_OVERHEAD)
+    }
+
+    /// Ends the turn: its operations become one record in the log and on the wire. Returns the log's
+    /// end, which is the position to wait for also when nothing was written: a reply waits until the
+    /// state that it saw is acknowledged.
+    ///
+    /// # Errors
+    /// The log's error. Writes are refused from then on, as the MemTable holds what the log does not.
+    pub fn end_turn(&mut self) -> Result<LogPosition> {
+        if self.writing.batch.is_empty() {
+            return Ok(self.log.end());
+        }
+        let batch = core::mem::take(&mut self.writing.batch);
+        let flags = match self.config.ack {
+            AckLevel::Replicated => RecordFlags::NONE,
+            AckLevel::Durable => RecordFlags::BLOCK_END,
+        };
+        let count = batch.count() as u32;
+        let first = self.writing.first;
+        let payload = batch.finish();
+        let result = self.append_record(RecordKind::Batch, &payload, first, count, flags);
+        if let Err(error) = result {
+            self.writing.failed = Some(error.clone());
+            return Err(error);
+        }
+        if self.tree.needs_seal() {
+            self.append_seal();
+        }
+        Ok(self.log.end())
+    }
+
+    /// Position up to which writes are acknowledged at the group's level.
+    #[must_use]
+    pub fn acknowledged(&self) -> LogPosition {
+        match self.config.ack {
+            AckLevel::Replicated => self.chain.commit(),
+            AckLevel::Durable => self.chain.durable_commit(),
+        }
+    }
+
+    /// Position that every member has flushed: what `WAITAOF` waits for.
+    #[must_use]
+    pub fn durable_everywhere(&self) -> LogPosition {
+        self.chain.durable_commit()
+    }
+}

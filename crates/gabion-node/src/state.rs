@@ -1,0 +1,104 @@
+//! What a replica must remember over any crash besides slots and files: its term, its session, the
+//! spans of its log, where its log begins. Kept as an opaque entry in the pool's placement log, and
+//! in the snapshot of each checkpoint together with the group's configuration and the tree.
+
+use crate::GroupConfig;
+use crate::tlv::{Tlv, TlvReader};
+use alloc::vec::Vec;
+use gabion_base::codec::Put;
+use gabion_base::{ReplicaId, Result, Term};
+use gabion_log::{Anchor, Span};
+
+/// Kinds of opaque entries in the placement log.
+pub mod opaque {
+    /// An applied edit, encoded.
+    pub const EDIT: u16 = 1;
+    /// The whole [`ReplicaState`](super::ReplicaState), replacing the one before.
+    pub const STATE: u16 = 2;
+}
+
+/// Durable counters of one replica.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaState {
+    /// Which member this pool belongs to.
+    pub me: ReplicaId,
+    /// Highest term adopted.
+    pub term: Term,
+    /// Raised at each start and at each new connection with the primary: grants of older sessions
+    /// are void (DESIGN.md, Fencing).
+    pub session: u64,
+    /// The log's spans, oldest first.
+    pub spans: Vec<Span>,
+    /// The log is kept from here on.
+    pub trimmed: Anchor,
+}
+
+const TAG_COUNTERS: u16 = 1;
+const TAG_SPANS: u16 = 2;
+
+impl ReplicaState {
+    /// The state in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut counters = Vec::new();
+        counters.put_u32(self.me.get());
+        counters.put_u64(self.term.get());
+        counters.put_u64(self.session);
+        self.trimmed.encode(&mut counters);
+        let mut spans = Vec::new();
+        Span::encode_list(&self.spans, &mut spans);
+        let mut out = Tlv::new();
+        out.critical(TAG_COUNTERS, &counters);
+        out.critical(TAG_SPANS, &spans);
+        out.finish()
+    }
+
+    /// Reads [`Self::encode`].
+    ///
+    /// # Errors
+    /// Corruption; unsupported for a critical field of a later version.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let fields = TlvReader::read(bytes, "replica state", &[TAG_COUNTERS, TAG_SPANS])?;
+        let mut counters = fields.field(TAG_COUNTERS)?;
+        let me = ReplicaId(counters.u32()?);
+        let term = Term(counters.u64()?);
+        let session = counters.u64()?;
+        let trimmed = Anchor::decode(&mut counters)?;
+        counters.finish()?;
+        let mut list = fields.field(TAG_SPANS)?;
+        let spans = Span::decode_list(&mut list)?;
+        list.finish()?;
+        Ok(Self { me, term, session, spans, trimmed })
+    }
+}
+
+/// What a checkpoint of the placement log keeps for the node.
+pub(crate) struct Snapshot {
+    pub(crate) group: GroupConfig,
+    pub(crate) state: ReplicaState,
+    pub(crate) tree: Vec<u8>,
+}
+
+const TAG_GROUP: u16 = 1;
+const TAG_STATE: u16 = 2;
+const TAG_TREE: u16 = 3;
+
+impl Snapshot {
+    pub(crate) fn encode(group: &GroupConfig, state: &ReplicaState, tree: &[u8]) -> Vec<u8> {
+        let mut out = Tlv::new();
+        out.critical(TAG_GROUP, &group.encode());
+        out.critical(TAG_STATE, &state.encode());
+        out.critical(TAG_TREE, tree);
+        out.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let known = [TAG_GROUP, TAG_STATE, TAG_TREE];
+        let fields = TlvReader::read(bytes, "checkpoint of a replica", &known)?;
+        Ok(Self {
+            group: GroupConfig::decode(fields.bytes(TAG_GROUP)?)?,
+            state: ReplicaState::decode(fields.bytes(TAG_STATE)?)?,
+            tree: fields.bytes(TAG_TREE)?.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! Work orders: everything that takes long leaves the node as one of these and comes back as its
+//! result. The functions that carry them out are `async` over media and know no runtime: the server
+//! runs them on threads and in its loop, the simulator in its seeded executor.
+
+use crate::files::{LocalStore, PoolSegments, PoolSource, ReadMeter};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
+use gabion_base::{Error, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
+use gabion_engine::{FileMeta, FileSink, FinishedFile, JobInputs, JobOutput};
+use gabion_log::SegmentReader;
+use gabion_media::MediumHandle;
+use gabion_pool::{Commit, FilePlacement, Geometry, Placed};
+
+/// Names a work order until its result is handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkId(pub u64);
+
+/// Something that takes long. Owns all it needs, so that it can go to another thread.
+pub enum Work {
+    /// Write a commit of the placement log and flush.
+    Commit(Commit),
+    /// Write log blocks into segments, then flush if asked.
+    Drain(DrainOrder),
+    /// Flush or compaction: make files and write them into local slots.
+    Job(Box<JobOrder>),
+    /// Write a file into granted slots of a secondary and flush there.
+    Ship(Box<ShipOrder>),
+    /// Read a whole file, to ship it again.
+    ReadFile(Arc<FilePlacement>),
+    /// Read a file and compare it with its checksums.
+    Verify(VerifyOrder),
+    /// Read log records that only segments still hold, for a member that lags.
+    ReadLog(ReadLogOrder),
+}
+
+/// Blocks of the log on their way to segments.
+pub struct DrainOrder {
+    /// Segment, byte offset in it, whole blocks.
+    pub writes: Vec<(Arc<FilePlacement>, u64, Bytes)>,
+    /// Whether to flush after the writes.
+    pub flush: bool,
+    /// The log is in segments up to here when the order is done.
+    pub end: LogPosition,
+}
+
+/// A flush or compaction.
+pub struct JobOrder {
+    /// The recipe and what it names.
+    pub inputs: JobInputs,
+    /// The owner of the files.
+    pub group: GroupId,
+    /// Slots set aside for the outputs, at least as many as they can take.
+    pub slots: Vec<Placed>,
+    /// Where the input files lie.
+    pub files: BTreeMap<FileId, Arc<FilePlacement>>,
+}
+
+/// A file that a job made and wrote into local slots (not yet flushed).
+#[derive(Clone)]
+pub struct BuiltFile {
+    /// What it is.
+    pub meta: Arc<FileMeta>,
+    /// Its bytes, as they were written and are to be shipped.
+    pub bytes: Bytes,
+    /// Where it lies here.
+    pub placement: Arc<FilePlacement>,
+}
+
+/// A job's end.
+pub struct JobDone {
+    /// What the edit will say, and the job's counters.
+    pub output: JobOutput,
+    /// Slots that were not needed.
+    pub unused: Vec<Placed>,
+    /// File bytes read from the device.
+    pub read_bytes: u64,
+}
+
+/// A file to be written into a secondary's slots.
+pub struct ShipOrder {
+    /// The secondary.
+    pub to: ReplicaId,
+    /// Its session; the order is void in any other.
+    pub session: u64,
+    /// The secondary's pool and where slots lie in the namespace.
+    pub pool_id: [u8; 16],
+    /// The namespace's geometry.
+    pub geometry: Geometry,
+    /// The owner of the file.
+    pub group: GroupId,
+    /// CRC32C of each 1 MiB chunk.
+    pub chunk_crcs: Vec<u32>,
+    /// The file's bytes, rounded up to blocks.
+    pub bytes: Bytes,
+    /// The file and its granted slots.
+    pub placement: FilePlacement,
+}
+
+/// A file to be compared with its checksums.
+pub struct VerifyOrder {
+    /// The file and where it lies.
+    pub placement: Arc<FilePlacement>,
+    /// What its 1 MiB chunks must be.
+    pub chunk_crcs: Vec<u32>,
+}
+
+/// Log records to be read from segments.
+pub struct ReadLogOrder {
+    /// Finds records in segments.
+    pub reader: SegmentReader,
+    /// Position of the first record.
+    pub from: LogPosition,
+    /// Bytes to read, unless the first record is longer.
+    pub bytes_max: usize,
+    /// Where the segments lie.
+    pub files: BTreeMap<FileId, Arc<FilePlacement>>,
+}
+
+/// What became of a work order.
+pub enum Done {
+    /// Of [`Work::Commit`].
+    Commit(Result<()>),
+    /// Of [`Work::Drain`].
+    Drain(Result<()>),
+    /// Of [`Work::Job`].
+    Job(Result<JobDone>),
+    /// Of [`Work::Ship`].
+    Ship(Result<()>),
+    /// Of [`Work::ReadFile`].
+    ReadFile(Result<Bytes>),
+    /// Of [`Work::Verify`].
+    Verify(Result<()>),
+    /// Of [`Work::ReadLog`].
+    ReadLog(Result<Bytes>),
+}
+
+/// Carries out an order that needs the local pool only, and no thread of its own: everything but
+/// jobs and shipments.
+///
+/// # Panics
+/// When given a job or a shipment.
+pub async fn run_local(work: Work, store: &LocalStore) -> Done {
+    match work {
+        Work::Commit(commit) => {
+            Done::Commit(gabion_pool::write_commit(&store.medium, commit).await)
+        }
+        Work::Drain(order) => Done::Drain(drain(order, store).await),
+        Work::ReadFile(placement) => {
+            let read =
+                gabion_pool::read_file(&store.medium, &store.geometry, &placement, 0, placement.len);
+            Done::ReadFile(read.await)
+        }
+        Work::Verify(order) => Done::Verify(verify(&order, store).await),
+        Work::ReadLog(order) => Done::ReadLog(read_log(&order, store).await),
+        Work::Job(_) | Work::Ship(_) => unreachable!("jobs and shipments have runners of their own"),
+    }
+}
+
+async fn drain(order: DrainOrder, store: &LocalStore) -> Result<()> {
+    let mut writes = Vec::new();
+    for (placement, offset, data) in order.writes {
+        let mut done = 0;
+        let len = data.len() as u64;
+        for (at, len) in gabion_pool::extents(&store.geometry, &placement, offset, len) {
+            let part = data.slice(done..done + len as usize);
+            done += len as usize;
+            writes.push(store.medium.write_all(at, part));
+        }
+    }
+    for write in writes {
+        write.await?;
+    }
+    if order.flush { store.medium.flush().await } else { Ok(()) }
+}
+
+/// Compares a file's bytes on the device with its checksums.
+///
+/// # Errors
+/// Corruption that names the file and the chunk's offset; the device's error.
+pub async fn verify(order: &VerifyOrder, store: &LocalStore) -> Result<()> {
+    let placement = &order.placement;
+    let wanted = placement.len.div_ceil(CHUNK_LEN);
+    if order.chunk_crcs.len() as u64 != wanted {
+        return Err(Error::corruption(format!(
+            "{} of {} bytes has {} chunk checksums, {wanted} belong to it",
+            placement.file,
+            placement.len,
+            order.chunk_crcs.len()
+        )));
+    }
+    for (i, expected) in order.chunk_crcs.iter().enumerate() {
+        let offset = i as u64 * CHUNK_LEN;
+        let len = CHUNK_LEN.min(placement.len - offset);
+        let read = gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len);
+        let found = crc::crc32c(&read.await?);
+        if found != *expected {
+            return Err(Error::corruption(format!(
+                "{} at offset {offset}: {len} bytes have checksum {found:08x}, expected {expected:08x}",
+                placement.file
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn read_log(order: &ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
+    let source = PoolSegments { store, files: &order.files };
+    order.reader.read(&source, order.from, order.bytes_max).await
+}
+
+/// Carries out a job: makes its files, writes each into slots of its own as soon as it is built, and
+/// hands it to `built`, so that it is shipped from the same buffer while the next one is made.
+/// Everything is flushed when the job is done.
+///
+/// # Errors
+/// The job's error: nothing of it counts then.
+pub async fn run_job(
+    order: JobOrder,
+    store: &LocalStore,
+    built: impl FnMut(BuiltFile),
+) -> Result<JobDone> {
+    let JobOrder { inputs, group, slots, files } = order;
+    let meter = Rc::new(ReadMeter::default());
+    let source = PoolSource { store: store.clone(), locate: files, meter: meter.clone() };
+    let mut sink = SlotSink { store, slots: slots.into(), built };
+    let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await?;
+    let unused = sink.slots.into();
+    if inputs.recipe.kind.makes_files() {
+        store.medium.flush().await?;
+    }
+    Ok(JobDone { output, unused, read_bytes: meter.bytes() })
+}
+
+struct SlotSink<'a, F> {
+    store: &'a LocalStore,
+    slots: alloc::collections::VecDeque<Placed>,
+    built: F,
+}
+
+impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
+    async fn finished(&mut self, file: FinishedFile) -> Result<()> {
+        let wanted = (file.bytes.len() as u64).div_ceil(SLOT_LEN) as usize;
+        if wanted > self.slots.len() {
+            return Err(Error::no_space(format!(
+                "{} takes {wanted} slots, the job has {} left",
+                file.meta.id,
+                self.slots.len()
+            )));
+        }
+        let placement = Arc::new(FilePlacement {
+            file: file.meta.id,
+            term: file.meta.term,
+            len: file.bytes.len() as u64,
+            checksum: file.meta.checksum,
+            slots: self.slots.drain(..wanted).collect(),
+        });
+        let store = self.store;
+        gabion_pool::write_file(
+            &store.medium,
+            &store.geometry,
+            store.pool_id,
+            store.group,
+            &placement,
+            &file.bytes,
+            &file.meta.chunk_crcs,
+        )
+        .await?;
+        (self.built)(BuiltFile { meta: Arc::new(file.meta), bytes: file.bytes, placement });
+        Ok(())
+    }
+}
+
+/// Carries out a shipment over a connection to the secondary's namespace: chunks, then slot headers,
+/// then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks).
+///
+/// # Errors
+/// The connection's error. The outcome is then unknown: nothing may be written to these slots again
+/// in this session.
+pub async fn run_ship(order: &ShipOrder, remote: &MediumHandle) -> Result<()> {
+    gabion_pool::write_file(
+        remote,
+        &order.geometry,
+        order.pool_id,
+        order.group,
+        &order.placement,
+        &order.bytes,
+        &order.chunk_crcs,
+    )
+    .await?;
+    remote.flush().await
+}

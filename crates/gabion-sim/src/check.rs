@@ -1,0 +1,78 @@
+//! What must hold when everything rests: replicas have the same files and the same records, and no
+//! slot is lost or in quarantine.
+
+use crate::client::decode_value;
+use crate::world::World;
+use gabion_base::{FileId, FileKind};
+use gabion_node::{CompactionMode, Node};
+use std::collections::BTreeMap;
+
+/// Files by level with what the edit says of them.
+type Shape = Vec<(u8, FileId, u64, u32)>;
+
+fn shape(node: &Node) -> Shape {
+    let version = node.tree().version();
+    version.files().map(|(level, meta)| (level, meta.id, meta.len, meta.checksum)).collect()
+}
+
+/// Checks a cluster at rest.
+///
+/// # Errors
+/// Says what differs, and where.
+pub fn at_rest(world: &mut World) -> Result<(), String> {
+    let mode = world.group().compaction;
+    let mut first: Option<(Shape, BTreeMap<Vec<u8>, u64>, gabion_base::LogPosition)> = None;
+    for index in 0..world.len() {
+        let records = world.scan(index)?;
+        let node = world.node(index).ok_or_else(|| format!("replica {index} is not up"))?;
+        slots(node).map_err(|error| format!("replica {index}: {error}"))?;
+        let (shape, end) = (shape(node), node.log_end());
+        match &first {
+            None => first = Some((shape, records, end)),
+            Some((first_shape, first_records, first_end)) => {
+                if end != *first_end {
+                    return Err(format!("replica {index} ends at {end}, replica 0 at {first_end}"));
+                }
+                if mode == CompactionMode::Primary && shape != *first_shape {
+                    return Err(format!(
+                        "replica {index} has other files:\n{shape:?}\nreplica 0:\n{first_shape:?}"
+                    ));
+                }
+                if records != *first_records {
+                    return Err(format!("replica {index} has other records than replica 0"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every slot is free, granted, or part of a file that the tree or the log has.
+fn slots(node: &Node) -> Result<(), String> {
+    let counts = node.pool().counts();
+    if counts.quarantined != 0 || counts.allocated != 0 || counts.retired != 0 {
+        return Err(format!("slots that nobody owns at rest: {counts:?}"));
+    }
+    let live: Vec<FileId> = node.tree().version().files().map(|(_, meta)| meta.id).collect();
+    for placement in node.pool().files() {
+        if placement.file.kind == FileKind::Sst && !live.contains(&placement.file) {
+            return Err(format!("{} lies in slots and is not in the tree", placement.file));
+        }
+    }
+    for file in &live {
+        if node.pool().placement(*file).is_none() {
+            return Err(format!("{file} is in the tree and in no slot"));
+        }
+    }
+    let in_files: u32 = node.pool().files().map(|placement| placement.slots.len() as u32).sum();
+    if in_files != counts.live || counts.free + counts.granted + counts.live != counts.total {
+        return Err(format!("{in_files} slots in files, {counts:?}"));
+    }
+    Ok(())
+}
+
+/// The number in each value.
+#[must_use]
+pub fn numbers(records: Vec<(Vec<u8>, Vec<u8>)>) -> BTreeMap<Vec<u8>, u64> {
+    records.into_iter().map(|(key, value)| (key, decode_value(&value))).collect()
+}

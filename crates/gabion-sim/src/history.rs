@@ -1,0 +1,190 @@
+//! Is a history linearizable? Knows nothing of Gabion: a history is a list of operations on one
+//! register per key, each with the moment of its call and, if it ended, of its return.
+//!
+//! The search is the one of Wing and Gong with Lowe's memory of visited states: try every operation
+//! that may come next (nothing that returned before it was called is still to be placed), remember
+//! (placed set, register value), give up a branch that was seen before. A write whose outcome is not
+//! known (the client was told "unavailable", or its server died) may take effect at any time after its
+//! call, or never.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// What an operation did to its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Set the register; `None` deletes.
+    Write(Option<u64>),
+    /// Saw this value.
+    Read(Option<u64>),
+    /// Added one to a counter and saw the result; a missing counter counts as 0.
+    Increment(u64),
+}
+
+/// One operation of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The register.
+    pub key: u64,
+    /// What it did.
+    pub action: Action,
+    /// When it was called. Moments are unique and rise.
+    pub called: u64,
+    /// When it returned; `None` when its outcome is not known.
+    pub returned: Option<u64>,
+}
+
+/// Checks every key's history by itself, which linearizability permits.
+///
+/// # Errors
+/// Names the first key whose operations fit no order, and lists them.
+pub fn check(history: &[Operation]) -> Result<(), String> {
+    let mut by_key: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
+    for operation in history {
+        // A read that never returned says nothing.
+        if operation.returned.is_some() || !matches!(operation.action, Action::Read(_)) {
+            by_key.entry(operation.key).or_default().push(operation);
+        }
+    }
+    for (key, mut operations) in by_key {
+        operations.sort_by_key(|operation| operation.called);
+        if !Search::new(&operations).run() {
+            let mut message = format!("key {key} has no linearizable order:");
+            for operation in operations {
+                let _ = write!(message, "\n  {operation:?}");
+            }
+            return Err(message);
+        }
+    }
+    Ok(())
+}
+
+struct Search<'a> {
+    operations: &'a [&'a Operation],
+    seen: BTreeSet<(Vec<u64>, Option<u64>)>,
+}
+
+impl<'a> Search<'a> {
+    fn new(operations: &'a [&'a Operation]) -> Self {
+        Self { operations, seen: BTreeSet::new() }
+    }
+
+    fn run(&mut self) -> bool {
+        let words = self.operations.len().div_ceil(64);
+        let mut stack = vec![(vec![0u64; words], None::<u64>)];
+        while let Some((placed, value)) = stack.pop() {
+            if self.complete(&placed) {
+                return true;
+            }
+            if !self.seen.insert((placed.clone(), value)) {
+                continue;
+            }
+            for next in self.candidates(&placed) {
+                if let Some(after) = apply(value, &self.operations[next].action) {
+                    let mut placed = placed.clone();
+                    placed[next / 64] |= 1 << (next % 64);
+                    stack.push((placed, after));
+                }
+            }
+        }
+        false
+    }
+
+    /// Every operation whose outcome is known has its place.
+    fn complete(&self, placed: &[u64]) -> bool {
+        (0..self.operations.len())
+            .all(|i| is_placed(placed, i) || self.operations[i].returned.is_none())
+    }
+
+    /// Operations that may come next: called before every unplaced one has returned.
+    fn candidates(&self, placed: &[u64]) -> Vec<usize> {
+        let unplaced = || (0..self.operations.len()).filter(|&i| !is_placed(placed, i));
+        let first_return =
+            unplaced().filter_map(|i| self.operations[i].returned).min().unwrap_or(u64::MAX);
+        unplaced().filter(|&i| self.operations[i].called < first_return).collect()
+    }
+}
+
+fn is_placed(placed: &[u64], i: usize) -> bool {
+    placed[i / 64] & (1 << (i % 64)) != 0
+}
+
+/// The register after the action, or nothing when the action cannot have seen what it saw.
+#[expect(clippy::option_option, reason = "a register may be empty, and an action may not fit")]
+fn apply(value: Option<u64>, action: &Action) -> Option<Option<u64>> {
+    match action {
+        Action::Write(new) => Some(*new),
+        Action::Read(seen) => (*seen == value).then_some(value),
+        Action::Increment(seen) => (*seen == value.unwrap_or(0) + 1).then_some(Some(*seen)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(action: Action, called: u64, returned: impl Into<Option<u64>>) -> Operation {
+        Operation { key: 1, action, called, returned: returned.into() }
+    }
+
+    #[test]
+    fn concurrent_operations_may_take_effect_in_either_order() {
+        let history = [
+            operation(Action::Write(Some(1)), 0, 10),
+            operation(Action::Write(Some(2)), 1, 9),
+            operation(Action::Read(Some(1)), 11, 12),
+        ];
+        check(&history).unwrap();
+    }
+
+    #[test]
+    fn a_stale_read_is_caught() {
+        let history = [
+            operation(Action::Write(Some(1)), 0, 1),
+            operation(Action::Write(Some(2)), 2, 3),
+            operation(Action::Read(Some(1)), 4, 5),
+        ];
+        assert!(check(&history).unwrap_err().starts_with("key 1 has no linearizable order"));
+    }
+
+    #[test]
+    fn a_lost_acknowledged_write_is_caught() {
+        let history =
+            [operation(Action::Write(Some(1)), 0, 1), operation(Action::Read(None), 2, 3)];
+        assert!(check(&history).is_err());
+    }
+
+    #[test]
+    fn a_read_that_goes_back_in_time_is_caught() {
+        let history = [
+            operation(Action::Write(Some(1)), 0, 100),
+            operation(Action::Read(Some(1)), 10, 11),
+            operation(Action::Read(None), 12, 13),
+        ];
+        assert!(check(&history).is_err());
+    }
+
+    #[test]
+    fn a_write_of_unknown_outcome_may_take_effect_late_or_never() {
+        let unknown = operation(Action::Write(Some(7)), 0, None);
+        for seen in [None, Some(7)] {
+            check(&[unknown.clone(), operation(Action::Read(seen), 5, 6)]).unwrap();
+        }
+        let back = [
+            unknown,
+            operation(Action::Read(Some(7)), 5, 6),
+            operation(Action::Read(None), 7, 8),
+        ];
+        assert!(check(&back).is_err());
+    }
+
+    #[test]
+    fn two_increments_that_see_the_same_result_are_caught() {
+        let history =
+            [operation(Action::Increment(1), 0, 5), operation(Action::Increment(1), 1, 6)];
+        assert!(check(&history).is_err());
+        let history =
+            [operation(Action::Increment(2), 0, 5), operation(Action::Increment(1), 1, 6)];
+        check(&history).unwrap();
+    }
+}

@@ -1,0 +1,417 @@
+//! One replica's process: what the server's loop and threads do, step by step.
+
+use crate::Random;
+use crate::pipe::Pipe;
+use gabion_base::{Error, ReplicaId, Result};
+use gabion_engine::{BlockCache, TableCache, Tables};
+use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
+use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::task::Executor;
+use gabion_media::{
+    Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
+};
+use gabion_node::work::{self, BuiltFile, Done, Work, WorkId};
+use gabion_node::{
+    FileMap, LocalStore, Node, NodeOptions, Output, PoolSource, ReadMeter, RemoteCommand,
+    TargetCommand, open,
+};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// What tasks of a process report.
+pub enum Event {
+    /// The replica was opened, or could not be.
+    Opened(Result<(Box<Node>, LocalStore)>),
+    /// A job built a file.
+    JobFile(WorkId, BuiltFile),
+    /// A work order ended.
+    Done(WorkId, Done),
+    /// The target's operation ended.
+    TargetIo {
+        /// Which connection.
+        connection: u64,
+        /// Which operation of it.
+        id: u64,
+        /// Its end.
+        result: Result<Option<Bytes>>,
+        /// For a write: offset in the namespace, length, checksum.
+        write: Option<(u64, u32, u32)>,
+    },
+}
+
+/// Queue of events that tasks fill.
+pub type Events = Rc<RefCell<VecDeque<Event>>>;
+
+/// An initiator that is a medium and is also driven from outside.
+struct SharedInitiator(Rc<RefCell<Initiator<Pipe>>>);
+
+impl Medium for SharedInitiator {
+    fn properties(&self) -> MediumProperties {
+        self.0.borrow().properties()
+    }
+    fn submit(&mut self, batch: Vec<Operation>) {
+        self.0.borrow_mut().submit(batch);
+    }
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        self.0.borrow_mut().poll(completed);
+    }
+    fn in_flight(&self) -> usize {
+        self.0.borrow().in_flight()
+    }
+}
+
+/// A connection to a secondary's namespace.
+struct Remote {
+    initiator: Rc<RefCell<Initiator<Pipe>>>,
+    handle: MediumHandle,
+    pipes: [Pipe; 2],
+}
+
+/// The embedded target.
+#[derive(Default)]
+struct Target {
+    subsystem: Option<Subsystem>,
+    connections: BTreeMap<u64, TargetConnection<Pipe>>,
+    next: u64,
+    /// What to open when everything before is drained.
+    opening: Option<(String, u64, String)>,
+}
+
+/// One process.
+pub struct Process {
+    /// Which start of the machine this is.
+    pub incarnation: u64,
+    /// The replica, once it is open.
+    pub node: Option<Box<Node>>,
+    blocks: Rc<BlockCache>,
+    open: Rc<TableCache>,
+    meter: Rc<ReadMeter>,
+    handle: MediumHandle,
+    store: Option<LocalStore>,
+    /// Tasks of the process; they end with it.
+    pub executor: Executor,
+    events: Events,
+    target: Target,
+    remotes: BTreeMap<ReplicaId, Remote>,
+    random: Random,
+}
+
+/// What a process wants of the world.
+pub enum Wish {
+    /// Send a frame.
+    Send(gabion_replication::Frame),
+    /// Break the connection with a member.
+    Disconnect(ReplicaId, Option<u64>, Error),
+    /// Connect to a member's target: the client ends are kept, the server ends go there.
+    ConnectTarget(ReplicaId, Pipe, Pipe),
+    /// Nothing works any more.
+    Die(Error),
+}
+
+impl Process {
+    /// Starts a process on a machine: opens the pool and the ring.
+    #[must_use]
+    pub fn start(
+        incarnation: u64,
+        handle: MediumHandle,
+        ring: Box<dyn MemoryRegion>,
+        options: NodeOptions,
+        now_ms: u64,
+        random: Random,
+    ) -> Self {
+        let events = Events::default();
+        let mut executor = Executor::new();
+        let (out, medium) = (events.clone(), handle.clone());
+        executor.spawn(async move {
+            let opened = async {
+                let pool = open::open_pool(&medium).await?;
+                let store = pool.store();
+                let (node, _) = pool.open_node(ring, options, now_ms).await?;
+                Ok((Box::new(node), store))
+            };
+            let opened = opened.await;
+            out.borrow_mut().push_back(Event::Opened(opened));
+        });
+        Self {
+            incarnation,
+            node: None,
+            blocks: Rc::new(BlockCache::new(1 << 16)),
+            open: Rc::default(),
+            meter: Rc::default(),
+            handle,
+            store: None,
+            executor,
+            events,
+            target: Target::default(),
+            remotes: BTreeMap::new(),
+            random,
+        }
+    }
+
+    /// What reads by clients need.
+    #[must_use]
+    pub fn tables(&self) -> Option<Tables<Rc<PoolSource<FileMap>>>> {
+        let (store, node) = (self.store.clone()?, self.node.as_ref()?);
+        let group = store.group;
+        let source = PoolSource { store, locate: node.file_map(), meter: self.meter.clone() };
+        let (open, blocks) = (self.open.clone(), self.blocks.clone());
+        Some(Tables { source: Rc::new(source), open, blocks, group })
+    }
+
+    /// Whether nothing is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let node_rests = self.node.as_ref().is_some_and(|node| node.orders_in_flight() == 0);
+        node_rests && self.executor.is_empty() && self.events.borrow().is_empty()
+    }
+
+    /// A host connects to the embedded target.
+    pub fn accept_target(&mut self, pipe: Pipe) {
+        let id = self.target.next;
+        self.target.next += 1;
+        self.target.connections.insert(id, TargetConnection::new(pipe));
+    }
+
+    /// Cuts every NVMe/TCP connection that this process made.
+    pub fn cut_remotes(&self) {
+        for remote in self.remotes.values() {
+            remote.pipes.iter().for_each(Pipe::cut);
+        }
+    }
+
+    /// Runs some of what can run. Returns what the world is to do.
+    pub fn pump(&mut self, now_ms: u64) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        self.handle.drive();
+        self.run_some_tasks();
+        self.take_events(&mut wishes);
+        self.drive_remotes(now_ms);
+        self.drive_target(now_ms);
+        let Some(node) = &mut self.node else { return wishes };
+        node.advance(now_ms);
+        node.invariants();
+        while let Some(output) = self.node.as_mut().and_then(|node| node.poll_output()) {
+            self.carry_out(output, &mut wishes);
+        }
+        wishes
+    }
+
+    fn run_some_tasks(&mut self) {
+        for _ in 0..1 + self.random.below(4) {
+            let ready = self.executor.ready();
+            if ready.is_empty() {
+                return;
+            }
+            let next = ready[self.random.below(ready.len() as u64) as usize];
+            self.executor.run_one(next);
+        }
+    }
+
+    fn take_events(&mut self, wishes: &mut Vec<Wish>) {
+        let events: Vec<Event> = self.events.borrow_mut().drain(..).collect();
+        for event in events {
+            match event {
+                Event::Opened(Ok((node, store))) => {
+                    self.node = Some(node);
+                    self.store = Some(store);
+                }
+                Event::Opened(Err(error)) => wishes.push(Wish::Die(error)),
+                Event::JobFile(id, file) => {
+                    if let Some(node) = &mut self.node {
+                        node.handle_job_file(id, file);
+                    }
+                }
+                Event::Done(id, done) => {
+                    if let Some(node) = &mut self.node {
+                        node.handle_done(id, done);
+                    }
+                }
+                Event::TargetIo { connection, id, result, write } => {
+                    let ended_well = result.is_ok();
+                    if let (Some(connection), Some(subsystem)) = (
+                        self.target.connections.get_mut(&connection),
+                        self.target.subsystem.as_mut(),
+                    ) {
+                        connection.complete_io(subsystem, id, result);
+                    }
+                    if let (Some((offset, len, crc)), Some(node), true) =
+                        (write, &mut self.node, ended_well)
+                    {
+                        node.handle_target_write(offset, len, crc);
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output, wishes: &mut Vec<Wish>) {
+        match output {
+            Output::Send { frame } => wishes.push(Wish::Send(frame)),
+            Output::Disconnect { peer, connection, reason } => {
+                wishes.push(Wish::Disconnect(peer, connection, reason));
+            }
+            Output::Work(id, work) => self.begin(id, work),
+            Output::Deliver { .. } => {}
+            Output::Target(command) => self.change_target(command),
+            Output::Remote(RemoteCommand::Connect { to, subsystem, host, .. }) => {
+                let (admin, admin_server) = Pipe::pair(self.random.fork());
+                let (io, io_server) = Pipe::pair(self.random.fork());
+                let mut config = InitiatorConfig::new(host, [7; 16], subsystem);
+                config.command_timeout_ms = 60_000;
+                let initiator = Initiator::connect(config, admin.clone(), io.clone());
+                let initiator = Rc::new(RefCell::new(initiator));
+                let handle = MediumHandle::new(SharedInitiator(initiator.clone()));
+                self.remotes.insert(to, Remote { initiator, handle, pipes: [admin, io] });
+                wishes.push(Wish::ConnectTarget(to, admin_server, io_server));
+            }
+            Output::Remote(RemoteCommand::Drop { to }) => {
+                if let Some(remote) = self.remotes.get(&to) {
+                    remote.pipes.iter().for_each(Pipe::cut);
+                }
+            }
+            Output::FilesGone(files) => {
+                for file in files {
+                    self.blocks.evict_file(file);
+                    self.open.remove(file);
+                }
+            }
+            Output::Fatal(error) => wishes.push(Wish::Die(error)),
+        }
+    }
+
+    /// Begins a work order as a task.
+    fn begin(&mut self, id: WorkId, work: Work) {
+        let Some(store) = self.store.clone() else { return };
+        let events = self.events.clone();
+        match work {
+            Work::Job(order) => {
+                self.executor.spawn(async move {
+                    let built = |file| events.borrow_mut().push_back(Event::JobFile(id, file));
+                    let done = Done::Job(work::run_job(*order, &store, built).await);
+                    events.borrow_mut().push_back(Event::Done(id, done));
+                });
+            }
+            Work::Ship(order) => {
+                let remote = self.remotes.get(&order.to);
+                let remote = remote.map(|remote| (remote.initiator.clone(), remote.handle.clone()));
+                self.executor.spawn(async move {
+                    let result = match remote {
+                        Some((initiator, handle)) => {
+                            crate::process::ready(&initiator, &handle).await;
+                            work::run_ship(&order, &handle).await
+                        }
+                        None => Err(Error::unavailable("no connection to the secondary's target")),
+                    };
+                    events.borrow_mut().push_back(Event::Done(id, Done::Ship(result)));
+                });
+            }
+            work => {
+                self.executor.spawn(async move {
+                    let done = work::run_local(work, &store).await;
+                    events.borrow_mut().push_back(Event::Done(id, done));
+                });
+            }
+        }
+    }
+
+    fn drive_remotes(&mut self, now_ms: u64) {
+        for remote in self.remotes.values() {
+            remote.initiator.borrow_mut().progress(now_ms);
+            remote.handle.drive();
+        }
+    }
+
+    fn change_target(&mut self, command: TargetCommand) {
+        match command {
+            TargetCommand::Open { subsystem, session, host } => {
+                if let Some(open) = &mut self.target.subsystem {
+                    open.close();
+                }
+                self.target.opening = Some((subsystem, session, host));
+            }
+            TargetCommand::Admit(ranges) => {
+                if let Some(subsystem) = &mut self.target.subsystem {
+                    ranges.iter().for_each(|(at, len)| subsystem.admit(*at..at + len));
+                }
+            }
+            TargetCommand::Revoke(ranges) => {
+                if let Some(subsystem) = &mut self.target.subsystem {
+                    ranges.iter().for_each(|(at, len)| subsystem.revoke(*at..at + len));
+                }
+            }
+        }
+    }
+
+    fn drive_target(&mut self, now_ms: u64) {
+        let Some(store) = self.store.clone() else { return };
+        let target = &mut self.target;
+        if let Some(subsystem) = &mut target.subsystem {
+            for (number, connection) in &mut target.connections {
+                connection.progress(subsystem, now_ms);
+                while let Some(io) = connection.poll_io() {
+                    let (events, store, number) = (self.events.clone(), store.clone(), *number);
+                    self.executor.spawn(async move {
+                        let (result, write) = run_io(io.kind, &store).await;
+                        events.borrow_mut().push_back(Event::TargetIo {
+                            connection: number,
+                            id: io.id,
+                            result,
+                            write,
+                        });
+                    });
+                }
+            }
+            target.connections.retain(|_, connection| !connection.is_finished());
+        }
+        let drained = match &target.subsystem {
+            Some(subsystem) => subsystem.is_closed() && subsystem.in_flight() == 0,
+            None => true,
+        };
+        if !drained || target.connections.values().any(|c| !c.is_finished() && target.subsystem.is_some()) {
+            return;
+        }
+        let Some((name, session, host)) = target.opening.take() else { return };
+        let len = store.geometry.len();
+        let config = TargetConfig::new(name, vec![host], len, store.pool_id);
+        match Subsystem::new(config) {
+            Ok(subsystem) => target.subsystem = Some(subsystem),
+            Err(error) => unreachable!("the target's configuration is sound: {error}"),
+        }
+        if let Some(node) = &mut self.node {
+            node.handle_target_open(session, 4420);
+        }
+    }
+}
+
+async fn run_io(
+    kind: BackendKind,
+    store: &LocalStore,
+) -> (Result<Option<Bytes>>, Option<(u64, u32, u32)>) {
+    let base = store.geometry.offset();
+    match kind {
+        BackendKind::Read { offset, len } => {
+            let read = store.medium.read(base + offset, len).await;
+            (read.map(|bytes| Some(bytes.freeze())), None)
+        }
+        BackendKind::Write { offset, data, crc } => {
+            let write = Some((offset, data.len() as u32, crc));
+            (store.medium.write(base + offset, data).await.map(|()| None), write)
+        }
+        BackendKind::Flush => (store.medium.flush().await.map(|()| None), None),
+    }
+}
+
+/// Waits until an initiator has shaken hands or failed.
+async fn ready(initiator: &Rc<RefCell<Initiator<Pipe>>>, _handle: &MediumHandle) {
+    use gabion_media::nvme::initiator::InitiatorState;
+    use std::task::Poll;
+    std::future::poll_fn(|cx| {
+        if matches!(initiator.borrow().state(), InitiatorState::Connecting) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,611 @@
+//! The cluster: machines, the links between them, clients, and the seed that decides who goes next and
+//! what breaks.
+
+use crate::Random;
+use crate::check;
+use crate::client::{Client, Locks};
+use crate::history::{self, Operation};
+use crate::process::{Process, Wish};
+use gabion_base::units::MIB;
+use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
+use gabion_engine::{Keyspace, TreeConfig};
+use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, open};
+use gabion_replication::Frame;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What may go wrong, each about once in so many steps; 0 is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Kill of one process.
+    pub kill: u64,
+    /// Kill of every process at once.
+    pub kill_all: u64,
+    /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
+    /// back shorter pulls what it lacks.
+    pub power: u64,
+    /// Break of the connection between two members.
+    pub link: u64,
+    /// Break of the NVMe/TCP connections of one process.
+    pub pipe: u64,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Members of the group.
+    pub replicas: u32,
+    /// Steps with clients and faults.
+    pub steps: u64,
+    /// Clients.
+    pub clients: usize,
+    /// Keys.
+    pub keys: u64,
+    /// Faults.
+    pub faults: Faults,
+    /// Who compacts.
+    pub compaction: CompactionMode,
+    /// What an acknowledgement means.
+    pub ack: AckLevel,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            replicas: 3,
+            steps: 6_000,
+            clients: 4,
+            keys: 40,
+            faults: Faults { kill: 900, kill_all: 5_000, power: 2_500, link: 1_500, pipe: 1_500 },
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+        }
+    }
+}
+
+/// What a run did, and a checksum over all that happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Operations of clients in the history.
+    pub operations: u64,
+    /// Checksum over every frame, kill, and break, in order.
+    pub trace: u32,
+    /// Kills and power cuts.
+    pub crashes: u64,
+    /// Flushes, compactions and edits, over all processes that lived to the end.
+    pub flushes: u64,
+    /// Compactions.
+    pub compactions: u64,
+    /// Edits applied.
+    pub edits: u64,
+    /// File bytes shipped.
+    pub shipped_bytes: u64,
+}
+
+struct Machine {
+    disk: SimulatedDisk,
+    ring: SimulatedMemory,
+    process: Option<Process>,
+    starts: u64,
+    down_until_ms: u64,
+}
+
+/// A connection between two members: frames in both directions.
+struct Link {
+    number: u64,
+    /// From the lower index to the higher, and back.
+    queues: [VecDeque<Frame>; 2],
+    incarnations: [u64; 2],
+}
+
+/// A cluster in one thread.
+pub struct World {
+    seed: u64,
+    random: Random,
+    options: Options,
+    group: GroupConfig,
+    machines: Vec<Machine>,
+    links: BTreeMap<(usize, usize), Link>,
+    next_link: u64,
+    clients: Vec<Client>,
+    locks: Locks,
+    history: Vec<Operation>,
+    next_value: u64,
+    moment: u64,
+    now_ms: u64,
+    outcome: Outcome,
+    deaths: Vec<String>,
+}
+
+const POOL_LEN: u64 = 320 * MIB;
+const SEGMENT_LEN: u64 = 256 * 1024;
+
+impl World {
+    /// A cluster of empty pools.
+    ///
+    /// # Panics
+    /// When the options cannot work.
+    #[must_use]
+    pub fn new(seed: u64, options: Options) -> Self {
+        let mut random = Random::new(seed);
+        let tree = TreeConfig {
+            memtable_len: 24 * 1024,
+            sst_len: 64 * 1024,
+            level1_len: 256 * 1024,
+            ..TreeConfig::default()
+        };
+        let group = GroupConfig {
+            group: GroupId(1),
+            config: ConfigNumber(1),
+            members: (1..=options.replicas).map(ReplicaId).collect(),
+            compaction: options.compaction,
+            ack: options.ack,
+            ring_len: 4 * SEGMENT_LEN,
+            segment_len: SEGMENT_LEN,
+            tree,
+        };
+        let mut machines = Vec::new();
+        for member in &group.members {
+            let delay = random.below(6) as u32;
+            let disk = SimulatedDisk::new(DiskOptions::delayed(POOL_LEN, random.next(), delay));
+            let handle = disk.handle();
+            let pool_id = [member.get() as u8; 16];
+            disk.block_on(&handle, open::create(&handle, &group, *member, pool_id))
+                .expect("the pool is large enough");
+            let ring = SimulatedMemory::new(group.ring_len as usize);
+            machines.push(Machine { disk, ring, process: None, starts: 0, down_until_ms: 0 });
+        }
+        let clients = (0..options.clients).map(|_| Client::default()).collect();
+        Self {
+            seed,
+            random,
+            options,
+            group,
+            machines,
+            links: BTreeMap::new(),
+            next_link: 1,
+            clients,
+            locks: Locks::new(),
+            history: Vec::new(),
+            next_value: 1,
+            moment: 0,
+            now_ms: 1,
+            outcome: Outcome::default(),
+            deaths: Vec::new(),
+        }
+    }
+
+    /// Runs a seed: faults and clients, then peace, then the checks.
+    ///
+    /// # Errors
+    /// What did not hold, with the seed.
+    pub fn run(seed: u64, options: Options) -> Result<Outcome, String> {
+        let mut world = Self::new(seed, options);
+        let result = world.run_all();
+        result.map(|()| world.outcome.clone()).map_err(|error| {
+            format!("seed {seed}: {error}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test --release -p gabion-sim --test seeds")
+        })
+    }
+
+    fn run_all(&mut self) -> Result<(), String> {
+        for _ in 0..self.options.steps {
+            self.inject_faults();
+            self.clients_act();
+            self.step();
+        }
+        self.settle()?;
+        self.final_reads()?;
+        history::check(&self.history)?;
+        check::at_rest(self)?;
+        self.sum_up();
+        Ok(())
+    }
+
+    /// The group's configuration.
+    #[must_use]
+    pub fn group(&self) -> &GroupConfig {
+        &self.group
+    }
+
+    /// Machines.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.machines.len()
+    }
+
+    /// Whether there is no machine.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.machines.is_empty()
+    }
+
+    /// A machine's replica, when it is up.
+    #[must_use]
+    pub fn node(&self, index: usize) -> Option<&Node> {
+        self.machines[index].process.as_ref()?.node.as_deref()
+    }
+
+    // ---- one step
+
+    fn step(&mut self) {
+        self.now_ms += self.random.below(3);
+        self.moment += 1;
+        self.start_processes();
+        self.connect_links();
+        for index in 0..self.machines.len() {
+            for _ in 0..self.random.below(3) {
+                self.machines[index].disk.tick();
+            }
+            self.deliver(index);
+            self.pump(index);
+        }
+        self.poll_clients();
+    }
+
+    fn start_processes(&mut self) {
+        let (now_ms, options) = (self.now_ms, node_options());
+        for machine in &mut self.machines {
+            if machine.process.is_none() && now_ms >= machine.down_until_ms {
+                machine.starts += 1;
+                let ring = Box::new(machine.ring.clone());
+                let random = self.random.fork();
+                let handle = machine.disk.handle();
+                let starts = machine.starts;
+                let options = options.clone();
+                machine.process =
+                    Some(Process::start(starts, handle, ring, options, now_ms, random));
+            }
+        }
+    }
+
+    fn connect_links(&mut self) {
+        for a in 0..self.machines.len() {
+            for b in a + 1..self.machines.len() {
+                let up = self.node(a).is_some() && self.node(b).is_some();
+                if !up || self.links.contains_key(&(a, b)) || !self.random.once_in(20) {
+                    continue;
+                }
+                let number = self.next_link;
+                self.next_link += 1;
+                let incarnations = [self.machines[a].starts, self.machines[b].starts];
+                self.links.insert((a, b), Link { number, queues: Default::default(), incarnations });
+                for (me, other) in [(a, b), (b, a)] {
+                    let (peer, now_ms) = (self.group.members[other], self.now_ms);
+                    if let Some(node) = self.node_mut(me) {
+                        node.handle_connected(peer, number, now_ms);
+                    }
+                }
+            }
+        }
+    }
+
+    fn node_mut(&mut self, index: usize) -> Option<&mut Node> {
+        self.machines[index].process.as_mut()?.node.as_deref_mut()
+    }
+
+    fn deliver(&mut self, index: usize) {
+        for other in 0..self.machines.len() {
+            let count = self.random.below(4);
+            for _ in 0..count {
+                let (key, direction) = link_key(other, index);
+                let Some(link) = self.links.get_mut(&key) else { break };
+                let number = link.number;
+                let Some(frame) = link.queues[direction].pop_front() else { break };
+                let encoded = frame.encode().expect("a frame within its limits").concat();
+                self.trace(&encoded);
+                let frame = Frame::decode(&encoded).expect("what was encoded");
+                let (from, now_ms) = (self.group.members[other], self.now_ms);
+                if let Some(node) = self.node_mut(index) {
+                    node.handle_message(from, number, frame, now_ms);
+                }
+            }
+        }
+        let now_ms = self.now_ms;
+        if let Some(node) = self.node_mut(index) {
+            node.handle_tick(now_ms);
+        }
+    }
+
+    fn pump(&mut self, index: usize) {
+        let now_ms = self.now_ms;
+        let Some(process) = &mut self.machines[index].process else { return };
+        let wishes = process.pump(now_ms);
+        for wish in wishes {
+            match wish {
+                Wish::Send(frame) => self.send(index, frame),
+                Wish::Disconnect(peer, _, _) => {
+                    if let Some(other) = self.index_of(peer) {
+                        self.break_link(index, other);
+                    }
+                }
+                Wish::ConnectTarget(to, admin, io) => {
+                    let other = self.index_of(to);
+                    let process = other.and_then(|other| self.machines[other].process.as_mut());
+                    match process {
+                        Some(process) => {
+                            process.accept_target(admin);
+                            process.accept_target(io);
+                        }
+                        None => {
+                            admin.cut();
+                            io.cut();
+                        }
+                    }
+                }
+                Wish::Die(error) => {
+                    self.deaths.push(format!("replica {}: {error}", index + 1));
+                    self.kill(index, false);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, from: usize, frame: Frame) {
+        let Some(to) = self.index_of(frame.to) else { return };
+        let (key, direction) = link_key(from, to);
+        if let Some(link) = self.links.get_mut(&key)
+            && link.number == frame.connection
+        {
+            link.queues[direction].push_back(frame);
+        }
+    }
+
+    fn index_of(&self, member: ReplicaId) -> Option<usize> {
+        self.group.members.iter().position(|other| *other == member)
+    }
+
+    // ---- faults
+
+    fn inject_faults(&mut self) {
+        let faults = self.options.faults;
+        let count = self.machines.len() as u64;
+        let happens = |random: &mut Random, rate: u64| rate > 0 && random.once_in(rate);
+        if happens(&mut self.random, faults.kill) {
+            let index = self.random.below(count) as usize;
+            self.kill(index, false);
+        }
+        if happens(&mut self.random, faults.power) {
+            let index = self.random.below(count) as usize;
+            self.kill(index, true);
+        }
+        if happens(&mut self.random, faults.kill_all) {
+            (0..self.machines.len()).for_each(|index| self.kill(index, false));
+        }
+        if happens(&mut self.random, faults.link) {
+            let (a, b) = (self.random.below(count) as usize, self.random.below(count) as usize);
+            self.break_link(a, b);
+        }
+        if happens(&mut self.random, faults.pipe) {
+            let index = self.random.below(count) as usize;
+            self.trace(b"pipe");
+            if let Some(process) = &self.machines[index].process {
+                process.cut_remotes();
+            }
+        }
+    }
+
+    fn kill(&mut self, index: usize, power: bool) {
+        self.trace(&[u8::from(power), index as u8]);
+        for other in 0..self.machines.len() {
+            self.break_link(index, other);
+        }
+        let (seed, wait) = (self.random.next(), self.random.below(400));
+        let machine = &mut self.machines[index];
+        if machine.process.take().is_none() {
+            return;
+        }
+        self.outcome.crashes += 1;
+        machine.down_until_ms = self.now_ms + wait;
+        if power {
+            machine.disk.crash_power(seed);
+            machine.ring.crash_power(seed);
+        } else {
+            machine.disk.crash_process(seed);
+        }
+    }
+
+    fn break_link(&mut self, a: usize, b: usize) {
+        let Some(link) = self.links.remove(&link_key(a, b).0) else { return };
+        self.trace(b"link");
+        let (low, high) = (a.min(b), a.max(b));
+        for (me, other, side) in [(low, high, 0), (high, low, 1)] {
+            let (peer, now_ms) = (self.group.members[other], self.now_ms);
+            if self.machines[me].starts == link.incarnations[side]
+                && let Some(node) = self.node_mut(me)
+            {
+                node.handle_disconnected(peer, link.number, now_ms);
+            }
+        }
+    }
+
+    fn trace(&mut self, bytes: &[u8]) {
+        self.outcome.trace = crc::append(self.outcome.trace, bytes);
+    }
+
+    // ---- clients
+
+    fn clients_act(&mut self) {
+        for i in 0..self.clients.len() {
+            if !self.clients[i].is_idle() || !self.random.once_in(3) {
+                continue;
+            }
+            self.moment += 1;
+            let now = self.moment;
+            // Half of the keys are counters, which only increments and deletes touch.
+            let key = self.random.below(self.options.keys);
+            let kind = self.random.below(10);
+            let tail = self.machines.len() - 1;
+            let client = &mut self.clients[i];
+            if kind < 4 {
+                if let Some(process) = &mut self.machines[tail].process {
+                    client.read(process, key, now);
+                }
+                continue;
+            }
+            let Some(process) = &mut self.machines[0].process else { continue };
+            if kind == 4 {
+                client.write(process, &self.locks, key, None, now);
+            } else if key.is_multiple_of(2) {
+                self.next_value += 1;
+                client.write(process, &self.locks, key, Some(self.next_value << 20), now);
+            } else {
+                client.increment(process, &mut self.locks, key, now);
+            }
+        }
+    }
+
+    fn poll_clients(&mut self) {
+        let (first, rest) = self.machines.split_at_mut(1);
+        for client in &mut self.clients {
+            self.moment += 1;
+            let head = first[0].process.as_mut();
+            match rest.last_mut() {
+                Some(tail) => {
+                    let tail = tail.process.as_mut();
+                    client.poll(head, tail, &mut self.locks, &mut self.history, self.moment);
+                }
+                None => client.poll(None, head, &mut self.locks, &mut self.history, self.moment),
+            }
+        }
+    }
+
+    // ---- the end
+
+    /// Lets everything come to rest: no faults, no new operations.
+    fn settle(&mut self) -> Result<(), String> {
+        let mut calm = 0;
+        for _ in 0..200_000 {
+            self.step();
+            let busy = !self.clients.iter().all(Client::is_idle) || !self.rests();
+            calm = if busy { 0 } else { calm + 1 };
+            if calm > 300 {
+                return Ok(());
+            }
+        }
+        Err(format!("the cluster does not come to rest: {}", self.describe()))
+    }
+
+    fn rests(&self) -> bool {
+        let Some(head) = self.node(0) else { return false };
+        let edit = head.tree().last_edit();
+        let same = |index: usize| {
+            let Some(process) = self.machines[index].process.as_ref() else { return false };
+            let Some(node) = process.node.as_ref() else { return false };
+            let local = self.group.compaction == CompactionMode::EveryReplica;
+            process.is_idle()
+                && node.edits_waiting() == 0
+                && node.jobs_running() == 0
+                && node.tree().sealed_count() == 0
+                && (local || node.tree().last_edit() == edit)
+                && node.log_end() == head.log_end()
+        };
+        head.chain().is_ready() && (0..self.machines.len()).all(same)
+    }
+
+    /// Reads every key once more at the tail, as the last operations of the history.
+    fn final_reads(&mut self) -> Result<(), String> {
+        let tail = self.machines.len() - 1;
+        for key in 0..self.options.keys {
+            for _ in 0..100_000 {
+                self.moment += 1;
+                let now = self.moment;
+                if self.clients[0].is_idle() {
+                    let Some(process) = &mut self.machines[tail].process else {
+                        return Err("the tail is gone".into());
+                    };
+                    self.clients[0].read(process, key, now);
+                    if self.clients[0].is_idle() {
+                        return Err("the tail does not answer reads at rest".into());
+                    }
+                }
+                self.step();
+                if self.clients[0].is_idle() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All records of a replica.
+    ///
+    /// # Errors
+    /// When it is down or a read fails.
+    pub fn scan(&mut self, index: usize) -> Result<BTreeMap<Vec<u8>, u64>, String> {
+        let process = self.machines[index].process.as_mut();
+        let process = process.ok_or_else(|| format!("replica {index} is down"))?;
+        let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
+            return Err(format!("replica {index} is not open"));
+        };
+        let view = node.view();
+        let out = std::rc::Rc::new(std::cell::RefCell::new(None));
+        let slot = out.clone();
+        process.executor.spawn(async move {
+            let mut records = Vec::new();
+            let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
+            let result = loop {
+                match iterator.next().await {
+                    Ok(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
+                    Ok(None) => break Ok(records),
+                    Err(error) => break Err(error.to_string()),
+                }
+            };
+            *slot.borrow_mut() = Some(result);
+        });
+        for _ in 0..1_000_000 {
+            self.step();
+            if let Some(result) = out.borrow_mut().take() {
+                return result.map(check::numbers);
+            }
+        }
+        Err(format!("the scan of replica {index} does not end"))
+    }
+
+    fn sum_up(&mut self) {
+        self.outcome.operations = self.history.len() as u64;
+        for index in 0..self.machines.len() {
+            let Some(counters) = self.node(index).map(Node::counters) else { continue };
+            self.outcome.flushes += counters.flushes;
+            self.outcome.compactions += counters.compactions;
+            self.outcome.edits += counters.edits;
+            self.outcome.shipped_bytes += counters.shipped_bytes;
+        }
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!("time {} ms, links {:?}", self.now_ms, self.links.keys());
+        for (i, machine) in self.machines.iter().enumerate() {
+            let node = machine.process.as_ref().and_then(|process| process.node.as_ref());
+            text += &match node {
+                Some(node) => format!(
+                    "\n  replica {}: log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
+                    i + 1, node.log_end(), node.chain().commit(), node.durable_everywhere(),
+                    node.tree().last_edit(), node.edits_waiting(), node.jobs_running(),
+                    node.tree().sealed_count(), node.orders_in_flight(),
+                    node.chain().not_ready_reason(), node.write_gate(), node.pool().counts()
+                ),
+                None => format!("\n  replica {}: not open", i + 1),
+            };
+        }
+        for death in self.deaths.iter().rev().take(5) {
+            text += &format!("\n  died: {death}");
+        }
+        text + &format!("\n  seed {}", self.seed)
+    }
+}
+
+fn node_options() -> NodeOptions {
+    NodeOptions {
+        heartbeat_ms: 20,
+        timeout_ms: 200,
+        granted_slots: 12,
+        placement_wait_ms: 100,
+        window_bytes: 256 * 1024,
+        ..NodeOptions::default()
+    }
+}
+
+/// A link's key, and the queue that carries what `from` sends.
+fn link_key(from: usize, to: usize) -> ((usize, usize), usize) {
+    ((from.min(to), from.max(to)), usize::from(from > to))
+}

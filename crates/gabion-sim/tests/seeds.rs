@@ -1,0 +1,39 @@
+//! Seeds of the simulator: delays, lost connections, kills and power cuts of any replica at any write,
+//! torn writes. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
+
+use gabion_node::CompactionMode;
+use gabion_sim::{Options, World};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// What varies with the seed besides chance itself.
+fn options(seed: u64) -> Options {
+    let compaction =
+        if seed % 5 == 4 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
+    Options { compaction, ..Options::default() }
+}
+
+#[test]
+fn seeds_keep_every_promise_and_repeat_exactly() {
+    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
+    let mut failed = Vec::new();
+    for seed in first..first + count {
+        let outcome = World::run(seed, options(seed));
+        match &outcome {
+            Ok(outcome) if std::env::var_os("GABION_VERBOSE").is_some() => {
+                eprintln!("seed {seed}: {outcome:?}");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                eprintln!("{error}");
+                failed.push(seed);
+            }
+        }
+        if seed % 50 == 0 && outcome.is_ok() {
+            assert_eq!(World::run(seed, options(seed)), outcome, "seed {seed} ran differently twice");
+        }
+    }
+    assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+}
