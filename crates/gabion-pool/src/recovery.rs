@@ -285,15 +285,18 @@ async fn read_area(
     area: Area,
     pool_id: PoolId,
 ) -> Result<AreaState> {
-    let mut reader =
-        AreaReader { medium, index, area, pool_id, window: Bytes::new(), window_at: 0 };
+    let mut reader = AreaReader {
+        medium,
+        index,
+        area,
+        pool_id,
+        window: Bytes::new(),
+        window_at: 0,
+        unreadable: None,
+    };
     let snapshot = reader.record(0).await?.filter(|(h, _)| h.kind == RecordKind::Snapshot);
     let Some((header, bytes)) = snapshot else {
-        let (_, stray) = reader.search(0, |_| false).await?;
-        return Ok(stray.map_or(AreaState::Unfinished, |(at, stray)| AreaState::Damaged {
-            epoch: stray.epoch,
-            error: reader.damage(0, "a bad snapshot", at, &stray),
-        }));
+        return reader.without_snapshot().await;
     };
     let mut log = AreaLog {
         index,
@@ -328,6 +331,19 @@ enum Found {
     Damage(u64, Error),
 }
 
+/// What a look at the rest of an area found.
+enum Search {
+    /// The second copy of the commit whose first copy is bad.
+    SecondCopy(RecordHeader, Bytes),
+    /// No second copy.
+    Newest {
+        /// The newest whole commit and its position.
+        newest: Option<(u64, RecordHeader)>,
+        /// How many blocks could not be read, and why the last of them.
+        unreadable: Option<(u32, Error)>,
+    },
+}
+
 /// Reads records of one area through a window. Positions count from the area's start.
 struct AreaReader<'a> {
     medium: &'a MediumHandle,
@@ -336,6 +352,8 @@ struct AreaReader<'a> {
     pool_id: PoolId,
     window: Bytes,
     window_at: u64,
+    /// How many blocks could not be read and were taken for zeros, and why the last of them.
+    unreadable: Option<(u32, Error)>,
 }
 
 impl AreaReader<'_> {
@@ -343,10 +361,30 @@ impl AreaReader<'_> {
         Record { number: header.number, offset: self.area.offset + at, body: header.body(bytes) }
     }
 
+    /// What an area is whose snapshot is bad. If a checkpoint was ever finished here, its opening
+    /// commit stands in two copies, which one unreadable block cannot both hide; more could.
+    async fn without_snapshot(&mut self) -> Result<AreaState> {
+        let Search::Newest { newest, unreadable } = self.search(0, |_| false).await? else {
+            unreachable!("nothing follows");
+        };
+        Ok(match (newest, unreadable) {
+            (Some((at, stray)), None | Some((1, _))) => AreaState::Damaged {
+                epoch: stray.epoch,
+                error: self.damage(0, "a bad snapshot", at, &stray),
+            },
+            (_, Some((_, error))) => AreaState::Damaged { epoch: u64::MAX, error },
+            (None, None) => AreaState::Unfinished,
+        })
+    }
+
+    const fn name(&self) -> &'static str {
+        if self.index == 0 { "A" } else { "B" }
+    }
+
     fn damage(&self, at: u64, what: &str, later: u64, record: &RecordHeader) -> Error {
         Error::corruption(format!(
             "placement log, area {}: {what} at byte {}, but commit {} of epoch {} is whole at byte {}",
-            ["A", "B"][self.index & 1],
+            self.name(),
             self.area.offset + at,
             record.number,
             record.epoch,
@@ -359,11 +397,34 @@ impl AreaReader<'_> {
         let end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + len > end {
             let window_len = len.max(MIB).min(self.area.len - at);
-            self.window = read_span(self.medium, self.area.offset + at, window_len).await?;
+            self.window = match read_span(self.medium, self.area.offset + at, window_len).await {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::Io => {
+                    self.readable_blocks(at, window_len).await
+                }
+                Err(error) => return Err(error),
+            };
             self.window_at = at;
         }
         let start = (at - self.window_at) as usize;
         Ok(self.window.slice(start..start + len as usize))
+    }
+
+    /// What can be read, block by block; a block that cannot is zeros here, as a second copy may
+    /// make good for it; where none does, [`Self::search`] tells.
+    async fn readable_blocks(&mut self, at: u64, len: u64) -> Bytes {
+        let mut whole = AlignedBuf::with_capacity(len as usize);
+        for block in (at..at + len).step_by(BLOCK_LEN) {
+            match self.medium.read(self.area.offset + block, BLOCK_LEN).await {
+                Ok(bytes) => whole.extend(&bytes),
+                Err(error) => {
+                    let before = self.unreadable.as_ref().map_or(0, |&(blocks, _)| blocks);
+                    self.unreadable = Some((before + 1, error));
+                    whole.pad_to(whole.len() + BLOCK_LEN);
+                }
+            }
+        }
+        whole.freeze()
     }
 
     /// The whole record of this pool at `at`, if there is one.
@@ -397,7 +458,8 @@ impl AreaReader<'_> {
         &mut self,
         from: u64,
         follows: impl Fn(&RecordHeader) -> bool,
-    ) -> Result<(Option<(RecordHeader, Bytes)>, Option<(u64, RecordHeader)>)> {
+    ) -> Result<Search> {
+        (self.window, self.unreadable) = (Bytes::new(), None);
         let mut newest: Option<(u64, RecordHeader)> = None;
         for at in (from..self.area.len).step_by(BLOCK_LEN) {
             let Some((header, bytes)) = self.record(at).await? else { continue };
@@ -405,13 +467,16 @@ impl AreaReader<'_> {
                 continue;
             }
             if follows(&header) && at == from + header.padded_len() {
-                return Ok((Some((header, bytes)), None));
+                return Ok(Search::SecondCopy(header, bytes));
             }
             if newest.is_none_or(|(_, n)| (header.epoch, header.number) > (n.epoch, n.number)) {
                 newest = Some((at, header));
             }
         }
-        Ok((None, newest))
+        let unreadable = self.unreadable.take().map(|(blocks, error)| {
+            (blocks, error.within(format!("placement log, area {}", self.name())))
+        });
+        Ok(Search::Newest { newest, unreadable })
     }
 
     /// The commit numbered `expected` at the end of `log`, from either copy; nothing at the end of
@@ -433,10 +498,16 @@ impl AreaReader<'_> {
             let repair = (!is_same).then(|| (self.area.offset + second, bytes.clone()));
             return Ok(Some(Found::Commit { header, bytes, repair }));
         }
-        let (second, newest) = self.search(at, follows).await?;
-        if let Some((header, bytes)) = second {
-            let repair = Some((self.area.offset + at, bytes.clone()));
-            return Ok(Some(Found::Commit { header, bytes, repair }));
+        let (newest, unreadable) = match self.search(at, follows).await? {
+            Search::SecondCopy(header, bytes) => {
+                let repair = Some((self.area.offset + at, bytes.clone()));
+                return Ok(Some(Found::Commit { header, bytes, repair }));
+            }
+            Search::Newest { newest, unreadable } => (newest, unreadable),
+        };
+        if let Some((_, error)) = unreadable {
+            // An acknowledged commit may stand there: not a torn tail.
+            return Ok(Some(Found::Damage(log.epoch, error)));
         }
         let Some((later, newest)) = newest else { return Ok(None) };
         if (newest.epoch, newest.number) < (log.epoch, expected) {
