@@ -1,7 +1,7 @@
 //! Futures over a medium on a thread that may block: flush and compaction jobs, tools, start-up.
 
 use crate::file::FileMedium;
-use gabion_media::{Completion, Medium, MediumHandle, MediumProperties, Operation};
+use gabion_media::MediumHandle;
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +19,7 @@ impl BlockingMedium {
     #[must_use]
     pub fn new(medium: FileMedium) -> Self {
         let medium = Rc::new(RefCell::new(medium));
-        Self { handle: MediumHandle::new(Shared(medium.clone())), medium }
+        Self { handle: MediumHandle::new(medium.clone()), medium }
     }
 
     /// The handle to hand to the functions of the core crates.
@@ -46,26 +46,5 @@ impl BlockingMedium {
             self.medium.borrow_mut().wait();
             self.handle.drive();
         }
-    }
-}
-
-/// The medium's second owner, inside the handle.
-struct Shared(Rc<RefCell<FileMedium>>);
-
-impl Medium for Shared {
-    fn properties(&self) -> MediumProperties {
-        self.0.borrow().properties()
-    }
-
-    fn submit(&mut self, batch: Vec<Operation>) {
-        self.0.borrow_mut().submit(batch);
-    }
-
-    fn poll(&mut self, completed: &mut Vec<Completion>) {
-        self.0.borrow_mut().poll(completed);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.borrow().in_flight()
     }
 }

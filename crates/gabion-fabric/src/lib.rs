@@ -11,7 +11,7 @@
 //! - [`file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
 //! - [`space`]: free space and pool files that own all of theirs; [`lock`]: one process per pool.
 //! - [`ring`]: mapped memory that survives the kill of the process.
-//! - [`tcp`]: sockets for the NVMe/TCP protocol cores.
+//! - [`tcp`]: sockets; [`nvme`]: the threads that serve a region and ship into others.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -22,6 +22,7 @@ pub mod blocking;
 mod engine;
 pub mod file;
 pub mod lock;
+pub mod nvme;
 mod pool_io;
 pub mod ring;
 pub mod space;

@@ -4,7 +4,7 @@ use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::transport::Transport;
 use rustix::net::sockopt;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 
 /// Most buffers that one system call sends; the rest waits for the next.
@@ -26,6 +26,21 @@ impl TcpTransport {
     /// I/O when the socket is not connected or refuses an option.
     pub fn new(stream: TcpStream, buffer_len: usize) -> Result<Self> {
         let peer = stream.peer_addr().map_err(|e| broken("a socket", "is not connected", e))?;
+        Self::with_peer(stream, peer, buffer_len)
+    }
+
+    /// Begins to connect and does not wait for it: until the peer answered, sending and receiving
+    /// would block; if it refuses they fail. `buffer_len` as for [`Self::new`].
+    ///
+    /// # Errors
+    /// I/O when the system has no socket or no way to this address.
+    pub fn connect(peer: SocketAddr, buffer_len: usize) -> Result<Self> {
+        let stream = mio::net::TcpStream::connect(peer)
+            .map_err(|e| broken(&peer.to_string(), "cannot be connected to", e))?;
+        Self::with_peer(TcpStream::from(stream), peer, buffer_len)
+    }
+
+    fn with_peer(stream: TcpStream, peer: SocketAddr, buffer_len: usize) -> Result<Self> {
         let set = || -> io::Result<()> {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
@@ -37,6 +52,12 @@ impl TcpTransport {
         };
         set().map_err(|e| broken(&peer.to_string(), "refuses a socket option", e))?;
         Ok(Self { stream, peer, sent_bytes: 0, received_bytes: 0 })
+    }
+
+    /// Closes both directions at once: the next send or receive finds the connection broken.
+    pub fn close(&self) {
+        // It fails when the connection is gone already.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// The other end.

@@ -57,6 +57,13 @@ impl MediumHandle {
         self.0.borrow().medium.in_flight()
     }
 
+    /// Whether clones of this handle exist, or futures made from it: somebody may still wait for what
+    /// only [`Self::drive`] brings.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
     /// Collects what ended and wakes who waits for it. Returns how many operations ended.
     pub fn drive(&self) -> usize {
         let inner = &mut *self.0.borrow_mut();

@@ -6,8 +6,10 @@
 //! `Failed` without having started.
 
 use crate::AlignedBuf;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::cell::RefCell;
 use gabion_base::Error;
 
 /// What a medium needs and promises.
@@ -115,6 +117,25 @@ pub trait Medium {
 
     /// Operations submitted and not yet returned by `poll`.
     fn in_flight(&self) -> usize;
+}
+
+/// A medium that its driver and a [`crate::MediumHandle`] share on one thread.
+impl<M: Medium> Medium for Rc<RefCell<M>> {
+    fn properties(&self) -> MediumProperties {
+        self.borrow().properties()
+    }
+
+    fn submit(&mut self, batch: Vec<Operation>) {
+        self.borrow_mut().submit(batch);
+    }
+
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        self.borrow_mut().poll(completed);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.borrow().in_flight()
+    }
 }
 
 /// Checks an operation against a medium's properties, for implementations of `submit`.

@@ -348,6 +348,19 @@ fn a_replay_of_a_failed_flush_leaves_what_the_disk_left() {
     }
 }
 
+#[test]
+fn a_driver_keeps_its_medium_and_sees_whether_anybody_still_waits() {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(DISK_LEN));
+    let medium = Rc::new(RefCell::new(disk.medium()));
+    let handle = MediumHandle::new(medium.clone());
+    assert!(!handle.is_shared());
+    let flush = handle.submit(alloc::vec![OperationKind::Flush], false);
+    assert!(handle.is_shared());
+    assert_eq!((medium.borrow().in_flight(), handle.drive()), (1, 1));
+    drop(flush);
+    assert!(!handle.is_shared());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -1,0 +1,13 @@
+//! NVMe/TCP on sockets: the protocol cores of `gabion_media::nvme` with what drives them.
+//!
+//! - [`remote`]: the initiators of a shipping thread.
+//! - [`target`]: the thread that serves this pool's region to a primary.
+
+pub mod remote;
+pub mod target;
+
+#[cfg(test)]
+mod tests;
+
+pub use remote::{Remote, Remotes};
+pub use target::{TargetCommand, TargetEvent, TargetOptions, TargetServer, WireBytes};

@@ -1,0 +1,236 @@
+//! The shipping side: namespaces of other machines as media, several on one thread.
+//!
+//! ```text
+//!   run_ship ─► MediumHandle ─► Remote (initiator, two sockets) ═══► target of secondary 1
+//!   run_ship ─► MediumHandle ─► Remote                          ═══► target of secondary 2
+//!                                  ▲
+//!                              Remotes::turn: sends, sleeps until a socket or the waker, receives
+//! ```
+
+use crate::space::failed;
+use crate::tcp::TcpTransport;
+use gabion_base::Result;
+use gabion_media::nvme::{Initiator, InitiatorConfig, InitiatorState};
+use gabion_media::{Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest sleep of a turn while connections exist: deadlines and keep-alives are judged as often.
+const TURN_MAX: Duration = Duration::from_millis(50);
+const WAKER: Token = Token(usize::MAX);
+
+/// A connection to a remote namespace, owned by its [`Remotes`].
+pub struct Remote {
+    namespace: Rc<RefCell<Namespace>>,
+    handle: MediumHandle,
+}
+
+impl Remote {
+    /// The namespace, to be used once [`Self::state`] is ready; before that and after a failure
+    /// every operation fails.
+    #[must_use]
+    pub const fn handle(&self) -> &MediumHandle {
+        &self.handle
+    }
+
+    /// How far the connection is.
+    #[must_use]
+    pub fn state(&self) -> InitiatorState {
+        self.namespace.borrow().initiator.state()
+    }
+
+    /// Says that the bytes which will be written at `offset` with length `len` have this CRC32C, so
+    /// that they are not read once more for the data digest. Used for one write.
+    pub fn note_crc(&self, offset: u64, len: usize, crc: u32) {
+        self.namespace.borrow_mut().crcs.insert(offset, (len, crc));
+    }
+
+    /// Bytes (sent, received) on the wire.
+    #[must_use]
+    pub fn wire_bytes(&self) -> (u64, u64) {
+        let namespace = self.namespace.borrow();
+        (namespace.initiator.bytes_sent(), namespace.initiator.bytes_received())
+    }
+
+    fn progress(&self, now_ms: u64) -> usize {
+        self.namespace.borrow_mut().initiator.progress(now_ms);
+        let ended = self.handle.drive();
+        if matches!(self.state(), InitiatorState::Failed(_)) {
+            self.namespace.borrow_mut().crcs.clear();
+        }
+        ended
+    }
+}
+
+/// What the handle owns: the initiator, and checksums by place for writes to come.
+struct Namespace {
+    initiator: Initiator<TcpTransport>,
+    crcs: BTreeMap<u64, (usize, u32)>,
+}
+
+impl Medium for Namespace {
+    fn properties(&self) -> MediumProperties {
+        self.initiator.properties()
+    }
+
+    fn submit(&mut self, batch: Vec<Operation>) {
+        for operation in &batch {
+            if let OperationKind::Write { offset, data } = &operation.kind
+                && let Some((len, crc)) = self.crcs.remove(offset)
+                && len == data.len()
+            {
+                self.initiator.note_crc(operation.tag, crc);
+            }
+        }
+        self.initiator.submit(batch);
+    }
+
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        self.initiator.poll(completed);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.initiator.in_flight()
+    }
+}
+
+/// The connections of one thread, by a key that the thread chooses (the secondary).
+///
+/// The thread's loop: take orders, start their futures in an executor, run what is ready,
+/// [`Self::turn`].
+pub struct Remotes<K> {
+    poll: Poll,
+    events: Events,
+    waker: Arc<Waker>,
+    remotes: BTreeMap<K, Remote>,
+    /// Dropped, but somebody still holds the handle and is to be told that nothing works any more.
+    retired: Vec<Remote>,
+    next_token: usize,
+    started: Instant,
+}
+
+impl<K: Ord + Clone> Remotes<K> {
+    /// No connection yet.
+    ///
+    /// # Errors
+    /// I/O when the system refuses what readiness needs.
+    pub fn new() -> Result<Self> {
+        let refused = |e: io::Error| failed(Path::new("shipping"), "gets no readiness", e);
+        let poll = Poll::new().map_err(refused)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(refused)?;
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(64),
+            waker: Arc::new(waker),
+            remotes: BTreeMap::new(),
+            retired: Vec::new(),
+            next_token: 0,
+            started: Instant::now(),
+        })
+    }
+
+    /// Ends the sleep of [`Self::turn`], from any thread.
+    #[must_use]
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    /// Begins to connect; a connection with the same key is dropped first. Socket buffers are
+    /// `buffer_len` bytes each way (0: the system's choice).
+    ///
+    /// # Errors
+    /// I/O when there is no socket or no way to the address. A refusal by the peer shows in
+    /// [`Remote::state`].
+    pub fn connect(
+        &mut self,
+        key: K,
+        address: SocketAddr,
+        config: InitiatorConfig,
+        buffer_len: usize,
+    ) -> Result<&Remote> {
+        self.remove(&key);
+        let admin = TcpTransport::connect(address, 0)?;
+        let io = TcpTransport::connect(address, buffer_len)?;
+        for transport in [&admin, &io] {
+            let token = Token(self.next_token);
+            self.next_token += 1;
+            watch(self.poll.registry(), transport, token)?;
+        }
+        let initiator = Initiator::connect(config, admin, io);
+        let namespace = Namespace { initiator, crcs: BTreeMap::new() };
+        let namespace = Rc::new(RefCell::new(namespace));
+        let handle = MediumHandle::new(namespace.clone());
+        Ok(self.remotes.entry(key).or_insert(Remote { namespace, handle }))
+    }
+
+    /// The connection of a key.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<&Remote> {
+        self.remotes.get(key)
+    }
+
+    /// All connections.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &Remote)> {
+        self.remotes.iter()
+    }
+
+    /// Drops a connection: its sockets close, every operation under way ends at once, writes as
+    /// unknown, and every later one on its handle fails.
+    pub fn remove(&mut self, key: &K) {
+        if let Some(remote) = self.remotes.remove(key) {
+            for socket in <[_; 2]>::from(remote.namespace.borrow().initiator.transports()) {
+                socket.close();
+            }
+            remote.progress(self.now_ms());
+            self.retired.push(remote);
+        }
+    }
+
+    /// Sends what was submitted; unless that ended an operation, sleeps until a socket is ready, the
+    /// waker is called or `sleep_max` is over; receives. Returns how many operations ended.
+    ///
+    /// # Errors
+    /// I/O when the system cannot tell readiness.
+    pub fn turn(&mut self, sleep_max: Duration) -> Result<usize> {
+        let ended = self.progress();
+        if ended > 0 {
+            return Ok(ended);
+        }
+        let idle = self.remotes.is_empty() && self.retired.is_empty();
+        let sleep = if idle { sleep_max } else { sleep_max.min(TURN_MAX) };
+        match self.poll.poll(&mut self.events, Some(sleep)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(Path::new("shipping"), "cannot wait", error)),
+        }
+        Ok(self.progress())
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn progress(&mut self) -> usize {
+        let now_ms = self.now_ms();
+        self.retired.retain(|remote| remote.handle.is_shared());
+        let all = self.remotes.values().chain(&self.retired);
+        all.map(|remote| remote.progress(now_ms)).sum()
+    }
+}
+
+/// Watches a socket for edges in both directions.
+pub(super) fn watch(registry: &Registry, socket: &impl AsRawFd, token: Token) -> Result<()> {
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    registry
+        .register(&mut SourceFd(&socket.as_raw_fd()), token, interest)
+        .map_err(|e| failed(Path::new("a socket"), "cannot be watched", e))
+}

@@ -1,0 +1,496 @@
+//! The target thread: serves a region of the pool as namespace 1 of one subsystem at a time.
+//!
+//! ```text
+//!   commands ─► ┌──────────────── thread gabion-target ───────────────────┐ ─► events
+//!   listener ─► │ accept ─► TargetConnection … ─► Subsystem (grants)      │    Opened, Wrote,
+//!   sockets  ─► │              │ poll_io   ▲ complete_io                  │    Closed, Ended
+//!               │              ▼           │                              │
+//!               └──────── FileMedium (offset + start of the region) ──────┘
+//! ```
+//!
+//! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the medium
+//! ends, and only then is the new one served and [`TargetEvent::Opened`] reported (DESIGN.md, Fencing).
+//! A write is reported before its host learns that it is complete, so whatever the host says
+//! afterwards, by whatever way, arrives later than the report.
+
+use super::remote::watch;
+use crate::file::FileMedium;
+use crate::space::failed;
+use crate::tcp::TcpTransport;
+use gabion_base::{Error, Result};
+use gabion_media::nvme::{BackendKind, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::{AlignedBuf, Bytes, Completion, Medium, Operation, OperationKind};
+use mio::net::TcpListener;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest sleep: deadlines of connections are judged as often.
+const TURN_MAX: Duration = Duration::from_millis(100);
+/// Most sockets at a time; one more is closed at once. A host needs two.
+const CONNECTIONS_MAX: usize = 64;
+
+const WAKER: Token = Token(usize::MAX);
+const LISTENER: Token = Token(usize::MAX - 1);
+const MEDIUM: Token = Token(usize::MAX - 2);
+
+/// What a target serves, and how.
+pub struct TargetOptions {
+    /// Where it listens.
+    pub listener: std::net::TcpListener,
+    /// What it serves from, made with `notify`.
+    pub medium: FileMedium,
+    /// Byte of the medium that is the namespace's first.
+    pub start: u64,
+    /// All but the names, which [`TargetCommand::Open`] gives.
+    pub config: TargetConfig,
+    /// Socket buffers of accepted connections, in bytes each way (0: the system's choice).
+    pub buffer_len: usize,
+}
+
+/// What the target is to do. Byte ranges are pairs of offset and length in the namespace.
+#[derive(Clone, Debug)]
+pub enum TargetCommand {
+    /// Close what is served, let what is in flight end, serve under this name, report `Opened`.
+    Open {
+        /// Name of the subsystem.
+        subsystem: String,
+        /// Comes back in the events.
+        session: u64,
+        /// The only host admitted.
+        host: String,
+    },
+    /// Admit writes to these ranges in the subsystem served now.
+    Admit(Vec<(u64, u64)>),
+    /// Refuse writes to these ranges from now on.
+    Revoke(Vec<(u64, u64)>),
+    /// Close what is served, let what is in flight end, report `Closed`.
+    Close,
+}
+
+/// What the target reports, on its own thread.
+#[derive(Clone, Debug)]
+pub enum TargetEvent {
+    /// The subsystem of this session is served, and nothing of an earlier one can land any more.
+    Opened {
+        /// From the command.
+        session: u64,
+    },
+    /// Nothing is served and nothing is in flight.
+    Closed,
+    /// A host's write is in the medium, not yet durable.
+    Wrote {
+        /// The session under which it came.
+        session: u64,
+        /// First byte in the namespace.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// CRC32C of the bytes as they arrived.
+        crc: u32,
+    },
+    /// A connection is over.
+    Ended {
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        error: Error,
+    },
+    /// The command cannot be carried out, or (when the thread ends with it) readiness failed.
+    Failed(Error),
+}
+
+/// Bytes that crossed the target's sockets, updated while it runs.
+#[derive(Debug, Default)]
+pub struct WireBytes {
+    /// From hosts.
+    pub received: AtomicU64,
+    /// To hosts.
+    pub sent: AtomicU64,
+}
+
+enum Message {
+    Command(TargetCommand),
+    Stop,
+}
+
+/// A running target. Dropping it waits for what is in flight and ends the thread.
+pub struct TargetServer {
+    messages: Sender<Message>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+    address: SocketAddr,
+    wire_bytes: Arc<WireBytes>,
+}
+
+impl TargetServer {
+    /// Starts the thread `gabion-target`, which serves nothing before the first `Open`. `report` is
+    /// called on it and must not block.
+    ///
+    /// # Errors
+    /// Invalid input when the namespace does not lie in the medium, or the medium has no readiness;
+    /// I/O when the system refuses a thread or readiness.
+    pub fn start(
+        options: TargetOptions,
+        report: impl FnMut(TargetEvent) + Send + 'static,
+    ) -> Result<Self> {
+        let refused = |e: io::Error| failed(Path::new("NVMe/TCP target"), "cannot start", e);
+        check(&options)?;
+        let address = options.listener.local_addr().map_err(refused)?;
+        options.listener.set_nonblocking(true).map_err(refused)?;
+        let poll = Poll::new().map_err(refused)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(refused)?);
+        let (messages, inbox) = channel();
+        let wire_bytes = Arc::new(WireBytes::default());
+        let server = Server::new(options, poll, inbox, Box::new(report), wire_bytes.clone())?;
+        let thread = std::thread::Builder::new()
+            .name("gabion-target".to_owned())
+            .spawn(move || server.run())
+            .map_err(refused)?;
+        Ok(Self { messages, waker, thread: Some(thread), address, wire_bytes })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Bytes on its sockets so far.
+    #[must_use]
+    pub fn wire_bytes(&self) -> &WireBytes {
+        &self.wire_bytes
+    }
+
+    /// Hands in a command. Commands are carried out in order; those behind an `Open` wait for it.
+    pub fn send(&self, command: TargetCommand) {
+        self.tell(Message::Command(command));
+    }
+
+    fn tell(&self, message: Message) {
+        // Both fail only when the thread is gone, which it has reported.
+        let _ = self.messages.send(message);
+        let _ = self.waker.wake();
+    }
+}
+
+impl Drop for TargetServer {
+    fn drop(&mut self) {
+        self.tell(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed there; there is nobody to hand it to.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check(options: &TargetOptions) -> Result<()> {
+    let (start, len) = (options.start, options.config.namespace_len);
+    let medium_len = options.medium.properties().len;
+    if start.checked_add(len).is_none_or(|end| end > medium_len) {
+        return Err(Error::invalid(format!(
+            "a namespace of {len} bytes at {start} reaches past the medium of {medium_len} bytes"
+        )));
+    }
+    if options.medium.readiness_fd().is_none() {
+        return Err(Error::invalid("a target needs a medium with readiness"));
+    }
+    Ok(())
+}
+
+/// A subsystem and the connections to it.
+struct Epoch {
+    session: u64,
+    subsystem: Subsystem,
+    connections: BTreeMap<usize, TargetConnection<TcpTransport>>,
+}
+
+/// An operation of a connection in the medium.
+struct Running {
+    connection: usize,
+    id: u64,
+    /// Offset in the namespace, length and checksum of a write.
+    write: Option<(u64, u32, u32)>,
+}
+
+struct Server {
+    poll: Poll,
+    listener: TcpListener,
+    medium: FileMedium,
+    start: u64,
+    config: TargetConfig,
+    buffer_len: usize,
+    inbox: Receiver<Message>,
+    report: Box<dyn FnMut(TargetEvent) + Send>,
+    wire_bytes: Arc<WireBytes>,
+    started: Instant,
+    epoch: Option<Epoch>,
+    /// What comes after the epoch that drains: another subsystem, or none (`Close`).
+    next: Option<Option<(String, u64, String)>>,
+    next_token: usize,
+    next_tag: u64,
+    running: BTreeMap<u64, Running>,
+    /// Connections to look after in this turn.
+    touched: BTreeSet<usize>,
+    stopping: bool,
+}
+
+impl Server {
+    fn new(
+        options: TargetOptions,
+        poll: Poll,
+        inbox: Receiver<Message>,
+        report: Box<dyn FnMut(TargetEvent) + Send>,
+        wire_bytes: Arc<WireBytes>,
+    ) -> Result<Self> {
+        let refused = |e: io::Error| failed(Path::new("NVMe/TCP target"), "cannot start", e);
+        let mut listener = TcpListener::from_std(options.listener);
+        let registry = poll.registry();
+        registry.register(&mut listener, LISTENER, Interest::READABLE).map_err(refused)?;
+        if let Some(fd) = options.medium.readiness_fd() {
+            registry
+                .register(&mut SourceFd(&fd.as_raw_fd()), MEDIUM, Interest::READABLE)
+                .map_err(refused)?;
+        }
+        Ok(Self {
+            poll,
+            listener,
+            medium: options.medium,
+            start: options.start,
+            config: options.config,
+            buffer_len: options.buffer_len,
+            inbox,
+            report,
+            wire_bytes,
+            started: Instant::now(),
+            epoch: None,
+            next: None,
+            next_token: 0,
+            next_tag: 0,
+            running: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            stopping: false,
+        })
+    }
+
+    fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut tick = Instant::now();
+        while !(self.stopping && self.epoch.is_none()) {
+            match self.poll.poll(&mut events, Some(TURN_MAX)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let error = failed(Path::new("NVMe/TCP target"), "cannot wait", error);
+                    return (self.report)(TargetEvent::Failed(error));
+                }
+            }
+            self.touched.extend(events.iter().map(|event| event.token().0));
+            if tick.elapsed() >= TURN_MAX {
+                tick = Instant::now();
+                let all = self.epoch.iter().flat_map(|epoch| epoch.connections.keys());
+                self.touched.extend(all);
+            }
+            self.take_messages();
+            self.accept();
+            self.serve();
+        }
+    }
+
+    /// Commands in order; behind an `Open` or `Close` that drains, the rest waits in the inbox.
+    fn take_messages(&mut self) {
+        while self.next.is_none() && !self.stopping {
+            match self.inbox.try_recv() {
+                Ok(Message::Command(command)) => self.carry_out(command),
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.stopping = true;
+                    self.succeed(None);
+                }
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: TargetCommand) {
+        match command {
+            TargetCommand::Open { subsystem, session, host } => {
+                self.succeed(Some((subsystem, session, host)));
+            }
+            TargetCommand::Close => self.succeed(None),
+            TargetCommand::Admit(ranges) => {
+                if let Some(epoch) = &mut self.epoch {
+                    ranges.into_iter().for_each(|r| epoch.subsystem.admit(range(r)));
+                }
+            }
+            TargetCommand::Revoke(ranges) => {
+                if let Some(epoch) = &mut self.epoch {
+                    ranges.into_iter().for_each(|r| epoch.subsystem.revoke(range(r)));
+                }
+            }
+        }
+    }
+
+    /// Closes what is served; [`Self::go_on`] does the rest once it is drained.
+    fn succeed(&mut self, next: Option<(String, u64, String)>) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.subsystem.close();
+            self.touched.extend(epoch.connections.keys());
+        }
+        self.next = Some(next);
+        self.go_on();
+    }
+
+    /// Goes on to what comes next when nothing of the old subsystem is in flight any more.
+    fn go_on(&mut self) {
+        if self.next.is_none() || self.epoch.as_ref().is_some_and(|e| e.subsystem.in_flight() > 0) {
+            return;
+        }
+        // Connections that cannot get rid of their last answers are cut: nothing of them is left.
+        self.epoch = None;
+        let Some(next) = self.next.take() else { return };
+        let Some((subsystem, session, host)) = next else {
+            return (self.report)(TargetEvent::Closed);
+        };
+        let config = TargetConfig {
+            subsystem_nqn: subsystem,
+            allowed_hosts: vec![host],
+            ..self.config.clone()
+        };
+        match Subsystem::new(config) {
+            Ok(subsystem) => {
+                self.epoch = Some(Epoch { session, subsystem, connections: BTreeMap::new() });
+                (self.report)(TargetEvent::Opened { session });
+            }
+            Err(error) => (self.report)(TargetEvent::Failed(error)),
+        }
+    }
+
+    fn accept(&mut self) {
+        // An error of one accept (the peer is gone, no descriptor is free) is the next turn's matter.
+        while let Ok((stream, peer)) = self.listener.accept() {
+            let Some(epoch) = &mut self.epoch else { continue };
+            if epoch.subsystem.is_closed() || epoch.connections.len() >= CONNECTIONS_MAX {
+                continue;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            let made = TcpTransport::new(TcpStream::from(stream), self.buffer_len);
+            let made = made.and_then(|transport| {
+                watch(self.poll.registry(), &transport, Token(token))?;
+                Ok(TargetConnection::new(transport))
+            });
+            match made {
+                Ok(connection) => {
+                    epoch.connections.insert(token, connection);
+                    self.touched.insert(token);
+                }
+                Err(error) => (self.report)(TargetEvent::Ended { peer, error }),
+            }
+        }
+    }
+
+    /// Serves until nothing more moves by itself.
+    fn serve(&mut self) {
+        loop {
+            self.move_all();
+            let draining = self.next.is_some();
+            self.go_on();
+            if !draining || self.next.is_some() {
+                return;
+            }
+            // Commands stayed in the inbox while the old subsystem drained.
+            self.take_messages();
+        }
+    }
+
+    fn move_all(&mut self) {
+        let mut completed = Vec::new();
+        loop {
+            self.medium.poll(&mut completed);
+            for completion in completed.drain(..) {
+                self.complete(completion);
+            }
+            if self.touched.is_empty() {
+                return;
+            }
+            let mut batch = Vec::new();
+            for token in std::mem::take(&mut self.touched) {
+                self.progress(token, &mut batch);
+            }
+            if !batch.is_empty() {
+                self.medium.submit(batch);
+            }
+        }
+    }
+
+    fn progress(&mut self, token: usize, batch: &mut Vec<Operation>) {
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let Some(epoch) = &mut self.epoch else { return };
+        let Some(connection) = epoch.connections.get_mut(&token) else { return };
+        let before = (connection.bytes_received(), connection.bytes_sent());
+        connection.progress(&mut epoch.subsystem, now_ms);
+        let (received, sent) = (connection.bytes_received(), connection.bytes_sent());
+        self.wire_bytes.received.fetch_add(received - before.0, Ordering::Relaxed);
+        self.wire_bytes.sent.fetch_add(sent - before.1, Ordering::Relaxed);
+        while let Some(io) = connection.poll_io() {
+            let (kind, write) = operation(io.kind, self.start);
+            let tag = self.next_tag;
+            self.next_tag += 1;
+            self.running.insert(tag, Running { connection: token, id: io.id, write });
+            batch.push(Operation { tag, kind, then: false });
+        }
+        if connection.is_finished() {
+            let peer = connection.transport().peer();
+            let error = connection.error().cloned();
+            epoch.connections.remove(&token);
+            if let Some(error) = error {
+                (self.report)(TargetEvent::Ended { peer, error });
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Some(running) = self.running.remove(&completion.tag) else { return };
+        // The epoch outlives its operations, and so do their connections.
+        let Some(epoch) = &mut self.epoch else { return };
+        let Some(connection) = epoch.connections.get_mut(&running.connection) else { return };
+        let result = completion.outcome.into_result();
+        if let (Ok(()), Some((offset, len, crc))) = (&result, running.write) {
+            let session = epoch.session;
+            (self.report)(TargetEvent::Wrote { session, offset, len, crc });
+        }
+        let bytes: Result<Option<Bytes>> =
+            result.map(|()| completion.buffer.map(AlignedBuf::freeze));
+        connection.complete_io(&mut epoch.subsystem, running.id, bytes);
+        self.touched.insert(running.connection);
+    }
+}
+
+fn range((offset, len): (u64, u64)) -> Range<u64> {
+    offset..offset.saturating_add(len)
+}
+
+/// The operation on the medium, and what is reported of a write.
+fn operation(kind: BackendKind, start: u64) -> (OperationKind, Option<(u64, u32, u32)>) {
+    match kind {
+        BackendKind::Read { offset, len } => {
+            let into = AlignedBuf::zeroed(len);
+            (OperationKind::Read { offset: start + offset, into }, None)
+        }
+        BackendKind::Write { offset, data, crc } => {
+            let write = (offset, data.len() as u32, crc);
+            (OperationKind::Write { offset: start + offset, data }, Some(write))
+        }
+        BackendKind::Flush => (OperationKind::Flush, None),
+    }
+}

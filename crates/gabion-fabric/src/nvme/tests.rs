@@ -1,0 +1,310 @@
+use super::*;
+use crate::{DirectIo, MediumOptions, PoolFile, preallocate};
+use gabion_base::{Error, ErrorKind, crc};
+use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
+use gabion_media::{AlignedBuf, Bytes};
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, channel};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// The namespace lies in the middle of its pool.
+const START: u64 = MIB;
+const NAMESPACE_LEN: u64 = 16 * MIB;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pool file, the target that serves from it, and what it reports.
+struct Target {
+    path: PathBuf,
+    server: TargetServer,
+    events: Receiver<TargetEvent>,
+}
+
+impl Target {
+    fn start(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        preallocate(&path, START + NAMESPACE_LEN + MIB).unwrap();
+        let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+        let (sender, events) = channel();
+        let options = TargetOptions {
+            listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+            medium: file.medium(MediumOptions::default()).unwrap(),
+            start: START,
+            config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
+            buffer_len: 0,
+        };
+        let server = TargetServer::start(options, move |event| {
+            let _ = sender.send(event);
+        })
+        .unwrap();
+        Self { path, server, events }
+    }
+
+    fn open(&self, session: u64) {
+        self.server.send(TargetCommand::Open {
+            subsystem: subsystem(session),
+            session,
+            host: HOST.to_owned(),
+        });
+    }
+
+    /// Waits for the event that `wanted` picks, and drops those before it.
+    fn wait<T>(&self, wanted: impl Fn(&TargetEvent) -> Option<T>) -> T {
+        loop {
+            let event = self.events.recv_timeout(PATIENCE).expect("an event in time");
+            if let Some(found) = wanted(&event) {
+                return found;
+            }
+        }
+    }
+
+    fn wait_opened(&self, wanted: u64) {
+        self.wait(|event| match event {
+            TargetEvent::Opened { session } if *session == wanted => Some(()),
+            _ => None,
+        });
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+const HOST: &str = "nqn.2026-01.org.gabion:host";
+
+fn subsystem(session: u64) -> String {
+    format!("nqn.2026-01.org.gabion:g1:t1:s{session}")
+}
+
+fn config(session: u64) -> InitiatorConfig {
+    InitiatorConfig::new(HOST.to_owned(), [1; 16], subsystem(session))
+}
+
+/// Runs a future and the connections that it waits for.
+fn run<T>(remotes: &mut Remotes<u32>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        remotes.turn(Duration::from_millis(20)).unwrap();
+        assert!(Instant::now() < until, "the future is not ready after {PATIENCE:?}");
+    }
+}
+
+fn connect(remotes: &mut Remotes<u32>, key: u32, to: SocketAddr, session: u64) -> InitiatorState {
+    remotes.connect(key, to, config(session), 0).unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match remotes.get(&key).unwrap().state() {
+            InitiatorState::Connecting => assert!(Instant::now() < until),
+            state => return state,
+        }
+        remotes.turn(Duration::from_millis(20)).unwrap();
+    }
+}
+
+fn assert_ready(state: &InitiatorState) {
+    assert!(matches!(state, InitiatorState::Ready), "{state:?}");
+}
+
+fn pattern(len: u64, salt: u8) -> Bytes {
+    let bytes: Vec<u8> = (0..len).map(|i| (i / 100) as u8 ^ salt).collect();
+    AlignedBuf::copy_of(&bytes).freeze()
+}
+
+#[test]
+fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
+    let target = Target::start("ship");
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
+    let mut remotes = Remotes::new().unwrap();
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let remote = remotes.get(&1).unwrap();
+    assert_eq!(remote.handle().properties().len, NAMESPACE_LEN);
+
+    let data = pattern(4 * MIB, 3);
+    for i in 0..4 {
+        let part = data.slice((i * MIB) as usize..((i + 1) * MIB) as usize);
+        remote.note_crc(i * MIB, part.len(), crc::crc32c(&part));
+    }
+    let handle = remote.handle().clone();
+    run(&mut remotes, handle.write_all(0, data.clone())).unwrap();
+    let mut reported: Vec<(u64, u32, u32)> = target
+        .events
+        .try_iter()
+        .filter_map(|event| match event {
+            TargetEvent::Wrote { session: 1, offset, len, crc } => Some((offset, len, crc)),
+            _ => None,
+        })
+        .collect();
+    reported.sort_unstable();
+    let expected: Vec<(u64, u32, u32)> = (0..4)
+        .map(|i| {
+            let part = &data[(i * MIB) as usize..((i + 1) * MIB) as usize];
+            (i * MIB, MIB as u32, crc::crc32c(part))
+        })
+        .collect();
+    assert_eq!(reported, expected);
+
+    run(&mut remotes, handle.flush()).unwrap();
+    let read = run(&mut remotes, handle.read(MIB, MIB as usize)).unwrap();
+    assert!(read[..] == data[MIB as usize..2 * MIB as usize]);
+    let on_disk = std::fs::read(&target.path).unwrap();
+    assert!(on_disk[START as usize..][..data.len()] == data[..]);
+    assert!(on_disk[..START as usize].iter().all(|&b| b == 0), "nothing outside the region");
+    let (sent, received) = remotes.get(&1).unwrap().wire_bytes();
+    assert!(sent > 4 * MIB && received > MIB);
+    let counted = target.server.wire_bytes().received.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(counted, sent);
+}
+
+#[test]
+fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() {
+    let target = Target::start("grants");
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Admit(vec![(MIB, MIB), (4 * MIB, 2 * MIB)]));
+    target.server.send(TargetCommand::Revoke(vec![(5 * MIB, MIB)]));
+    let mut remotes = Remotes::new().unwrap();
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let handle = remotes.get(&1).unwrap().handle().clone();
+    let mut write = |offset| run(&mut remotes, handle.write(offset, pattern(MIB, 1)));
+    assert!(write(MIB).is_ok() && write(4 * MIB).is_ok());
+    for outside in [0, 2 * MIB, MIB + 4096, 5 * MIB, NAMESPACE_LEN - MIB] {
+        assert!(write(outside).is_err(), "offset {outside}");
+    }
+    remotes.get(&1).unwrap().note_crc(MIB, MIB as usize, 0xbad);
+    assert!(run(&mut remotes, handle.write(MIB, pattern(MIB, 2))).is_err());
+    let on_disk = std::fs::read(&target.path).unwrap();
+    assert!(on_disk[(START + MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
+}
+
+#[test]
+fn a_new_session_fences_the_old_one() {
+    let target = Target::start("fence");
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Admit(vec![(0, NAMESPACE_LEN)]));
+    let mut remotes = Remotes::new().unwrap();
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let handle = remotes.get(&1).unwrap().handle().clone();
+    // Many writes are under way when the new session opens.
+    let late: Vec<_> = (0..16).map(|i| handle.write_all(i * MIB, pattern(MIB, 9))).collect();
+    let mut late: Vec<_> = late.into_iter().map(Box::pin).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for write in &mut late {
+        assert!(write.as_mut().poll(&mut context).is_pending());
+    }
+    remotes.turn(Duration::ZERO).unwrap();
+    target.open(2);
+    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    target.wait_opened(2);
+    let fenced = std::fs::read(&target.path).unwrap();
+    for write in late {
+        // Done before the fence, refused, or cut off: never left hanging.
+        if let Err(error) = run(&mut remotes, write) {
+            assert!(matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Io), "{error}");
+        }
+    }
+    let state = remotes.get(&1).unwrap().state();
+    assert!(matches!(state, InitiatorState::Failed(_)), "{state:?}");
+    assert!(std::fs::read(&target.path).unwrap() == fenced, "nothing landed after the fence");
+    // The old name is refused, the new one served, with its own grants.
+    let refused = connect(&mut remotes, 1, target.server.address(), 1);
+    assert!(matches!(refused, InitiatorState::Failed(_)));
+    assert_ready(&connect(&mut remotes, 2, target.server.address(), 2));
+    let handle = remotes.get(&2).unwrap().handle().clone();
+    assert!(run(&mut remotes, handle.write(0, pattern(MIB, 1))).is_ok());
+    assert!(run(&mut remotes, handle.write(MIB, pattern(MIB, 1))).is_err());
+}
+
+#[test]
+fn several_remotes_share_a_thread_and_a_dead_one_hinders_nobody() {
+    let targets = [Target::start("many-a"), Target::start("many-b")];
+    let mut remotes = Remotes::new().unwrap();
+    // Nobody listens here: the connection is refused, or unanswered until the limit.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    remotes.connect(9, nobody, config(1), 0).unwrap();
+    for (i, target) in (0..).zip(&targets) {
+        target.open(1);
+        target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+        target.wait_opened(1);
+        assert_ready(&connect(&mut remotes, i, target.server.address(), 1));
+    }
+    let handles: Vec<_> = (0..2).map(|i| remotes.get(&i).unwrap().handle().clone()).collect();
+    run(&mut remotes, async {
+        handles[0].write(0, pattern(MIB, 1)).await.unwrap();
+        handles[1].write(0, pattern(MIB, 2)).await.unwrap();
+    });
+    for (salt, target) in (1..).zip(&targets) {
+        let on_disk = std::fs::read(&target.path).unwrap();
+        assert!(on_disk[START as usize..][..MIB as usize] == pattern(MIB, salt)[..]);
+    }
+    let state = remotes.get(&9).unwrap().state();
+    assert!(matches!(state, InitiatorState::Failed(_)), "{state:?}");
+}
+
+#[test]
+fn a_dropped_remote_ends_its_operations_as_unknown() {
+    let target = Target::start("drop");
+    target.open(1);
+    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    target.wait_opened(1);
+    let mut remotes = Remotes::new().unwrap();
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let handle = remotes.get(&1).unwrap().handle().clone();
+    let mut write = Box::pin(handle.write(0, pattern(MIB, 1)));
+    assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // The command is on its way when the sockets close.
+    remotes.turn(Duration::ZERO).unwrap();
+    remotes.remove(&1);
+    match run(&mut remotes, write) {
+        Ok(()) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unknown, "{error}"),
+    }
+    let after = run(&mut remotes, handle.flush());
+    assert!(after.is_err(), "a dropped connection does nothing more");
+    let ended: Error = target.wait(|event| match event {
+        TargetEvent::Ended { error, .. } => Some(error.clone()),
+        _ => None,
+    });
+    assert!(!ended.message().is_empty());
+}
+
+#[test]
+fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
+    let target = Target::start("close");
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Close);
+    target.wait(|event| matches!(event, TargetEvent::Closed).then_some(()));
+    let mut remotes = Remotes::new().unwrap();
+    let state = connect(&mut remotes, 1, target.server.address(), 1);
+    assert!(matches!(state, InitiatorState::Failed(_)), "nothing is served");
+
+    let path = std::env::temp_dir().join(format!("gabion-outside-{}", std::process::id()));
+    preallocate(&path, MIB).unwrap();
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    for (start, notify) in [(4096, true), (u64::MAX, true), (0, false)] {
+        let options = TargetOptions {
+            listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+            medium: file.medium(MediumOptions { notify, ..MediumOptions::default() }).unwrap(),
+            start,
+            config: TargetConfig::new(String::new(), Vec::new(), MIB, [7; 16]),
+            buffer_len: 0,
+        };
+        let error = TargetServer::start(options, |_| {}).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
