@@ -574,6 +574,7 @@ impl Chain {
     /// Everything that follows from what happened since the last poll.
     fn pump(&mut self) {
         if self.failed.is_none() {
+            self.begin_term();
             self.accept_term();
             self.send_acks();
             self.read_streams();

@@ -1,5 +1,7 @@
 //! Tests of the protocol: `interaction` replays written exchanges, `simulation` runs random ones
 //! under `checkers`, `golden` pins the bytes. `cluster` is the fake world that they share.
 
+mod checkers;
 mod cluster;
 mod interaction;
+mod simulation;

@@ -59,13 +59,13 @@ impl Chain {
             }
             _ => {}
         }
-        self.begin_term();
         Ok(())
     }
 
-    /// Chooses the log that goes on, once every member has said what it has.
+    /// Head: chooses the log that goes on, once every member has said what it has.
     pub(super) fn begin_term(&mut self) {
-        if self.phase != Phase::Waiting || self.received != self.progress.end {
+        let is_due = self.index == 0 && self.phase == Phase::Waiting;
+        if !is_due || self.received != self.progress.end {
             return;
         }
         let mut best = (self.tip(), None);
@@ -136,9 +136,6 @@ impl Chain {
 
     /// Head: the node placed some of what was pulled.
     pub(super) fn after_placed(&mut self) {
-        if self.index == 0 && self.phase == Phase::Waiting {
-            self.begin_term();
-        }
         let Phase::Pulling { winner, end } = self.phase else { return };
         if self.progress.end >= end {
             self.adopt_new_term();
@@ -167,7 +164,6 @@ impl Chain {
         let mut hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
         if hellos.any(|(term, state)| *term > self.term || state.spans.tip() > tip) {
             self.phase = Phase::Waiting;
-            self.begin_term();
             return;
         }
         for i in 0..self.peers.len() {

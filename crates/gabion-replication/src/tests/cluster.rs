@@ -19,33 +19,43 @@ pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
 const HEADER_LEN: u64 = 40;
 
-/// A record of a fake log: position, term, length, predecessor's checksum, value, checksum.
+/// A record of a fake log: position, term, length, value, predecessor's checksum, checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) position: u64,
     pub(crate) term: u64,
     pub(crate) len: u64,
-    pub(crate) previous_crc: u32,
     pub(crate) value: u64,
+    pub(crate) previous_crc: u32,
+    crc: u32,
 }
 
 impl Record {
-    pub(crate) fn encode(&self) -> Bytes {
-        let mut out = Vec::new();
+    fn new(position: u64, term: u64, len: u64, value: u64, previous_crc: u32) -> Self {
+        let mut record = Self { position, term, len, value, previous_crc, crc: 0 };
+        record.crc = crc::crc32c(&record.header());
+        record
+    }
+
+    fn header(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len as usize);
         out.put_u64(self.position);
         out.put_u64(self.term);
         out.put_u64(self.len);
         out.put_u64(self.value);
         out.put_u32(self.previous_crc);
-        let crc = crc::crc32c(&out);
-        out.put_u32(crc);
+        out
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = self.header();
+        out.put_u32(self.crc);
         out.resize(self.len as usize, 0);
         Bytes::from(out)
     }
 
     pub(crate) fn crc(&self) -> u32 {
-        let bytes = self.encode();
-        u32::from_le_bytes(bytes[36..40].try_into().unwrap())
+        self.crc
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -53,16 +63,9 @@ impl Record {
     }
 
     fn decode(r: &mut Reader<'_>) -> gabion_base::Result<Self> {
-        let start = r.rest();
-        let record = Self {
-            position: r.u64()?,
-            term: r.u64()?,
-            len: r.u64()?,
-            value: r.u64()?,
-            previous_crc: r.u32()?,
-        };
-        let crc = r.u32()?;
-        if crc != crc::crc32c(&start[..36]) {
+        let (position, term, len, value) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+        let record = Self::new(position, term, len, value, r.u32()?);
+        if r.u32()? != record.crc {
             return Err(Error::corruption("record with a bad checksum"));
         }
         r.bytes((record.len - HEADER_LEN) as usize)?;
@@ -396,7 +399,7 @@ impl Cluster {
         let previous_crc = node.last_crc();
         let node = self.node(1);
         let term = node.term.get();
-        let record = Record { position, term, len: len.max(HEADER_LEN), previous_crc, value };
+        let record = Record::new(position, term, len.max(HEADER_LEN), value, previous_crc);
         let (end, crc) = (LogPosition(record.end()), record.crc());
         node.ever_held.insert((position, crc));
         node.records.insert(position, record);

@@ -1,0 +1,196 @@
+//! What must hold in any run, told from the outside: from logs on disks and rings, from what the head
+//! calls committed, what a tail shows, and what was said on the wire. Nothing here looks inside a chain.
+
+use super::cluster::{Cluster, Node, describe};
+use crate::{Frame, Message, Role};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use gabion_base::Term;
+
+/// Position → checksum and end.
+type Records = BTreeMap<u64, (u32, u64)>;
+
+#[derive(Default)]
+pub(crate) struct Checkers {
+    /// What a client may have been told: acknowledged, or shown by a tail.
+    pub(crate) promised: Records,
+    /// What was acknowledged as durable.
+    pub(crate) promised_durable: Records,
+    /// Per life of a process.
+    commit: BTreeMap<(u32, u64), u64>,
+    terms: BTreeMap<u32, Term>,
+    /// The highest end that each member acknowledged to the head, per head's connection and term.
+    acks: BTreeMap<(u32, u64, Term), u64>,
+    /// The head's connection that each member spoke on last.
+    latest: BTreeMap<u32, u64>,
+    heard: usize,
+}
+
+impl Checkers {
+    /// Called after every step.
+    pub(crate) fn check(&mut self, cluster: &Cluster) -> Result<(), String> {
+        self.listen(cluster);
+        for node in &cluster.nodes {
+            self.check_terms(node)?;
+            let Some(chain) = &node.chain else { continue };
+            let commit = chain.commit().get();
+            let before = self.commit.insert((node.id, node.session), commit).unwrap_or(0);
+            if commit < before {
+                return Err(format!("commit fell from {before} to {commit} at {}", node.id));
+            }
+            if chain.role() == Role::Head && commit > before {
+                self.check_acks(cluster, chain.term(), before, commit)?;
+                self.promise(cluster, commit)?;
+            }
+            if chain.role() == Role::Head {
+                let durable = chain.durable_commit().get();
+                let known = node.records.values().filter(|r| r.end() <= durable);
+                self.promised_durable.extend(known.map(|r| (r.position, (r.crc(), r.end()))));
+            }
+            if chain.is_readable() && chain.role() == Role::Tail {
+                self.check_shown(node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Terms that a replica made durable never fall.
+    fn check_terms(&mut self, node: &Node) -> Result<(), String> {
+        let known = self.terms.entry(node.id).or_default();
+        if node.term < *known {
+            return Err(format!("term of {} fell from {known} to {}", node.id, node.term));
+        }
+        *known = node.term;
+        Ok(())
+    }
+
+    fn listen(&mut self, cluster: &Cluster) {
+        for (to, connection, frame) in &cluster.heard[self.heard..] {
+            if *to != 1 {
+                continue;
+            }
+            let from = frame.from.get();
+            let latest = self.latest.entry(from).or_default();
+            *latest = (*latest).max(*connection);
+            if let Frame {
+                message: Message::Ack(p) | Message::TermAccepted { progress: p, .. },
+                ..
+            } = frame
+            {
+                let acked = self.acks.entry((from, *connection, frame.term)).or_default();
+                *acked = (*acked).max(p.end.get());
+            }
+        }
+        self.heard = cluster.heard.len();
+    }
+
+    /// The head calls committed only what each member acknowledged in this term, on the connection
+    /// that it has now.
+    fn check_acks(
+        &self,
+        cluster: &Cluster,
+        term: Term,
+        before: u64,
+        commit: u64,
+    ) -> Result<(), String> {
+        for node in &cluster.nodes[1..] {
+            let connection = self.latest.get(&node.id).copied().unwrap_or(0);
+            let acked = self.acks.get(&(node.id, connection, term)).copied().unwrap_or(0);
+            if acked < commit {
+                return Err(format!(
+                    "commit rose from {before} to {commit}, {} acknowledged {acked} in {term}",
+                    node.id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is committed was in every member's log, and is the same everywhere.
+    fn promise(&mut self, cluster: &Cluster, commit: u64) -> Result<(), String> {
+        let head = &cluster.nodes[0];
+        for record in head.records.values().filter(|r| r.end() <= commit) {
+            let key = (record.position, record.crc());
+            let lacks = |n: &&Node| n.oldest <= record.position && !n.ever_held.contains(&key);
+            if let Some(node) = cluster.nodes.iter().find(lacks) {
+                return Err(format!("{} is committed, {} never had it", describe(record), node.id));
+            }
+            self.promised.insert(record.position, (record.crc(), record.end()));
+        }
+        Ok(())
+    }
+
+    /// A tail that answers reads has everything that was acknowledged; what it has, it may show.
+    fn check_shown(&mut self, node: &Node) -> Result<(), String> {
+        for (&position, &(crc, _)) in self.promised.range(node.oldest..) {
+            if node.records.get(&position).map(|r| r.crc()) != Some(crc) {
+                return Err(format!("the tail answers reads without the record at {position}"));
+            }
+        }
+        let shown = node.records.values().map(|r| (r.position, (r.crc(), r.end())));
+        self.promised.extend(shown);
+        Ok(())
+    }
+
+    /// Prefix property: whoever's log goes beyond a promised record has that record. Costs a pass
+    /// over all logs.
+    pub(crate) fn check_prefixes(&self, cluster: &Cluster) -> Result<(), String> {
+        for node in &cluster.nodes {
+            let end = node.end();
+            for (&position, &(crc, record_end)) in self.promised.range(node.oldest..end) {
+                match node.records.get(&position) {
+                    Some(r) if r.crc() == crc => {}
+                    Some(r) => {
+                        return Err(format!(
+                            "{} holds {}, promised was another",
+                            node.id,
+                            describe(r)
+                        ));
+                    }
+                    None if record_end <= end => {
+                        return Err(format!("{} has a hole at {position}", node.id));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end, with everyone in place: every log is the same and holds everything promised.
+    pub(crate) fn check_whole(&self, cluster: &Cluster) -> Result<(), String> {
+        let oldest = cluster.nodes.iter().map(|n| n.oldest).max().unwrap_or(0);
+        let log =
+            |n: &Node| -> Vec<_> { n.records.range(oldest..).map(|(_, r)| r.clone()).collect() };
+        let head = log(&cluster.nodes[0]);
+        for node in &cluster.nodes {
+            if log(node) != head {
+                return Err(format!("the log of {} is not the head's", node.id));
+            }
+            for (&position, &(crc, _)) in self.promised.range(oldest..) {
+                if node.records.get(&position).map(|r| r.crc()) != Some(crc) {
+                    return Err(format!("{} lost the promised record at {position}", node.id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether another member than `id` holds everything promised, so that `id` may lose its ring.
+    pub(crate) fn may_lose(&self, cluster: &Cluster, id: u32) -> bool {
+        let holds = |node: &&Node| {
+            node.id != id
+                && self.promised.range(node.oldest..).all(|(position, (crc, _))| {
+                    node.records.get(position).is_some_and(|r| r.crc() == *crc)
+                })
+        };
+        cluster.nodes.iter().any(|n| holds(&n))
+    }
+
+    /// Every member loses power at once: only what was acknowledged as durable must be there after.
+    pub(crate) fn forget_volatile(&mut self) {
+        self.promised = self.promised_durable.clone();
+    }
+}

@@ -1,0 +1,336 @@
+//! Random runs of whole groups: kills, power cuts, broken connections, late work, zombies' frames.
+//! A run is its seed. Repeat one with `GABION_SEED=n cargo test -p gabion-replication one_seed`.
+
+use super::checkers::Checkers;
+use super::cluster::{Cluster, HEARTBEAT_MS};
+use crate::planted::Mutant;
+use crate::{Frame, Message};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+const STEPS: u64 = 1200;
+/// Runs in which a planted defect must show.
+const MUTANT_SEEDS: u64 = 3000;
+
+struct Random(u64);
+
+impl Random {
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}
+
+struct Run {
+    cluster: Cluster,
+    checkers: Checkers,
+    random: Random,
+    /// How often faults happen: 0 to 20 per mille.
+    faults: u64,
+    /// How many records were appended and how many faults happened, to see that runs do something.
+    appended: u64,
+    broken: u64,
+}
+
+impl Run {
+    fn new(seed: u64, mutant: Option<Mutant>) -> Self {
+        let mut random = Random(seed);
+        let mut cluster = Cluster::new(1 + random.below(4) as u32);
+        cluster.mutant = mutant;
+        cluster.window_bytes = [60, 600, 3000][random.below(3) as usize];
+        let faults = 2 + random.below(20);
+        let mut run =
+            Self { cluster, checkers: Checkers::default(), random, faults, appended: 0, broken: 0 };
+        for id in 1..=run.count() {
+            run.cluster.start(id);
+        }
+        run
+    }
+
+    fn count(&self) -> u32 {
+        self.cluster.nodes.len() as u32
+    }
+
+    fn any_node(&mut self) -> u32 {
+        1 + self.random.below(u64::from(self.count())) as u32
+    }
+
+    fn step(&mut self) {
+        if self.random.below(1000) < self.faults {
+            self.fault();
+        }
+        match self.random.below(100) {
+            0..50 => self.deliver(),
+            50..65 => {
+                let id = self.any_node();
+                self.cluster.work(id);
+            }
+            65..78 => {
+                let id = self.any_node();
+                self.cluster.answer_read(id);
+            }
+            78..86 => {
+                let len = 40 + 8 * self.random.below(64);
+                self.appended += u64::from(self.cluster.append(len));
+            }
+            86..90 => {
+                let id = self.any_node();
+                self.cluster.make_durable(id);
+            }
+            90..92 => {
+                let id = self.any_node();
+                self.cluster.flush(id);
+            }
+            92..94 => {
+                let id = self.any_node();
+                self.cluster.trim(id);
+            }
+            94..97 => {
+                let ms = self.random.below(HEARTBEAT_MS / 2);
+                self.cluster.tick(ms);
+            }
+            _ => self.recover_something(),
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.cluster.connections.is_empty() {
+            return;
+        }
+        let i = self.random.below(self.cluster.connections.len() as u64) as usize;
+        let side = self.random.below(2) as usize;
+        self.cluster.deliver(i, side);
+        let c = &self.cluster.connections[i];
+        if c.is_broken && c.queues.iter().all(|q| q.is_empty()) {
+            self.cluster.connections.remove(i);
+        }
+    }
+
+    fn recover_something(&mut self) {
+        let id = self.any_node();
+        if self.cluster.node(id).chain.is_none() {
+            self.cluster.start(id);
+            return;
+        }
+        let other = self.any_node();
+        if id != other && self.cluster.node(other).chain.is_some() {
+            self.cluster.connect(id.min(other), id.max(other));
+        }
+    }
+
+    fn fault(&mut self) {
+        self.broken += 1;
+        let id = self.any_node();
+        match self.random.below(10) {
+            0..2 => self.cluster.kill(id, true),
+            2..4 => {
+                let may_lose = self.checkers.may_lose(&self.cluster, id);
+                self.cluster.kill(id, !may_lose);
+            }
+            4 => {
+                for id in 1..=self.count() {
+                    self.cluster.kill(id, false);
+                }
+                self.checkers.forget_volatile();
+                for node in &mut self.cluster.nodes {
+                    node.ever_held = node.records.values().map(|r| (r.position, r.crc())).collect();
+                }
+            }
+            5..8 if !self.cluster.connections.is_empty() => {
+                let i = self.random.below(self.cluster.connections.len() as u64) as usize;
+                let keep = self.random.below(4) as usize;
+                self.cluster.break_connection(i, keep);
+            }
+            _ => self.replay(),
+        }
+    }
+
+    /// Up to eight frames of older terms or connections are heard once more, some as if they came on
+    /// the connection that is there now.
+    fn replay(&mut self) {
+        for _ in 0..8 {
+            if self.cluster.heard.is_empty() {
+                return;
+            }
+            let i = self.random.below(self.cluster.heard.len() as u64) as usize;
+            let (to, old_number, frame) = self.cluster.heard[i].clone();
+            self.replay_frame(to, old_number, frame);
+        }
+    }
+
+    fn replay_frame(&mut self, to: u32, old_number: u64, mut frame: Frame) {
+        let from = frame.from.get();
+        let mut all = self.cluster.connections.iter().enumerate();
+        let Some((i, theirs, ours)) = all.find_map(|(i, c)| {
+            let side = c.ends.iter().position(|e| e.0 == from)?;
+            let is_between = c.ends[1 - side].0 == to && !c.is_broken;
+            is_between.then_some((i, c.ends[side].1, c.ends[1 - side].1))
+        }) else {
+            return;
+        };
+        if self.random.below(4) == 0 {
+            // On its own, dead connection: whatever it says is ignored.
+            if old_number != ours {
+                self.cluster.hand_in(to, i, old_number, frame);
+            }
+            return;
+        }
+        let is_of_a_term = matches!(
+            frame.message,
+            Message::Ack(_)
+                | Message::TermAccepted { .. }
+                | Message::Records { .. }
+                | Message::NewTerm { .. }
+                | Message::Heartbeat(_)
+        );
+        let receiver = &self.cluster.nodes[to as usize - 1];
+        if is_of_a_term && frame.term < receiver.term {
+            frame.connection = theirs;
+            self.cluster.hand_in(to, i, ours, frame);
+        }
+    }
+
+    /// No more faults: everyone comes back, and the group must take and commit a write.
+    fn heal(&mut self) -> Result<(), String> {
+        for _ in 0..12 {
+            for id in 1..=self.count() {
+                if self.cluster.node(id).chain.is_none() {
+                    self.cluster.start(id);
+                }
+            }
+            self.cluster.connect_all();
+            if !self.cluster.settle() {
+                return Err("the cluster does not come to rest".into());
+            }
+            self.checkers.check(&self.cluster)?;
+            self.cluster.tick(HEARTBEAT_MS);
+        }
+        if !self.cluster.settle() || !self.cluster.append(48) {
+            let reason = self.cluster.chain(1).and_then(|c| c.not_ready_reason().map(String::from));
+            return Err(format!("the healthy group refuses writes: {reason:?}"));
+        }
+        self.cluster.settle();
+        self.checkers.check(&self.cluster)?;
+        let (chain, end) = (self.cluster.nodes[0].chain.as_ref(), self.cluster.nodes[0].end());
+        if chain.is_none_or(|c| c.commit().get() != end) {
+            return Err("the healthy group does not commit".into());
+        }
+        let tail = self.cluster.nodes.last().and_then(|n| n.chain.as_ref());
+        if tail.is_none_or(|c| !c.is_readable()) {
+            return Err("the healthy tail answers no reads".into());
+        }
+        self.checkers.check_whole(&self.cluster)
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for step in 0..STEPS {
+            self.step();
+            self.checkers.check(&self.cluster)?;
+            if step % 16 == 0 {
+                self.checkers.check_prefixes(&self.cluster)?;
+            }
+        }
+        self.heal()
+    }
+}
+
+/// Runs a seed; a panic (an assertion of the chain) counts as a failure.
+fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<(u64, u64, u64), String> {
+    let result = std::panic::catch_unwind(|| {
+        let mut run = Run::new(seed, mutant);
+        let term = |run: &Run| run.cluster.nodes[0].term.get();
+        run.run().map(|()| (run.appended, run.broken, term(&run)))
+    });
+    match result {
+        Ok(result) => result,
+        Err(panic) => Err(panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
+            .unwrap_or_else(|| "panic".into())),
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("GABION_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600)
+}
+
+/// FAULTS.md R1, R2, R3, R7, R10, R12.
+#[test]
+fn random_faults_never_break_a_promise_and_the_group_recovers() {
+    let (mut appended, mut broken, mut terms) = (0, 0, 0);
+    for seed in 0..seeds() {
+        match run_seed(seed, None) {
+            Ok((a, b, t)) => (appended, broken, terms) = (appended + a, broken + b, terms + t),
+            Err(e) => panic!("GABION_SEED={seed} cargo test -p gabion-replication one_seed: {e}"),
+        }
+    }
+    // The runs must do something: on average many records, several faults, some terms per run.
+    let seeds = seeds();
+    assert!(appended > 15 * seeds, "{appended} records in {seeds} runs");
+    assert!(broken > 5 * seeds, "{broken} faults in {seeds} runs");
+    assert!(terms > 2 * seeds, "{terms} terms in {seeds} runs");
+}
+
+#[test]
+fn one_seed() {
+    if let Some(seed) = std::env::var("GABION_SEED").ok().and_then(|s| s.parse().ok()) {
+        let mut run = Run::new(seed, None);
+        run.cluster.is_tracing = true;
+        let result = run.run();
+        std::println!("{}", run.cluster.trace.join("\n"));
+        result.unwrap();
+    }
+}
+
+#[test]
+fn every_planted_defect_is_caught() {
+    let mutants = [
+        Mutant::AckOfOldTerm,
+        Mutant::MaxOfAcks,
+        Mutant::ResendSkipsRecord,
+        Mutant::AckBeforePlaced,
+        Mutant::ShortestLogWins,
+        Mutant::HeadKeepsItsLog,
+        Mutant::ReadableAtOnce,
+        Mutant::TrimByHeadOnly,
+        Mutant::OldConnectionCounts,
+    ];
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(std::boxed::Box::new(|_| {}));
+    let mut missed = Vec::new();
+    let mut how = BTreeSet::new();
+    for mutant in mutants {
+        match (0..MUTANT_SEEDS).find_map(|s| run_seed(s, Some(mutant)).err().map(|e| (s, e))) {
+            None => missed.push(mutant),
+            Some((seed, e)) => {
+                how.insert(format!("{mutant:?} by seed {seed}: {e}"));
+            }
+        }
+    }
+    std::panic::set_hook(hook);
+    std::println!("{how:#?}");
+    assert!(missed.is_empty(), "not caught in {MUTANT_SEEDS} seeds: {missed:?}");
+}
+
+#[test]
+fn a_run_is_its_seed() {
+    let trace = |seed| {
+        let mut run = Run::new(seed, None);
+        run.cluster.is_tracing = true;
+        let _ = run.run();
+        run.cluster.trace
+    };
+    assert_eq!(trace(3), trace(3));
+    assert_ne!(trace(3), trace(4));
+}
