@@ -324,10 +324,12 @@ impl Life {
     }
 }
 
-fn run(area_blocks: u64, lives: &[(u64, Vec<(u8, u8, u8)>)]) -> usize {
+/// The seed of a life's crash, and its steps.
+type Script = (u64, Vec<(u8, u8, u8)>);
+
+fn run(area_blocks: u64, lives: &[Script]) {
     let mut rig = Rig::with_area(area_blocks, &0u32.to_le_bytes());
     let (mut view, mut next_file, mut generations) = (View::default(), 0, Generation::ZERO);
-    let mut boundaries = 0;
     for (seed, steps) in lives {
         let mut life = Life::new(rig, view, next_file, generations);
         for &(what, a, b) in steps {
@@ -338,7 +340,6 @@ fn run(area_blocks: u64, lives: &[(u64, Vec<(u8, u8, u8)>)]) -> usize {
         life.check_crashes(&recording, 6, *seed);
         // The next life begins where a crash somewhere in this one left the disk.
         let k = *seed as usize % (recording.effects().len() + 1);
-        boundaries += recording.effects().len();
         let image = recording.image_at(k, *seed);
         view = life.check_image(&image.fork(), k, *seed, *seed);
         (next_file, generations) = (life.next_file, life.generations);
@@ -347,10 +348,9 @@ fn run(area_blocks: u64, lives: &[(u64, Vec<(u8, u8, u8)>)]) -> usize {
             rig.checkpoint(&view.opaque.to_le_bytes());
         }
     }
-    boundaries
 }
 
-fn lives() -> impl Strategy<Value = Vec<(u64, Vec<(u8, u8, u8)>)>> {
+fn lives() -> impl Strategy<Value = Vec<Script>> {
     let steps = prop::collection::vec((0u8..20, any::<u8>(), any::<u8>()), 1..120);
     prop::collection::vec((any::<u64>(), steps), 1..5)
 }
