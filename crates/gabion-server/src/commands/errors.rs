@@ -1,0 +1,89 @@
+//! The texts of errors, in Redis's words where Redis has the error.
+
+use bytes::Bytes;
+use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
+use gabion_base::{Error, ErrorKind};
+use gabion_resp::Reply;
+
+pub(crate) const SYNTAX: Reply = Reply::error("ERR syntax error");
+pub(crate) const NOT_AN_INTEGER: Reply =
+    Reply::error("ERR value is not an integer or out of range");
+pub(crate) const OVERFLOW: Reply = Reply::error("ERR increment or decrement would overflow");
+pub(crate) const DECR_OVERFLOW: Reply = Reply::error("ERR decrement would overflow");
+pub(crate) const OFFSET: Reply = Reply::error("ERR offset is out of range");
+pub(crate) const NEGATIVE: Reply = Reply::error("ERR value is out of range, must be positive");
+pub(crate) const NO_EXPIRY: Reply = Reply::error("ERR expiry is not supported yet");
+pub(crate) const NO_WATCH: Reply = Reply::error("ERR WATCH is not supported yet");
+pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
+pub(crate) const EXEC_ABORT: Reply =
+    Reply::error("EXECABORT Transaction discarded because of previous errors.");
+pub(crate) const NO_PASSWORD: Reply = Reply::error(
+    "ERR AUTH <password> called without any password configured for the default user. \
+     Are you sure your configuration is correct?",
+);
+
+/// The number of arguments does not fit; `name` may be `command|subcommand`.
+pub(crate) fn arity(name: &str) -> Reply {
+    Reply::error_from(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+/// The name is not in the table.
+pub(crate) fn unknown_command(args: &[Bytes]) -> Reply {
+    /// Bytes of the name, and of the arguments together, that the error repeats.
+    const SHOWN_MAX: usize = 128;
+    let name = args.first().map_or(&[][..], |name| &name[..name.len().min(SHOWN_MAX)]);
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(name);
+    text.extend_from_slice(b"', with args beginning with: ");
+    let start = text.len();
+    for arg in args.iter().skip(1) {
+        let shown = text.len() - start;
+        if shown >= SHOWN_MAX {
+            break;
+        }
+        text.push(b'\'');
+        text.extend_from_slice(&arg[..arg.len().min(SHOWN_MAX - shown)]);
+        text.extend_from_slice(b"' ");
+    }
+    Reply::Error(Bytes::from(text))
+}
+
+/// The subcommand is none of `command`'s.
+pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
+    let given = String::from_utf8_lossy(&given[..given.len().min(128)]);
+    let help = command.to_ascii_uppercase();
+    Reply::error_from(format!("ERR unknown subcommand '{given}'. Try {help} HELP."))
+}
+
+/// The key is longer than any key may be.
+pub(crate) fn key_too_long(len: usize) -> Reply {
+    Reply::error_from(format!("ERR key is {len} bytes long, over the limit of {KEY_LEN_MAX}"))
+}
+
+/// The value is longer than any value may be.
+pub(crate) fn value_too_long(len: usize) -> Reply {
+    Reply::error_from(format!("ERR value is {len} bytes long, over the limit of {VALUE_LEN_MAX}"))
+}
+
+/// APPEND or SETRANGE would make a value longer than any may be.
+pub(crate) fn string_too_long() -> Reply {
+    Reply::error_from(format!("ERR string exceeds maximum allowed size ({VALUE_LEN_MAX} bytes)"))
+}
+
+/// An error of the store. The codes are those that clients of Redis act on: `OOM` for no space,
+/// `TRYAGAIN` for what a retry may cure, `READONLY` for a node that is the head no longer.
+pub(crate) fn from_store(error: &Error) -> Reply {
+    let kind = error.kind();
+    let code = match kind {
+        ErrorKind::NoSpace => "OOM",
+        ErrorKind::Unavailable | ErrorKind::Busy => "TRYAGAIN",
+        ErrorKind::Fenced => "READONLY",
+        _ => "ERR",
+    };
+    match kind {
+        ErrorKind::InvalidInput | ErrorKind::LimitExceeded => {
+            Reply::error_from(format!("{code} {error}"))
+        }
+        _ => Reply::error_from(format!("{code} {}: {error}", kind.as_str())),
+    }
+}

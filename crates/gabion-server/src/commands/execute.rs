@@ -1,0 +1,115 @@
+//! Runs commands on a store: the keys' locks around them, a transaction's writes into one record.
+
+use super::overlay::Overlay;
+use super::store::Store;
+use super::table::{Id, Route};
+use super::work::{Call, Transaction, Work};
+use super::{Commands, errors, keyspace, strings};
+use gabion_base::Error;
+use gabion_resp::Reply;
+
+/// What ends a command early: the error that the client gets.
+pub(crate) struct Refusal(pub(crate) Reply);
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self(errors::from_store(&error))
+    }
+}
+
+impl From<Reply> for Refusal {
+    fn from(reply: Reply) -> Self {
+        Self(reply)
+    }
+}
+
+/// The outcome of a command.
+pub(crate) type Outcome = Result<Reply, Refusal>;
+
+impl Commands {
+    /// Runs a command or a transaction on the newest state of `store`.
+    ///
+    /// Commands that read and write hold their keys while they wait for the read; blind writes
+    /// queue behind them. When nothing has to wait, this ends at its first poll.
+    ///
+    /// # Durability
+    /// When this returns, the writes are in the record of the turn and visible to later reads. The
+    /// caller holds the reply back until the state that it shows is acknowledged.
+    pub async fn execute<S: Store>(&self, store: &S, work: &Work) -> Reply {
+        match work {
+            Work::Call(call) => {
+                let reply = match call.route() {
+                    Route::Local | Route::Read => self.run(store, call).await,
+                    Route::Write | Route::ReadWrite => {
+                        self.locks.hold(|| call.key_set(), self.run(store, call)).await
+                    }
+                };
+                if reply.is_error() {
+                    self.stats.count_failed(call.row());
+                }
+                reply
+            }
+            Work::Transaction(transaction) => {
+                let run = self.run_transaction(store, transaction);
+                match self.locks.hold(|| transaction.key_set(), run).await {
+                    Ok(reply) | Err(Refusal(reply)) => reply,
+                }
+            }
+        }
+    }
+
+    async fn run_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+        let overlay = Overlay::new(store);
+        let mut replies = Vec::with_capacity(transaction.calls.len());
+        for call in &transaction.calls {
+            let reply = self.run(&overlay, call).await;
+            if reply.is_error() {
+                self.stats.count_failed(call.row());
+            }
+            replies.push(reply);
+        }
+        let ops = overlay.into_ops()?;
+        if !ops.is_empty() {
+            store.write(&ops)?;
+        }
+        Ok(transaction.merge(replies))
+    }
+
+    /// Runs one command without locks.
+    async fn run<S: Store>(&self, store: &S, call: &Call) -> Reply {
+        let args = call.args();
+        let outcome = match call.spec().id {
+            Id::Get => strings::get(store, args).await,
+            Id::Set if args.len() == 3 => strings::set_blindly(store, &args[1], &args[2]),
+            Id::Set => strings::set(store, args).await,
+            Id::SetNx => strings::set_nx(store, args).await,
+            Id::GetSet => strings::get_set(store, args).await,
+            Id::GetDel => strings::get_del(store, args).await,
+            Id::MGet => strings::mget(store, args).await,
+            Id::MSet => strings::mset(store, args),
+            Id::MSetNx => strings::mset_nx(store, args).await,
+            Id::StrLen => strings::str_len(store, args).await,
+            Id::GetRange => strings::get_range(store, args).await,
+            Id::SetRange => strings::set_range(store, args).await,
+            Id::Append => strings::append(store, args).await,
+            Id::Incr => strings::add(store, &args[1], 1).await,
+            Id::Decr => strings::add(store, &args[1], -1).await,
+            Id::IncrBy => strings::incr_by(store, args).await,
+            Id::DecrBy => strings::decr_by(store, args).await,
+            Id::Del => keyspace::del(store, args).await,
+            Id::Exists => keyspace::exists(store, args).await,
+            Id::Type => keyspace::kind(store, args).await,
+            Id::Ttl => keyspace::ttl(store, args).await,
+            Id::Scan => keyspace::scan(store, &self.cursors, args).await,
+            Id::Keys => keyspace::keys(store, args).await,
+            Id::Range => keyspace::range(store, args).await,
+            Id::DbSize => keyspace::db_size(store).await,
+            Id::FlushAll => keyspace::flush(store, args),
+            // A session answers these; they come here only from a node that breaks the protocol.
+            _ => Ok(errors::unknown_command(args)),
+        };
+        match outcome {
+            Ok(reply) | Err(Refusal(reply)) => reply,
+        }
+    }
+}

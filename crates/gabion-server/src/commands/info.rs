@@ -1,0 +1,181 @@
+//! INFO: numbers about the node, in Redis's sections and under Redis's names where it has them.
+
+use super::{Commands, Host, REDIS_VERSION, TABLE};
+use bytes::Bytes;
+use core::fmt::{Display, Write};
+use gabion_resp::Reply;
+
+/// What the server knows and INFO shows.
+#[derive(Clone, Debug, Default)]
+pub struct ServerInfo {
+    /// Gabion's own version.
+    pub version: String,
+    /// Name of this start of the process: 40 hexadecimal digits.
+    pub run_id: String,
+    /// Operating system and machine.
+    pub os: String,
+    /// The process.
+    pub process_id: u32,
+    /// The port of the RESP door.
+    pub tcp_port: u16,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Most connections.
+    pub maxclients: u64,
+    /// Resident memory in bytes.
+    pub memory_resident: u64,
+    /// Memory that MemTables, caches and rings take, in bytes.
+    pub memory_used: u64,
+    /// The memory budget in bytes; 0: none.
+    pub memory_max: u64,
+    /// Connections since the start.
+    pub connections_received: u64,
+    /// Connections refused since the start.
+    pub connections_rejected: u64,
+    /// Bytes read from clients.
+    pub net_input_bytes: u64,
+    /// Bytes written to clients.
+    pub net_output_bytes: u64,
+    /// Commands per second, lately.
+    pub ops_per_second: u64,
+    /// Processor time of the process in user mode, in microseconds.
+    pub cpu_user_us: u64,
+    /// Processor time of the process in the kernel, in microseconds.
+    pub cpu_system_us: u64,
+    /// Whether this node is the head of its group; INFO calls it `master`, others `slave`.
+    pub is_head: bool,
+    /// Replicas of the group besides this one that take part now.
+    pub connected_replicas: u32,
+    /// The last position of the log at this node.
+    pub log_position: u64,
+    /// A cheap estimate of the number of keys, if there is one.
+    pub keys_estimate: Option<u64>,
+    /// Lines of the section `gabion`: names without blanks or colons, and values.
+    pub gabion: Vec<(&'static str, String)>,
+}
+
+/// Sections in the order of INFO; the flag says whether it is shown without being asked for.
+const SECTIONS: [(&str, bool); 10] = [
+    ("server", true),
+    ("clients", true),
+    ("memory", true),
+    ("persistence", true),
+    ("stats", true),
+    ("replication", true),
+    ("cpu", true),
+    ("commandstats", false),
+    ("keyspace", true),
+    ("gabion", true),
+];
+
+/// The text under construction.
+struct Lines(String);
+
+impl Lines {
+    fn line(&mut self, name: &str, value: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+}
+
+impl Commands {
+    pub(crate) fn info(&self, wanted: &[Bytes], host: &impl Host) -> Reply {
+        let wants = |word: &str| wanted.iter().any(|w| w.eq_ignore_ascii_case(word.as_bytes()));
+        let wants_all = wants("all") || wants("everything");
+        let wants_default = wanted.is_empty() || wants("default");
+        let info = host.info();
+        let mut out = Lines(String::new());
+        for (section, is_default) in SECTIONS {
+            if !(wants_all || wants(section) || is_default && wants_default) {
+                continue;
+            }
+            if !out.0.is_empty() {
+                out.0.push_str("\r\n");
+            }
+            let title = section[..1].to_ascii_uppercase() + &section[1..];
+            let _ = write!(out.0, "# {title}\r\n");
+            self.info_section(section, &info, host, &mut out);
+        }
+        Reply::Verbatim(*b"txt", Bytes::from(out.0))
+    }
+
+    fn info_section(&self, section: &str, info: &ServerInfo, host: &impl Host, out: &mut Lines) {
+        match section {
+            "server" => server(info, host.unix_time_us(), out),
+            "clients" => {
+                out.line("connected_clients", self.clients_count());
+                out.line("maxclients", info.maxclients);
+                out.line("blocked_clients", self.locks.len());
+            }
+            "memory" => {
+                out.line("used_memory", info.memory_used);
+                out.line("used_memory_rss", info.memory_resident);
+                out.line("maxmemory", info.memory_max);
+                out.line("maxmemory_policy", "noeviction");
+            }
+            "persistence" => {
+                // Everything is in the log before it is acknowledged.
+                out.line("loading", 0);
+                out.line("rdb_bgsave_in_progress", 0);
+                out.line("aof_enabled", 1);
+                out.line("aof_rewrite_in_progress", 0);
+            }
+            "stats" => {
+                out.line("total_connections_received", info.connections_received);
+                out.line("total_commands_processed", self.calls_count());
+                out.line("instantaneous_ops_per_sec", info.ops_per_second);
+                out.line("total_net_input_bytes", info.net_input_bytes);
+                out.line("total_net_output_bytes", info.net_output_bytes);
+                out.line("rejected_connections", info.connections_rejected);
+            }
+            "replication" => {
+                out.line("role", if info.is_head { "master" } else { "slave" });
+                out.line("connected_slaves", info.connected_replicas);
+                out.line("master_repl_offset", info.log_position);
+            }
+            "cpu" => {
+                out.line("used_cpu_sys", seconds(info.cpu_system_us));
+                out.line("used_cpu_user", seconds(info.cpu_user_us));
+            }
+            "commandstats" => self.command_stats(out),
+            "keyspace" => {
+                if let Some(keys) = info.keys_estimate.filter(|keys| *keys > 0) {
+                    out.line("db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
+                }
+            }
+            _ => info.gabion.iter().for_each(|(name, value)| out.line(name, value)),
+        }
+    }
+
+    fn command_stats(&self, out: &mut Lines) {
+        for (spec, row) in TABLE.iter().zip(&self.stats.rows) {
+            let (calls, rejected) = (row.calls.get(), row.rejected.get());
+            if calls + rejected > 0 {
+                let failed = row.failed.get();
+                out.line(
+                    &format!("cmdstat_{}", spec.name),
+                    format_args!("calls={calls},rejected_calls={rejected},failed_calls={failed}"),
+                );
+            }
+        }
+    }
+}
+
+fn server(info: &ServerInfo, now_us: u64, out: &mut Lines) {
+    out.line("redis_version", REDIS_VERSION);
+    out.line("redis_mode", "standalone");
+    out.line("gabion_version", &info.version);
+    out.line("os", &info.os);
+    out.line("arch_bits", usize::BITS);
+    out.line("process_id", info.process_id);
+    out.line("run_id", &info.run_id);
+    out.line("tcp_port", info.tcp_port);
+    out.line("server_time_usec", now_us);
+    out.line("uptime_in_seconds", info.uptime_s);
+    out.line("uptime_in_days", info.uptime_s / 86_400);
+}
+
+/// Microseconds as seconds with all their digits.
+fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}

@@ -1,0 +1,150 @@
+//! What a Redis client may ask of a node: the commands, from a request's words to its reply.
+//!
+//! ```text
+//!   Request ─► Commands::handle(session) ─┬─► Step::Reply     PING, CLIENT, QUEUED, errors …
+//!                                         ├─► Step::Close     QUIT
+//!                                         └─► Step::Run(Work) data: at this node, the head or the
+//!                                                  │          tail, as Work::route says
+//!              Commands::execute(store, work) ◄────┘
+//!                 KeyLocks ─► strings, keyspace ─► Store (the newest state; the turn's record)
+//! ```
+//!
+//! - [`table`]: every command, its route and its keys. - [`session`]: a connection's state.
+//! - [`work`]: what is run where the data is. - [`execute`]: running it. - [`store`]: on what.
+//! - [`locks`]: atomic reads-and-writes at the head. - [`cursors`]: SCAN.
+//!
+//! Everything runs on the loop's thread. Time, numbers and options come from the [`Host`].
+
+pub mod cursors;
+mod describe;
+mod errors;
+pub mod execute;
+mod info;
+pub mod keyspace;
+mod local;
+pub mod locks;
+mod overlay;
+pub mod session;
+pub mod store;
+mod strings;
+pub mod table;
+pub mod work;
+
+#[cfg(test)]
+mod tests;
+
+pub use info::ServerInfo;
+pub use locks::KeyLocks;
+pub use session::{Session, Step};
+pub use store::{Op, Page, Store};
+pub use table::{Route, Spec, TABLE};
+pub use work::{Call, Transaction, Work};
+
+use core::cell::{Cell, RefCell};
+use cursors::CursorTable;
+use session::Client;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The version of Redis that the node says it is, where clients ask: the one whose replies it
+/// follows.
+pub const REDIS_VERSION: &str = "7.4.0";
+
+/// What commands must know of the process around them.
+pub trait Host {
+    /// Microseconds since 1970. May be the time of the current turn; asked once per request.
+    fn unix_time_us(&self) -> u64;
+    /// Replicas that hold an acknowledged write, this node included.
+    fn replicas(&self) -> u32;
+    /// The options that CONFIG GET shows: names in lower case, and values.
+    fn options(&self) -> Vec<(String, String)>;
+    /// The numbers that INFO shows.
+    fn info(&self) -> ServerInfo;
+}
+
+/// What the connections of a node share.
+pub struct Commands {
+    /// Locks of keys; used at the head.
+    pub locks: KeyLocks,
+    cursors: RefCell<CursorTable>,
+    stats: Stats,
+    clients: Clients,
+    next_client_id: Cell<u64>,
+}
+
+/// The connections of a node, by id.
+type Clients = Rc<RefCell<BTreeMap<u64, Rc<Client>>>>;
+
+impl Commands {
+    /// Nothing yet. `seed` tells the cursors of this start of this node from all others: a random
+    /// number will do.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            locks: KeyLocks::new(),
+            cursors: RefCell::new(CursorTable::new(seed)),
+            stats: Stats::default(),
+            clients: Clients::default(),
+            next_client_id: Cell::new(1),
+        }
+    }
+
+    /// Connections now.
+    #[must_use]
+    pub fn clients_count(&self) -> usize {
+        self.clients.borrow().len()
+    }
+
+    /// Commands that have been handled.
+    #[must_use]
+    pub fn calls_count(&self) -> u64 {
+        self.stats.rows.iter().map(|row| row.calls.get()).sum()
+    }
+}
+
+/// Counters of one command.
+#[derive(Default)]
+struct RowStats {
+    calls: Cell<u64>,
+    /// Refused before they ran: wrong number of arguments, key too long.
+    rejected: Cell<u64>,
+    /// Ended with an error.
+    failed: Cell<u64>,
+}
+
+/// Counters of every command, by its row in the table.
+struct Stats {
+    rows: Vec<RowStats>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self { rows: TABLE.iter().map(|_| RowStats::default()).collect() }
+    }
+}
+
+impl Stats {
+    #[inline]
+    fn count_call(&self, row: usize) {
+        let calls = &self.rows[row].calls;
+        calls.set(calls.get() + 1);
+    }
+
+    fn count_rejected(&self, row: usize) {
+        let rejected = &self.rows[row].rejected;
+        rejected.set(rejected.get() + 1);
+    }
+
+    fn count_failed(&self, row: usize) {
+        let failed = &self.rows[row].failed;
+        failed.set(failed.get() + 1);
+    }
+
+    fn reset(&self) {
+        for row in &self.rows {
+            row.calls.set(0);
+            row.rejected.set(0);
+            row.failed.set(0);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A store with writes on top that it does not know of yet: what the commands of a transaction see
+//! while it runs. When it ends its writes go to the store beneath as one.
+
+use super::store::{Op, Page, Store, check_record_room, is_empty_range};
+use bytes::Bytes;
+use core::cell::RefCell;
+use core::ops::Bound;
+use gabion_base::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Writes over a store.
+pub(crate) struct Overlay<'a, S> {
+    beneath: &'a S,
+    changes: RefCell<Changes>,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// The newest state of every key that was written since the last clear; `None`: deleted.
+    keys: BTreeMap<Bytes, Option<Bytes>>,
+    /// Whether the store beneath counts as empty.
+    is_cleared: bool,
+    /// Bytes of keys and values above.
+    bytes: usize,
+    /// Why a write was refused; the transaction fails as a whole.
+    refused: Option<Error>,
+}
+
+impl Changes {
+    /// Notes the newest state of a key.
+    fn set(&mut self, key: &Bytes, state: Option<Bytes>) -> Result<()> {
+        self.bytes += key.len() + state.as_ref().map_or(0, Bytes::len);
+        if let Some(old) = self.keys.insert(key.clone(), state) {
+            self.bytes -= key.len() + old.map_or(0, |value| value.len());
+        }
+        check_record_room(self.keys.len(), self.bytes)
+    }
+}
+
+impl<'a, S: Store> Overlay<'a, S> {
+    pub(crate) fn new(beneath: &'a S) -> Self {
+        Self { beneath, changes: RefCell::default() }
+    }
+
+    /// What the writes come to: one for each key.
+    ///
+    /// # Errors
+    /// They would not fit into one record.
+    pub(crate) fn into_ops(self) -> Result<Vec<Op>> {
+        let changes = self.changes.into_inner();
+        if let Some(refused) = changes.refused {
+            return Err(refused);
+        }
+        let clear = changes.is_cleared.then_some(Op::Clear);
+        let keys = changes.keys.into_iter().map(|(key, state)| match state {
+            Some(value) => Op::Put(key, value),
+            None => Op::Delete(key),
+        });
+        Ok(clear.into_iter().chain(keys).collect())
+    }
+
+    /// What the writes say of `key`; `None` when they say nothing.
+    fn written(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let changes = self.changes.borrow();
+        let written = changes.keys.get(key).cloned();
+        if written.is_none() && changes.is_cleared { Some(None) } else { written }
+    }
+
+    /// A page of the store beneath, or an empty one when it counts as empty.
+    async fn page_beneath(
+        &self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        with_values: bool,
+    ) -> Result<Page> {
+        if self.changes.borrow().is_cleared {
+            return Ok(Page::default());
+        }
+        self.beneath.range(start, end, limit, bytes_max, with_values).await
+    }
+}
+
+impl<S: Store> Store for Overlay<'_, S> {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.written(key) {
+            Some(state) => Ok(state),
+            None => self.beneath.get(key).await,
+        }
+    }
+
+    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
+        for key in keys {
+            let value = self.get(key).await?;
+            bytes += value.as_ref().map_or(0, Bytes::len);
+            if bytes > bytes_max {
+                return Err(Error::limit(format!(
+                    "values are over the limit of {bytes_max} bytes"
+                )));
+            }
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    async fn range(
+        &self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        with_values: bool,
+    ) -> Result<Page> {
+        if is_empty_range(start, end) {
+            return Ok(Page::default());
+        }
+        let beneath = self.page_beneath(start, end, limit, bytes_max, with_values).await?;
+        // Beyond the last key of a page that was cut, keys beneath are not known yet.
+        let known_to = match &beneath.resume_after {
+            Some(last) => Bound::Included(last.clone()),
+            None => end.map(Bytes::copy_from_slice),
+        };
+        let changes = self.changes.borrow();
+        let mut merged: BTreeMap<Bytes, Bytes> = beneath.pairs.into_iter().collect();
+        let known_to = (start, known_to.as_ref().map(|key| &key[..]));
+        for (key, state) in changes.keys.range::<[u8], _>(known_to) {
+            match state {
+                Some(value) => {
+                    let value = if with_values { value.clone() } else { Bytes::new() };
+                    merged.insert(key.clone(), value);
+                }
+                None => {
+                    merged.remove(key);
+                }
+            }
+        }
+        Ok(Page { pairs: merged.into_iter().collect(), resume_after: beneath.resume_after })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(&[Op::Put(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value))])
+    }
+
+    fn write(&self, ops: &[Op]) -> Result<()> {
+        let changes = &mut *self.changes.borrow_mut();
+        for op in ops {
+            let outcome = match op {
+                Op::Put(key, value) => changes.set(key, Some(value.clone())),
+                Op::Delete(key) => changes.set(key, None),
+                Op::Clear => {
+                    changes.keys.clear();
+                    changes.bytes = 0;
+                    changes.is_cleared = true;
+                    Ok(())
+                }
+            };
+            if let Err(error) = outcome {
+                changes.refused = Some(error.clone());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}

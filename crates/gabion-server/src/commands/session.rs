@@ -1,0 +1,253 @@
+//! A connection's state: the protocol it speaks, its name, its transaction; and the first half of
+//! every command: look-up, checks, queueing, and answering what touches no data.
+
+use super::table::{Id, TABLE, row_of};
+use super::work::{Call, Transaction, Work};
+use super::{Clients, Commands, Host, Route, errors};
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use gabion_base::units::RECORD_OPS_MAX;
+use gabion_resp::limits::REQUEST_LEN_MAX;
+use gabion_resp::{Protocol, Reply, Request};
+use std::rc::Rc;
+
+/// What a request comes to.
+#[derive(Debug)]
+pub enum Step {
+    /// The answer is known.
+    Reply(Reply),
+    /// To be run where [`Work::route`] says; the reply comes from there.
+    Run(Work),
+    /// Answer, then close the connection.
+    Close(Reply),
+}
+
+/// What CLIENT LIST shows of a connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: u64,
+    pub(crate) address: String,
+    pub(crate) local_address: String,
+    pub(crate) connected_us: u64,
+    pub(crate) active_us: Cell<u64>,
+    pub(crate) protocol: Cell<Protocol>,
+    /// Queued commands; −1 outside of MULTI.
+    pub(crate) queued: Cell<i64>,
+    /// Row of the last command.
+    pub(crate) last_row: Cell<Option<usize>>,
+    pub(crate) name: RefCell<Bytes>,
+    pub(crate) library_name: RefCell<Bytes>,
+    pub(crate) library_version: RefCell<Bytes>,
+    pub(crate) no_evict: Cell<bool>,
+}
+
+/// The state of one connection. Dropping it ends the connection's place in CLIENT LIST.
+pub struct Session {
+    pub(crate) client: Rc<Client>,
+    clients: Clients,
+    queue: Option<Queue>,
+}
+
+/// The commands since MULTI.
+#[derive(Default)]
+struct Queue {
+    calls: Vec<Call>,
+    bytes: usize,
+    /// A command was refused, so EXEC will be.
+    is_spoilt: bool,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.clients.borrow_mut().remove(&self.client.id);
+    }
+}
+
+impl Session {
+    /// The version in which to encode the reply of the request that was handled last.
+    #[inline]
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol.get()
+    }
+
+    /// The connection's number, as CLIENT ID gives it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.client.id
+    }
+
+    fn set_queue(&mut self, queue: Option<Queue>) {
+        self.client.queued.set(queue.as_ref().map_or(-1, |queue| queue.calls.len() as i64));
+        self.queue = queue;
+    }
+
+    /// Brings the connection back to its beginning.
+    fn reset(&mut self) {
+        self.set_queue(None);
+        self.client.protocol.set(Protocol::Resp2);
+        self.client.name.replace(Bytes::new());
+        self.client.no_evict.set(false);
+    }
+
+    /// A command was refused: a transaction that it was meant for is lost.
+    fn spoil(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.is_spoilt = true;
+        }
+    }
+
+    fn enqueue(&mut self, call: Call) -> Reply {
+        let Some(queue) = &mut self.queue else { return Reply::OK };
+        let is_full = queue.calls.len() == RECORD_OPS_MAX;
+        queue.bytes += call.len();
+        if is_full || queue.bytes > REQUEST_LEN_MAX {
+            queue.is_spoilt = true;
+            return Reply::error_from(format!(
+                "ERR a transaction is limited to {RECORD_OPS_MAX} commands and {REQUEST_LEN_MAX} \
+                 bytes of arguments"
+            ));
+        }
+        queue.calls.push(call);
+        self.client.queued.set(queue.calls.len() as i64);
+        Reply::simple("QUEUED")
+    }
+}
+
+impl Commands {
+    /// A new connection between these two addresses (for CLIENT LIST).
+    pub fn connect(&self, address: String, local_address: String, host: &impl Host) -> Session {
+        let id = self.next_client_id.replace(self.next_client_id.get() + 1);
+        let now = host.unix_time_us();
+        let client = Rc::new(Client {
+            id,
+            address,
+            local_address,
+            connected_us: now,
+            active_us: Cell::new(now),
+            protocol: Cell::default(),
+            queued: Cell::new(-1),
+            last_row: Cell::new(None),
+            name: RefCell::default(),
+            library_name: RefCell::default(),
+            library_version: RefCell::default(),
+            no_evict: Cell::new(false),
+        });
+        self.clients.borrow_mut().insert(id, client.clone());
+        Session { client, clients: self.clients.clone(), queue: None }
+    }
+
+    /// Takes a request of a connection. Replies are due in the order of requests, and each is
+    /// encoded in what [`Session::protocol`] says right after this call.
+    #[inline]
+    pub fn handle(&self, session: &mut Session, request: Request, host: &impl Host) -> Step {
+        session.client.active_us.set(host.unix_time_us());
+        let row = request.args.first().and_then(|name| row_of(name));
+        let call = match Call::new(request) {
+            Ok(call) => call,
+            Err(error) => {
+                row.iter().for_each(|&row| self.stats.count_rejected(row));
+                session.spoil();
+                return Step::Reply(error);
+            }
+        };
+        session.client.last_row.set(Some(call.row()));
+        let spec = call.spec();
+        if session.queue.is_some() {
+            return self.handle_in_multi(session, call, host);
+        }
+        self.stats.count_call(call.row());
+        match (spec.route, spec.id) {
+            (Route::Local, Id::Quit) => Step::Close(Reply::OK),
+            (Route::Local, _) => Step::Reply(self.answer(session, &call, host)),
+            _ => Step::Run(Work::Call(call)),
+        }
+    }
+
+    /// Between MULTI and EXEC most commands are queued.
+    fn handle_in_multi(&self, session: &mut Session, call: Call, host: &impl Host) -> Step {
+        let spec = call.spec();
+        match spec.id {
+            Id::Exec => return self.exec(session, &call, host),
+            Id::Quit => return Step::Close(Reply::OK),
+            Id::Multi => {
+                return Step::Reply(Reply::error("ERR MULTI calls can not be nested"));
+            }
+            Id::RefusedWatch => {
+                return Step::Reply(Reply::error("ERR WATCH inside MULTI is not allowed"));
+            }
+            Id::Discard | Id::Reset => {
+                self.stats.count_call(call.row());
+                return Step::Reply(self.answer(session, &call, host));
+            }
+            _ => {}
+        }
+        let refusal = if spec.has_flag("no_multi") {
+            Some(Reply::error("ERR Command not allowed inside a transaction"))
+        } else if spec.id == Id::RefusedExpiry {
+            Some(errors::NO_EXPIRY)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            self.stats.count_rejected(call.row());
+            session.spoil();
+            return Step::Reply(refusal);
+        }
+        Step::Reply(session.enqueue(call))
+    }
+
+    fn exec(&self, session: &mut Session, exec: &Call, host: &impl Host) -> Step {
+        self.stats.count_call(exec.row());
+        let queue = session.queue.take().unwrap_or_default();
+        session.set_queue(None);
+        if queue.is_spoilt {
+            self.stats.count_failed(exec.row());
+            return Step::Reply(errors::EXEC_ABORT);
+        }
+        let mut transaction = Transaction::default();
+        for (place, call) in queue.calls.into_iter().enumerate() {
+            self.stats.count_call(call.row());
+            if call.spec().route == Route::Local {
+                transaction.ready.push((place, self.answer(session, &call, host)));
+            } else {
+                transaction.calls.push(call);
+            }
+        }
+        if transaction.calls.is_empty() {
+            return Step::Reply(transaction.merge(Vec::new()));
+        }
+        Step::Run(Work::Transaction(transaction))
+    }
+
+    /// Answers a command that touches no data.
+    fn answer(&self, session: &mut Session, call: &Call, host: &impl Host) -> Reply {
+        let args = call.args();
+        let reply = match call.spec().id {
+            Id::Multi => {
+                session.set_queue(Some(Queue::default()));
+                Reply::OK
+            }
+            Id::Exec => Reply::error("ERR EXEC without MULTI"),
+            Id::Discard if session.queue.is_none() => Reply::error("ERR DISCARD without MULTI"),
+            Id::Discard => {
+                session.set_queue(None);
+                Reply::OK
+            }
+            Id::Reset => {
+                session.reset();
+                Reply::simple("RESET")
+            }
+            _ => self.answer_plainly(&session.client, args, call.spec().id, host),
+        };
+        if reply.is_error() {
+            self.stats.count_failed(call.row());
+        }
+        reply
+    }
+}
+
+/// The name of a client's last command, for CLIENT LIST.
+pub(crate) fn name_of_row(row: Option<usize>) -> &'static str {
+    row.map_or("NULL", |row| TABLE[row].name)
+}

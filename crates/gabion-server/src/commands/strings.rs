@@ -1,0 +1,220 @@
+//! Commands on the value of a key. Each ends with at most one write, after every check.
+
+use super::errors;
+use super::execute::Outcome;
+use super::keyspace::REPLY_LEN_MAX;
+use super::store::{Op, Store, check_fits_record};
+use bytes::Bytes;
+use gabion_base::units::VALUE_LEN_MAX;
+use gabion_resp::{Reply, parse_i64};
+
+pub(crate) async fn get(store: &impl Store, args: &[Bytes]) -> Outcome {
+    Ok(Reply::bulk_or_null(store.get(&args[1]).await?))
+}
+
+pub(crate) fn set_blindly(store: &impl Store, key: &[u8], value: &[u8]) -> Outcome {
+    check_value(value)?;
+    store.put(key, value)?;
+    Ok(Reply::OK)
+}
+
+/// What stands behind `SET key value`.
+#[derive(Default)]
+struct SetOptions {
+    if_absent: bool,
+    if_present: bool,
+    returns_old: bool,
+    expires: bool,
+}
+
+impl SetOptions {
+    fn parse(words: &[Bytes]) -> Result<Self, Reply> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            if is("nx") && !options.if_present {
+                options.if_absent = true;
+            } else if is("xx") && !options.if_absent {
+                options.if_present = true;
+            } else if is("get") {
+                options.returns_old = true;
+            } else if is("keepttl") && !options.expires {
+                options.expires = true;
+            } else if ["ex", "px", "exat", "pxat"].into_iter().any(is) && !options.expires {
+                options.expires = true;
+                let time = words.next().ok_or(errors::SYNTAX)?;
+                parse_i64(time).ok_or(errors::NOT_AN_INTEGER)?;
+            } else {
+                return Err(errors::SYNTAX);
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let options = SetOptions::parse(&args[3..])?;
+    if options.expires {
+        return Err(errors::NO_EXPIRY.into());
+    }
+    check_value(&args[2])?;
+    let old = store.get(&args[1]).await?;
+    let is_met = match old {
+        Some(_) => !options.if_absent,
+        None => !options.if_present,
+    };
+    if is_met {
+        store.put(&args[1], &args[2])?;
+    }
+    Ok(match (options.returns_old, is_met) {
+        (true, _) => Reply::bulk_or_null(old),
+        (false, true) => Reply::OK,
+        (false, false) => Reply::Null,
+    })
+}
+
+pub(crate) async fn set_nx(store: &impl Store, args: &[Bytes]) -> Outcome {
+    check_value(&args[2])?;
+    if store.get(&args[1]).await?.is_some() {
+        return Ok(Reply::Integer(0));
+    }
+    store.put(&args[1], &args[2])?;
+    Ok(Reply::Integer(1))
+}
+
+pub(crate) async fn get_set(store: &impl Store, args: &[Bytes]) -> Outcome {
+    check_value(&args[2])?;
+    let old = store.get(&args[1]).await?;
+    store.put(&args[1], &args[2])?;
+    Ok(Reply::bulk_or_null(old))
+}
+
+pub(crate) async fn get_del(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let old = store.get(&args[1]).await?;
+    if old.is_some() {
+        store.write(&[Op::Delete(args[1].clone())])?;
+    }
+    Ok(Reply::bulk_or_null(old))
+}
+
+pub(crate) async fn mget(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let values = store.get_many(&args[1..], REPLY_LEN_MAX).await?;
+    Ok(Reply::Array(values.into_iter().map(Reply::bulk_or_null).collect()))
+}
+
+pub(crate) fn mset(store: &impl Store, args: &[Bytes]) -> Outcome {
+    store.write(&pairs("mset", args)?)?;
+    Ok(Reply::OK)
+}
+
+pub(crate) async fn mset_nx(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let ops = pairs("msetnx", args)?;
+    for key in args[1..].iter().step_by(2) {
+        if store.get(key).await?.is_some() {
+            return Ok(Reply::Integer(0));
+        }
+    }
+    store.write(&ops)?;
+    Ok(Reply::Integer(1))
+}
+
+/// The writes of MSET and MSETNX.
+fn pairs(name: &str, args: &[Bytes]) -> Result<Vec<Op>, super::execute::Refusal> {
+    let (pairs, rest) = args[1..].as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(errors::arity(name).into());
+    }
+    pairs.iter().try_for_each(|[_, value]| check_value(value))?;
+    let ops: Vec<Op> =
+        pairs.iter().map(|[key, value]| Op::Put(key.clone(), value.clone())).collect();
+    check_fits_record(&ops)?;
+    Ok(ops)
+}
+
+pub(crate) async fn str_len(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let len = store.get(&args[1]).await?.map_or(0, |value| value.len());
+    Ok(Reply::Integer(len as i64))
+}
+
+pub(crate) async fn get_range(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let start = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
+    let end = parse_i64(&args[3]).ok_or(errors::NOT_AN_INTEGER)?;
+    let value = store.get(&args[1]).await?.unwrap_or_default();
+    let range = resolve_range(start, end, value.len());
+    Ok(Reply::Bulk(value.slice(range)))
+}
+
+/// The bytes that `GETRANGE start end` means in a value of `len` bytes: negative numbers count from
+/// the end, which is included.
+fn resolve_range(start: i64, end: i64, len: usize) -> core::ops::Range<usize> {
+    let len = len as i64;
+    if start < 0 && end < 0 && start > end {
+        return 0..0;
+    }
+    let from_end = |at: i64| if at < 0 { len.saturating_add(at).max(0) } else { at };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end { 0..0 } else { start as usize..end as usize + 1 }
+}
+
+pub(crate) async fn set_range(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let offset = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
+    let offset = usize::try_from(offset).map_err(|_| errors::OFFSET)?;
+    let patch = &args[3];
+    let old = store.get(&args[1]).await?.unwrap_or_default();
+    if patch.is_empty() {
+        return Ok(Reply::Integer(old.len() as i64));
+    }
+    let end = offset.saturating_add(patch.len());
+    if end > VALUE_LEN_MAX {
+        return Err(errors::string_too_long().into());
+    }
+    let mut value = old.to_vec();
+    value.resize(old.len().max(end), 0);
+    value[offset..end].copy_from_slice(patch);
+    store.put(&args[1], &value)?;
+    Ok(Reply::Integer(value.len() as i64))
+}
+
+pub(crate) async fn append(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let suffix = &args[2];
+    let Some(old) = store.get(&args[1]).await? else {
+        check_value(suffix)?;
+        store.put(&args[1], suffix)?;
+        return Ok(Reply::Integer(suffix.len() as i64));
+    };
+    if old.len() + suffix.len() > VALUE_LEN_MAX {
+        return Err(errors::string_too_long().into());
+    }
+    let value = [&old[..], suffix].concat();
+    store.put(&args[1], &value)?;
+    Ok(Reply::Integer(value.len() as i64))
+}
+
+pub(crate) async fn incr_by(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let by = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
+    add(store, &args[1], by).await
+}
+
+pub(crate) async fn decr_by(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let by = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
+    let by = by.checked_neg().ok_or(errors::DECR_OVERFLOW)?;
+    add(store, &args[1], by).await
+}
+
+/// Adds to the number that a key holds; none is 0.
+pub(crate) async fn add(store: &impl Store, key: &[u8], by: i64) -> Outcome {
+    let old = match store.get(key).await? {
+        Some(text) => parse_i64(&text).ok_or(errors::NOT_AN_INTEGER)?,
+        None => 0,
+    };
+    let new = old.checked_add(by).ok_or(errors::OVERFLOW)?;
+    let mut text = Vec::with_capacity(20);
+    gabion_resp::put_decimal(&mut text, new);
+    store.put(key, &text)?;
+    Ok(Reply::Integer(new))
+}
+
+fn check_value(value: &[u8]) -> Result<(), Reply> {
+    if value.len() > VALUE_LEN_MAX { Err(errors::value_too_long(value.len())) } else { Ok(()) }
+}

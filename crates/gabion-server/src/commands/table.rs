@@ -1,0 +1,402 @@
+//! Every command: its name, arity, flags, since which version of Redis it exists, where it runs and
+//! where its keys stand. COMMAND, the dispatch of the server and `docs/redis.md` all read this
+//! table.
+
+use bytes::Bytes;
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// At the node that the client is connected to; it touches no data.
+    Local,
+    /// Only reads: at the tail, at or after the connection's last position.
+    Read,
+    /// Writes without looking (a blind write): at the head, into the record of the turn.
+    Write,
+    /// Reads and writes: at the head, under the locks of its keys.
+    ReadWrite,
+}
+
+impl Route {
+    /// The route as a word for documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::ReadWrite => "read-write",
+        }
+    }
+}
+
+/// Which arguments are keys, counted as Redis does: the name is argument 0, a negative last is
+/// counted from the end. All zero: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The first key.
+    pub first: i32,
+    /// The last key.
+    pub last: i32,
+    /// Distance between keys.
+    pub step: i32,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Spec {
+    /// In lower case.
+    pub name: &'static str,
+    /// What dispatch matches on.
+    pub id: Id,
+    /// Arguments with the name: exactly so many, or at least so many when negative.
+    pub arity: i32,
+    /// Where it runs.
+    pub route: Route,
+    /// Flags in Redis's words.
+    pub flags: &'static [&'static str],
+    /// Which arguments are keys.
+    pub keys: Keys,
+    /// The first version of Redis that has it; empty for a command of Gabion's own.
+    pub since: &'static str,
+    /// Group in Redis's documentation.
+    pub group: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// Differences from Redis; empty for none.
+    pub notes: &'static str,
+}
+
+impl Spec {
+    /// Whether a request of `count` words, the name included, has a fitting length.
+    #[inline]
+    #[must_use]
+    pub const fn accepts(&self, count: usize) -> bool {
+        let wanted = self.arity.unsigned_abs() as usize;
+        if self.arity < 0 { count >= wanted } else { count == wanted }
+    }
+
+    /// Whether this row only holds the error that the command gets.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.id, Id::RefusedExpiry | Id::RefusedWatch)
+    }
+
+    /// Whether it has a Redis flag.
+    #[must_use]
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    /// The keys among `args` (the name is `args[0]`).
+    #[inline]
+    pub fn keys_of<'a>(&self, args: &'a [Bytes]) -> impl Iterator<Item = &'a Bytes> + use<'a> {
+        let Keys { first, last, step } = self.keys;
+        let end = if last < 0 { args.len() as i32 + last } else { last };
+        let count = if first == 0 { 0 } else { (end - first + step) / step };
+        let step = step.max(1) as usize;
+        args.iter().skip(first as usize).step_by(step).take(count.max(0) as usize)
+    }
+}
+
+macro_rules! table {
+    ($($id:ident $name:literal $arity:literal $route:ident [$($flag:literal)*]
+       ($first:literal $last:literal $step:literal) $since:literal $group:literal
+       $summary:literal $notes:literal;)*) => {
+        /// Every command, in the order of `docs/redis.md`.
+        pub static TABLE: &[Spec] = &[$(Spec {
+            name: $name,
+            id: Id::$id,
+            arity: $arity,
+            route: Route::$route,
+            flags: &[$($flag),*],
+            keys: Keys { first: $first, last: $last, step: $step },
+            since: $since,
+            group: $group,
+            summary: $summary,
+            notes: $notes,
+        }),*];
+    };
+}
+
+/// What a command does. Several names may share one (DEL and UNLINK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the command of its name, described in the table")]
+pub enum Id {
+    Append,
+    Auth,
+    Client,
+    Command,
+    Config,
+    DbSize,
+    Decr,
+    DecrBy,
+    Del,
+    Discard,
+    Echo,
+    Exec,
+    Exists,
+    FlushAll,
+    Get,
+    GetDel,
+    GetRange,
+    GetSet,
+    Hello,
+    Incr,
+    IncrBy,
+    Info,
+    Keys,
+    MGet,
+    MSet,
+    MSetNx,
+    Multi,
+    Ping,
+    Quit,
+    Range,
+    RefusedExpiry,
+    RefusedWatch,
+    Reset,
+    Scan,
+    Select,
+    Set,
+    SetNx,
+    SetRange,
+    StrLen,
+    Time,
+    Ttl,
+    Type,
+    Unwatch,
+    Wait,
+}
+
+table! {
+    Get "get" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "string"
+        "Returns the value of a key." "";
+    Set "set" -3 Write ["write" "denyoom"] (1 1 1) "1.0.0" "string"
+        "Sets the value of a key."
+        "Options NX, XX and GET, also together. EX, PX, EXAT, PXAT and KEEPTTL are refused: expiry is not supported yet.";
+    SetNx "setnx" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Sets the value of a key that does not exist." "";
+    GetSet "getset" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Sets a key and returns its old value." "";
+    GetDel "getdel" 2 ReadWrite ["write" "fast"] (1 1 1) "6.2.0" "string"
+        "Deletes a key and returns its value." "";
+    MGet "mget" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "string"
+        "Returns the values of several keys."
+        "All from one state. A reply over 64 MiB is refused.";
+    MSet "mset" -3 Write ["write" "denyoom"] (1 -1 2) "1.0.1" "string"
+        "Sets several keys at once." "At most 65,536 pairs and one log record (16 MiB).";
+    MSetNx "msetnx" -3 ReadWrite ["write" "denyoom"] (1 -1 2) "1.0.1" "string"
+        "Sets several keys at once when none of them exists." "Limits as for MSET.";
+    StrLen "strlen" 2 Read ["readonly" "fast"] (1 1 1) "2.2.0" "string"
+        "Returns the length of a value." "";
+    GetRange "getrange" 4 Read ["readonly"] (1 1 1) "2.4.0" "string"
+        "Returns a part of a value." "";
+    GetRange "substr" 4 Read ["readonly"] (1 1 1) "1.0.0" "string"
+        "Returns a part of a value (the old name of GETRANGE)." "";
+    SetRange "setrange" 4 ReadWrite ["write" "denyoom"] (1 1 1) "2.2.0" "string"
+        "Overwrites a part of a value." "Writes the whole value anew.";
+    Append "append" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "2.0.0" "string"
+        "Appends to a value." "Writes the whole value anew.";
+    Incr "incr" 2 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Adds one to a number." "";
+    Decr "decr" 2 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Takes one from a number." "";
+    IncrBy "incrby" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Adds to a number." "";
+    DecrBy "decrby" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
+        "Takes from a number." "";
+    RefusedExpiry "setex" 4 Local ["write" "denyoom"] (1 1 1) "2.0.0" "string"
+        "Sets a key with an expiry." "Refused: expiry is not supported yet.";
+    RefusedExpiry "psetex" 4 Local ["write" "denyoom"] (1 1 1) "2.6.0" "string"
+        "Sets a key with an expiry." "Refused: expiry is not supported yet.";
+
+    Del "del" -2 ReadWrite ["write"] (1 -1 1) "1.0.0" "generic"
+        "Deletes keys; returns how many existed." "At most 65,536 keys.";
+    Del "unlink" -2 ReadWrite ["write" "fast"] (1 -1 1) "4.0.0" "generic"
+        "Deletes keys; returns how many existed." "The same as DEL: space comes back by compaction.";
+    Exists "exists" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "generic"
+        "Returns how many of the keys exist." "Several keys are looked up one after the other.";
+    Type "type" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
+        "Returns the type of a key's value." "`string` or `none`.";
+    Ttl "ttl" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
+        "Returns the time that a key has left." "-1 (no expiry) or -2 (no such key).";
+    Ttl "pttl" 2 Read ["readonly" "fast"] (1 1 1) "2.6.0" "generic"
+        "Returns the time that a key has left." "-1 (no expiry) or -2 (no such key).";
+    RefusedExpiry "expire" -3 Local ["write" "fast"] (1 1 1) "1.0.0" "generic"
+        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
+    RefusedExpiry "pexpire" -3 Local ["write" "fast"] (1 1 1) "2.6.0" "generic"
+        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
+    RefusedExpiry "expireat" -3 Local ["write" "fast"] (1 1 1) "1.2.0" "generic"
+        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
+    RefusedExpiry "pexpireat" -3 Local ["write" "fast"] (1 1 1) "2.6.0" "generic"
+        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
+    Scan "scan" -2 Read ["readonly"] (0 0 0) "2.8.0" "generic"
+        "Walks over the keys."
+        "In key order. COUNT is at most 65,536. A node remembers the last 4,096 cursors; an older one, or one of another node, is refused and the walk starts again.";
+    Keys "keys" 2 Read ["readonly"] (0 0 0) "1.0.0" "generic"
+        "Returns the keys that match a pattern."
+        "In key order, page by page (not one state). Over 1,048,576 keys or 64 MiB it is refused: use SCAN.";
+    Range "range" -3 Read ["readonly"] (0 0 0) "" "generic"
+        "Returns keys and values in key order, from `start` (included) to `end` (excluded)."
+        "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`.";
+    Wait "wait" 3 Local ["blocking"] (0 0 0) "3.0.0" "generic"
+        "Waits until replicas hold the connection's writes."
+        "Returns at once: an acknowledged write is held by every replica. The number is that of the replicas less one.";
+
+    Multi "multi" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "1.2.0" "transactions"
+        "Begins a transaction." "";
+    Exec "exec" 1 Local ["noscript" "loading" "stale" "skip_slowlog"] (0 0 0) "1.2.0" "transactions"
+        "Runs the queued commands as one."
+        "The writes are one log record: at most 65,536 operations and 16 MiB.";
+    Discard "discard" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.0.0" "transactions"
+        "Drops the queued commands." "";
+    RefusedWatch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"
+        "Makes EXEC depend on keys being unchanged." "Refused: WATCH is not supported yet.";
+    Unwatch "unwatch" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.2.0" "transactions"
+        "Forgets watched keys." "Does nothing, as no key can be watched.";
+
+    Ping "ping" -1 Local ["fast"] (0 0 0) "1.0.0" "connection"
+        "Returns PONG, or its argument." "";
+    Echo "echo" 2 Local ["fast"] (0 0 0) "1.0.0" "connection"
+        "Returns its argument." "";
+    Hello "hello" -1 Local ["noscript" "loading" "stale" "fast" "no_auth" "no_multi"] (0 0 0) "6.0.0" "connection"
+        "Chooses the version of the protocol." "Not inside MULTI. AUTH is refused: no password is set.";
+    Auth "auth" -2 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "1.0.0" "connection"
+        "Authenticates the connection." "Refused: no password is set.";
+    Client "client" -2 Local ["noscript" "loading" "stale"] (0 0 0) "2.4.0" "connection"
+        "What is known of this and other connections."
+        "ID, GETNAME, SETNAME, SETINFO, INFO, LIST [ID id…] [TYPE type], NO-EVICT, NO-TOUCH.";
+    Select "select" 2 Local ["loading" "stale" "fast"] (0 0 0) "1.0.0" "connection"
+        "Chooses a database." "There is one, number 0.";
+    Reset "reset" 1 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "6.2.0" "connection"
+        "Brings the connection back to its beginning." "";
+    Quit "quit" -1 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "1.0.0" "connection"
+        "Closes the connection." "";
+
+    DbSize "dbsize" 1 Read ["readonly" "fast"] (0 0 0) "1.0.0" "server"
+        "Returns the number of keys." "Exact, by walking over every key: O(n).";
+    FlushAll "flushall" -1 Write ["write"] (0 0 0) "1.0.0" "server"
+        "Deletes every key." "ASYNC and SYNC are the same: one range deletion.";
+    FlushAll "flushdb" -1 Write ["write"] (0 0 0) "1.0.0" "server"
+        "Deletes every key." "The same as FLUSHALL.";
+    Info "info" -1 Local ["loading" "stale"] (0 0 0) "1.0.0" "server"
+        "Returns numbers about the node."
+        "Sections server, clients, memory, persistence, stats, replication, cpu, keyspace, commandstats (without times) and gabion.";
+    Config "config" -2 Local ["admin" "noscript" "loading" "stale"] (0 0 0) "2.0.0" "server"
+        "Returns options." "GET and RESETSTAT. Options are set in the configuration file.";
+    Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
+        "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS.";
+    Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"
+        "Returns the time of the node." "";
+}
+
+/// Slots of the index; a power of two, at most a quarter full.
+const INDEX_LEN: usize = 256;
+/// Longest name.
+const NAME_LEN_MAX: usize = 16;
+
+const _: () = assert!(TABLE_LEN * 4 <= INDEX_LEN, "grow the index with the table");
+const TABLE_LEN: usize = TABLE.len();
+
+/// Open addressing over the names; a slot holds the row's number plus one.
+static INDEX: [u8; INDEX_LEN] = build_index();
+
+const fn build_index() -> [u8; INDEX_LEN] {
+    let mut index = [0_u8; INDEX_LEN];
+    let mut row = 0;
+    while row < TABLE_LEN {
+        let mut slot = hash(TABLE[row].name.as_bytes());
+        while index[slot] != 0 {
+            slot = (slot + 1) % INDEX_LEN;
+        }
+        index[slot] = row as u8 + 1;
+        row += 1;
+    }
+    index
+}
+
+/// FNV-1a with the case bit cleared.
+#[inline]
+const fn hash(name: &[u8]) -> usize {
+    let mut hash = 0x811c_9dc5_u32;
+    let mut at = 0;
+    while at < name.len() {
+        hash = (hash ^ (name[at] & 0xdf) as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    ((hash ^ (hash >> 16)) as usize) % INDEX_LEN
+}
+
+/// The row of the command of this name, in any case.
+#[inline]
+#[must_use]
+pub fn lookup(name: &[u8]) -> Option<&'static Spec> {
+    row_of(name).map(|row| &TABLE[row])
+}
+
+/// The number of the row of the command of this name.
+#[inline]
+#[must_use]
+pub(crate) fn row_of(name: &[u8]) -> Option<usize> {
+    if name.len() > NAME_LEN_MAX {
+        return None;
+    }
+    let mut slot = hash(name);
+    loop {
+        let row = usize::from(INDEX[slot]).checked_sub(1)?;
+        if TABLE[row].name.as_bytes().eq_ignore_ascii_case(name) {
+            return Some(row);
+        }
+        slot = (slot + 1) % INDEX_LEN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_in_any_case_and_nothing_else_is() {
+        for spec in TABLE {
+            assert!(spec.name.len() <= NAME_LEN_MAX);
+            assert_eq!(spec.name, spec.name.to_ascii_lowercase());
+            for name in [spec.name.to_string(), spec.name.to_ascii_uppercase()] {
+                assert!(core::ptr::eq(lookup(name.as_bytes()).unwrap(), spec), "{name}");
+            }
+        }
+        for name in ["", "ge", "gett", "no-such", "a-name-longer-than-any-command"] {
+            assert!(lookup(name.as_bytes()).is_none());
+        }
+    }
+
+    #[test]
+    fn keys_are_found_where_the_table_says() {
+        let args = |words: &str| -> Vec<Bytes> {
+            words.split(' ').map(|word| Bytes::from(word.to_string())).collect()
+        };
+        for (words, expected) in [
+            ("get a", "a"),
+            ("mset a 1 b 2", "a b"),
+            ("del a b c", "a b c"),
+            ("set a 1 nx", "a"),
+            ("ping", ""),
+            ("scan 0", ""),
+            ("mset a 1 b", "a b"),
+        ] {
+            let args = args(words);
+            let keys: Vec<&[u8]> =
+                lookup(&args[0]).unwrap().keys_of(&args).map(|key| &key[..]).collect();
+            assert_eq!(keys.join(&b' '), expected.as_bytes(), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_writes_is_flagged_so() {
+        for spec in TABLE.iter().filter(|spec| !spec.is_refused()) {
+            let writes = matches!(spec.route, Route::Write | Route::ReadWrite);
+            assert_eq!(spec.has_flag("write"), writes, "{}", spec.name);
+            assert_eq!(spec.has_flag("readonly"), spec.route == Route::Read, "{}", spec.name);
+        }
+    }
+}

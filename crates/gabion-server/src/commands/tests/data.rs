@@ -1,0 +1,240 @@
+//! Commands on values and keys: replies byte for byte.
+
+use super::support::{Node, request_of};
+use bytes::Bytes;
+use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, VALUE_LEN_MAX};
+use gabion_base::{Error, ErrorKind};
+use gabion_resp::Reply;
+
+fn text(reply: &Reply) -> String {
+    match reply {
+        Reply::Error(text) | Reply::Simple(text) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+#[test]
+fn strings_are_set_and_read() {
+    Node::new().client().script(&[
+        ("GET a", "$-1\r\n"),
+        ("SET a 1", "+OK\r\n"),
+        ("get a", "$1\r\n1\r\n"),
+        ("SET a 2 NX", "$-1\r\n"),
+        ("SET a 2 XX", "+OK\r\n"),
+        ("SET b 2 XX", "$-1\r\n"),
+        ("SET b 2 nx", "+OK\r\n"),
+        ("SET b 3 GET", "$1\r\n2\r\n"),
+        ("SET c 3 GET", "$-1\r\n"),
+        ("SET c 4 NX GET", "$1\r\n3\r\n"),
+        ("GET c", "$1\r\n3\r\n"),
+        ("SET d 4 NX GET", "$-1\r\n"),
+        ("GET d", "$1\r\n4\r\n"),
+        ("SETNX a x", ":0\r\n"),
+        ("SETNX e x", ":1\r\n"),
+        ("GETSET e y", "$1\r\nx\r\n"),
+        ("GETSET f y", "$-1\r\n"),
+        ("GETDEL e", "$1\r\ny\r\n"),
+        ("GETDEL e", "$-1\r\n"),
+        ("STRLEN a", ":1\r\n"),
+        ("STRLEN none", ":0\r\n"),
+        ("SET empty ''", "+OK\r\n"),
+        ("GET empty", "$0\r\n\r\n"),
+        ("EXISTS empty", ":1\r\n"),
+    ]);
+}
+
+#[test]
+fn set_refuses_what_it_does_not_know_in_redis_words() {
+    Node::new().client().script(&[
+        ("SET a 1 NX XX", "-ERR syntax error\r\n"),
+        ("SET a 1 FOO", "-ERR syntax error\r\n"),
+        ("SET a 1 EX", "-ERR syntax error\r\n"),
+        ("SET a 1 EX 10 PX 10", "-ERR syntax error\r\n"),
+        ("SET a 1 EX x", "-ERR value is not an integer or out of range\r\n"),
+        ("SET a 1 EX 10", "-ERR expiry is not supported yet\r\n"),
+        ("SET a 1 PXAT 10 NX", "-ERR expiry is not supported yet\r\n"),
+        ("SET a 1 KEEPTTL", "-ERR expiry is not supported yet\r\n"),
+        ("SETEX a 10 1", "-ERR expiry is not supported yet\r\n"),
+        ("EXPIRE a 10", "-ERR expiry is not supported yet\r\n"),
+        ("EXISTS a", ":0\r\n"),
+        ("TTL a", ":-2\r\n"),
+        ("SET a 1", "+OK\r\n"),
+        ("TTL a", ":-1\r\n"),
+        ("PTTL a", ":-1\r\n"),
+        ("TYPE a", "+string\r\n"),
+        ("TYPE b", "+none\r\n"),
+    ]);
+}
+
+#[test]
+fn many_keys_are_set_and_read_at_once() {
+    let node = Node::new();
+    node.client().script(&[
+        ("MSET a 1 b 2 a 3", "+OK\r\n"),
+        ("MGET a b c a", "*4\r\n$1\r\n3\r\n$1\r\n2\r\n$-1\r\n$1\r\n3\r\n"),
+        ("MSET a", "-ERR wrong number of arguments for 'mset' command\r\n"),
+        ("MSET a 1 b", "-ERR wrong number of arguments for 'mset' command\r\n"),
+        ("MSETNX a 1 x 2", ":0\r\n"),
+        ("EXISTS x", ":0\r\n"),
+        ("MSETNX x 1 y 2", ":1\r\n"),
+        ("MSETNX z", "-ERR wrong number of arguments for 'msetnx' command\r\n"),
+        ("EXISTS a a b none", ":3\r\n"),
+        ("DEL a a b none", ":2\r\n"),
+        ("DEL a", ":0\r\n"),
+        ("UNLINK x y", ":2\r\n"),
+        ("DBSIZE", ":0\r\n"),
+    ]);
+    // One record for each command that changed something.
+    assert_eq!(node.store.records.borrow().len(), 4);
+}
+
+#[test]
+fn numbers_count_and_overflow_as_in_redis() {
+    let not_an_integer = "-ERR value is not an integer or out of range\r\n";
+    let overflow = "-ERR increment or decrement would overflow\r\n";
+    Node::new().client().script(&[
+        ("INCR n", ":1\r\n"),
+        ("INCRBY n 41", ":42\r\n"),
+        ("DECR n", ":41\r\n"),
+        ("DECRBY n 50", ":-9\r\n"),
+        ("GET n", "$2\r\n-9\r\n"),
+        ("INCRBY n x", not_an_integer),
+        ("INCRBY n 1.5", not_an_integer),
+        ("INCRBY n 9223372036854775808", not_an_integer),
+        ("SET n 9223372036854775807", "+OK\r\n"),
+        ("INCR n", overflow),
+        ("GET n", "$19\r\n9223372036854775807\r\n"),
+        ("SET n -9223372036854775808", "+OK\r\n"),
+        ("DECR n", overflow),
+        ("DECRBY n -9223372036854775808", "-ERR decrement would overflow\r\n"),
+        ("SET n abc", "+OK\r\n"),
+        ("INCR n", not_an_integer),
+        ("SET n ' 1'", "+OK\r\n"),
+        ("INCR n", not_an_integer),
+    ]);
+}
+
+#[test]
+fn parts_of_values_are_read_and_written() {
+    Node::new().client().script(&[
+        ("SET s 'Hello World'", "+OK\r\n"),
+        ("GETRANGE s 0 4", "$5\r\nHello\r\n"),
+        ("GETRANGE s -5 -1", "$5\r\nWorld\r\n"),
+        ("GETRANGE s 0 -1", "$11\r\nHello World\r\n"),
+        ("GETRANGE s 5 2", "$0\r\n\r\n"),
+        ("GETRANGE s -1 -5", "$0\r\n\r\n"),
+        ("GETRANGE s -100 2", "$3\r\nHel\r\n"),
+        ("GETRANGE s 20 30", "$0\r\n\r\n"),
+        ("GETRANGE s 0 9223372036854775807", "$11\r\nHello World\r\n"),
+        ("GETRANGE s -9223372036854775808 0", "$1\r\nH\r\n"),
+        ("GETRANGE none 0 -1", "$0\r\n\r\n"),
+        ("SUBSTR s 0 0", "$1\r\nH\r\n"),
+        ("GETRANGE s a 1", "-ERR value is not an integer or out of range\r\n"),
+        ("SETRANGE s 6 Redis", ":11\r\n"),
+        ("GET s", "$11\r\nHello Redis\r\n"),
+        ("SETRANGE t 2 x", ":3\r\n"),
+        ("GET t", "$3\r\n\0\0x\r\n"),
+        ("SETRANGE u 5 ''", ":0\r\n"),
+        ("EXISTS u", ":0\r\n"),
+        ("SETRANGE s -1 x", "-ERR offset is out of range\r\n"),
+        ("SETRANGE s 8388608 x", "-ERR string exceeds maximum allowed size (8388608 bytes)\r\n"),
+        ("APPEND s !", ":12\r\n"),
+        ("APPEND v new", ":3\r\n"),
+        ("GET v", "$3\r\nnew\r\n"),
+    ]);
+}
+
+#[test]
+fn flushing_empties_the_store() {
+    Node::new().client().script(&[
+        ("MSET a 1 b 2", "+OK\r\n"),
+        ("FLUSHALL", "+OK\r\n"),
+        ("DBSIZE", ":0\r\n"),
+        ("SET a 1", "+OK\r\n"),
+        ("FLUSHDB ASYNC", "+OK\r\n"),
+        ("EXISTS a", ":0\r\n"),
+        ("FLUSHALL sync", "+OK\r\n"),
+        ("FLUSHALL now", "-ERR syntax error\r\n"),
+        ("FLUSHALL SYNC SYNC", "-ERR syntax error\r\n"),
+    ]);
+}
+
+#[test]
+fn keys_and_values_are_taken_at_their_limit_and_refused_one_byte_over() {
+    let node = Node::new();
+    let mut client = node.client();
+    let (key, value) = (vec![b'k'; KEY_LEN_MAX], vec![b'v'; VALUE_LEN_MAX]);
+    assert_eq!(client.reply(request_of(&[b"SET", &key, &value])), Reply::OK);
+    assert_eq!(client.reply(request_of(&[b"STRLEN", &key])), Reply::Integer(8 << 20));
+
+    let long_key = [&key[..], b"k"].concat();
+    for request in [
+        request_of(&[b"GET", &long_key]),
+        request_of(&[b"SET", &long_key, b"v"]),
+        request_of(&[b"MSET", b"a", b"1", &long_key, b"2"]),
+        request_of(&[b"DEL", b"a", &long_key]),
+    ] {
+        let reply = client.reply(request);
+        assert_eq!(text(&reply), "ERR key is 65537 bytes long, over the limit of 65536");
+    }
+    let long_value = [&value[..], b"v"].concat();
+    let over = "ERR value is 8388609 bytes long, over the limit of 8388608";
+    for request in [
+        request_of(&[b"SET", b"a", &long_value]),
+        request_of(&[b"SET", b"a", &long_value, b"NX"]),
+        request_of(&[b"SETNX", b"a", &long_value]),
+        request_of(&[b"GETSET", b"a", &long_value]),
+        request_of(&[b"MSET", b"a", &long_value]),
+        request_of(&[b"APPEND", b"a", &long_value]),
+    ] {
+        assert_eq!(text(&client.reply(request)), over);
+    }
+    let reply = client.reply(request_of(&[b"APPEND", &key, b"v"]));
+    assert_eq!(text(&reply), "ERR string exceeds maximum allowed size (8388608 bytes)");
+    assert_eq!(node.store.records.borrow().len(), 1);
+}
+
+#[test]
+fn writes_that_no_record_could_hold_are_refused_whole() {
+    let node = Node::new();
+    let mut client = node.client();
+    let mset = |count: usize| {
+        let mut words = vec![Bytes::from_static(b"MSET")];
+        for i in 0..count {
+            words.push(Bytes::from(format!("{i}")));
+            words.push(Bytes::new());
+        }
+        gabion_resp::Request { args: words.into_iter().collect() }
+    };
+    assert_eq!(client.reply(mset(RECORD_OPS_MAX)), Reply::OK);
+    let reply = client.reply(mset(RECORD_OPS_MAX + 1));
+    assert_eq!(text(&reply), "ERR 65537 writes in one command are over the limit of 65536");
+
+    let half = vec![b'v'; VALUE_LEN_MAX];
+    let reply = client.reply(request_of(&[b"MSET", b"x", &half, b"y", &half]));
+    assert!(text(&reply).contains("over the limit of 16773120"), "{reply:?}");
+    assert_eq!(client.ask("EXISTS x y"), ":0\r\n");
+}
+
+#[test]
+fn an_error_of_the_store_reaches_the_client_with_a_code_to_act_on() {
+    let node = Node::new();
+    let mut client = node.client();
+    for (kind, expected) in [
+        (ErrorKind::NoSpace, "OOM no space: full"),
+        (ErrorKind::Unavailable, "TRYAGAIN unavailable: full"),
+        (ErrorKind::Fenced, "READONLY fenced: full"),
+        (ErrorKind::Io, "ERR I/O error: full"),
+        (ErrorKind::LimitExceeded, "ERR full"),
+    ] {
+        *node.store.refuses_writes.borrow_mut() = Some(Error::new(kind, "full"));
+        for line in ["SET a 1", "INCR n", "MSET a 1 b 2", "FLUSHALL"] {
+            assert_eq!(client.ask(line), format!("-{expected}\r\n"), "{line}");
+        }
+        client.ask("MULTI");
+        client.ask("SET a 1");
+        assert_eq!(client.ask("EXEC"), format!("-{expected}\r\n"));
+    }
+    *node.store.refuses_writes.borrow_mut() = None;
+    assert_eq!(client.ask("DBSIZE"), ":0\r\n");
+}

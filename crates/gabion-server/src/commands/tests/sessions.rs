@@ -1,0 +1,284 @@
+//! What belongs to a connection: protocol, name, transactions; and commands about the node.
+
+use super::support::{Node, request};
+use crate::commands::{Step, Work};
+
+#[test]
+fn errors_of_dispatch_have_the_words_of_redis() {
+    Node::new().client().script(&[
+        ("foo", "-ERR unknown command 'foo', with args beginning with: \r\n"),
+        ("FOO a 'b c'", "-ERR unknown command 'FOO', with args beginning with: 'a' 'b c' \r\n"),
+        ("GET", "-ERR wrong number of arguments for 'get' command\r\n"),
+        ("get a b", "-ERR wrong number of arguments for 'get' command\r\n"),
+        ("PING a b", "-ERR wrong number of arguments for 'ping' command\r\n"),
+        ("CLIENT NOPE", "-ERR unknown subcommand 'NOPE'. Try CLIENT HELP.\r\n"),
+        ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command\r\n"),
+        ("CONFIG nope", "-ERR unknown subcommand 'nope'. Try CONFIG HELP.\r\n"),
+        ("COMMAND nope", "-ERR unknown subcommand 'nope'. Try COMMAND HELP.\r\n"),
+    ]);
+}
+
+#[test]
+fn an_unknown_command_repeats_a_bounded_part_of_what_was_sent() {
+    let reply = Node::new().client().ask(&format!("{} {} b", "x".repeat(300), "a".repeat(300)));
+    let expected = format!(
+        "-ERR unknown command '{}', with args beginning with: '{}' \r\n",
+        "x".repeat(128),
+        "a".repeat(128)
+    );
+    assert_eq!(reply, expected);
+}
+
+#[test]
+fn connection_commands_answer() {
+    Node::new().client().script(&[
+        ("PING", "+PONG\r\n"),
+        ("PING hi", "$2\r\nhi\r\n"),
+        ("ECHO hi", "$2\r\nhi\r\n"),
+        ("SELECT 0", "+OK\r\n"),
+        ("SELECT 1", "-ERR DB index is out of range\r\n"),
+        ("SELECT x", "-ERR value is not an integer or out of range\r\n"),
+        ("CLIENT ID", ":1\r\n"),
+        ("CLIENT GETNAME", "$-1\r\n"),
+        ("CLIENT SETNAME me", "+OK\r\n"),
+        ("CLIENT GETNAME", "$2\r\nme\r\n"),
+        (
+            "CLIENT SETNAME 'a b'",
+            "-ERR Client names cannot contain spaces, newlines or special characters.\r\n",
+        ),
+        ("CLIENT SETINFO LIB-NAME redis-py", "+OK\r\n"),
+        ("CLIENT SETINFO lib-ver 5.0", "+OK\r\n"),
+        ("CLIENT SETINFO x y", "-ERR Unrecognized option 'x'\r\n"),
+        (
+            "CLIENT SETINFO lib-ver 'a b'",
+            "-ERR lib-ver cannot contain spaces, newlines or special characters.\r\n",
+        ),
+        ("CLIENT NO-EVICT on", "+OK\r\n"),
+        ("CLIENT NO-TOUCH off", "+OK\r\n"),
+        ("CLIENT NO-TOUCH maybe", "-ERR syntax error\r\n"),
+        ("TIME", "*2\r\n$10\r\n1700000000\r\n$6\r\n123456\r\n"),
+        ("WAIT 1 0", ":2\r\n"),
+        ("WAIT x 0", "-ERR value is not an integer or out of range\r\n"),
+        ("WAIT 1 x", "-ERR timeout is not an integer or out of range\r\n"),
+        ("WAIT 1 -1", "-ERR timeout is negative\r\n"),
+        ("UNWATCH", "+OK\r\n"),
+        ("WATCH a", "-ERR WATCH is not supported yet\r\n"),
+        ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
+        ("CONFIG GET APP*", "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n"),
+        ("CONFIG GET none", "*0\r\n"),
+        ("CONFIG GET", "-ERR wrong number of arguments for 'config|get' command\r\n"),
+    ]);
+}
+
+#[test]
+fn client_list_shows_every_connection_until_it_ends() {
+    let node = Node::new();
+    let (mut first, mut second) = (node.client(), node.client());
+    first.ask("CLIENT SETNAME one");
+    second.ask("MULTI");
+    let list = first.ask("CLIENT LIST");
+    assert!(list.contains("id=1 addr=127.0.0.1:5000 laddr=127.0.0.1:6380 name=one"), "{list}");
+    assert!(list.contains("id=2 ") && list.contains("flags=x") && list.contains("multi=0"));
+    assert!(!first.ask("CLIENT LIST ID 2").contains("id=1 "));
+    assert!(first.ask("CLIENT INFO").contains("cmd=client"));
+    assert_eq!(first.ask("CLIENT LIST TYPE pubsub"), "$0\r\n\r\n");
+    drop(second);
+    assert!(!first.ask("CLIENT LIST").contains("id=2 "));
+}
+
+#[test]
+fn hello_changes_the_protocol_and_says_who_the_server_is() {
+    let mut client = Node::new().client();
+    let fields = |proto: u8| {
+        format!(
+            "$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.4.0\r\n$5\r\nproto\r\n\
+             :{proto}\r\n$2\r\nid\r\n:1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n\
+             $6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"
+        )
+    };
+    assert_eq!(client.ask("HELLO"), format!("*14\r\n{}", fields(2)));
+    assert_eq!(client.ask("HELLO 3 SETNAME me"), format!("%7\r\n{}", fields(3)));
+    client.script(&[
+        ("GET none", "_\r\n"),
+        ("CONFIG GET databases", "%1\r\n$9\r\ndatabases\r\n$1\r\n1\r\n"),
+        ("CLIENT GETNAME", "$2\r\nme\r\n"),
+        ("HELLO 4", "-NOPROTO unsupported protocol version\r\n"),
+        ("HELLO x", "-ERR Protocol version is not an integer or out of range\r\n"),
+        ("HELLO 2 FOO", "-ERR Syntax error in HELLO option 'FOO'\r\n"),
+        ("GET none", "_\r\n"),
+    ]);
+    let refused = client.ask("HELLO 2 AUTH user secret");
+    assert!(refused.starts_with("-ERR AUTH <password> called without any password"), "{refused}");
+    client.script(&[
+        ("RESET", "+RESET\r\n"),
+        ("GET none", "$-1\r\n"),
+        ("CLIENT GETNAME", "$-1\r\n"),
+    ]);
+}
+
+#[test]
+fn a_transaction_runs_its_commands_in_one_record() {
+    let node = Node::new();
+    node.client().script(&[
+        ("MULTI", "+OK\r\n"),
+        ("SET a 1", "+QUEUED\r\n"),
+        ("PING", "+QUEUED\r\n"),
+        ("INCR a", "+QUEUED\r\n"),
+        ("INCR b", "+QUEUED\r\n"),
+        ("GET a", "+QUEUED\r\n"),
+        ("SET s x", "+QUEUED\r\n"),
+        ("INCR s", "+QUEUED\r\n"),
+        ("DEL b", "+QUEUED\r\n"),
+        ("CLIENT ID", "+QUEUED\r\n"),
+        (
+            "EXEC",
+            "*9\r\n+OK\r\n+PONG\r\n:2\r\n:1\r\n$1\r\n2\r\n+OK\r\n\
+             -ERR value is not an integer or out of range\r\n:1\r\n:1\r\n",
+        ),
+        ("MGET a b s", "*3\r\n$1\r\n2\r\n$-1\r\n$1\r\nx\r\n"),
+    ]);
+    assert_eq!(node.store.records.borrow().len(), 1);
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_in_scans() {
+    Node::new().client().script(&[
+        ("MSET a 1 b 2 c 3", "+OK\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("DEL b", "+QUEUED\r\n"),
+        ("SET d 4", "+QUEUED\r\n"),
+        ("KEYS *", "+QUEUED\r\n"),
+        ("DBSIZE", "+QUEUED\r\n"),
+        ("RANGE - + LIMIT 2", "+QUEUED\r\n"),
+        ("FLUSHALL", "+QUEUED\r\n"),
+        ("DBSIZE", "+QUEUED\r\n"),
+        ("SET e 5", "+QUEUED\r\n"),
+        ("MGET a e", "+QUEUED\r\n"),
+        (
+            "EXEC",
+            "*9\r\n:1\r\n+OK\r\n*3\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nd\r\n:3\r\n\
+             *4\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nc\r\n$1\r\n3\r\n\
+             +OK\r\n:0\r\n+OK\r\n*2\r\n$-1\r\n$1\r\n5\r\n",
+        ),
+        ("KEYS *", "*1\r\n$1\r\ne\r\n"),
+    ]);
+}
+
+#[test]
+fn a_transaction_with_a_refused_command_is_discarded_whole() {
+    let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    Node::new().client().script(&[
+        ("EXEC", "-ERR EXEC without MULTI\r\n"),
+        ("DISCARD", "-ERR DISCARD without MULTI\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("MULTI", "-ERR MULTI calls can not be nested\r\n"),
+        ("WATCH a", "-ERR WATCH inside MULTI is not allowed\r\n"),
+        ("SET a 1", "+QUEUED\r\n"),
+        ("GET", "-ERR wrong number of arguments for 'get' command\r\n"),
+        ("EXEC", abort),
+        ("EXISTS a", ":0\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("NOPE", "-ERR unknown command 'NOPE', with args beginning with: \r\n"),
+        ("EXEC", abort),
+        ("MULTI", "+OK\r\n"),
+        ("HELLO 3", "-ERR Command not allowed inside a transaction\r\n"),
+        ("EXEC", abort),
+        ("MULTI", "+OK\r\n"),
+        ("EXPIRE a 1", "-ERR expiry is not supported yet\r\n"),
+        ("EXEC", abort),
+        ("MULTI", "+OK\r\n"),
+        ("SET a 1", "+QUEUED\r\n"),
+        ("DISCARD", "+OK\r\n"),
+        ("EXISTS a", ":0\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("SET a 1", "+QUEUED\r\n"),
+        ("RESET", "+RESET\r\n"),
+        ("EXEC", "-ERR EXEC without MULTI\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("EXEC", "*0\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("PING", "+QUEUED\r\n"),
+        ("EXEC", "*1\r\n+PONG\r\n"),
+    ]);
+}
+
+#[test]
+fn a_transaction_is_bounded() {
+    let node = Node::new();
+    let mut client = node.client();
+    client.ask("MULTI");
+    for _ in 0..65_536 {
+        assert_eq!(client.ask("GET a"), "+QUEUED\r\n");
+    }
+    assert!(client.ask("GET a").starts_with("-ERR a transaction is limited to 65536 commands"));
+    assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+
+    // Values that grow beyond a record are refused as a whole, though each command is small.
+    client.ask("MULTI");
+    for key in ["a", "b", "c"] {
+        client.ask(&format!("SETRANGE {key} 8388000 x"));
+    }
+    assert!(client.ask("EXEC").contains("over the limit of 16773120"));
+    assert_eq!(client.ask("DBSIZE"), ":0\r\n");
+}
+
+#[test]
+fn quit_closes_also_inside_a_transaction() {
+    let node = Node::new();
+    for multi in [false, true] {
+        let mut client = node.client();
+        if multi {
+            client.ask("MULTI");
+        }
+        assert_eq!(client.ask("QUIT"), "+OK\r\n");
+        assert!(client.is_closed);
+    }
+}
+
+#[test]
+fn replies_of_a_transaction_run_elsewhere_are_put_together_at_the_door() {
+    let node = Node::new();
+    let mut client = node.client();
+    for line in ["MULTI", "PING", "SET a 1", "ECHO x", "GET a", "PING"] {
+        client.ask(line);
+    }
+    let step =
+        node.commands.handle(&mut client.session, request("EXEC"), &super::support::FixedHost);
+    let Step::Run(Work::Transaction(transaction)) = step else { panic!("{step:?}") };
+    let received = crate::commands::Transaction::of(transaction.calls().to_vec());
+    let received = Work::Transaction(received);
+    let remote = node.commands.execute(&*node.store, &received);
+    let gabion_resp::Reply::Array(replies) = super::support::block_on(remote) else { panic!() };
+    let mut out = Vec::new();
+    transaction.merge(replies).encode(gabion_resp::Protocol::Resp2, &mut out);
+    assert_eq!(out, b"*5\r\n+PONG\r\n+OK\r\n$1\r\nx\r\n$1\r\n1\r\n+PONG\r\n");
+}
+
+#[test]
+fn info_shows_the_sections_that_are_asked_for() {
+    let mut client = Node::new().client();
+    let all = client.ask("INFO");
+    for line in [
+        "# Server\r\nredis_version:7.4.0\r\n",
+        "tcp_port:6380\r\n",
+        "connected_clients:1\r\n",
+        "role:master\r\nconnected_slaves:2\r\n",
+        "used_cpu_user:1.500000\r\n",
+        "# Keyspace\r\ndb0:keys=7,expires=0,avg_ttl=0\r\n",
+        "# Gabion\r\nterm:4\r\n",
+    ] {
+        assert!(all.contains(line), "{line}\n{all}");
+    }
+    assert!(!all.contains("cmdstat_"));
+    client.ask("GET");
+    client.ask("GET a");
+    let stats = client.ask("INFO commandstats");
+    assert!(stats.contains("cmdstat_get:calls=1,rejected_calls=1,failed_calls=0\r\n"), "{stats}");
+    assert!(!stats.contains("# Server"));
+    assert!(client.ask("INFO everything").contains("cmdstat_"));
+    assert_eq!(client.ask("INFO nosuch"), "$0\r\n\r\n");
+    client.ask("CONFIG RESETSTAT");
+    assert!(!client.ask("INFO commandstats").contains("cmdstat_get"));
+    client.ask("HELLO 3");
+    assert!(client.ask("INFO server").starts_with('='));
+}

@@ -1,0 +1,241 @@
+//! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
+
+use crate::commands::{Commands, Host, Op, Page, ServerInfo, Session, Step, Store, Work};
+use bytes::{Bytes, BytesMut};
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::ops::Bound;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use gabion_base::{Error, Result};
+use gabion_resp::{Reply, Request, RequestParser};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A store in memory. While it is slow, each read first waits until it is released.
+#[derive(Default)]
+pub(super) struct MemoryStore {
+    pub(super) keys: RefCell<BTreeMap<Bytes, Bytes>>,
+    /// Every record, in order.
+    pub(super) records: RefCell<Vec<Vec<Op>>>,
+    pub(super) is_slow: Cell<bool>,
+    waiting: RefCell<Vec<(u64, Waker)>>,
+    released: RefCell<Vec<u64>>,
+    next_read: Cell<u64>,
+    /// The error of every write from now on.
+    pub(super) refuses_writes: RefCell<Option<Error>>,
+}
+
+impl MemoryStore {
+    /// Reads that wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Lets one of the waiting reads go on.
+    pub(super) fn release(&self, choice: usize) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            return;
+        }
+        let index = choice % waiting.len();
+        let (read, waker) = waiting.remove(index);
+        self.released.borrow_mut().push(read);
+        waker.wake();
+    }
+
+    async fn wait(&self) {
+        if !self.is_slow.get() {
+            return;
+        }
+        let read = self.next_read.replace(self.next_read.get() + 1);
+        core::future::poll_fn(|cx| {
+            if self.released.borrow().contains(&read) {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.retain(|(other, _)| *other != read);
+            waiting.push((read, cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Store for MemoryStore {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let value = self.keys.borrow().get(key).cloned();
+        self.wait().await;
+        // What the read saw when it began: a newer value must not hide a missing lock.
+        Ok(value)
+    }
+
+    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
+        let values: Vec<_> = {
+            let state = self.keys.borrow();
+            keys.iter().map(|key| state.get(key).cloned()).collect()
+        };
+        let bytes: usize = values.iter().flatten().map(Bytes::len).sum();
+        self.wait().await;
+        if bytes > bytes_max { Err(Error::limit("values are over the limit")) } else { Ok(values) }
+    }
+
+    async fn range(
+        &self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        with_values: bool,
+    ) -> Result<Page> {
+        assert!(limit > 0 && bytes_max > 0);
+        let mut page = Page::default();
+        let mut bytes = 0;
+        let state = self.keys.borrow().clone();
+        let mut pairs = state.range::<[u8], _>((start, end)).peekable();
+        while let Some((key, value)) = pairs.next() {
+            let value = if with_values { value.clone() } else { Bytes::new() };
+            bytes += key.len() + value.len();
+            page.pairs.push((key.clone(), value));
+            if (page.pairs.len() == limit || bytes >= bytes_max) && pairs.peek().is_some() {
+                page.resume_after = Some(key.clone());
+                break;
+            }
+        }
+        self.wait().await;
+        Ok(page)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(&[Op::Put(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value))])
+    }
+
+    fn write(&self, ops: &[Op]) -> Result<()> {
+        if let Some(error) = &*self.refuses_writes.borrow() {
+            return Err(error.clone());
+        }
+        for op in ops {
+            match op.clone() {
+                Op::Put(key, value) => drop(self.keys.borrow_mut().insert(key, value)),
+                Op::Delete(key) => drop(self.keys.borrow_mut().remove(&key)),
+                Op::Clear => self.keys.borrow_mut().clear(),
+            }
+        }
+        self.records.borrow_mut().push(ops.to_vec());
+        Ok(())
+    }
+}
+
+/// A host at a fixed time with three replicas.
+pub(super) struct FixedHost;
+
+impl Host for FixedHost {
+    fn unix_time_us(&self) -> u64 {
+        1_700_000_000_123_456
+    }
+
+    fn replicas(&self) -> u32 {
+        3
+    }
+
+    fn options(&self) -> Vec<(String, String)> {
+        [("save", ""), ("appendonly", "yes"), ("maxmemory", "0"), ("databases", "1")]
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .to_vec()
+    }
+
+    fn info(&self) -> ServerInfo {
+        ServerInfo {
+            version: "0.1.0".to_string(),
+            tcp_port: 6380,
+            is_head: true,
+            connected_replicas: 2,
+            cpu_user_us: 1_500_000,
+            keys_estimate: Some(7),
+            gabion: vec![("term", "4".to_string())],
+            ..ServerInfo::default()
+        }
+    }
+}
+
+/// A node of one store and its commands.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) store: Rc<MemoryStore>,
+    pub(super) commands: Rc<Commands>,
+}
+
+impl Node {
+    pub(super) fn new() -> Self {
+        Self { store: Rc::default(), commands: Rc::new(Commands::new(42)) }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        let address = "127.0.0.1:5000".to_string();
+        let session = self.commands.connect(address, "127.0.0.1:6380".to_string(), &FixedHost);
+        Client { node: self.clone(), session, is_closed: false }
+    }
+}
+
+/// A connection to a node.
+pub(super) struct Client {
+    pub(super) node: Node,
+    pub(super) session: Session,
+    pub(super) is_closed: bool,
+}
+
+impl Client {
+    /// The reply to a request.
+    pub(super) fn reply(&mut self, request: Request) -> Reply {
+        match self.node.commands.handle(&mut self.session, request, &FixedHost) {
+            Step::Reply(reply) => reply,
+            Step::Close(reply) => {
+                self.is_closed = true;
+                reply
+            }
+            Step::Run(work) => self.run(&work),
+        }
+    }
+
+    fn run(&self, work: &Work) -> Reply {
+        block_on(self.node.commands.execute(&*self.node.store, work))
+    }
+
+    /// The reply, as bytes, to a request in the words of an inline request.
+    pub(super) fn ask(&mut self, line: &str) -> String {
+        let reply = self.reply(request(line));
+        let mut out = Vec::new();
+        reply.encode(self.session.protocol(), &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    /// Asks each line and compares its reply.
+    pub(super) fn script(&mut self, script: &[(&str, &str)]) {
+        for (line, expected) in script {
+            assert_eq!(self.ask(line), *expected, "{line}");
+        }
+    }
+}
+
+/// A request in the words of an inline request.
+pub(super) fn request(line: &str) -> Request {
+    let mut buffer = BytesMut::from(format!("{line}\r\n").as_bytes());
+    RequestParser::new().parse(&mut buffer).unwrap().unwrap()
+}
+
+/// A request of these words.
+pub(super) fn request_of(words: &[&[u8]]) -> Request {
+    Request { args: words.iter().map(|word| Bytes::copy_from_slice(word)).collect() }
+}
+
+/// Runs a future that only ever waits for its turn.
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..1_000_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+    panic!("the future waits for something that never comes");
+}

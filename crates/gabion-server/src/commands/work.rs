@@ -1,0 +1,150 @@
+//! What a session hands to the server to be run where the data is: one command, or the commands
+//! of a transaction.
+
+use super::errors;
+use super::locks::KeySet;
+use super::table::{Id, Route, Spec, TABLE, row_of};
+use bytes::Bytes;
+use gabion_base::units::KEY_LEN_MAX;
+use gabion_resp::{Reply, Request};
+
+/// A request whose command is known, with a fitting number of arguments and keys that may be keys.
+#[derive(Clone, Debug)]
+pub struct Call {
+    row: usize,
+    request: Request,
+}
+
+impl Call {
+    /// Checks a request against the table.
+    ///
+    /// # Errors
+    /// The error that the client gets: unknown command, wrong number of arguments, key too long.
+    #[inline]
+    pub fn new(request: Request) -> Result<Self, Reply> {
+        let name = request.args.first().map_or(&b""[..], |name| name);
+        let Some(row) = row_of(name) else { return Err(errors::unknown_command(&request.args)) };
+        let spec = &TABLE[row];
+        if !spec.accepts(request.args.len()) {
+            return Err(errors::arity(spec.name));
+        }
+        if let Some(key) = spec.keys_of(&request.args).find(|key| key.len() > KEY_LEN_MAX) {
+            return Err(errors::key_too_long(key.len()));
+        }
+        Ok(Self { row, request })
+    }
+
+    /// The command's row in the table.
+    #[inline]
+    #[must_use]
+    pub fn spec(&self) -> &'static Spec {
+        &TABLE[self.row]
+    }
+
+    /// The number of that row.
+    #[inline]
+    pub(crate) const fn row(&self) -> usize {
+        self.row
+    }
+
+    /// The words of the request, the command's name first.
+    #[inline]
+    #[must_use]
+    pub fn args(&self) -> &[Bytes] {
+        &self.request.args
+    }
+
+    /// Where it runs. SET with an option has to look before it writes.
+    #[inline]
+    #[must_use]
+    pub fn route(&self) -> Route {
+        let spec = self.spec();
+        if spec.id == Id::Set && self.args().len() > 3 { Route::ReadWrite } else { spec.route }
+    }
+
+    /// The bytes of its words.
+    pub(crate) fn len(&self) -> usize {
+        self.args().iter().map(Bytes::len).sum()
+    }
+
+    /// The keys that it locks.
+    pub(crate) fn key_set(&self) -> KeySet {
+        if self.spec().keys.first == 0 {
+            return KeySet::All;
+        }
+        KeySet::of(self.spec().keys_of(self.args()))
+    }
+}
+
+/// The commands between MULTI and EXEC.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    pub(crate) calls: Vec<Call>,
+    /// Replies of commands that touch no data, with their places among all.
+    pub(crate) ready: Vec<(usize, Reply)>,
+}
+
+impl Transaction {
+    /// A transaction of these commands, as another node has sent them.
+    #[must_use]
+    pub const fn of(calls: Vec<Call>) -> Self {
+        Self { calls, ready: Vec::new() }
+    }
+
+    /// The commands that touch data, in order.
+    #[must_use]
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// EXEC's reply, from the replies to [`Self::calls`] in order.
+    ///
+    /// # Panics
+    /// When there is not one reply for each call.
+    #[must_use]
+    pub fn merge(&self, replies: Vec<Reply>) -> Reply {
+        assert_eq!(replies.len(), self.calls.len(), "one reply for each call");
+        let mut merged = Vec::with_capacity(replies.len() + self.ready.len());
+        let mut ready = self.ready.iter().peekable();
+        let mut replies = replies.into_iter();
+        loop {
+            match ready.next_if(|(place, _)| *place == merged.len()) {
+                Some((_, reply)) => merged.push(reply.clone()),
+                None => match replies.next() {
+                    Some(reply) => merged.push(reply),
+                    None => return Reply::Array(merged),
+                },
+            }
+        }
+    }
+
+    /// The keys that it locks: all, when one of its commands names none.
+    pub(crate) fn key_set(&self) -> KeySet {
+        if self.calls.iter().any(|call| call.spec().keys.first == 0) {
+            return KeySet::All;
+        }
+        KeySet::of(self.calls.iter().flat_map(|call| call.spec().keys_of(call.args())))
+    }
+}
+
+/// What is to be run where the data is.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// One command.
+    Call(Call),
+    /// Several as one.
+    Transaction(Transaction),
+}
+
+impl Work {
+    /// Where it runs. A transaction runs at the head even if it only reads, under locks, as nothing
+    /// keeps writes from being applied between its reads at the tail.
+    #[inline]
+    #[must_use]
+    pub fn route(&self) -> Route {
+        match self {
+            Self::Call(call) => call.route(),
+            Self::Transaction(_) => Route::ReadWrite,
+        }
+    }
+}
