@@ -656,8 +656,8 @@ impl Log {
             )));
         };
         let tail = self.tail_at(common)?;
-        let goes_on = theirs.at(common).is_some() && common < self.end;
-        if goes_on && self.ring.from() > block_floor(common) {
+        let goes_on = theirs.at(common).is_some_and(|span| span.start.get() < common);
+        if goes_on && common < self.end && self.ring.from() > block_floor(common) {
             return Err(Error::unavailable(format!(
                 "span goes on at {}: the ring begins at {}",
                 LogPosition(common),
@@ -686,8 +686,7 @@ impl Log {
         if at >= self.tail.position.get() && at < self.end {
             return Ok(self.tail);
         }
-        let after = self.marks.partition_point(|mark| mark.position.get() <= at);
-        let mark = after.checked_sub(1).map(|i| self.marks[i]);
+        let mark = self.mark_at(at);
         let reach = |m: &Anchor| m.position.get() == at || m.position.get() >= self.ring.from();
         let Some(mut place) = mark.filter(reach) else {
             return Err(Error::unavailable(format!(
@@ -763,8 +762,21 @@ impl Log {
 
     // ---- bookkeeping ------------------------------------------------------------------------
 
+    /// Ring bytes from here on are still needed: what is not flushed, and all of a record that is
+    /// flushed only in part, so that each record is whole in one place or the other.
+    fn floor(&self) -> u64 {
+        let floor = self.drains.floor();
+        self.mark_at(floor).map_or(floor, |mark| mark.position.get())
+    }
+
+    /// The last remembered end of a record at or below `position`.
+    fn mark_at(&self, position: u64) -> Option<Anchor> {
+        let after = self.marks.partition_point(|mark| mark.position.get() <= position);
+        after.checked_sub(1).map(|i| self.marks[i])
+    }
+
     fn check_room(&self, end: u64) -> Result<()> {
-        let limit = self.drains.floor() + self.config.ring_len;
+        let limit = self.floor() + self.config.ring_len;
         if end <= limit && end <= POSITION_MAX {
             return Ok(());
         }
@@ -772,7 +784,7 @@ impl Log {
             "ring full: a record up to {} needs what lies below {} flushed; {} is",
             LogPosition(end),
             LogPosition(end.saturating_sub(self.config.ring_len)),
-            LogPosition(self.drains.floor())
+            LogPosition(self.floor())
         )))
     }
 
@@ -804,22 +816,23 @@ impl Log {
             return;
         }
         let limit = self.members_durable.min(self.drains.durable());
-        let after = self.marks.partition_point(|mark| mark.position.get() <= limit);
-        if let Some(mark) = after.checked_sub(1).map(|i| self.marks[i]) {
+        if let Some(mark) = self.mark_at(limit) {
             self.watermark = self.watermark.max(mark.position.get());
         }
     }
 }
 
-/// Remembers where records end, one per 4 KiB of log: enough for watermarks and cuts, few enough to
-/// keep for a whole ring.
+/// Remembers where records end, one per 4 KiB of log: enough for watermarks, cuts and the ring's
+/// floor, few enough to keep for a whole ring. One mark below the ring's reach stays. The start of a
+/// segment is always a mark, so a ring of two segments always has room for the next record once all
+/// that can be drained is flushed.
 pub(crate) fn push_mark(marks: &mut VecDeque<Anchor>, tail: Anchor, ring_len: u64) {
     let block = block_floor(tail.position.get());
     if marks.back().is_some_and(|mark| block_floor(mark.position.get()) == block) {
         return;
     }
     marks.push_back(tail);
-    while marks.len() > 1 && marks[0].position.get() + ring_len < tail.position.get() {
+    while marks.len() > 1 && marks[1].position.get() + ring_len <= tail.position.get() {
         marks.pop_front();
     }
 }

@@ -255,6 +255,8 @@ fn a_record_as_long_as_a_segment_fits_and_one_byte_more_does_not() {
 }
 
 proptest! {
+    #![proptest_config(proptest_config(256))]
+
     #[test]
     fn arbitrary_and_broken_bytes_are_refused_without_a_panic(
         noise in proptest::collection::vec(any::<u8>(), 0..400),

@@ -242,7 +242,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(proptest_config(300))]
 
     #[test]
     fn whatever_happens_the_log_is_a_prefix_and_keeps_what_it_promised(steps in steps()) {

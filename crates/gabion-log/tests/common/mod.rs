@@ -193,3 +193,9 @@ pub fn new_log(config: LogConfig, ring: &SharedRing) -> Log {
 pub fn records(appended: Appended) -> impl Iterator<Item = Record> {
     appended.pad.into_iter().chain([appended.record])
 }
+
+/// `cases` runs, or what PROPTEST_CASES says; no files are left behind.
+pub fn proptest_config(cases: u32) -> proptest::prelude::ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
+    proptest::prelude::ProptestConfig { cases, failure_persistence: None, ..Default::default() }
+}
