@@ -6,23 +6,27 @@
 //! [`Log::next_record`]. *Both*, all the time: [`Log::next_drain`] → write → [`Log::drained`] → flush
 //! the medium → [`Log::flushed`]. After [`crate::recover`]: [`Log::next_recovered`] until it is empty.
 
+pub(crate) mod marks;
+
+mod follow;
+mod terms;
+
+use self::marks::Marks;
 use crate::drain::{Drain, Drains};
 use crate::record::{
     HEADER_LEN, Header, Layout, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind,
-    record_end, verify,
+    record_end,
 };
 use crate::ring::Ring;
-use crate::scan::{
-    Look, SegmentReader, SegmentSource, Wanted, Window, look_in_ring, look_in_segments,
-};
-use crate::span::{Anchor, SPANS_MAX, Span, Spans};
-use crate::{LogConfig, block_ceil, block_floor};
+use crate::scan::{SegmentReader, Window};
+use crate::span::{Anchor, Span, Spans};
+use crate::{LogConfig, block_floor};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec;
 use core::ops::Range;
-use gabion_base::{Error, ErrorKind, LogIndex, LogPosition, Result, SequenceNumber, Term};
+use gabion_base::{Error, LogIndex, LogPosition, Result, SequenceNumber, Term};
 use gabion_media::{Bytes, MemoryRegion};
 
 /// What the head says about a record beside its payload.
@@ -87,7 +91,7 @@ pub struct Log {
     ready: VecDeque<Record>,
     early: BTreeMap<u64, Record>,
     early_len: u64,
-    marks: VecDeque<Anchor>,
+    marks: Marks,
     members_durable: u64,
     watermark: u64,
     replay: Replay,
@@ -111,7 +115,7 @@ pub(crate) struct Parts {
     pub(crate) in_segments: u64,
     pub(crate) durable: u64,
     pub(crate) watermark: u64,
-    pub(crate) marks: VecDeque<Anchor>,
+    pub(crate) marks: Marks,
 }
 
 impl Log {
@@ -143,7 +147,7 @@ impl Log {
             in_segments: at,
             durable: at,
             watermark: at,
-            marks: VecDeque::new(),
+            marks: Marks::new(start),
         };
         let mut log = Self::from_parts(parts);
         log.may_append = true;
@@ -151,10 +155,7 @@ impl Log {
     }
 
     pub(crate) fn from_parts(parts: Parts) -> Self {
-        let Parts { config, ring, spans, start, tail, mut marks, .. } = parts;
-        if marks.is_empty() {
-            marks.push_back(start);
-        }
+        let Parts { config, ring, spans, start, tail, marks, .. } = parts;
         let mut log = Self {
             config,
             ring,
@@ -213,8 +214,6 @@ impl Log {
     pub fn into_ring(self) -> Box<dyn MemoryRegion> {
         self.ring.into_region()
     }
-
-    // ---- head -------------------------------------------------------------------------------
 
     /// Appends a record with a payload that is copied. [`Self::append_built`] avoids the copy.
     ///
@@ -307,179 +306,6 @@ impl Log {
         self.settle_watermark();
     }
 
-    // ---- replica ----------------------------------------------------------------------------
-
-    /// Takes whole records as they were received: one or more. Those that are here already are
-    /// skipped, those beyond a gap wait for it to fill. On an error the records before the bad one
-    /// are placed; placing the same bytes again is harmless.
-    ///
-    /// # Durability
-    /// What is contiguous ([`Self::end`]) survives the kill of the process.
-    ///
-    /// # Errors
-    /// Fenced for a record of an older term than its place has; unavailable for one of a newer term,
-    /// until [`Self::adopt_spans`]; corruption when a record is not whole or does not continue the log;
-    /// no space when the ring would overwrite what is not flushed, or too much waits beyond a gap.
-    pub fn place(&mut self, mut bytes: Bytes) -> Result<()> {
-        while !bytes.is_empty() {
-            let header = verify(&bytes, &self.config)?;
-            let len = (header.end(self.config.segment_len).get() - header.position.get()) as usize;
-            let rest = bytes.split_off(len);
-            self.place_one(Record::checked(header, bytes))?;
-            bytes = rest;
-        }
-        self.place_early()
-    }
-
-    fn place_one(&mut self, record: Record) -> Result<()> {
-        let at = record.header.position.get();
-        if at < self.trimmed {
-            return Ok(());
-        }
-        self.check_term(&record.header)?;
-        if at < self.end {
-            return Ok(());
-        }
-        self.check_window(record.end().get())?;
-        if at > self.end {
-            return self.keep_early(record);
-        }
-        self.check_fit(&record)?;
-        self.check_room(record.end().get())?;
-        self.accept(record);
-        Ok(())
-    }
-
-    fn check_term(&self, header: &Header) -> Result<()> {
-        let (at, term) = (header.position, header.term);
-        let span = self.spans.at(at.get());
-        match span {
-            Some(span) if span.term == term => Ok(()),
-            _ if term > self.spans.term() => Err(Error::unavailable(format!(
-                "log record at {at} of {term}: the log of {} is still in {}",
-                self.config.group,
-                self.spans.term()
-            ))),
-            _ => Err(Error::new(
-                ErrorKind::Fenced,
-                format!(
-                    "log record at {at} of {term}: the log of {} has {span:?} there",
-                    self.config.group
-                ),
-            )),
-        }
-    }
-
-    /// Bounds what waits: beyond a gap, and for the caller to take.
-    fn check_window(&self, end: u64) -> Result<()> {
-        let taken = self.ready.front().map_or(self.end, |r| r.header.position.get());
-        if end <= taken + self.config.ring_len {
-            return Ok(());
-        }
-        Err(Error::no_space(format!(
-            "log record up to {}: {} is not taken yet and the ring has {} bytes",
-            LogPosition(end),
-            LogPosition(taken),
-            self.config.ring_len
-        )))
-    }
-
-    fn check_fit(&self, record: &Record) -> Result<()> {
-        let Some(span) = self.spans.at(self.end) else {
-            return Err(Error::unavailable(format!(
-                "the log's last span is closed at {}",
-                self.end()
-            )));
-        };
-        let after = Some(self.tail);
-        Wanted { config: &self.config, at: self.end, span, after }.fits(record)
-    }
-
-    fn keep_early(&mut self, record: Record) -> Result<()> {
-        let (at, len) = (record.header.position.get(), record.bytes.len() as u64);
-        if self.early.contains_key(&at) {
-            return Ok(());
-        }
-        if self.early_len + len > self.config.segment_len {
-            return Err(Error::no_space(format!(
-                "{} bytes wait for the gap at {}; the limit is {}",
-                self.early_len + len,
-                self.end(),
-                self.config.segment_len
-            )));
-        }
-        self.early_len += len;
-        self.early.insert(at, record);
-        Ok(())
-    }
-
-    /// Places what waited beyond a gap that is filled, as far as the ring has room.
-    fn place_early(&mut self) -> Result<()> {
-        while let Some((&at, record)) = self.early.first_key_value() {
-            if at > self.end || self.check_room(record.end().get()).is_err() {
-                break;
-            }
-            let fit = if at == self.end { self.check_fit(record) } else { Ok(()) };
-            let Some((_, record)) = self.early.pop_first() else { break };
-            self.early_len -= record.bytes.len() as u64;
-            fit?;
-            if at == self.end {
-                self.accept(record);
-            }
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, record: Record) {
-        self.may_append = false;
-        self.ring.write(self.end, &record.bytes);
-        self.watermark = self.watermark.max(record.header.durable.get());
-        self.advance_over(&record);
-        self.ready.push_back(record);
-    }
-
-    /// The next contiguous record that was placed and not taken yet. Records that recovery found
-    /// come first, by [`Self::next_recovered`].
-    pub fn next_record(&mut self) -> Option<Record> {
-        if self.replay.next.position.get() < self.replay.end {
-            return None;
-        }
-        self.ready.pop_front()
-    }
-
-    /// The next record that recovery found and that was not taken yet, from the ring or a segment.
-    ///
-    /// # Errors
-    /// The source's; corruption when the record changed since recovery.
-    pub async fn next_recovered(&mut self, source: &impl SegmentSource) -> Result<Option<Record>> {
-        let at = self.spans.hop(self.replay.next.position.get());
-        if at >= self.replay.end {
-            self.replay.window = Window::new(&self.config);
-            return Ok(None);
-        }
-        let Some(span) = self.spans.at(at) else {
-            return Err(Error::corruption(format!("no span at {}", LogPosition(at))));
-        };
-        let wanted = Wanted { config: &self.config, at, span, after: Some(self.replay.next) };
-        let in_ring = at >= self.ring.from();
-        let mut look = if in_ring { look_in_ring(&self.ring, &wanted)? } else { Look::Absent };
-        if !matches!(look, Look::Found(_)) {
-            look = look_in_segments(&mut self.replay.window, source, &wanted).await?;
-        }
-        match look {
-            Look::Found(record) => {
-                self.replay.next = record.anchor();
-                Ok(Some(record))
-            }
-            Look::Bad(error) => Err(error),
-            Look::Absent => {
-                Err(Error::corruption(format!("log record at {} is gone", LogPosition(at))))
-            }
-        }
-    }
-
-    // ---- resend -----------------------------------------------------------------------------
-
     /// Whole records from `from`, where a record begins: one or more, about `bytes_max` in all.
     ///
     /// # Errors
@@ -536,8 +362,6 @@ impl Log {
         SegmentReader { config: self.config, spans: self.spans.clone() }
     }
 
-    // ---- drain ------------------------------------------------------------------------------
-
     /// The next whole blocks to write into a segment: 128 KiB to 1 MiB, or up to the end of a segment;
     /// with `force` whatever is whole, which is everything when the last record has `BLOCK_END`.
     /// Several may be under way.
@@ -589,190 +413,11 @@ impl Log {
         Ok(())
     }
 
-    // ---- spans ------------------------------------------------------------------------------
-
-    /// Closes the current span where the log ends and opens one for `term` at the next block. The
-    /// caller keeps [`Self::spans`] in its durable state before it appends.
-    ///
-    /// # Errors
-    /// Fenced when `term` is not newer than the newest; limit exceeded for too many spans.
-    pub fn begin_term(&mut self, term: Term) -> Result<Span> {
-        if term <= self.spans.term() {
-            return Err(Error::new(
-                ErrorKind::Fenced,
-                format!("log of {}: {term} is not newer than {}", self.config.group, self.term()),
-            ));
-        }
-        if self.spans.list().len() >= SPANS_MAX {
-            return Err(Error::limit(format!("{SPANS_MAX} spans: the log must be trimmed first")));
-        }
-        self.forget_early();
-        // A span that was begun and never written gives its place to the new one.
-        let at = self.tail.position.get();
-        self.spans.cut(at);
-        self.spans.open(term, block_ceil(at));
-        self.hop();
-        self.may_append = true;
-        self.settle_watermark();
-        Ok(Span { term, start: LogPosition(self.end), end: None })
-    }
-
-    /// Cuts a divergent tail: the log ends at `at`, where a record ended. The caller must not have
-    /// applied anything beyond, and keeps [`Self::spans`] in its durable state.
-    ///
-    /// # Errors
-    /// Invalid input when no record ends at `at`; unavailable while drains are under way, or when the
-    /// place is no longer in the ring: then cut the durable spans and recover.
-    pub fn truncate(&mut self, at: LogPosition) -> Result<()> {
-        let tail = self.tail_at(at.get())?;
-        self.spans.cut(at.get());
-        self.cut_to(tail);
-        Ok(())
-    }
-
-    /// Makes this log a follower of one with the spans `list`: cuts what that one does not have, and
-    /// takes over its spans, also those that lie ahead. Returns where this log now ends and is to be
-    /// sent from. The caller must not have applied anything beyond, and keeps [`Self::spans`] in its
-    /// durable state before it acknowledges anything.
-    ///
-    /// # Errors
-    /// Fenced when the list's newest term is older than this log's; not found when the logs have
-    /// nothing in common that is still here: a full copy is needed; otherwise as for
-    /// [`Self::truncate`].
-    pub fn adopt_spans(&mut self, list: &[Span]) -> Result<LogPosition> {
-        let theirs = Spans::new(list.to_vec())?;
-        if theirs.term() < self.spans.term() {
-            return Err(Error::new(
-                ErrorKind::Fenced,
-                format!("spans up to {}: this log is in {}", theirs.term(), self.term()),
-            ));
-        }
-        let common = self.spans.common_end(self.end, &theirs).filter(|&at| at >= self.trimmed);
-        let Some(common) = common else {
-            return Err(Error::not_found(format!(
-                "log of {}: nothing in common with spans {list:?} after {}",
-                self.config.group,
-                LogPosition(self.trimmed)
-            )));
-        };
-        let tail = self.tail_at(common)?;
-        let goes_on = theirs.at(common).is_some_and(|span| span.start.get() < common);
-        if goes_on && common < self.end && self.ring.from() > block_floor(common) {
-            return Err(Error::unavailable(format!(
-                "span goes on at {}: the ring begins at {}",
-                LogPosition(common),
-                LogPosition(self.ring.from())
-            )));
-        }
-        self.spans = theirs;
-        self.may_append = false;
-        if common < self.end {
-            self.cut_to(tail);
-        } else {
-            self.forget_early();
-            self.hop();
-        }
-        Ok(self.end())
-    }
-
-    /// The anchor of the record that ends at `at`, when the log can be cut there now.
-    fn tail_at(&self, at: u64) -> Result<Anchor> {
-        if at == self.end {
-            return Ok(self.tail);
-        }
-        if !self.drains.is_idle() {
-            return Err(Error::unavailable("the log cannot be cut while drains are under way"));
-        }
-        if at >= self.tail.position.get() && at < self.end {
-            return Ok(self.tail);
-        }
-        let mark = self.mark_at(at);
-        let reach = |m: &Anchor| m.position.get() == at || m.position.get() >= self.ring.from();
-        let Some(mut place) = mark.filter(reach) else {
-            return Err(Error::unavailable(format!(
-                "cut at {}: the ring begins at {}",
-                LogPosition(at),
-                LogPosition(self.ring.from())
-            )));
-        };
-        while place.position.get() < at {
-            let here = self.spans.hop(place.position.get());
-            let span = self.spans.at(here).filter(|_| here < at);
-            let Some(span) = span else { break };
-            let wanted = Wanted { config: &self.config, at: here, span, after: Some(place) };
-            let Look::Found(record) = look_in_ring(&self.ring, &wanted)? else { break };
-            place = record.anchor();
-        }
-        if place.position.get() == at || self.spans.hop(place.position.get()) == at {
-            return Ok(place);
-        }
-        Err(Error::invalid(format!("cut at {}: no log record ends there", LogPosition(at))))
-    }
-
-    fn cut_to(&mut self, tail: Anchor) {
-        let at = tail.position.get();
-        self.forget_early();
-        while self.ready.back().is_some_and(|record| record.end().get() > at) {
-            self.ready.pop_back();
-        }
-        while self.marks.back().is_some_and(|mark| mark.position.get() > at) {
-            self.marks.pop_back();
-        }
-        self.replay.end = self.replay.end.min(at);
-        self.last_term = self.spans.term_at(at.saturating_sub(1));
-        self.tail = tail;
-        self.end = at;
-        self.watermark = self.watermark.min(at);
-        if self.spans.at(at).is_some_and(|span| span.start.get() < at) {
-            self.drains.reopen(at);
-        } else {
-            self.drains.cut(at);
-        }
-        self.hop();
-    }
-
-    fn forget_early(&mut self) {
-        self.early.clear();
-        self.early_len = 0;
-    }
-
-    /// Says that nothing below `below` is needed any more by any member, and returns the numbers of
-    /// the segments that can go. The caller has made the anchor there durable before; after a restart
-    /// from that anchor it also drops what older segments a crash may have left.
-    ///
-    /// # Errors
-    /// Invalid input when `below` is not durable here or not taken yet.
-    pub fn trim(&mut self, below: LogPosition) -> Result<Range<u64>> {
-        let (at, durable) = (below.get(), self.drains.durable());
-        let untaken = self.ready.front().map_or(self.end, |r| r.header.position.get());
-        let replayed = self.replay.next.position.get() >= self.replay.end.min(at);
-        if at > durable || at > untaken || !replayed {
-            return Err(Error::invalid(format!(
-                "trim below {below}: durable up to {}, taken up to {}",
-                self.durable_end(),
-                LogPosition(if replayed { untaken } else { self.replay.next.position.get() })
-            )));
-        }
-        let segment_len = self.config.segment_len;
-        let before = self.trimmed / segment_len;
-        self.trimmed = self.trimmed.max(at);
-        self.spans.prune(self.trimmed);
-        Ok(before..self.trimmed / segment_len)
-    }
-
-    // ---- bookkeeping ------------------------------------------------------------------------
-
     /// Ring bytes from here on are still needed: what is not flushed, and all of a record that is
     /// flushed only in part, so that each record is whole in one place or the other.
     fn floor(&self) -> u64 {
         let floor = self.drains.floor();
-        self.mark_at(floor).map_or(floor, |mark| mark.position.get())
-    }
-
-    /// The last remembered end of a record at or below `position`.
-    fn mark_at(&self, position: u64) -> Option<Anchor> {
-        let after = self.marks.partition_point(|mark| mark.position.get() <= position);
-        after.checked_sub(1).map(|i| self.marks[i])
+        self.marks.at(floor).map_or(floor, |mark| mark.position.get())
     }
 
     fn check_room(&self, end: u64) -> Result<()> {
@@ -792,7 +437,7 @@ impl Log {
         self.tail = record.anchor();
         self.last_term = record.header.term;
         self.end = self.tail.position.get();
-        push_mark(&mut self.marks, self.tail, self.config.ring_len);
+        self.marks.push(self.tail, self.config.ring_len);
         self.hop();
     }
 
@@ -816,24 +461,9 @@ impl Log {
             return;
         }
         let limit = self.members_durable.min(self.drains.durable());
-        if let Some(mark) = self.mark_at(limit) {
+        if let Some(mark) = self.marks.at(limit) {
             self.watermark = self.watermark.max(mark.position.get());
         }
-    }
-}
-
-/// Remembers where records end, one per 4 KiB of log: enough for watermarks, cuts and the ring's
-/// floor, few enough to keep for a whole ring. One mark below the ring's reach stays. The start of a
-/// segment is always a mark, so a ring of two segments always has room for the next record once all
-/// that can be drained is flushed.
-pub(crate) fn push_mark(marks: &mut VecDeque<Anchor>, tail: Anchor, ring_len: u64) {
-    let block = block_floor(tail.position.get());
-    if marks.back().is_some_and(|mark| block_floor(mark.position.get()) == block) {
-        return;
-    }
-    marks.push_back(tail);
-    while marks.len() > 1 && marks[1].position.get() + ring_len <= tail.position.get() {
-        marks.pop_front();
     }
 }
 
