@@ -641,7 +641,9 @@ impl<T: Transport> Medium for Initiator<T> {
 
     /// Also moves bytes, at the time of the last [`Initiator::progress`].
     fn poll(&mut self, completed: &mut Vec<Completion>) {
-        self.progress(self.now_ms);
+        if self.started_ms.is_some() {
+            self.progress(self.now_ms);
+        }
         self.in_flight -= self.done.len();
         completed.append(&mut self.done);
     }

@@ -253,7 +253,7 @@ impl Layout {
         let kind = self.kind;
         let digest = if agreed.data { DIGEST_LEN } else { 0 };
         let start = usize::from(pdo);
-        let data_len = (plen as usize).checked_sub(start + digest).unwrap_or(0);
+        let data_len = (plen as usize).saturating_sub(start + digest);
         if !kind.carries_data() || data_len == 0 {
             return Err(Fatal::field(4, format!("{kind:?}: length {plen} does not fit its kind")));
         }
@@ -414,8 +414,9 @@ impl Pdu {
     }
 }
 
-/// Room for the longest header, its digest and the padding of the coarsest alignment.
-const HEAD_ROOM: usize = HEADER_LEN_MAX + DIGEST_LEN;
+/// Room for any header, its digest and padding: a command (72 + 4 bytes) padded to a multiple of
+/// up to 128 bytes ends before byte 152.
+const HEAD_ROOM: usize = 152;
 
 /// A PDU on its way out: header, data, digest. The data are shared, never copied.
 #[derive(Clone)]

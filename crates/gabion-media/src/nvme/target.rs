@@ -21,6 +21,7 @@
 mod admin;
 mod connection;
 mod grants;
+mod slot;
 
 pub use connection::{BackendIo, BackendKind, TargetConnection};
 
@@ -353,23 +354,30 @@ impl Subsystem {
         }
     }
 
-    /// Whether a queue may go on: its controller is there, kept alive, and ready where it has to be.
-    fn check_alive(&mut self, queue: QueueId, now_ms: u64) -> Result<()> {
+    /// Whether a queue may go on: its controller is there, and ready where it has to be.
+    fn check_alive(&self, queue: QueueId) -> Result<()> {
         let id = queue.controller;
-        let Some(controller) = self.controllers.get(&id) else {
-            return Err(Error::unavailable(format!("controller {id} is gone")));
-        };
+        match self.controllers.get(&id) {
+            None => Err(Error::unavailable(format!("controller {id} is gone"))),
+            Some(controller) if queue.number != 0 && !controller.is_ready() => {
+                Err(Error::unavailable(format!("controller {id} was disabled")))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Whether the host still shows signs of life. Asked after what it sent was read, so that a
+    /// pause of this side is not taken for its silence.
+    fn check_keep_alive(&self, queue: QueueId, now_ms: u64) -> Result<()> {
+        let Some(controller) = self.controllers.get(&queue.controller) else { return Ok(()) };
         let limit_ms = u64::from(controller.keep_alive_ms);
-        if limit_ms > 0 && now_ms.saturating_sub(controller.seen_ms) > limit_ms {
-            let message =
-                format!("host {}: no sign of life for {limit_ms} ms", controller.host_nqn);
-            self.controllers.remove(&id);
-            return Err(Error::unavailable(message));
+        if limit_ms == 0 || now_ms.saturating_sub(controller.seen_ms) <= limit_ms {
+            return Ok(());
         }
-        if queue.number != 0 && !controller.is_ready() {
-            return Err(Error::unavailable(format!("controller {id} was disabled")));
-        }
-        Ok(())
+        Err(Error::unavailable(format!(
+            "host {}: no sign of life for {limit_ms} ms",
+            controller.host_nqn
+        )))
     }
 
     fn set_configuration(&mut self, id: u16, value: u32) {

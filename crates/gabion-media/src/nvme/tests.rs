@@ -5,7 +5,11 @@ mod golden;
 mod hostile;
 mod interaction;
 
-use super::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
+use super::command::{ConnectParameters, Status, Submission};
+use super::fabrics::{CC_ENABLED, ConnectData};
+use super::pdu::{Assembly, Digests, Frame, Initialize, Pdu, PduKind, Role};
+use super::target::{BackendIo, BackendKind, Subsystem, TargetConfig, TargetConnection};
+use super::wire::{Event, Wire};
 use super::{Initiator, InitiatorConfig, InitiatorState};
 use crate::medium::{Completion, Medium, Operation, OperationKind, Outcome};
 use crate::transport::Transport;
@@ -286,4 +290,131 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 pub(super) fn is_done(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Done)
+}
+
+/// A host that speaks by hand.
+pub(super) struct RawHost {
+    pub(super) wire: Wire<Pipe>,
+    pub(super) target: TargetConnection<Pipe>,
+    pub(super) subsystem: Subsystem,
+    pub(super) ios: Vec<BackendIo>,
+    pub(super) got: Vec<(Pdu, Vec<u8>)>,
+}
+
+impl RawHost {
+    /// A connection that has sent nothing.
+    pub(super) fn new() -> Self {
+        let (host, controller, _) = pipe(&Cuts::Whole);
+        let mut subsystem = Subsystem::new(target_config()).unwrap();
+        subsystem.admit(0..NAMESPACE_LEN);
+        Self {
+            wire: Wire::new(host, Role::Host),
+            target: TargetConnection::new(controller),
+            subsystem,
+            ios: Vec::new(),
+            got: Vec::new(),
+        }
+    }
+
+    /// After ICReq and ICResp, without digests unless asked.
+    pub(super) fn greeted(digests: Digests, alignment: u8) -> Self {
+        let mut host = Self::new();
+        let ask = Initialize { format: 0, alignment, digests, limit: 0 };
+        host.send(Assembly::initialize(PduKind::IcReq, &ask));
+        let [(Pdu::Initialize(_), _)] = &host.got[..] else { panic!("{:?}", host.got) };
+        host.got.clear();
+        host.wire.agree(digests, 0);
+        host
+    }
+
+    /// A connected queue. I/O queues get a controller that was enabled by hand.
+    pub(super) fn connected(queue: u16) -> Self {
+        let mut host = Self::greeted(Digests::default(), 0);
+        if queue != 0 {
+            let mut admin = Self::connected(0);
+            assert_eq!(admin.status(Submission::property_set(0x14, CC_ENABLED)), Status::SUCCESS);
+            // The controller lives in the subsystem, whose admin connection just stays silent.
+            host.subsystem = admin.subsystem;
+        }
+        let controller = if queue == 0 { 0xffff } else { 1 };
+        let reply = host.connect(queue, controller, HOST, SUBSYSTEM);
+        assert_eq!((reply.status, reply.result as u16), (Status::SUCCESS, 1));
+        host
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        queue: u16,
+        controller: u16,
+        host: &str,
+        subsystem: &str,
+    ) -> crate::nvme::command::Completion {
+        let data = ConnectData {
+            host_id: [7; 16],
+            controller,
+            subsystem_nqn: subsystem.to_string(),
+            host_nqn: host.to_string(),
+        };
+        let command = Submission::connect(&ConnectParameters {
+            format: 0,
+            queue,
+            entries_minus_one: 7,
+            no_flow_control: false,
+            keep_alive_ms: 0,
+        });
+        let command = command.with_data(1024, true).with_cid(0xbeef);
+        self.ask(command, data.encode().freeze()).0
+    }
+
+    pub(super) fn send(&mut self, frame: Frame) {
+        self.wire.push(frame);
+        self.run();
+    }
+
+    pub(super) fn run(&mut self) {
+        for _ in 0..4 {
+            let _ = self.wire.flush(|_| {});
+            self.target.progress(&mut self.subsystem, 0);
+            self.ios.extend(core::iter::from_fn(|| self.target.poll_io()));
+            while let Ok(Some(event)) = self.wire.next_event() {
+                match event {
+                    Event::Pdu { pdu, data_len } => {
+                        self.got.push((pdu, Vec::new()));
+                        if data_len > 0 {
+                            self.wire.data_into(AlignedBuf::zeroed(data_len), 0);
+                        }
+                    }
+                    Event::Data(arrived) => {
+                        assert!(arrived.intact);
+                        self.got.last_mut().unwrap().1 = arrived.buffer.to_vec();
+                    }
+                }
+            }
+        }
+    }
+
+    /// A command and its answer: completion and data.
+    pub(super) fn ask(
+        &mut self,
+        command: Submission,
+        data: Bytes,
+    ) -> (crate::nvme::command::Completion, Vec<u8>) {
+        let frame = self.wire.assembly().command(&command, data, None);
+        self.send(frame);
+        let got = core::mem::take(&mut self.got);
+        let data = got.iter().find(|(pdu, _)| matches!(pdu, Pdu::Data(_)));
+        let data = data.map(|(_, data)| data.clone()).unwrap_or_default();
+        match got.last() {
+            Some((Pdu::Response(completion), _)) => {
+                assert_eq!(completion.cid, command.cid());
+                (*completion, data)
+            }
+            other => panic!("{command:?} got {other:?}; target: {:?}", self.target.error()),
+        }
+    }
+
+    /// The status of a command without data.
+    pub(super) fn status(&mut self, command: Submission) -> Status {
+        self.ask(command, Bytes::new()).0.status
+    }
 }

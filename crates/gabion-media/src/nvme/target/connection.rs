@@ -7,10 +7,10 @@
 //! ```
 
 use super::admin::{self, Reply};
+use super::slot::{Kind, Slot, Stage, check_capsule, judge};
 use super::{IO_CAPSULE_DATA_LEN, QueueId, Refusal, Subsystem};
 use crate::nvme::command::{
-    Completion, FABRICS, NAMESPACE, SGL_IN_CAPSULE, SGL_TRANSPORT, Status, Submission,
-    admin as opcode, fabrics_type, io,
+    Completion, FABRICS, Status, Submission, admin as opcode, fabrics_type, io,
 };
 use crate::nvme::fabrics::{ADMIN_CAPSULE_DATA_LEN, ASYNC_EVENTS_MAX, ConnectData};
 use crate::nvme::pdu::{
@@ -23,8 +23,6 @@ use crate::{AlignedBuf, Bytes};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
-use core::ops::Range;
-use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, Result, crc};
 
 /// While as many frames wait for the transport nothing more is received.
@@ -62,48 +60,6 @@ pub enum BackendKind {
     },
     /// Make complete writes durable.
     Flush,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// For room for its data.
-    Waiting,
-    /// For data that an R2T asked for.
-    Receiving,
-    /// For the driver.
-    Backend,
-    /// For the flush that a write asked for.
-    FinalFlush,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write { durable: bool },
-    Flush,
-}
-
-struct Slot {
-    cid: u16,
-    kind: Kind,
-    stage: Stage,
-    offset: u64,
-    len: u32,
-    /// Of a write's data, while it receives and no PDU of it is under way.
-    buffer: Option<AlignedBuf>,
-    received: u32,
-    /// Where the data asked for so far end.
-    asked: u32,
-    crc: u32,
-    damaged: bool,
-    /// Of the driver's operation.
-    id: u64,
-}
-
-impl Slot {
-    fn range(&self) -> Range<u64> {
-        self.offset..self.offset + u64::from(self.len)
-    }
 }
 
 /// Where the data of a PDU under way belong.
@@ -249,9 +205,7 @@ impl<T: Transport> TargetConnection<T> {
         result: Result<Option<Bytes>>,
     ) {
         let is_it = |slot: &Option<Slot>| {
-            slot.as_ref().is_some_and(|slot| {
-                slot.id == id && matches!(slot.stage, Stage::Backend | Stage::FinalFlush)
-            })
+            slot.as_ref().is_some_and(|slot| slot.id == id && slot.is_at_driver())
         };
         let Some(index) = self.slots.iter().position(is_it) else { return };
         self.at_backend -= 1;
@@ -287,9 +241,12 @@ impl<T: Transport> TargetConnection<T> {
 
     fn advance(&mut self, subsystem: &mut Subsystem, now_ms: u64) -> Result<(), Broken> {
         let started_ms = *self.started_ms.get_or_insert(now_ms);
+        if subsystem.is_closed() {
+            return self.drain(subsystem);
+        }
         match self.phase {
             Phase::Queue(queue) => {
-                subsystem.check_alive(queue, now_ms).map_err(Broken::Connection)?;
+                subsystem.check_alive(queue).map_err(Broken::Connection)?;
             }
             _ if now_ms.saturating_sub(started_ms) > CONNECT_TIMEOUT_MS => {
                 let message = format!("no Connect within {CONNECT_TIMEOUT_MS} ms");
@@ -297,19 +254,20 @@ impl<T: Transport> TargetConnection<T> {
             }
             _ => {}
         }
-        if subsystem.is_closed() {
-            return self.drain(subsystem);
-        }
         loop {
             self.flush()?;
             self.start_waiting(subsystem);
             self.flush()?;
-            if self.wire.frames_waiting() >= FRAMES_WAITING_MAX {
-                return Ok(());
+            let has_room = self.wire.frames_waiting() < FRAMES_WAITING_MAX;
+            if !has_room || !self.receive_one(subsystem, now_ms)? {
+                break;
             }
-            if !self.receive_one(subsystem, now_ms)? {
-                return Ok(());
+        }
+        match self.phase {
+            Phase::Queue(queue @ QueueId { number: 0, .. }) => {
+                subsystem.check_keep_alive(queue, now_ms).map_err(Broken::Connection)
             }
+            _ => Ok(()),
         }
     }
 
@@ -325,9 +283,7 @@ impl<T: Transport> TargetConnection<T> {
             self.drop_ready(subsystem);
             self.waiting.clear();
             for index in 0..self.slots.len() {
-                let at_driver =
-                    |slot: &Slot| matches!(slot.stage, Stage::Backend | Stage::FinalFlush);
-                if self.slots[index].as_ref().is_some_and(|slot| !at_driver(slot)) {
+                if self.slots[index].as_ref().is_some_and(|slot| !slot.is_at_driver()) {
                     self.retire(index, Status::ABORTED);
                 }
             }
@@ -359,10 +315,7 @@ impl<T: Transport> TargetConnection<T> {
         self.arriving = None;
         let _ = self.wire.abandon_data();
         for slot in &mut self.slots {
-            let at_driver = slot
-                .as_ref()
-                .is_some_and(|s| matches!(s.stage, Stage::Backend | Stage::FinalFlush));
-            if !at_driver {
+            if !slot.as_ref().is_some_and(Slot::is_at_driver) {
                 *slot = None;
             }
         }
@@ -758,62 +711,4 @@ impl<T: Transport> TargetConnection<T> {
         }
         self.reply(slot.cid, Reply::status(status));
     }
-}
-
-/// Whether data in the capsule are what the SGL says.
-fn check_capsule(command: &Submission, data: Option<&Arrived>) -> Result<(), Status> {
-    let len = data.map_or(0, |data| data.buffer.len());
-    match command.sgl_kind() {
-        SGL_IN_CAPSULE if command.sgl_address() != 0 => Err(Status::SGL_OFFSET),
-        SGL_IN_CAPSULE if command.sgl_len() as usize != len => Err(Status::SGL_LENGTH),
-        SGL_IN_CAPSULE => Ok(()),
-        SGL_TRANSPORT if len > 0 => Err(Status::SGL_TYPE),
-        SGL_TRANSPORT => Ok(()),
-        _ => Err(Status::SGL_TYPE),
-    }
-}
-
-/// Judges an I/O command; what comes out may be executed.
-fn judge(subsystem: &Subsystem, command: &Submission) -> Result<Slot, Status> {
-    let kind = match command.opcode() {
-        io::READ => Kind::Read,
-        io::WRITE => Kind::Write { durable: command.force_unit_access() },
-        io::FLUSH => Kind::Flush,
-        _ => return Err(Status::INVALID_OPCODE),
-    };
-    let namespace = command.namespace();
-    let all = kind == Kind::Flush && namespace == u32::MAX;
-    if namespace != NAMESPACE && !all {
-        return Err(Status::INVALID_NAMESPACE);
-    }
-    let (mut offset, mut len) = (0, 0);
-    if kind != Kind::Flush {
-        let bytes = u64::from(command.block_count()) * BLOCK_LEN as u64;
-        offset = command.first_block().checked_mul(BLOCK_LEN as u64).ok_or(Status::LBA_RANGE)?;
-        let end = offset.checked_add(bytes).ok_or(Status::LBA_RANGE)?;
-        if bytes > TRANSFER_LEN_MAX as u64 {
-            return Err(Status::INVALID_FIELD);
-        }
-        subsystem.check_range(&(offset..end), kind != Kind::Read)?;
-        len = bytes as u32;
-    }
-    if command.sgl_len() != len {
-        return Err(Status::SGL_LENGTH);
-    }
-    if kind == Kind::Read && command.sgl_kind() != SGL_TRANSPORT {
-        return Err(Status::SGL_TYPE);
-    }
-    Ok(Slot {
-        cid: command.cid(),
-        kind,
-        stage: Stage::Waiting,
-        offset,
-        len,
-        buffer: None,
-        received: 0,
-        asked: 0,
-        crc: 0,
-        damaged: false,
-        id: 0,
-    })
 }

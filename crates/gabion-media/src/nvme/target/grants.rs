@@ -59,7 +59,6 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -68,7 +67,7 @@ mod tests {
         fn ranges_behave_like_a_set_of_numbers(
             steps in prop::collection::vec((any::<bool>(), 0u64..40, 0u64..12), 0..40)
         ) {
-            let mut model = vec![false; 64];
+            let mut model = [false; 64];
             let mut ranges = Ranges::default();
             for (add, start, len) in steps {
                 let range = start..start + len;
