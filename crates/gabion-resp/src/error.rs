@@ -83,9 +83,14 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// A byte that may stand in a reply line; what may not is shown as `?`.
+/// A byte as it may stand in a reply line: line ends as blanks, as Redis shows them, others that
+/// cannot be shown as `?`.
 fn printable(byte: u8) -> char {
-    if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '?' }
+    match byte {
+        b'\r' | b'\n' => ' ',
+        _ if byte.is_ascii_graphic() || byte == b' ' => byte as char,
+        _ => '?',
+    }
 }
 
 impl core::error::Error for ProtocolError {}

@@ -21,7 +21,7 @@ pub(crate) fn command(args: &[Bytes]) -> Reply {
         (b"count", []) => Reply::Integer(served().count() as i64),
         (b"info", []) => Reply::Array(served().map(info).collect()),
         (b"info", names) => {
-            let info_of = |name: &Bytes| find(name).map_or(Reply::NullArray, info);
+            let info_of = |name: &Bytes| find(name).map_or(Reply::Null, info);
             Reply::Array(names.iter().map(info_of).collect())
         }
         (b"docs", []) => Reply::Map(served().map(docs).collect()),

@@ -146,9 +146,7 @@ impl Commands {
         let call = match Call::new(request) {
             Ok(call) => call,
             Err(error) => {
-                row.iter().for_each(|&row| self.stats.count_rejected(row));
-                session.spoil();
-                return Step::Reply(error);
+                return Step::Reply(self.refuse(session, row, error));
             }
         };
         session.client.last_row.set(Some(call.row()));
@@ -162,6 +160,19 @@ impl Commands {
             (Route::Local, _) => Step::Reply(self.answer(session, &call, host)),
             _ => Step::Run(Work::Call(call)),
         }
+    }
+
+    /// A request did not pass its checks. One for EXEC ends the transaction.
+    fn refuse(&self, session: &mut Session, row: Option<usize>, error: Reply) -> Reply {
+        session.spoil();
+        row.iter().for_each(|&row| self.stats.count_rejected(row));
+        if row.is_none_or(|row| TABLE[row].id != Id::Exec) {
+            return error;
+        }
+        session.set_queue(None);
+        Reply::error(
+            "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command",
+        )
     }
 
     /// Between MULTI and EXEC most commands are queued.

@@ -9,7 +9,7 @@ fn command_describes_what_is_served_and_nothing_else() {
     assert_eq!(
         client.ask("COMMAND INFO get nosuch expire"),
         "*3\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n\
-         *3\r\n+@read\r\n+@string\r\n+@fast\r\n*0\r\n*0\r\n*0\r\n*-1\r\n*-1\r\n"
+         *3\r\n+@read\r\n+@string\r\n+@fast\r\n*0\r\n*0\r\n*0\r\n$-1\r\n$-1\r\n"
     );
     let count = client.ask("COMMAND COUNT");
     let listed = client.ask("COMMAND LIST");

@@ -195,6 +195,12 @@ fn a_transaction_with_a_refused_command_is_discarded_whole() {
         ("RESET", "+RESET\r\n"),
         ("EXEC", "-ERR EXEC without MULTI\r\n"),
         ("MULTI", "+OK\r\n"),
+        (
+            "EXEC x",
+            "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
+        ),
+        ("EXEC", "-ERR EXEC without MULTI\r\n"),
+        ("MULTI", "+OK\r\n"),
         ("EXEC", "*0\r\n"),
         ("MULTI", "+OK\r\n"),
         ("PING", "+QUEUED\r\n"),
