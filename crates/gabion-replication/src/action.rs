@@ -12,7 +12,7 @@ use gabion_base::{LogPosition, ReplicaId, Term};
 pub struct LocalState {
     /// The highest term that it made durable; zero for a new replica.
     pub term: Term,
-    /// Its durable counter of starts and connections.
+    /// Its durable counter of starts and connections, as at this start.
     pub session: u64,
     /// Its spans as last adopted; what they say beyond `progress.end` is ignored.
     pub spans: Spans,

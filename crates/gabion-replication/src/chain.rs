@@ -217,6 +217,9 @@ impl Chain {
         self.peers[i].last_heard_ms = self.now_ms;
         let hello = self.hello();
         self.push(peer, hello);
+        if let Some(reason) = self.failed.clone().filter(|_| peer == self.head()) {
+            self.push(peer, Message::Refused { reason });
+        }
     }
 
     /// The connection is gone. One that has been replaced meanwhile is ignored.
@@ -308,11 +311,14 @@ impl Chain {
         self.invariants();
     }
 
-    /// Head: the own log grew to `end`, with a last record of this checksum. Only while `is_joined`.
+    /// Head: the own log grew to `end`, with a last record of this checksum.
+    ///
+    /// # Panics
+    /// At another member, and while not `is_joined`: whoever appends asks first, in the same turn.
     pub fn handle_appended(&mut self, end: LogPosition, last_crc: u32) {
-        debug_assert!(self.index == 0, "only the head appends");
-        debug_assert!(self.phase == Phase::Joined, "appended before the term runs");
-        debug_assert!(end >= self.progress.end, "the log shrank");
+        assert!(self.index == 0, "only the head appends");
+        assert!(self.phase == Phase::Joined, "appended before the term runs");
+        assert!(end >= self.progress.end, "the log shrank from {} to {end}", self.progress.end);
         self.progress.end = end;
         self.received = end;
         self.last_crc = last_crc;
@@ -422,10 +428,29 @@ impl Chain {
         self.phase == Phase::Joined
     }
 
-    /// Whether the group accepts writes, as last announced.
+    /// Whether the group accepts writes, as last announced and not overtaken since.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.announced == Announced::Ready
+        self.announced == Announced::Ready && self.phase == Phase::Joined && self.failed.is_none()
+    }
+
+    /// The primary, where writes go.
+    #[must_use]
+    pub fn head(&self) -> ReplicaId {
+        self.config.members[0]
+    }
+
+    /// Where reads go; the head itself in a group of one.
+    #[must_use]
+    pub fn tail(&self) -> ReplicaId {
+        self.config.members[self.config.members.len() - 1]
+    }
+
+    /// Whether `send` to this member would find a connection.
+    #[must_use]
+    pub fn is_connected(&self, id: ReplicaId) -> bool {
+        let link = self.peer_index(id).and_then(|i| self.peers[i].link.as_ref());
+        link.is_some_and(|l| !l.is_closing)
     }
 
     /// Whether this replica is the tail and may answer reads.
@@ -580,6 +605,7 @@ impl Chain {
             self.read_streams();
             self.read_pulls();
             self.raise_marks();
+            self.note_places();
             self.become_readable();
         }
         self.announce();
@@ -639,10 +665,6 @@ impl Chain {
         }
     }
 
-    fn head(&self) -> ReplicaId {
-        self.config.members[0]
-    }
-
     fn predecessor(&self) -> Option<ReplicaId> {
         self.index.checked_sub(1).map(|i| self.config.members[i])
     }
@@ -665,13 +687,15 @@ impl Chain {
 
     /// What must hold between any two calls.
     fn invariants(&self) {
-        debug_assert!(self.progress.end <= self.received, "placed more than was received");
-        debug_assert!(self.progress.durable <= self.progress.end, "durable beyond the end");
-        debug_assert!(self.spans.clipped(self.received).tip().0 <= self.latest_term());
+        assert!(self.progress.end <= self.received, "placed more than was received");
+        assert!(self.progress.durable <= self.progress.end, "durable beyond the end");
+        if self.phase == Phase::Joined {
+            assert!(self.tip().0 <= self.term, "records of a later term");
+        }
         if self.index == 0 {
-            debug_assert!(self.marks.commit <= self.progress.end, "committed more than there is");
+            assert!(self.marks.commit <= self.progress.end, "committed more than there is");
         }
         let is_head = self.index == 0;
-        debug_assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");
+        assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");
     }
 }

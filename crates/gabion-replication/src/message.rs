@@ -81,7 +81,7 @@ impl Watermarks {
 /// What a member says of itself at the start of a connection. Its term is the frame's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
-    /// Its durable counter of starts and connections.
+    /// Its durable counter of starts and connections, as at its start.
     pub session: u64,
     /// The first position that it can send to others.
     pub oldest: LogPosition,

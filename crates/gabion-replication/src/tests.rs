@@ -3,5 +3,7 @@
 
 mod checkers;
 mod cluster;
+mod golden;
 mod interaction;
+mod protocol;
 mod simulation;

@@ -22,18 +22,11 @@ enum Readiness {
     NotReady(String),
 }
 
-impl Readiness {
-    /// The first reason stands.
-    fn or(self, reason: String) -> Self {
-        if matches!(self, Self::Ready) { Self::Settling(reason) } else { self }
-    }
-}
-
 impl Chain {
     pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
-        if state.spans.tip().1 != state.progress.end || state.spans.tip().0 > term {
+        if state.spans.tip().1 != state.progress.end {
             return Err(Error::corruption(format!(
-                "Hello of replica {} in {term} with a log that ends at {}, its last span at {}",
+                "Hello of replica {} with a log that ends at {}, its last span at {}",
                 self.peers[i].id.get(),
                 state.progress.end,
                 state.spans.tip().1
@@ -50,7 +43,9 @@ impl Chain {
             return Ok(());
         }
         match self.phase {
-            Phase::Joined if term > self.term || tip > self.tip() => self.phase = Phase::Waiting,
+            Phase::Joined if term > self.term || tip > self.tip() => {
+                self.phase = Phase::Waiting;
+            }
             Phase::Joined => self.welcome(i),
             Phase::Pulling { winner, .. }
                 if Some(tip) > self.tip_of(winner) || winner == self.peers[i].id =>
@@ -96,7 +91,8 @@ impl Chain {
         let mine = self.spans.clipped(self.received);
         let common = mine.common_end(&state.spans);
         let from = state.spans.after(common);
-        if from < state.oldest || common < self.progress.flushed {
+        let needed = self.progress.flushed.max(self.marks.commit).min(mine.tip().1);
+        if from < state.oldest || common < needed {
             self.blocked = Some(format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",
@@ -147,8 +143,8 @@ impl Chain {
 
     fn adopt_new_term(&mut self) {
         let hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
-        let highest = hellos.map(|(term, _)| *term).max().unwrap_or_default().max(self.term);
-        let term = highest.next();
+        let terms = hellos.map(|(term, state)| state.spans.tip().0.max(*term));
+        let term = terms.max().unwrap_or_default().max(self.term).max(self.tip().0).next();
         let (spans, start) = self.spans.with_term(term, self.progress.end);
         self.spans = spans.clone();
         self.progress.end = start;
@@ -230,6 +226,9 @@ impl Chain {
         peer.progress = Some(progress);
         let Some(link) = &mut peer.link else { return Ok(()) };
         if link.joined == Some(term) || is_any_counted {
+            if progress.end > link.acked.end {
+                peer.acked_ms = self.now_ms;
+            }
             link.acked = highest(link.acked, progress);
         }
         if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
@@ -305,37 +304,71 @@ impl Chain {
     }
 
     fn readiness(&self) -> Readiness {
-        let mut readiness = Readiness::Ready;
-        for peer in &self.peers {
-            let id = peer.id.get();
-            if self.now_ms - peer.last_heard_ms >= self.config.timeout_ms {
-                return Readiness::NotReady(format!(
-                    "replica {id} is out; writes are refused until it is back"
-                ));
-            }
-            let Some(link) = &peer.link else {
-                readiness = readiness.or(format!("waiting for replica {id}"));
-                continue;
-            };
-            if let Some(reason) = &link.refused {
+        let mut settling = None;
+        for i in 0..self.peers.len() {
+            if let Some(reason) = self.peers[i].link.as_ref().and_then(|l| l.refused.as_ref()) {
                 return Readiness::NotReady(reason.clone());
             }
-            if link.joined != Some(self.term) {
-                readiness = readiness.or(format!("waiting for replica {id} to join"));
-            } else if link.acked.end < link.target {
-                readiness = readiness.or(format!("replica {id} is catching up"));
+            let Err((what, since_ms)) = self.place_of(i) else { continue };
+            let reason = format!("replica {} {what}", self.peers[i].id.get());
+            if self.now_ms - since_ms >= self.config.timeout_ms {
+                return Readiness::NotReady(reason);
             }
+            settling = settling.or(Some(reason));
         }
-        match (&self.phase, readiness) {
-            (Phase::Joined, readiness) => readiness,
-            (_, Readiness::Settling(reason)) => {
-                Readiness::NotReady(format!("the group is starting: {reason}"))
-            }
+        match (&self.phase, settling) {
+            (Phase::Joined, None) => Readiness::Ready,
+            (Phase::Joined, Some(reason)) => Readiness::Settling(reason),
             (Phase::Pulling { winner, .. }, _) => Readiness::NotReady(format!(
                 "the group is starting: the primary fetches log from replica {}",
                 winner.get()
             )),
-            (_, _) => Readiness::NotReady("the group is starting".into()),
+            (_, _) => Readiness::NotReady(match self.peers.iter().find(|p| !p.said_hello()) {
+                Some(peer) => {
+                    format!("the group is starting: waiting for replica {}", peer.id.get())
+                }
+                None => "the group is starting".into(),
+            }),
+        }
+    }
+
+    /// Whether a member is where it should be; if not, what is wrong, and since when.
+    fn place_of(&self, i: usize) -> Result<(), (&'static str, u64)> {
+        let peer = &self.peers[i];
+        let since_ms = peer.in_place_ms.min(peer.last_heard_ms);
+        let is_silent = self.now_ms - peer.last_heard_ms >= self.config.timeout_ms;
+        let Some(link) = peer.link.as_ref().filter(|_| !is_silent) else {
+            return Err(("is out; writes are refused until it is back", since_ms));
+        };
+        if link.joined != Some(self.term) {
+            return Err(("has not joined; writes are refused until it has", since_ms));
+        }
+        if link.acked.end < link.target {
+            return Err(("is catching up; writes are refused until it has", since_ms));
+        }
+        let is_behind = link.acked.end < self.progress.end;
+        if is_behind && self.now_ms - peer.acked_ms >= self.config.timeout_ms {
+            return Err((
+                "does not acknowledge writes; more are refused until it does",
+                peer.acked_ms,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Head: remembers who is in place now, for the day when one is not.
+    pub(super) fn note_places(&mut self) {
+        if self.index != 0 || self.phase != Phase::Joined {
+            return;
+        }
+        for i in 0..self.peers.len() {
+            let acked = self.peers[i].link.as_ref().map(|l| l.acked.end);
+            if acked == Some(self.progress.end) {
+                self.peers[i].acked_ms = self.now_ms;
+            }
+            if self.place_of(i).is_ok() {
+                self.peers[i].in_place_ms = self.now_ms;
+            }
         }
     }
 
@@ -358,7 +391,7 @@ impl Chain {
         Readiness::Settling(format!("waiting for replica {} (the primary)", head.get()))
     }
 
-    fn tip(&self) -> (Term, LogPosition) {
+    pub(super) fn tip(&self) -> (Term, LogPosition) {
         self.spans.clipped(self.received).tip()
     }
 

@@ -48,6 +48,7 @@ impl Chain {
         self.blocked = None;
         if let Some(link) = &mut self.peers[i].link {
             link.welcomed = Some(term);
+            link.accepted = None;
         }
         self.marks = self.marks.max(marks);
         if !self.is_readable {

@@ -8,6 +8,10 @@ use gabion_base::{LogPosition, ReplicaId, Term};
 pub(super) struct Peer {
     pub(super) id: ReplicaId,
     pub(super) last_heard_ms: u64,
+    /// Head's view: when it last was where it should be: joined, and its log the head's.
+    pub(super) in_place_ms: u64,
+    /// Head's view: when it last acknowledged something, or had nothing to acknowledge.
+    pub(super) acked_ms: u64,
     /// What it last said of itself, on any connection: for status only, nothing is counted by it.
     pub(super) progress: Option<Progress>,
     pub(super) link: Option<Link>,
@@ -15,7 +19,18 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(id: ReplicaId, now_ms: u64) -> Self {
-        Self { id, last_heard_ms: now_ms, progress: None, link: None }
+        Self {
+            id,
+            last_heard_ms: now_ms,
+            in_place_ms: now_ms,
+            acked_ms: now_ms,
+            progress: None,
+            link: None,
+        }
+    }
+
+    pub(super) fn said_hello(&self) -> bool {
+        self.link.as_ref().is_some_and(|l| l.hello.is_some())
     }
 }
 

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{LogPosition, Result, Term};
+use gabion_base::{ErrorKind, LogPosition, Result, Term};
 
 /// Bytes of log in one message, unless a record is longer (PRIOR-ART: 1 MiB transfers).
 const SEND_BYTES_MAX: u64 = MIB;
@@ -44,15 +44,7 @@ impl Chain {
             return;
         }
         if from < self.oldest {
-            link.stream = None;
-            let reason = format!(
-                "replica {} needs a full copy: its log ends at {from}, that of replica {} begins \
-                 at {}",
-                to.get(),
-                self.config.me.get(),
-                self.oldest
-            );
-            self.push(to, Message::Refused { reason });
+            self.refuse_log(i, from);
             return;
         }
         let Some(span) = self.spans.at(from) else { return };
@@ -62,6 +54,23 @@ impl Chain {
         stream.reading = Some(Read { ticket, from, until, term: span.term });
         let bytes_max = (window - unacked).min(SEND_BYTES_MAX) as usize;
         self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max });
+    }
+
+    /// The log at `from`, which this peer needs, is gone.
+    fn refuse_log(&mut self, i: usize, from: LogPosition) {
+        let to = self.peers[i].id;
+        let reason = format!(
+            "replica {} needs a full copy: its log ends at {from}, that of replica {} begins at {}",
+            to.get(),
+            self.config.me.get(),
+            self.oldest
+        );
+        if let Some(link) = &mut self.peers[i].link {
+            link.stream = None;
+            link.pull = None;
+            link.refused = Some(reason.clone());
+        }
+        self.push(to, Message::Refused { reason });
     }
 
     /// A head wants log from `from`.
@@ -89,12 +98,7 @@ impl Chain {
         }
         let (from, bytes_max) = (pull.from, pull.bytes_max);
         let Some(span) = self.spans.at(from).filter(|_| from >= self.oldest) else {
-            if let Some(link) = &mut self.peers[i].link {
-                link.pull = None;
-            }
-            let me = self.config.me.get();
-            let reason = format!("replica {me} has no log at {from}, it begins at {}", self.oldest);
-            self.push(head, Message::Refused { reason });
+            self.refuse_log(i, from);
             return;
         };
         let until = span.end.min(end);
@@ -107,7 +111,8 @@ impl Chain {
     /// The node's answer to `SendLog`: whole records from its `from` on. An answer that nobody
     /// waits for any more (the connection broke, a term began) is dropped.
     ///
-    /// On an error this replica stops as after `handle_failed`: it cannot read its own log.
+    /// An error of kind *not found* means that the log was trimmed meanwhile: the peer needs a full
+    /// copy. On any other this replica stops as after `handle_failed`: it cannot read its own log.
     pub fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {
@@ -123,6 +128,7 @@ impl Chain {
             let Some(read) = read else { return };
             return match records {
                 Ok(bytes) => self.send_records(i, read, bytes),
+                Err(e) if e.kind() == ErrorKind::NotFound => self.refuse_log(i, read.from),
                 Err(e) => self.handle_failed(format!(
                     "the log at {} cannot be read for replica {}: {e}",
                     read.from,

@@ -81,6 +81,8 @@ pub(crate) struct Node {
     pub(crate) spans: Spans,
     pub(crate) records: BTreeMap<u64, Record>,
     pub(crate) oldest: u64,
+    /// Checksum of the record before `oldest`.
+    oldest_crc: u32,
     pub(crate) durable: u64,
     pub(crate) edit: u64,
     pub(crate) flushed: u64,
@@ -104,6 +106,7 @@ impl Node {
             spans: Spans::default(),
             records: BTreeMap::new(),
             oldest: 0,
+            oldest_crc: 0,
             durable: 0,
             edit: 0,
             flushed: 0,
@@ -120,7 +123,7 @@ impl Node {
     }
 
     fn last_crc(&self) -> u32 {
-        self.records.last_key_value().map_or(0, |(_, r)| r.crc())
+        self.records.last_key_value().map_or(self.oldest_crc, |(_, r)| r.crc())
     }
 
     /// What a start finds: the spans decide which records count.
@@ -170,8 +173,7 @@ impl Node {
         while !reader.is_empty() {
             let record = Record::decode(&mut reader).map_err(|e| e.to_string())?;
             let previous = self.last_crc();
-            // After a trim to the very end there is no predecessor to compare with.
-            let is_next = record.previous_crc == previous || self.records.is_empty();
+            let is_next = record.previous_crc == previous;
             if record.position != position || record.term != term.get() || !is_next {
                 return Err(format!("record {} does not fit at {position}", describe(&record)));
             }
@@ -442,6 +444,8 @@ impl Cluster {
         if bound <= node.oldest {
             return;
         }
+        let last = node.records.values().rfind(|r| r.end() <= bound);
+        node.oldest_crc = last.map_or(node.oldest_crc, Record::crc);
         node.oldest = bound;
         node.records.retain(|_, r| r.end() > bound);
         chain.handle_trimmed(LogPosition(bound));
