@@ -1,6 +1,7 @@
 //! What a shipped kilobyte costs in CPU, both ends together over loopback: `cargo run --release -p
 //! gabion-fabric --example ship_cost -- DIRECTORY [MiB]`. Writes of 1 MiB at a given depth into the
 //! region of an embedded target, with and without digests, CRCs known in advance or taken here.
+//! `RETURN_MEMORY=1` leaves the allocator as it is, `BUFFER_LEN=n` sets the socket buffers.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -30,6 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = PathBuf::from(args.next().ok_or("usage: ship_cost DIRECTORY [MiB]")?);
     let transfers: u64 = args.next().map_or(Ok(512), |mib| mib.parse())?;
     let path = directory.join("ship-cost.pool");
+    if std::env::var_os("RETURN_MEMORY").is_none() {
+        gabion_fabric::keep_freed_memory();
+    }
     preallocate(&path, transfers * TRANSFER_LEN as u64)?;
     let result = measure_all(&path, transfers);
     std::fs::remove_file(&path)?;

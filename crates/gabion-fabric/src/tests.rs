@@ -462,3 +462,8 @@ fn a_socket_moves_parts_in_order_and_never_blocks() {
     while there.receive(&mut into).unwrap().is_none() {}
     assert_eq!(there.receive(&mut into).unwrap(), Some(0), "the peer closed its end");
 }
+
+#[test]
+fn the_allocator_can_be_told_to_keep_its_memory() {
+    assert_eq!(crate::keep_freed_memory(), cfg!(target_env = "gnu"));
+}

@@ -296,13 +296,17 @@ impl Server {
                 }
             }
             self.touched.extend(events.iter().map(|event| event.token().0));
-            if tick.elapsed() >= TURN_MAX {
+            let due = tick.elapsed() >= TURN_MAX;
+            if due {
                 tick = Instant::now();
                 let all = self.epoch.iter().flat_map(|epoch| epoch.connections.keys());
                 self.touched.extend(all);
             }
             self.take_messages();
-            self.accept();
+            // A failed accept is tried again when due: the listener tells each arrival once.
+            if self.touched.remove(&LISTENER.0) || due {
+                self.accept();
+            }
             self.serve();
         }
     }
@@ -376,7 +380,6 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        // An error of one accept (the peer is gone, no descriptor is free) is the next turn's matter.
         while let Ok((stream, peer)) = self.listener.accept() {
             let Some(epoch) = &mut self.epoch else { continue };
             if epoch.subsystem.is_closed() || epoch.connections.len() >= CONNECTIONS_MAX {
