@@ -137,7 +137,7 @@ pub async fn read_file(
     if len == 0 {
         return Ok(Bytes::new());
     }
-    placement.check(geometry)?;
+    placement.check_shape(geometry)?;
     let start = offset / BLOCK * BLOCK;
     let aligned_len = (offset + len).div_ceil(BLOCK) * BLOCK - start;
     let ranges = transfers(extents(geometry, placement, start, aligned_len), transfer_len(medium));
@@ -150,7 +150,8 @@ pub async fn read_file(
 
 /// Writes a whole file into its slots, then the slots' headers. `pool_id` and `geometry` are those
 /// of the pool that is written to; on a peer's namespace that is the peer's, and
-/// [`Geometry::namespace`]. `chunk_crcs` are the CRC32Cs of the file's chunks of 1 MiB.
+/// [`Geometry::namespace`]. `chunk_crcs` are the CRC32Cs of the file's chunks of 1 MiB; where the
+/// medium takes transfers of that length, each is one chunk, so its digest on the wire is the chunk's.
 ///
 /// # Durability
 /// None before a flush that follows.

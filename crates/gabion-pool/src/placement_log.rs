@@ -81,11 +81,26 @@ pub struct FilePlacement {
 }
 
 impl FilePlacement {
-    /// Whether length and slots agree, and the region has the slots.
+    /// Whether length and slots agree, the region has the slots, and none is named twice.
     ///
     /// # Errors
-    /// Invalid input that names what does not.
+    /// Invalid input that names what does not hold.
     pub fn check(&self, geometry: &Geometry) -> Result<()> {
+        self.check_shape(geometry)?;
+        let mut seen = BTreeSet::new();
+        for placed in &self.slots {
+            if !seen.insert(placed.slot) {
+                return Err(Error::invalid(format!(
+                    "{}: {} is named twice",
+                    self.file, placed.slot
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Self::check`] without the search for duplicates: what every read can afford.
+    pub(crate) fn check_shape(&self, geometry: &Geometry) -> Result<()> {
         let (file, len) = (self.file, self.len);
         if len == 0 || !len.is_multiple_of(BLOCK_LEN as u64) {
             return Err(Error::invalid(format!("{file}: {len} bytes are not whole blocks")));
@@ -96,14 +111,7 @@ impl FilePlacement {
                 self.slots.len()
             )));
         }
-        let mut seen = BTreeSet::new();
-        for placed in &self.slots {
-            geometry.check(placed.slot)?;
-            if !seen.insert(placed.slot) {
-                return Err(Error::invalid(format!("{file}: {} is named twice", placed.slot)));
-            }
-        }
-        Ok(())
+        self.slots.iter().try_for_each(|placed| geometry.check(placed.slot))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Creation and opening of a pool.
 //!
 //! Creation writes the placement log first and the superblock last, so a device either holds a whole
-//! pool or none (FAULTS.md E16). Opening picks the area of the placement log with the highest epoch
-//! whose snapshot and opening commit are whole, applies its commits, and repairs single bad copies.
+//! pool or none (FAULTS.md E16). Opening picks the newest area of the placement log whose
+//! snapshot and opening commit are whole, applies its commits, and repairs single bad copies.
 //! What is older than the chosen area is of no interest, however damaged. What is damaged and newer,
 //! or has something whole behind it, is refused with its place (FAULTS.md E3–E5).
 
@@ -74,6 +74,10 @@ pub(crate) async fn create_planned(
 }
 
 /// Opens the pool on a medium. The caller holds the device's lock, so that nobody else writes.
+///
+/// A commit that was on its way at a crash is there or not; which of the two is settled when this
+/// returns, as the next commit then stands where it would be. An opening that is itself interrupted
+/// settles nothing.
 ///
 /// # Durability
 /// Everything that the returned state rests on survives a power cut.
@@ -240,37 +244,43 @@ enum AreaState {
     Complete(AreaLog),
     /// No checkpoint was ever finished here in the epoch that it would be of.
     Unfinished,
-    /// Something whole of this epoch stands where it can be only if something bad before it was
-    /// whole once.
-    Damaged { epoch: u64, error: Error },
+    /// The commit of this number stands where it can be only if something bad before it was whole
+    /// once, or may stand where nothing can be read.
+    Damaged { number: u64, error: Error },
 }
 
-/// The complete area with the highest epoch, unless a damaged one is as new.
+impl AreaLog {
+    /// Whether this area was opened after everything in `older`. Commit numbers rise from area to
+    /// area, so the one is after the other, except for what is left of a checkpoint that never
+    /// finished, which bits of a later write can make look whole: then `older` went on meanwhile.
+    fn succeeds(&self, older: &Self) -> bool {
+        self.records[0].number > older.number
+    }
+}
+
+/// The newest complete area, unless damage is as new.
 fn choose(states: Vec<AreaState>) -> Result<AreaLog> {
     let mut best: Option<AreaLog> = None;
     let mut damage: Option<(u64, Error)> = None;
     for state in states {
         match state {
-            AreaState::Complete(log) => match &best {
-                Some(other) if other.epoch == log.epoch => {
-                    return Err(Error::corruption(format!(
-                        "both areas of the placement log have epoch {}",
-                        log.epoch
-                    )));
-                }
-                Some(other) if other.epoch > log.epoch => {}
-                _ => best = Some(log),
-            },
-            AreaState::Damaged { epoch, error } => {
-                if damage.as_ref().is_none_or(|&(other, _)| epoch > other) {
-                    damage = Some((epoch, error));
+            AreaState::Complete(log) => {
+                best = Some(match best.take() {
+                    Some(other) if other.succeeds(&log) => other,
+                    Some(other) if !log.succeeds(&other) && other.epoch < log.epoch => other,
+                    _ => log,
+                });
+            }
+            AreaState::Damaged { number, error } => {
+                if damage.as_ref().is_none_or(|&(other, _)| number > other) {
+                    damage = Some((number, error));
                 }
             }
             AreaState::Unfinished => {}
         }
     }
     match (best, damage) {
-        (Some(log), Some((epoch, _))) if log.epoch > epoch => Ok(log),
+        (Some(log), Some((number, _))) if log.number >= number => Ok(log),
         (_, Some((_, error))) => Err(error),
         (Some(log), None) => Ok(log),
         (None, None) => {
@@ -317,7 +327,7 @@ async fn read_area(
                 (log.number, log.previous_crc) = (header.number, header.crc);
                 expected = header.number + 1;
             }
-            Found::Damage(epoch, error) => return Ok(AreaState::Damaged { epoch, error }),
+            Found::Damage(number, error) => return Ok(AreaState::Damaged { number, error }),
         }
     }
     let has_opening = log.records.len() > 1;
@@ -327,7 +337,7 @@ async fn read_area(
 enum Found {
     /// A whole copy, and what to write over the other one if that is bad.
     Commit { header: RecordHeader, bytes: Bytes, repair: Option<(u64, Bytes)> },
-    /// The epoch of what stands behind a bad place, and the error.
+    /// The newest number that stands behind a bad place, and the error.
     Damage(u64, Error),
 }
 
@@ -369,10 +379,10 @@ impl AreaReader<'_> {
         };
         Ok(match (newest, unreadable) {
             (Some((at, stray)), None | Some((1, _))) => AreaState::Damaged {
-                epoch: stray.epoch,
+                number: stray.number,
                 error: self.damage(0, "a bad snapshot", at, &stray),
             },
-            (_, Some((_, error))) => AreaState::Damaged { epoch: u64::MAX, error },
+            (_, Some((_, error))) => AreaState::Damaged { number: u64::MAX, error },
             (None, None) => AreaState::Unfinished,
         })
     }
@@ -507,13 +517,14 @@ impl AreaReader<'_> {
         };
         if let Some((_, error)) = unreadable {
             // An acknowledged commit may stand there: not a torn tail.
-            return Ok(Some(Found::Damage(log.epoch, error)));
+            let number = newest.map_or(log.number, |(_, newest)| newest.number.max(log.number));
+            return Ok(Some(Found::Damage(number, error)));
         }
         let Some((later, newest)) = newest else { return Ok(None) };
         if (newest.epoch, newest.number) < (log.epoch, expected) {
             return Ok(None);
         }
         let error = self.damage(at, &format!("no whole commit {expected}"), later, &newest);
-        Ok(Some(Found::Damage(newest.epoch, error)))
+        Ok(Some(Found::Damage(newest.number, error)))
     }
 }

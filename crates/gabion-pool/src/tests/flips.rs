@@ -178,6 +178,31 @@ fn an_old_commit_in_the_place_of_a_new_one_is_not_taken_for_it() {
     }
 }
 
+/// A checkpoint whose opening was torn in its zeros alone, and later made whole by bits of another
+/// write: the area that went on instead is the newer one.
+#[test]
+fn a_checkpoint_that_never_finished_does_not_come_back() {
+    for area in 0..2 {
+        let mut rig = Rig::new();
+        if area == 1 {
+            rig.checkpoint(b"once more");
+        }
+        let commit = rig.pool.checkpoint(b"never finished").unwrap();
+        let opening = commit.stages[1].offset;
+        rig.block_on(write_commit(&rig.handle, commit)).unwrap();
+        let torn = |disk: &SimulatedDisk, byte: u8| {
+            disk.poke(opening + 3000, &[byte; 512]);
+            disk.poke(opening + BLOCK + 3000, &[byte; 512]);
+        };
+        torn(&rig.disk, 9);
+        let mut rig = rig.reopen();
+        rig.pool.stage_opaque(1, b"acknowledged".to_vec());
+        rig.commit();
+        torn(&rig.disk, 0);
+        assert_eq!(rig.reopen().opaque, [(1, b"acknowledged".to_vec())]);
+    }
+}
+
 #[test]
 fn an_unreadable_block_is_like_a_bad_one_but_never_like_a_torn_tail() {
     let clean = sample();

@@ -312,13 +312,21 @@ impl Life {
         );
         let counts = rig.pool.counts();
         assert_eq!(counts.allocated + counts.retired, 0, "no slot leaks");
-        // Opening is interrupted too, at each of its own boundaries: the same state again.
+        // Opening is interrupted too, for one image in four at each of its own boundaries. Once it is through, it is settled
+        // whether the commit on its way is there.
         let recording = image.recording().unwrap();
-        for inner in 0..=recording.effects().len() {
+        let end = recording.effects().len();
+        let first = if (k as u64).wrapping_add(variant).is_multiple_of(4) { 0 } else { end };
+        for inner in first..=end {
             let again = recording.image_at(inner, seed.wrapping_add(variant) | 2);
             let handle = again.handle();
             let found = again.block_on(&handle, recover(&handle)).unwrap().recovered;
-            assert_eq!(View::of(&found.pool, &found.opaque_snapshot, &found.opaque), view);
+            let found = View::of(&found.pool, &found.opaque_snapshot, &found.opaque);
+            if inner == end {
+                assert_eq!(found, view);
+            } else {
+                assert!(allowed.iter().any(|(.., v)| *v == found), "opening cut at {inner}");
+            }
         }
         view
     }
@@ -356,7 +364,7 @@ fn lives() -> impl Strategy<Value = Vec<Script>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn after_a_crash_anywhere_a_pool_is_as_of_its_last_commit(
