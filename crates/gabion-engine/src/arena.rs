@@ -146,9 +146,12 @@ impl SkipList {
         let mut before: *const Node = ptr::null();
         let mut known_after: *const Node = ptr::null();
         loop {
-            // SAFETY: `before` was reached at this level or a higher one, so it has this link.
-            let at: *const Link =
-                if before.is_null() { &self.head[level] } else { unsafe { link(before, level) } };
+            let at: *const Link = if before.is_null() {
+                &self.head[level]
+            } else {
+                // SAFETY: `before` was reached at this level or a higher one, so it has this link.
+                unsafe { link(before, level) }
+            };
             // SAFETY: `at` points to a link of the head or of a published node.
             let next: *const Node = unsafe { (*at).load(Ordering::Acquire) };
             if !next.is_null() && next != known_after {
@@ -203,8 +206,8 @@ impl ListWriter<'_> {
             *place = &list.head[level];
         }
         let next = list.find(key, trailer, |level, at| left[level] = at);
-        // SAFETY: `find` returns null or a published node.
         let is_new = next.is_null() || {
+            // SAFETY: `find` returns null or a published node.
             let found = unsafe { entry(next) };
             found.trailer != trailer || found.key != key
         };
