@@ -22,6 +22,14 @@ pub(crate) const NO_PASSWORD: Reply = Reply::error(
      Are you sure your configuration is correct?",
 );
 
+/// Bytes of a client's word that an error repeats, as in Redis.
+const SHOWN_MAX: usize = 128;
+
+/// The part of a client's word that an error repeats.
+pub(crate) fn shown(word: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(&word[..word.len().min(SHOWN_MAX)])
+}
+
 /// The number of arguments does not fit; `name` may be `command|subcommand`.
 pub(crate) fn arity(name: &str) -> Reply {
     Reply::error_from(format!("ERR wrong number of arguments for '{name}' command"))
@@ -29,8 +37,6 @@ pub(crate) fn arity(name: &str) -> Reply {
 
 /// The name is not in the table.
 pub(crate) fn unknown_command(args: &[Bytes]) -> Reply {
-    /// Bytes of the name, and of the arguments together, that the error repeats.
-    const SHOWN_MAX: usize = 128;
     let name = args.first().map_or(&[][..], |name| &name[..name.len().min(SHOWN_MAX)]);
     let mut text = b"ERR unknown command '".to_vec();
     text.extend_from_slice(name);
@@ -50,7 +56,7 @@ pub(crate) fn unknown_command(args: &[Bytes]) -> Reply {
 
 /// The subcommand is none of `command`'s.
 pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
-    let given = String::from_utf8_lossy(&given[..given.len().min(128)]);
+    let given = shown(given);
     let help = command.to_ascii_uppercase();
     Reply::error_from(format!("ERR unknown subcommand '{given}'. Try {help} HELP."))
 }

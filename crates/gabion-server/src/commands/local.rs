@@ -80,7 +80,7 @@ impl Commands {
                     b"normal" => {}
                     b"master" | b"replica" | b"slave" | b"pubsub" => wanted = Some(Vec::new()),
                     _ => {
-                        let kind = String::from_utf8_lossy(kind);
+                        let kind = errors::shown(kind);
                         return Err(Reply::error_from(format!("ERR Unknown client type '{kind}'")));
                     }
                 }
@@ -154,7 +154,7 @@ fn hello(client: &Client, words: &[Bytes]) -> Result<Reply, Reply> {
                 rest = more;
             }
             [word, ..] => {
-                let word = String::from_utf8_lossy(word);
+                let word = errors::shown(word);
                 let text = format!("ERR Syntax error in HELLO option '{word}'");
                 return Err(Reply::error_from(text));
             }
@@ -181,7 +181,21 @@ fn is_plain(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_graphic)
 }
 
+/// Longest name or library name of a client; Redis has no limit.
+const CLIENT_TEXT_LEN_MAX: usize = 1024;
+
+fn check_client_text(text: &[u8]) -> Result<(), Reply> {
+    if text.len() <= CLIENT_TEXT_LEN_MAX {
+        return Ok(());
+    }
+    Err(Reply::error_from(format!(
+        "ERR {} bytes are over the limit of {CLIENT_TEXT_LEN_MAX} for names of clients",
+        text.len()
+    )))
+}
+
 fn check_name(name: &[u8]) -> Result<(), Reply> {
+    check_client_text(name)?;
     if is_plain(name) {
         return Ok(());
     }
@@ -201,9 +215,10 @@ fn set_info(client: &Client, option: &[u8], value: &Bytes) -> Result<Reply, Repl
     } else if option.eq_ignore_ascii_case(b"lib-ver") {
         ("lib-ver", &client.library_version)
     } else {
-        let option = String::from_utf8_lossy(option);
+        let option = errors::shown(option);
         return Err(Reply::error_from(format!("ERR Unrecognized option '{option}'")));
     };
+    check_client_text(value)?;
     if !is_plain(value) {
         return Err(Reply::error_from(format!(
             "ERR {option} cannot contain spaces, newlines or special characters."

@@ -199,7 +199,12 @@ impl State {
             KeySet::Some(keys) => {
                 for key in &keys {
                     let Some(queue) = self.queues.get_mut(key) else { continue };
-                    queue.retain(|&waiting| waiting != ticket);
+                    if queue.front() == Some(&ticket) {
+                        queue.pop_front();
+                    } else {
+                        // Cancelled while it waited.
+                        queue.retain(|&waiting| waiting != ticket);
+                    }
                     match queue.front().copied() {
                         Some(next) => woken.extend(self.take_waker(next)),
                         None => {

@@ -1,7 +1,7 @@
 //! A connection's state: the protocol it speaks, its name, its transaction; and the first half of
 //! every command: look-up, checks, queueing, and answering what touches no data.
 
-use super::table::{Id, TABLE, row_of};
+use super::table::{Id, TABLE};
 use super::work::{Call, Transaction, Work};
 use super::{Clients, Commands, Host, Route, errors};
 use bytes::Bytes;
@@ -10,6 +10,10 @@ use gabion_base::units::RECORD_OPS_MAX;
 use gabion_resp::limits::REQUEST_LEN_MAX;
 use gabion_resp::{Protocol, Reply, Request};
 use std::rc::Rc;
+
+/// Most memory that the queued commands of a transaction take: a record of the largest length, and
+/// as much again for the bookkeeping of many small arguments.
+const QUEUE_BYTES_MAX: usize = 2 * REQUEST_LEN_MAX;
 
 /// What a request comes to.
 #[derive(Debug)]
@@ -57,6 +61,14 @@ struct Queue {
     is_spoilt: bool,
 }
 
+impl Queue {
+    /// EXEC will refuse; nothing needs to be kept any longer.
+    fn spoil(&mut self) {
+        self.is_spoilt = true;
+        self.calls = Vec::new();
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         self.clients.borrow_mut().remove(&self.client.id);
@@ -93,22 +105,25 @@ impl Session {
     /// A command was refused: a transaction that it was meant for is lost.
     fn spoil(&mut self) {
         if let Some(queue) = &mut self.queue {
-            queue.is_spoilt = true;
+            queue.spoil();
         }
     }
 
-    fn enqueue(&mut self, call: Call) -> Reply {
+    fn enqueue(&mut self, call: &Call) -> Reply {
         let Some(queue) = &mut self.queue else { return Reply::OK };
+        if queue.is_spoilt {
+            return Reply::simple("QUEUED");
+        }
         let is_full = queue.calls.len() == RECORD_OPS_MAX;
-        queue.bytes += call.len();
-        if is_full || queue.bytes > REQUEST_LEN_MAX {
-            queue.is_spoilt = true;
+        queue.bytes += call.memory();
+        if is_full || queue.bytes > QUEUE_BYTES_MAX {
+            queue.spoil();
             return Reply::error_from(format!(
-                "ERR a transaction is limited to {RECORD_OPS_MAX} commands and {REQUEST_LEN_MAX} \
+                "ERR a transaction is limited to {RECORD_OPS_MAX} commands and {QUEUE_BYTES_MAX} \
                  bytes of arguments"
             ));
         }
-        queue.calls.push(call);
+        queue.calls.push(call.detached());
         self.client.queued.set(queue.calls.len() as i64);
         Reply::simple("QUEUED")
     }
@@ -142,10 +157,9 @@ impl Commands {
     #[inline]
     pub fn handle(&self, session: &mut Session, request: Request, host: &impl Host) -> Step {
         session.client.active_us.set(host.unix_time_us());
-        let row = request.args.first().and_then(|name| row_of(name));
-        let call = match Call::new(request) {
+        let call = match Call::check(request) {
             Ok(call) => call,
-            Err(error) => {
+            Err((row, error)) => {
                 return Step::Reply(self.refuse(session, row, error));
             }
         };
@@ -205,7 +219,7 @@ impl Commands {
             session.spoil();
             return Step::Reply(refusal);
         }
-        Step::Reply(session.enqueue(call))
+        Step::Reply(session.enqueue(&call))
     }
 
     fn exec(&self, session: &mut Session, exec: &Call, host: &impl Host) -> Step {

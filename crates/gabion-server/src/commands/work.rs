@@ -20,18 +20,37 @@ impl Call {
     ///
     /// # Errors
     /// The error that the client gets: unknown command, wrong number of arguments, key too long.
-    #[inline]
     pub fn new(request: Request) -> Result<Self, Reply> {
+        Self::check(request).map_err(|(_, error)| error)
+    }
+
+    /// The same; an error comes with the row of the command that was meant, if it is known.
+    #[inline]
+    pub(crate) fn check(request: Request) -> Result<Self, (Option<usize>, Reply)> {
         let name = request.args.first().map_or(&b""[..], |name| name);
-        let Some(row) = row_of(name) else { return Err(errors::unknown_command(&request.args)) };
+        let Some(row) = row_of(name) else {
+            return Err((None, errors::unknown_command(&request.args)));
+        };
         let spec = &TABLE[row];
         if !spec.accepts(request.args.len()) {
-            return Err(errors::arity(spec.name));
+            return Err((Some(row), errors::arity(spec.name)));
         }
         if let Some(key) = spec.keys_of(&request.args).find(|key| key.len() > KEY_LEN_MAX) {
-            return Err(errors::key_too_long(key.len()));
+            return Err((Some(row), errors::key_too_long(key.len())));
         }
         Ok(Self { row, request })
+    }
+
+    /// The same call with memory of its own. What is kept for long must not keep a read buffer,
+    /// which may be much larger, in memory with it.
+    pub(crate) fn detached(&self) -> Self {
+        let own = Bytes::from(self.args().concat());
+        let mut start = 0;
+        let args = self.args().iter().map(|arg| {
+            start += arg.len();
+            own.slice(start - arg.len()..start)
+        });
+        Self { row: self.row, request: Request { args: args.collect() } }
     }
 
     /// The command's row in the table.
@@ -62,9 +81,9 @@ impl Call {
         if spec.id == Id::Set && self.args().len() > 3 { Route::ReadWrite } else { spec.route }
     }
 
-    /// The bytes of its words.
-    pub(crate) fn len(&self) -> usize {
-        self.args().iter().map(Bytes::len).sum()
+    /// The memory that its words take, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.args().iter().map(|arg| arg.len() + size_of::<Bytes>()).sum()
     }
 
     /// The keys that it locks.

@@ -219,6 +219,18 @@ fn a_transaction_is_bounded() {
     assert!(client.ask("GET a").starts_with("-ERR a transaction is limited to 65536 commands"));
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 
+    // Many empty arguments take memory too.
+    client.ask("MULTI");
+    let mget = || gabion_resp::Request {
+        args: std::iter::once(&b"MGET"[..])
+            .chain(std::iter::repeat_n(&b""[..], 1_000_000))
+            .map(bytes::Bytes::from_static)
+            .collect(),
+    };
+    assert_eq!(client.reply(mget()), gabion_resp::Reply::simple("QUEUED"));
+    assert!(client.reply(mget()).is_error());
+    assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+
     // Values that grow beyond a record are refused as a whole, though each command is small.
     client.ask("MULTI");
     for key in ["a", "b", "c"] {
@@ -226,6 +238,32 @@ fn a_transaction_is_bounded() {
     }
     assert!(client.ask("EXEC").contains("over the limit of 16773120"));
     assert_eq!(client.ask("DBSIZE"), ":0\r\n");
+}
+
+#[test]
+fn a_queued_command_does_not_keep_the_read_buffer() {
+    let node = Node::new();
+    let mut client = node.client();
+    let mut buffer =
+        bytes::BytesMut::from(&b"MULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"[..]);
+    buffer.reserve(1 << 20);
+    let mut parser = gabion_resp::RequestParser::new();
+    for expected in [gabion_resp::Reply::OK, gabion_resp::Reply::simple("QUEUED")] {
+        let request = parser.parse(&mut buffer).unwrap().unwrap();
+        assert_eq!(client.reply(request), expected);
+    }
+    // Nobody else refers to the buffer's memory, so it can be used again.
+    assert!(buffer.try_reclaim(1 << 20));
+    client.script(&[("EXEC", "*1\r\n+OK\r\n"), ("GET a", "$1\r\n1\r\n")]);
+}
+
+#[test]
+fn names_of_clients_are_bounded() {
+    let mut client = Node::new().client();
+    assert_eq!(client.ask(&format!("CLIENT SETNAME {}", "n".repeat(1024))), "+OK\r\n");
+    let over = "-ERR 1025 bytes are over the limit of 1024 for names of clients\r\n";
+    assert_eq!(client.ask(&format!("CLIENT SETNAME {}", "n".repeat(1025))), over);
+    assert_eq!(client.ask(&format!("CLIENT SETINFO LIB-VER {}", "n".repeat(1025))), over);
 }
 
 #[test]
