@@ -467,3 +467,81 @@ fn a_socket_moves_parts_in_order_and_never_blocks() {
 fn the_allocator_can_be_told_to_keep_its_memory() {
     assert_eq!(crate::keep_freed_memory(), cfg!(target_env = "gnu"));
 }
+
+/// Loop devices take rights that not everybody who runs the tests has: without them it says so.
+#[test]
+fn a_block_device_is_a_pool_as_a_file_is() {
+    let dir = TempDir::new();
+    let image = dir.pool(16);
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let device = match made {
+        Ok(made) if made.status.success() => String::from_utf8(made.stdout).unwrap(),
+        _ => return eprintln!("not tested: no right to make a loop device"),
+    };
+    let device = Path::new(device.trim());
+    let result = std::panic::catch_unwind(|| {
+        let file = PoolFile::open(device, DirectIo::Try).unwrap();
+        assert_eq!((file.len(), file.direct_refusal()), (16 * BLOCK, None));
+        assert_eq!(PoolFile::open(device, DirectIo::Try).err().unwrap().kind(), ErrorKind::Busy);
+        let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
+        let handle = blocking.handle();
+        blocking.block_on(async {
+            handle.write(15 * BLOCK, block_of(7)).await.unwrap();
+            handle.flush().await.unwrap();
+            assert_eq!(handle.read(15 * BLOCK, BLOCK_LEN).await.unwrap()[..], [7; BLOCK_LEN]);
+            assert!(handle.write(16 * BLOCK, block_of(7)).await.is_err());
+        });
+    });
+    Command::new("losetup").arg("--detach").arg(device).status().unwrap();
+    result.unwrap();
+    assert_eq!(std::fs::read(&image).unwrap()[15 * BLOCK_LEN..], [7; BLOCK_LEN]);
+}
+
+const CHILD: &str = "GABION_FABRIC_CHILD_DIR";
+
+/// The other half of the test below, in a process of its own: locks a pool, fills a ring, writes
+/// without a flush, says so and waits to be killed.
+#[test]
+#[ignore = "run by the_ring_and_what_was_written_survive_the_kill_of_the_process"]
+fn child_that_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let dir = PathBuf::from(dir);
+    let file = PoolFile::open(&dir.join("pool"), DirectIo::Try).unwrap();
+    let mut ring = MappedRing::open(&dir.join("ring"), 1 << 20).unwrap();
+    ring.write(1000, &[5; 100_000]);
+    let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
+    blocking.block_on(blocking.handle().write(BLOCK, block_of(6))).unwrap();
+    std::fs::write(dir.join("ready"), b"").unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
+    let dir = TempDir::new();
+    let path = dir.pool(4);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::child_that_is_killed", "--ignored"])
+        .env(CHILD, &dir.0)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !dir.0.join("ready").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
+        std::thread::yield_now();
+    }
+    let busy = PoolFile::open(&path, DirectIo::Try).err().unwrap();
+    assert!(busy.message().contains(&format!("process {}", child.id())), "{busy}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
+    let read = blocking.block_on(blocking.handle().read(BLOCK, BLOCK_LEN)).unwrap();
+    assert_eq!(read[..], [6; BLOCK_LEN]);
+    let ring = MappedRing::open(&dir.0.join("ring"), 1 << 20).unwrap();
+    let mut bytes = vec![0; 100_001];
+    ring.read(1000, &mut bytes);
+    assert!(!ring.was_created() && bytes[..100_000].iter().all(|&b| b == 5));
+    assert_eq!(bytes[100_000], 0);
+}

@@ -4,7 +4,7 @@ use gabion_base::{Error, ErrorKind, crc};
 use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
 use gabion_media::{AlignedBuf, Bytes};
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, channel};
@@ -307,4 +307,53 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     std::fs::remove_file(path).unwrap();
+}
+
+/// Forwards one connection after another to `target`; of each, it passes on `limit` bytes towards
+/// the target and then cuts both sides.
+fn cutting_proxy(target: SocketAddr, limit: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        // The admin and the I/O connection of one initiator.
+        for accepted in listener.incoming().take(2) {
+            let (host, there) = (accepted.unwrap(), TcpStream::connect(target).unwrap());
+            let (mut back_from, mut back_to) =
+                (there.try_clone().unwrap(), host.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+            std::thread::spawn(move || {
+                let mut first = std::io::Read::take(&host, limit as u64);
+                let _ = std::io::copy(&mut first, &mut &there);
+                let _ = there.shutdown(Shutdown::Both);
+                let _ = host.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_connection_cut_after_any_byte_leaves_no_operation_hanging_and_the_target_drains() {
+    let target = Target::start("cut");
+    let mut ready = 0;
+    let limits = [0, 1, 127, 128, 129, 700, 1300, 2000, 5000, 70_000, MIB as usize, 2_100_000];
+    for (session, limit) in (1..).zip(limits) {
+        target.open(session);
+        target.wait_opened(session);
+        target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
+        let proxy = cutting_proxy(target.server.address(), limit);
+        let mut remotes = Remotes::new().unwrap();
+        let state = connect(&mut remotes, 1, proxy, session);
+        let handle = remotes.get(&1).unwrap().handle().clone();
+        if matches!(state, InitiatorState::Ready) {
+            ready += 1;
+            let error = run(&mut remotes, handle.write_all(0, pattern(4 * MIB, 1))).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Io), "{error}");
+        }
+        assert!(run(&mut remotes, handle.flush()).is_err(), "cut after {limit} bytes");
+        assert_eq!(handle.in_flight(), 0);
+    }
+    assert!(ready >= 2, "some cuts fall into the writes: {ready}");
+    target.server.send(TargetCommand::Close);
+    target.wait(|event| matches!(event, TargetEvent::Closed).then_some(()));
 }
