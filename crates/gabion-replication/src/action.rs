@@ -55,8 +55,8 @@ pub struct MemberStatus {
 }
 
 /// What the node is to do. Actions are carried out in the order in which they come; one that takes
-/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate` or `AdoptTerm`
-/// never overtakes an earlier one.
+/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow` or
+/// `AdoptTerm` never overtakes an earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Send `frame` to its receiver over the connection `frame.connection`. When that connection is
@@ -103,6 +103,12 @@ pub enum Action {
     Truncate {
         /// The new end.
         at: LogPosition,
+    },
+    /// The records that come before the next `AdoptTerm` are of terms that this head never knew (it
+    /// lost its disk): they lie in `spans`. Need not be durable: until then a restart may find less.
+    Follow {
+        /// The spans of the member whose log is fetched.
+        spans: Spans,
     },
     /// Make term and spans durable in one commit that also voids every grant, cut the log at `end`
     /// (its next record begins there), then call `handle_term_adopted` with the term.

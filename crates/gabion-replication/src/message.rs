@@ -11,33 +11,27 @@
 //!     6  Heartbeat     watermarks
 //!     7  PullLog       from u64 | bytes_max u32
 //!     8  Refused       reason
-//!    16  Grant         session, pool u64 | count u32 | (slot u32, generation u64)… | address
-//!    17  Placement     kind u8 | number u64 | count u32 | (slot u32, generation u64)…
-//!    18  NeedFile      kind u8 | number, edit u64
-//!    19  Forward       id u64                                                     command
-//!    20  ForwardReply  id, position u64                                           reply
-//!    21  Node                                                                     between nodes
+//!    16  Node                                                                     bytes
+//!    17  Forward       id u64                                                     command
+//!    18  ForwardReply  id, position u64                                           reply
 //!
 //!  progress    end, durable, flushed, edit u64
 //!  watermarks  commit, durable, flushed, edit u64
 //!  spans       count u32 | (term, start, end u64)…
-//!  reason, address: varint length and UTF-8
+//!  reason: varint length and UTF-8
 //! ```
 
 use crate::Spans;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{Fields, Put, Reader};
-use gabion_base::{Error, FileId, FileKind, Generation, LogPosition, Result, SlotIndex, Term};
+use gabion_base::{Error, LogPosition, Result, Term};
 
-/// Longest sentence or address in a message, in bytes.
+/// Longest sentence in a message, in bytes.
 pub const TEXT_LEN_MAX: usize = 4096;
-/// Most slots in one grant or placement: 32 GiB of slots, and well below a control frame.
-pub const SLOTS_MAX: usize = 16_384;
-const SLOT_LEN: usize = 12;
-const _: () = assert!(SLOTS_MAX * SLOT_LEN < gabion_base::units::CONTROL_FRAME_LEN_MAX / 2);
 
 /// How far a member is. Every value only rises while its process lives, except where a log is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,29 +87,7 @@ pub struct MemberState {
     pub spans: Spans,
 }
 
-/// Slots that a secondary lends to the primary for one session. Opaque to the chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// The session that they are lent for.
-    pub session: u64,
-    /// The secondary's pool.
-    pub pool: u64,
-    /// Slots, each with the generation that its header will state.
-    pub slots: Vec<(SlotIndex, Generation)>,
-    /// Where the secondary's target listens.
-    pub address: String,
-}
-
-/// Where the primary wrote a file at the receiver. Opaque to the chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The file.
-    pub file: FileId,
-    /// Its slots in order.
-    pub slots: Vec<(SlotIndex, Generation)>,
-}
-
-/// A message. The kinds from `Grant` on are carried for the node.
+/// A message. The kinds from `Node` on are carried for the node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// The first message on a connection, both ways.
@@ -166,16 +138,10 @@ pub enum Message {
         /// One clear sentence.
         reason: String,
     },
-    /// Slots for the primary to ship into.
-    Grant(Grant),
-    /// Where a file lies at the receiver.
-    Placement(Placement),
-    /// A replica stands at an edit and lacks one of its files.
-    NeedFile {
-        /// The file.
-        file: FileId,
-        /// The edit that names it.
-        edit: u64,
+    /// What nodes say to each other about slots and files (grants, placements, missing files).
+    Node {
+        /// The node's own encoding.
+        bytes: Bytes,
     },
     /// A client's command, for the head or the tail to run.
     Forward {
@@ -193,11 +159,6 @@ pub enum Message {
         /// The reply.
         bytes: Bytes,
     },
-    /// A message between nodes about slots and files, encoded by them.
-    Node {
-        /// The message.
-        bytes: Bytes,
-    },
     /// A kind that this build does not know and may ignore.
     Unknown {
         /// Its number.
@@ -206,23 +167,15 @@ pub enum Message {
 }
 
 pub(crate) const KIND_RECORDS: u8 = 4;
-pub(crate) const KIND_FORWARD: u8 = 19;
-pub(crate) const KIND_FORWARD_REPLY: u8 = 20;
-pub(crate) const KIND_NODE: u8 = 21;
+const KIND_NODE: u8 = 16;
+pub(crate) const KIND_FORWARD: u8 = 17;
+pub(crate) const KIND_FORWARD_REPLY: u8 = 18;
 
 impl Message {
     /// Whether it is carried for the node, and the chain only delivers it.
     #[must_use]
     pub fn is_for_node(&self) -> bool {
-        matches!(
-            self,
-            Self::Grant(_)
-                | Self::Placement(_)
-                | Self::NeedFile { .. }
-                | Self::Forward { .. }
-                | Self::ForwardReply { .. }
-                | Self::Node { .. }
-        )
+        matches!(self, Self::Node { .. } | Self::Forward { .. } | Self::ForwardReply { .. })
     }
 
     /// The kind's number on the wire.
@@ -237,12 +190,9 @@ impl Message {
             Self::Heartbeat(_) => 6,
             Self::PullLog { .. } => 7,
             Self::Refused { .. } => 8,
-            Self::Grant(_) => 16,
-            Self::Placement(_) => 17,
-            Self::NeedFile { .. } => 18,
+            Self::Node { .. } => KIND_NODE,
             Self::Forward { .. } => KIND_FORWARD,
             Self::ForwardReply { .. } => KIND_FORWARD_REPLY,
-            Self::Node { .. } => KIND_NODE,
             Self::Unknown { kind } => *kind,
         }
     }
@@ -280,39 +230,17 @@ impl Message {
                 out.put_u32(*bytes_max);
             }
             Self::Refused { reason } => put_text(out, reason),
-            Self::Unknown { .. } => {}
-            _ => return self.put_node_body(out),
-        }
-        Vec::new()
-    }
-
-    fn put_node_body(&self, out: &mut Vec<u8>) -> Vec<Bytes> {
-        match self {
-            Self::Grant(grant) => {
-                out.put_u64(grant.session);
-                out.put_u64(grant.pool);
-                put_slots(out, &grant.slots);
-                put_text(out, &grant.address);
-            }
-            Self::Placement(placement) => {
-                put_file(out, placement.file);
-                put_slots(out, &placement.slots);
-            }
-            Self::NeedFile { file, edit } => {
-                put_file(out, *file);
-                out.put_u64(*edit);
-            }
+            Self::Node { bytes } => return vec![bytes.clone()],
             Self::Forward { id, bytes } => {
                 out.put_u64(*id);
-                return alloc::vec![bytes.clone()];
+                return vec![bytes.clone()];
             }
             Self::ForwardReply { id, position, bytes } => {
                 out.put_u64(*id);
                 out.put_u64(position.get());
-                return alloc::vec![bytes.clone()];
+                return vec![bytes.clone()];
             }
-            Self::Node { bytes } => return alloc::vec![bytes.clone()],
-            _ => {}
+            Self::Unknown { .. } => {}
         }
         Vec::new()
     }
@@ -348,41 +276,24 @@ impl Message {
                 from: LogPosition(r.u64()?),
                 term: Term(r.u64()?),
                 marks: read_marks(r)?,
-                bytes: alloc::vec![payload],
+                bytes: vec![payload],
             },
             5 => Self::Ack(read_progress(r)?),
             6 => Self::Heartbeat(read_marks(r)?),
             7 => Self::PullLog { from: LogPosition(r.u64()?), bytes_max: r.u32()? },
             8 => Self::Refused { reason: read_text(r)? },
-            _ => match Self::read_for_node(kind, r, payload)? {
-                Some(message) => message,
-                None => return Ok(None),
-            },
+            KIND_NODE => Self::Node { bytes: payload },
+            KIND_FORWARD => Self::Forward { id: r.u64()?, bytes: payload },
+            KIND_FORWARD_REPLY => {
+                Self::ForwardReply { id: r.u64()?, position: LogPosition(r.u64()?), bytes: payload }
+            }
+            _ => return Ok(None),
         };
         let mut fields = Fields::new(reader.rest(), "message");
         while let Some(field) = fields.next_field()? {
             field.skip_unknown("message")?;
         }
         Ok(Some(message))
-    }
-
-    fn read_for_node(kind: u8, r: &mut Reader<'_>, payload: Bytes) -> Result<Option<Self>> {
-        Ok(Some(match kind {
-            16 => Self::Grant(Grant {
-                session: r.u64()?,
-                pool: r.u64()?,
-                slots: read_slots(r)?,
-                address: read_text(r)?,
-            }),
-            17 => Self::Placement(Placement { file: read_file(r)?, slots: read_slots(r)? }),
-            18 => Self::NeedFile { file: read_file(r)?, edit: r.u64()? },
-            KIND_FORWARD => Self::Forward { id: r.u64()?, bytes: payload },
-            KIND_FORWARD_REPLY => {
-                Self::ForwardReply { id: r.u64()?, position: LogPosition(r.u64()?), bytes: payload }
-            }
-            KIND_NODE => Self::Node { bytes: payload },
-            _ => return Ok(None),
-        }))
     }
 }
 
@@ -430,40 +341,4 @@ fn read_text(r: &mut Reader<'_>) -> Result<String> {
         Ok(text) => Ok(text.to_string()),
         Err(_) => Err(Error::corruption("message: text is not UTF-8")),
     }
-}
-
-fn put_file(out: &mut Vec<u8>, file: FileId) {
-    out.put_u8(file.kind as u8);
-    out.put_u64(file.number);
-}
-
-fn read_file(r: &mut Reader<'_>) -> Result<FileId> {
-    let byte = r.u8()?;
-    let Some(kind) = FileKind::from_byte(byte) else {
-        return Err(Error::corruption(format!("message: {byte} is no kind of file")));
-    };
-    Ok(FileId { kind, number: r.u64()? })
-}
-
-fn put_slots(out: &mut Vec<u8>, slots: &[(SlotIndex, Generation)]) {
-    out.put_u32(slots.len() as u32);
-    for (slot, generation) in slots {
-        out.put_u32(slot.get());
-        out.put_u64(generation.get());
-    }
-}
-
-fn read_slots(r: &mut Reader<'_>) -> Result<Vec<(SlotIndex, Generation)>> {
-    let count = r.u32()? as usize;
-    if count > SLOTS_MAX || count * SLOT_LEN > r.remaining() {
-        return Err(Error::corruption(format!(
-            "message: {count} slots announced, {} bytes follow, the limit is {SLOTS_MAX}",
-            r.remaining()
-        )));
-    }
-    let mut slots = Vec::with_capacity(count);
-    for _ in 0..count {
-        slots.push((SlotIndex(r.u32()?), Generation(r.u64()?)));
-    }
-    Ok(slots)
 }

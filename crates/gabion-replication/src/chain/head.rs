@@ -107,6 +107,9 @@ impl Chain {
             self.actions.push_back(Action::Truncate { at: common });
             self.last_crc = 0;
         }
+        if state.spans.tip().0 > self.term {
+            self.actions.push_back(Action::Follow { spans: state.spans.clone() });
+        }
         self.spans = state.spans;
         self.received = from;
         self.progress.end = from;

@@ -367,6 +367,7 @@ impl Cluster {
                 Err(reason) => node.chain.as_mut().unwrap().handle_failed(reason),
             },
             Action::Truncate { at } => node.cut(at.get()),
+            Action::Follow { .. } => {}
             Action::AdoptTerm { term, spans, end } => {
                 node.term = term;
                 node.spans = spans;
@@ -476,7 +477,10 @@ impl Cluster {
                     self.chain(id).unwrap().handle_disconnected(peer, connection, now_ms);
                 }
                 Action::SendLog { .. } => self.node(id).reads.push_back(action),
-                Action::Place { .. } | Action::Truncate { .. } | Action::AdoptTerm { .. } => {
+                Action::Place { .. }
+                | Action::Truncate { .. }
+                | Action::Follow { .. }
+                | Action::AdoptTerm { .. } => {
                     self.node(id).work.push_back(action);
                 }
                 Action::Deliver { from, message, .. } => {
@@ -612,6 +616,7 @@ fn describe_action(action: &Action) -> String {
             format!("places from {from} of {term}: {}", describe_bytes(bytes))
         }
         Action::Truncate { at } => format!("truncates at {at}"),
+        Action::Follow { spans } => format!("follows {}", describe_spans(spans)),
         Action::AdoptTerm { term, spans, end } => {
             format!("adopts {term} at {end} {}", describe_spans(spans))
         }

@@ -2,9 +2,9 @@
 //! changes the version and this file in one commit (`GABION_REWRITE=1` writes it).
 
 use crate::frame::{HEADER_LEN, MAGIC, PAYLOAD_FRAME_LEN_MAX, PREFIX_LEN};
-use crate::message::{SLOTS_MAX, TEXT_LEN_MAX};
+use crate::message::TEXT_LEN_MAX;
 use crate::spans::{OPEN, Span};
-use crate::{Frame, Grant, MemberState, Message, Placement, Progress, Spans, Watermarks};
+use crate::{Frame, MemberState, Message, Progress, Spans, Watermarks};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -12,10 +12,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{FIELD_CRITICAL, put_field};
 use gabion_base::units::{CONTROL_FRAME_LEN_MAX, RECORD_LEN_MAX};
-use gabion_base::{
-    ConfigNumber, ErrorKind, FileId, Generation, GroupId, LogPosition, ReplicaId, ShardId,
-    SlotIndex, Term, crc,
-};
+use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, ShardId, Term, crc};
 use proptest::prelude::*;
 
 fn spans() -> Spans {
@@ -41,12 +38,7 @@ fn marks() -> Watermarks {
     }
 }
 
-fn slots() -> Vec<(SlotIndex, Generation)> {
-    vec![(SlotIndex(4), Generation(9)), (SlotIndex(5), Generation(10))]
-}
-
 fn one_of_each() -> Vec<Message> {
-    let file = FileId::sst(12);
     vec![
         Message::Hello(MemberState {
             session: 2,
@@ -72,14 +64,7 @@ fn one_of_each() -> Vec<Message> {
         Message::Heartbeat(marks()),
         Message::PullLog { from: LogPosition(0x500), bytes_max: 1 << 20 },
         Message::Refused { reason: "needs a full copy".to_string() },
-        Message::Grant(Grant {
-            session: 2,
-            pool: 0xfeed,
-            slots: slots(),
-            address: "127.0.0.1:4420".to_string(),
-        }),
-        Message::Placement(Placement { file, slots: slots() }),
-        Message::NeedFile { file, edit: 7 },
+        Message::Node { bytes: Bytes::from_static(b"the node's own") },
         Message::Forward { id: 99, bytes: Bytes::from_static(b"SET k v") },
         Message::ForwardReply {
             id: 99,
@@ -240,11 +225,14 @@ fn a_long_sentence_is_cut_at_a_character() {
 }
 
 #[test]
-fn counts_over_their_limit_are_refused() {
-    let slots = vec![(SlotIndex(0), Generation(0)); SLOTS_MAX + 1];
-    let placement = Message::Placement(Placement { file: FileId::sst(1), slots });
-    let bytes = frame(placement).encode().unwrap().concat();
-    assert_eq!(Frame::decode(&bytes).unwrap_err().kind(), ErrorKind::Corruption);
+fn a_count_of_spans_over_what_follows_is_refused() {
+    let accepted = frame(Message::Hello(MemberState::default())).encode().unwrap().head;
+    let mut bytes = accepted.clone();
+    let at = bytes.len() - 4;
+    bytes[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = Frame::decode(&seal(&mut bytes)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().starts_with("4294967295 spans announced, 0 bytes follow"));
 }
 
 proptest! {

@@ -7,9 +7,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{
-    ConfigNumber, ErrorKind, FileId, GroupId, LogPosition, ReplicaId, ShardId, Term,
-};
+use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, ShardId, Term};
 
 fn config(me: u32) -> ChainConfig {
     ChainConfig {
@@ -213,19 +211,16 @@ fn the_nodes_own_messages_arrive_in_order() {
     assert_eq!(early.kind(), ErrorKind::Unavailable);
     cluster.connect_all();
     assert!(cluster.settle());
-    let file = FileId::sst(4);
+    let own = || Message::Node { bytes: Bytes::from_static(b"a grant") };
     let chain = cluster.chain(2).unwrap();
     chain.send(ReplicaId(3), message(1)).unwrap();
-    chain.send(ReplicaId(3), Message::NeedFile { file, edit: 2 }).unwrap();
+    chain.send(ReplicaId(3), own()).unwrap();
     chain.send(ReplicaId(3), message(3)).unwrap();
-    let own = chain.send(ReplicaId(3), Message::Ack(Progress::default())).unwrap_err();
-    assert_eq!(own.kind(), ErrorKind::InvalidInput);
+    let foreign = chain.send(ReplicaId(3), Message::Ack(Progress::default())).unwrap_err();
+    assert_eq!(foreign.kind(), ErrorKind::InvalidInput);
     cluster.drain(2);
     assert!(cluster.settle());
-    assert_eq!(
-        cluster.node(3).delivered,
-        vec![(2, message(1)), (2, Message::NeedFile { file, edit: 2 }), (2, message(3))]
-    );
+    assert_eq!(cluster.node(3).delivered, vec![(2, message(1)), (2, own()), (2, message(3))]);
 }
 
 #[test]
