@@ -21,9 +21,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, Generation, GroupId, ReplicaId, Result, SlotIndex, Term};
 
-/// Generations reserved at a time. Each start skips what is left of the last reservation; 2^44
-/// starts remain.
+/// Generations reserved at a time. Each start skips what is left of the last reservation; there is
+/// room for 2^43 starts.
 const GENERATION_STEP: u64 = 1 << 20;
+/// No pool comes near it; a number above is not one that was written.
+const GENERATION_MAX: u64 = 1 << 63;
 
 /// How far an allocation may eat into what is kept back so that a full pool cannot deadlock:
 /// a compaction frees space but needs some first, and a flush frees the log.
@@ -597,9 +599,9 @@ impl Pool {
                 })
             }
             Operation::GenerationReserved { up_to } => {
-                if up_to < self.generation_reserved {
+                if !(self.generation_reserved..=GENERATION_MAX).contains(&up_to) {
                     return Err(Error::invalid(format!(
-                        "generations reserved up to {up_to} after {}",
+                        "generations reserved up to {up_to} after {}, the limit is {GENERATION_MAX}",
                         self.generation_reserved
                     )));
                 }

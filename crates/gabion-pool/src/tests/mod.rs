@@ -5,6 +5,7 @@ extern crate std;
 mod creation;
 mod files;
 mod flips;
+mod hostile;
 mod life;
 mod model;
 

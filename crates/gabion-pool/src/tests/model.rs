@@ -312,8 +312,8 @@ impl Life {
         );
         let counts = rig.pool.counts();
         assert_eq!(counts.allocated + counts.retired, 0, "no slot leaks");
-        // Opening is interrupted too, for one image in four at each of its own boundaries. Once it is through, it is settled
-        // whether the commit on its way is there.
+        // Opening is interrupted too, for one image in four at each of its own boundaries. Once it
+        // is through, it is settled whether the commit on its way is there.
         let recording = image.recording().unwrap();
         let end = recording.effects().len();
         let first = if (k as u64).wrapping_add(variant).is_multiple_of(4) { 0 } else { end };
