@@ -92,6 +92,8 @@ pub struct Log {
     early: BTreeMap<u64, Record>,
     early_len: u64,
     marks: Marks,
+    /// [`Self::floor`] when it last mattered; it falls only when the log is cut.
+    floor_seen: u64,
     members_durable: u64,
     watermark: u64,
     replay: Replay,
@@ -169,6 +171,7 @@ impl Log {
             early: BTreeMap::new(),
             early_len: 0,
             marks,
+            floor_seen: 0,
             members_durable: u64::MAX,
             watermark: parts.watermark.min(tail.position.get()),
             replay: Replay { next: start, end: tail.position.get(), window: Window::new(&config) },
@@ -420,8 +423,11 @@ impl Log {
         self.marks.at(floor).map_or(floor, |mark| mark.position.get())
     }
 
-    fn check_room(&self, end: u64) -> Result<()> {
-        let limit = self.floor() + self.config.ring_len;
+    fn check_room(&mut self, end: u64) -> Result<()> {
+        if end > self.floor_seen + self.config.ring_len {
+            self.floor_seen = self.floor();
+        }
+        let limit = self.floor_seen + self.config.ring_len;
         if end <= limit && end <= POSITION_MAX {
             return Ok(());
         }
@@ -429,7 +435,7 @@ impl Log {
             "ring full: a record up to {} needs what lies below {} flushed; {} is",
             LogPosition(end),
             LogPosition(end.saturating_sub(self.config.ring_len)),
-            LogPosition(self.floor())
+            LogPosition(self.floor_seen)
         )))
     }
 

@@ -28,7 +28,7 @@ use crate::LogConfig;
 use crate::span::Anchor;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::{Fields, Reader, put_field};
+use gabion_base::codec::{Fields, put_field};
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{
     Error, GroupId, LogIndex, LogPosition, Result, SequenceNumber, ShardId, Term, crc,
@@ -193,13 +193,14 @@ pub(crate) fn record_end(position: u64, body: u64, flags: RecordFlags, segment_l
 /// Corruption when fewer than 88 bytes are given or the magic or a length is impossible; unsupported
 /// for a version, kind or flag of another build.
 pub fn decode_header(bytes: &[u8]) -> Result<Header> {
-    let layout = Layout::read(bytes)?;
-    let version = bytes[4];
-    let (kind, flags) = (RecordKind::from_byte(bytes[5]), layout.flags.bits());
+    let head = head_of(bytes)?;
+    let layout = Layout::of(head)?;
+    let version = head[4];
+    let (kind, flags) = (RecordKind::from_byte(head[5]), layout.flags.bits());
     let Some(kind) = kind.filter(|_| version == VERSION) else {
         return Err(Error::unsupported(format!(
             "log record at {} has version {version} and kind {}; this build reads version {VERSION}",
-            layout.position, bytes[5]
+            layout.position, head[5]
         )));
     };
     if flags & !RecordFlags::KNOWN != 0 {
@@ -209,33 +210,29 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header> {
             RecordFlags::KNOWN
         )));
     }
-    let mut r = Reader::new(&bytes[..HEADER_LEN], "log record header");
-    r.bytes(8)?;
+    let reserved = u32_at(head, 68);
+    if reserved != 0 {
+        return Err(Error::unsupported(format!(
+            "log record at {} has {reserved:#x} in a reserved field",
+            layout.position
+        )));
+    }
     let header = Header {
         kind,
         flags: layout.flags,
-        payload_len: r.u32()?,
-        crc: r.u32()?,
-        group: GroupId(r.u64()?),
-        term: Term(r.u64()?),
-        shard: ShardId(r.u16()?),
-        extension_len: r.u16()?,
-        previous_crc: r.u32()?,
-        index: LogIndex(r.u64()?),
-        position: LogPosition(r.u64()?),
-        first_sequence: SequenceNumber(r.u64()?),
-        count: r.u32()?,
-        durable: {
-            let reserved = r.u32()?;
-            if reserved != 0 {
-                return Err(Error::unsupported(format!(
-                    "log record at {} has {reserved:#x} in a reserved field",
-                    layout.position
-                )));
-            }
-            LogPosition(r.u64()?)
-        },
-        now_ms: r.u64()?,
+        payload_len: u32_at(head, 8),
+        crc: u32_at(head, CRC_AT),
+        group: layout.group,
+        term: layout.term,
+        shard: layout.shard,
+        extension_len: u16_at(head, 34),
+        previous_crc: u32_at(head, 36),
+        index: LogIndex(u64_at(head, 40)),
+        position: layout.position,
+        first_sequence: SequenceNumber(u64_at(head, 56)),
+        count: u32_at(head, 64),
+        durable: LogPosition(u64_at(head, 72)),
+        now_ms: u64_at(head, 80),
     };
     if header.durable > header.position {
         return Err(Error::corruption(format!(
@@ -244,6 +241,30 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header> {
         )));
     }
     Ok(header)
+}
+
+fn head_of(bytes: &[u8]) -> Result<&[u8; HEADER_LEN]> {
+    bytes.first_chunk().ok_or_else(|| {
+        Error::corruption(format!("log record header: {} bytes, {HEADER_LEN} wanted", bytes.len()))
+    })
+}
+
+fn part<const N: usize>(head: &[u8; HEADER_LEN], at: usize) -> [u8; N] {
+    let mut part = [0; N];
+    part.copy_from_slice(&head[at..at + N]);
+    part
+}
+
+fn u16_at(head: &[u8; HEADER_LEN], at: usize) -> u16 {
+    u16::from_le_bytes(part(head, at))
+}
+
+fn u32_at(head: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_le_bytes(part(head, at))
+}
+
+fn u64_at(head: &[u8; HEADER_LEN], at: usize) -> u64 {
+    u64::from_le_bytes(part(head, at))
 }
 
 /// The fields that say how long a record is; they keep their places in every version.
@@ -259,29 +280,24 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
-        if bytes.len() < HEADER_LEN {
-            return Err(Error::corruption(format!(
-                "log record header: {} bytes, {HEADER_LEN} wanted",
-                bytes.len()
-            )));
-        }
-        let mut r = Reader::new(bytes, "log record header");
-        let magic = r.u32()?;
-        r.u16()?;
-        let flags = RecordFlags(r.u16()?);
-        let payload = u64::from(r.u32()?);
-        r.u32()?;
-        let (group, term) = (GroupId(r.u64()?), Term(r.u64()?));
-        let (shard, extensions) = (ShardId(r.u16()?), u64::from(r.u16()?));
-        r.bytes(12)?;
-        let position = LogPosition(r.u64()?);
+        Self::of(head_of(bytes)?)
+    }
+
+    fn of(head: &[u8; HEADER_LEN]) -> Result<Self> {
+        let (magic, position) = (u32_at(head, 0), LogPosition(u64_at(head, 48)));
         if magic != MAGIC || !position.get().is_multiple_of(8) || position.get() > POSITION_MAX {
             return Err(Error::corruption(format!(
                 "log record header: magic {magic:#010x}, position {position}"
             )));
         }
-        let body = HEADER_LEN as u64 + extensions + payload;
-        Ok(Self { position, group, term, shard, flags, body })
+        Ok(Self {
+            position,
+            group: GroupId(u64_at(head, 16)),
+            term: Term(u64_at(head, 24)),
+            shard: ShardId(u16_at(head, 32)),
+            flags: RecordFlags(u16_at(head, 6)),
+            body: HEADER_LEN as u64 + u64::from(u16_at(head, 34)) + u64::from(u32_at(head, 8)),
+        })
     }
 
     /// Bytes of the record.

@@ -17,13 +17,13 @@
 //! be durable, is corruption: every member had flushed it. Above it the log ends there, whatever
 //! follows, as positioned writes may legally leave a whole record after a torn one (FAULTS.md E4).
 
-use crate::log::{Log, Parts, check_start, push_mark};
+use crate::log::marks::Marks;
+use crate::log::{Log, Parts, check_start};
 use crate::ring::Ring;
 use crate::scan::{After, Look, SegmentSource, Wanted, Window, look_in_ring, look_in_segments};
 use crate::span::{Anchor, Span, Spans};
 use crate::{LogConfig, block_floor};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -112,7 +112,7 @@ pub async fn recover(
         tail: start,
         in_segments: None,
         watermark: input.durable.get(),
-        marks: VecDeque::from([start]),
+        marks: Marks::new(start),
         window: Window::new(&config),
         records: 0,
     };
@@ -142,7 +142,7 @@ struct Walk {
     /// The first record that no segment holds.
     in_segments: Option<u64>,
     watermark: u64,
-    marks: VecDeque<Anchor>,
+    marks: Marks,
     window: Window,
     records: u64,
 }
@@ -182,7 +182,7 @@ impl Walk {
             self.last_term = record.header.term;
             self.watermark = self.watermark.max(record.header.durable.get());
             self.records += 1;
-            push_mark(&mut self.marks, self.tail, self.config.ring_len);
+            self.marks.push(self.tail, self.config.ring_len);
         }
     }
 
