@@ -212,6 +212,8 @@ impl Edit {
             "a move does not add what it removes"
         } else if self.added.iter().any(|(_, meta)| meta.id.kind != FileKind::Sst) {
             "an added file is no SST"
+        } else if self.added.iter().any(|(_, meta)| !meta.clears.is_empty()) {
+            "an added file holds clears, which are kept as the floor"
         } else if self.added.iter().any(|(_, meta)| meta.id.number >= self.next_file) {
             "an added file's number is not below next_file"
         } else if self.flushed.is_some_and(|f| f.sequence > SequenceNumber::MAX)

@@ -12,7 +12,12 @@
 //!
 //! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
-//! Upper half: versions, recipes, picking, jobs, reads.
+//! Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
+//! count), [`recipe`], [`picker`] and [`job`] (how they come to be), [`read`] (what a reader sees),
+//! [`config`].
+//!
+//! To change what a compaction drops, look in [`job`]; when and what is compacted, in [`picker`]; what
+//! travels in the log, in [`edit`] and [`recipe`].
 #![no_std]
 #![deny(unsafe_code)]
 

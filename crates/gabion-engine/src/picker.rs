@@ -260,3 +260,6 @@ fn overlapping_set(oldest_first: &[Arc<FileMeta>]) -> Vec<Arc<FileMeta>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

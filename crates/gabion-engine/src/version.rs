@@ -102,16 +102,13 @@ impl Version {
     pub fn apply(&self, edit: &Edit) -> Result<Self> {
         edit.validate()?;
         let mut next = self.clone();
-        let refuse = |what: &str, level: u8, id: FileId| {
-            Error::corruption(format!("edit {}: {what} {id} at level {level}", edit.number))
-        };
         let mut gone = BTreeMap::new();
         for &(level, id) in &edit.removed {
-            let file = self
-                .file(level, id)
-                .ok_or_else(|| refuse("removes a file that is not there:", level, id))?;
+            let Some(file) = self.file(level, id) else {
+                return Err(refuse(edit, "removes a file that is not there:", level, id));
+            };
             if gone.insert(id, file.clone()).is_some() {
-                return Err(refuse("removes a file twice:", level, id));
+                return Err(refuse(edit, "removes a file twice:", level, id));
             }
         }
         let mut touched: BTreeSet<u8> = edit.removed.iter().map(|r| r.0).collect();
@@ -119,27 +116,8 @@ impl Version {
             let files = Arc::make_mut(&mut next.levels[usize::from(level)]);
             files.retain(|file| !gone.contains_key(&file.id));
         }
-        let held: BTreeSet<FileId> = match edit.added.is_empty() {
-            true => BTreeSet::new(),
-            false => next.files().map(|(_, file)| file.id).collect(),
-        };
-        let mut fresh = BTreeSet::new();
-        for (level, meta) in &edit.added {
-            if held.contains(&meta.id) || !fresh.insert(meta.id) {
-                return Err(refuse("adds a file that is already there:", *level, meta.id));
-            }
-            let file = match gone.get(&meta.id) {
-                Some(file) if **file == *meta => file.clone(),
-                Some(_) => return Err(refuse("moves a file and changes it:", *level, meta.id)),
-                None => Arc::new(meta.clone()),
-            };
-            let files = next
-                .levels
-                .get_mut(usize::from(*level))
-                .ok_or_else(|| refuse("adds to a level that does not exist:", *level, meta.id))?;
-            Arc::make_mut(files).push(file);
-            touched.insert(*level);
-        }
+        next.add_files(edit, &gone)?;
+        touched.extend(edit.added.iter().map(|a| a.0));
         if edit.kind == JobKind::Flush {
             self.check_newer_than_l0(edit)?;
         }
@@ -147,6 +125,46 @@ impl Version {
             next.sort_and_check(level).map_err(|e| e.within(format!("edit {}", edit.number)))?;
         }
         Ok(next)
+    }
+
+    /// Adds an edit's files where they belong, unsorted. `gone` are those that it removed.
+    fn add_files(&mut self, edit: &Edit, gone: &BTreeMap<FileId, Arc<FileMeta>>) -> Result<()> {
+        const THERE: &str = "adds a file that is already there:";
+        let mut fresh = BTreeSet::new();
+        for (level, meta) in &edit.added {
+            if !fresh.insert(meta.id) {
+                return Err(refuse(edit, THERE, *level, meta.id));
+            }
+        }
+        if let Some((level, file)) = self.files().find(|(_, file)| fresh.contains(&file.id)) {
+            return Err(refuse(edit, THERE, level, file.id));
+        }
+        for (level, meta) in &edit.added {
+            let file = match gone.get(&meta.id) {
+                // The same reference: who counts the holders of a moved file counts all of them.
+                Some(file) if **file == *meta => file.clone(),
+                Some(_) => {
+                    return Err(refuse(edit, "moves a file and changes it:", *level, meta.id));
+                }
+                None => Arc::new(meta.clone()),
+            };
+            let Some(files) = self.levels.get_mut(usize::from(*level)) else {
+                return Err(refuse(edit, "adds to a level that is not there:", *level, meta.id));
+            };
+            Arc::make_mut(files).push(file);
+        }
+        Ok(())
+    }
+
+    /// A version of these files, for tests of what looks at versions.
+    #[cfg(test)]
+    pub(crate) fn of(levels: u8, files: Vec<(u8, FileMeta)>) -> Self {
+        let mut version = Self::new(levels);
+        for (level, meta) in files {
+            Arc::make_mut(&mut version.levels[usize::from(level)]).push(Arc::new(meta));
+            version.sort_and_check(level).unwrap();
+        }
+        version
     }
 
     /// A flush adds what is newer than all of L0, or readers would find the wrong version first.
@@ -228,6 +246,10 @@ impl Version {
         }
         Ok(version)
     }
+}
+
+fn refuse(edit: &Edit, what: &str, level: u8, id: FileId) -> Error {
+    Error::corruption(format!("edit {}: {what} {id} at level {level}", edit.number))
 }
 
 /// The current version, and the files that left it but may still be read.

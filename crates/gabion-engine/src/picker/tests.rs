@@ -1,0 +1,165 @@
+use super::*;
+use alloc::string::String;
+use alloc::vec;
+use alloc::{format, string::ToString};
+use gabion_base::Term;
+use gabion_base::units::MIB;
+
+/// Files as `level:number[from-to]`, 16 MiB each unless `=MiB` follows.
+fn version(files: &[&str]) -> Version {
+    let parse = |text: &&str| {
+        let (level, rest) = text.split_once(':').unwrap();
+        let (number, rest) = rest.split_once('[').unwrap();
+        let (range, len) = rest.split_once(']').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let len = len.strip_prefix('=').map_or(16, |mib| mib.parse().unwrap());
+        (level.parse().unwrap(), meta(number.parse().unwrap(), from, to, len * MIB))
+    };
+    Version::of(7, files.iter().map(parse).collect())
+}
+
+fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
+    let bound = |text: &str| [&[1u8], text.as_bytes()].concat();
+    FileMeta {
+        id: FileId::sst(number),
+        term: Term(1),
+        len,
+        checksum: 0,
+        chunk_crcs: Vec::new(),
+        smallest: bound(from),
+        largest: bound(to),
+        smallest_sequence: SequenceNumber(number * 10),
+        largest_sequence: SequenceNumber(number * 10 + 9),
+        entries: 1,
+        deletes: 0,
+        raw_key_bytes: 0,
+        raw_value_bytes: 0,
+        clears: Vec::new(),
+    }
+}
+
+fn picked(files: &[&str], busy: &[u64]) -> String {
+    let version = version(files);
+    let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+    let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
+    let picker = Picker::new(&config, &version, &busy);
+    picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
+}
+
+fn describe(pick: &Pick) -> String {
+    let inputs: Vec<_> =
+        pick.inputs.iter().map(|(level, file)| format!("{level}:{}", file.id.number)).collect();
+    let bottom = if pick.bottommost { " bottommost" } else { "" };
+    format!("{:?} {} to {}{bottom}", pick.kind, inputs.join(" "), pick.output_level)
+}
+
+#[test]
+fn nothing_is_picked_while_every_level_is_within_its_aim() {
+    assert_eq!(picked(&[], &[]), "nothing");
+    assert_eq!(picked(&["0:1[a-z]=1", "0:2[a-z]=1", "0:3[a-z]=1"], &[]), "nothing");
+    assert_eq!(picked(&["1:1[a-k]=15", "1:2[l-z]=15"], &[]), "nothing");
+}
+
+#[test]
+fn l0_goes_down_with_all_it_overlaps_newest_first() {
+    let l0 = ["0:4[a-z]=1", "0:5[b-c]=1", "0:6[d-k]=1", "0:7[a-z]=1"];
+    assert_eq!(picked(&l0, &[]), "Compaction 0:7 0:6 0:5 0:4 to 1 bottommost");
+    let with_l1 = [&l0[..], &["1:1[a-c]=1", "1:2[m-p]=1", "3:3[q-q]=1"]].concat();
+    assert_eq!(picked(&with_l1, &[]), "Compaction 0:7 0:6 0:5 0:4 1:1 1:2 to 1");
+}
+
+#[test]
+fn the_oldest_file_of_l0_moves_down_alone_when_nothing_overlaps_it() {
+    let l0 = ["0:4[a-b]=1", "0:5[c-d]=1", "0:6[e-f]=1", "0:7[g-h]=1"];
+    assert_eq!(picked(&l0, &[]), "TrivialMove 0:4 to 1 bottommost");
+    let reached_through_another = ["0:4[a-b]=1", "0:5[k-z]=1", "0:6[b-k]=1", "0:7[zz-zz]=1"];
+    assert_eq!(picked(&reached_through_another, &[]), "Compaction 0:6 0:5 0:4 to 1 bottommost");
+}
+
+#[test]
+fn one_job_at_a_time_leaves_l0_and_none_touches_a_busy_file() {
+    let l0 = ["0:4[a-b]=1", "0:5[c-d]=1", "0:6[e-f]=1", "0:7[g-h]=1", "0:8[g-h]=1"];
+    assert_eq!(picked(&l0, &[8]), "nothing");
+    let with_l1 = [&l0[..], &["1:1[a-b]=1", "1:2[m-p]=1"]].concat();
+    assert_eq!(picked(&with_l1, &[1]), "nothing");
+    assert_eq!(picked(&with_l1, &[2]), "Compaction 0:4 1:1 to 1 bottommost");
+}
+
+#[test]
+fn below_l0_the_file_with_the_least_overlap_per_byte_goes_first() {
+    let files = ["1:1[a-c]", "1:2[d-f]", "1:3[g-i]", "2:4[a-b]", "2:5[g-g]=4", "2:6[d-e]=8"];
+    assert_eq!(picked(&files, &[]), "Compaction 1:3 2:5 to 2 bottommost");
+    assert_eq!(
+        picked(&[&files[..], &["1:7[x-z]"]].concat(), &[]),
+        "TrivialMove 1:7 to 2 bottommost"
+    );
+    assert_eq!(
+        picked(&[&files[..], &["1:8[k-l]"]].concat(), &[3]),
+        "TrivialMove 1:8 to 2 bottommost"
+    );
+    let busy_below = [&files[..], &["1:8[k-l]"]].concat();
+    assert_eq!(picked(&busy_below, &[8]), "Compaction 1:3 2:5 to 2 bottommost");
+    assert_eq!(picked(&busy_below, &[8, 5]), "Compaction 1:2 2:6 to 2 bottommost");
+}
+
+#[test]
+fn the_level_that_is_furthest_over_its_aim_goes_first() {
+    let files =
+        ["0:9[a-z]=1", "0:8[a-z]=1", "0:7[a-z]=1", "0:6[a-z]=1", "1:1[a-c]=48", "1:2[x-z]=48"];
+    assert_eq!(picked(&files, &[]), "TrivialMove 1:1 to 2 bottommost");
+    let more = [&files[..], &["0:5[b-c]=1", "0:4[b-c]=1", "0:3[b-c]=1", "0:2[b-c]=1"]].concat();
+    let more: Vec<_> = more.into_iter().filter(|file| *file != "1:2[x-z]=48").collect();
+    let pick = picked(&more, &[]);
+    assert!(pick.starts_with("Compaction 0:9"), "{pick}");
+}
+
+#[test]
+fn outputs_are_cut_where_they_would_overlap_too_much_of_the_level_below() {
+    let letters = "abcdefghijklmnopqrstuvwxyz";
+    let below: Vec<String> =
+        letters.chars().enumerate().map(|(at, c)| format!("3:{}[{c}-{c}z]", 100 + at)).collect();
+    let mut files = vec!["1:1[a-z]", "1:2[zz-zzz]", "2:3[a-k]", "2:4[l-z]"];
+    files.extend(below.iter().map(String::as_str));
+    let version = version(&files);
+    let config = TreeConfig { level1_len: 16 * MIB, ..TreeConfig::default() };
+    let busy = BTreeSet::from([FileId::sst(2)]);
+    let pick = Picker::new(&config, &version, &busy).pick().unwrap();
+    assert_eq!(describe(&pick), "Compaction 1:1 2:3 2:4 to 2");
+    assert_eq!(pick.cuts, [b"\x01k".to_vec(), b"\x01u".to_vec()], "ten files each");
+}
+
+#[test]
+fn a_move_that_would_overlap_too_much_of_the_level_after_next_is_a_merge() {
+    let below: Vec<String> = (10..21).map(|n| format!("3:{}[k{n}-k{n}]", 100 + n)).collect();
+    let mut files = vec!["1:1[k-l]=40"];
+    files.extend(below.iter().map(String::as_str));
+    assert_eq!(picked(&files, &[]), "Compaction 1:1 to 2");
+    files.pop();
+    assert_eq!(picked(&files, &[]), "TrivialMove 1:1 to 2");
+}
+
+#[test]
+fn what_lies_below_the_floor_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
+    let version = version(&["0:4[a-b]", "1:2[a-b]", "2:1[c-d]"]);
+    let config = TreeConfig::default();
+    let drop = |floor, snapshot, busy: &[u64]| {
+        let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+        let picker = Picker::new(&config, &version, &busy);
+        let pick = picker.pick_drop(SequenceNumber(floor), SequenceNumber(snapshot));
+        pick.map_or("nothing".to_string(), |pick| describe(&pick))
+    };
+    assert_eq!(drop(0, 1000, &[]), "nothing");
+    assert_eq!(drop(30, 1000, &[]), "Drop 1:2 2:1 to 0");
+    assert_eq!(drop(29, 1000, &[]), "Drop 2:1 to 0");
+    assert_eq!(drop(50, 1000, &[2]), "Drop 0:4 2:1 to 0");
+    assert_eq!(drop(50, 49, &[]), "nothing");
+}
+
+#[test]
+fn debt_is_what_every_level_has_over_its_aim_and_hands_on() {
+    let version = version(&["1:1[a-c]=40", "2:2[a-z]=320"]);
+    let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
+    let busy = BTreeSet::new();
+    // L1 is 8 MiB over its 32; L2 then 8 over its 320.
+    assert_eq!(Picker::new(&config, &version, &busy).debt(), 16 * MIB);
+}

@@ -1,0 +1,216 @@
+//! Jobs at their limits: odd sizes, long keys, damaged inputs, failing sinks.
+
+mod support;
+
+use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_engine::*;
+use gabion_media::Bytes;
+use proptest::prelude::*;
+use support::*;
+
+/// Writes `pairs`, seals and flushes them; panics when any step fails.
+fn flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> Edit {
+    for (name, value) in pairs {
+        let sequence = replica.tree.last_sequence().next();
+        replica.tree.apply_operation(sequence, EntryKind::Put, &key(name), value).unwrap();
+    }
+    let active = replica.tree.active_id();
+    replica.tree.seal(active, LogPosition(active.get())).unwrap();
+    let job = replica.tree.next_flush(&context(&[])).unwrap();
+    apply(replica, &job)
+}
+
+fn apply(replica: &mut Replica, job: &JobInputs) -> Edit {
+    let output = block_on(run_job(job, GROUP, &replica.files, &mut replica.files.clone())).unwrap();
+    let slots: u64 = output.added.iter().map(|(_, meta)| meta.len.div_ceil(2 << 20)).sum();
+    assert!(slots <= job.slots_max() || !job.recipe.kind.makes_files());
+    let edit = replica.tree.finish_job(output, replica.tree.last_edit() + 1).unwrap();
+    replica.tree.apply_edit(&Edit::decode(&edit.encode().unwrap()).unwrap()).unwrap();
+    edit
+}
+
+fn settle(replica: &mut Replica) {
+    while let Some(job) = replica.tree.next_job(&context(&[])) {
+        apply(replica, &job);
+    }
+    replica.collect();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn reserved_numbers_and_slots_suffice_for_entries_of_any_size(
+        lens in prop::collection::vec(0usize..30_000, 1..40),
+        seed: u64,
+    ) {
+        let mut random = Random::new(seed);
+        let mut replica = Replica::new(small_config());
+        let mut expected = std::collections::BTreeMap::new();
+        for chunk in lens.chunks(10) {
+            let pairs: Vec<_> = chunk
+                .iter()
+                .map(|&len| {
+                    let len = if random.one_in(2) { len } else { len % 100 };
+                    let name = format!("{:03}", random.below(60)).into_bytes();
+                    (name, vec![random.below(256) as u8; len])
+                })
+                .collect();
+            let edit = flush(&mut replica, &pairs);
+            for (_, meta) in &edit.added {
+                prop_assert!(meta.len <= 8 << 10 || meta.entries == 1, "{meta:?}");
+            }
+            settle(&mut replica);
+            expected.extend(pairs.into_iter().map(|(name, value)| (key(&name), value)));
+        }
+        let found = scan(&replica.tree.view(), &replica.tables, &[], None);
+        prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+    }
+
+    /// Bounds are cut to 256 bytes: levels must stay sorted, and every key be found, whatever keys share.
+    #[test]
+    fn keys_longer_than_a_bound_are_found_wherever_files_are_cut(
+        seed: u64,
+        prefix in 250usize..262,
+    ) {
+        let mut random = Random::new(seed);
+        let mut replica = Replica::new(TreeConfig { l0_trigger: 1, ..small_config() });
+        let mut expected = std::collections::BTreeMap::new();
+        for _ in 0..6 {
+            let pairs: Vec<_> = (0..30)
+                .map(|_| {
+                    let byte = [b'a', b'b', 0xff][random.below(3) as usize];
+                    let mut name = vec![byte; prefix - random.below(3) as usize];
+                    name.extend_from_slice(format!("{}", random.below(40)).as_bytes());
+                    (name, vec![1; random.below(800) as usize])
+                })
+                .collect();
+            flush(&mut replica, &pairs);
+            settle(&mut replica);
+            expected.extend(pairs);
+        }
+        for (name, value) in &expected {
+            let found = replica.get(name);
+            prop_assert_eq!(found.as_deref(), Some(&value[..]));
+        }
+        prop_assert_eq!(scan(&replica.tree.view(), &replica.tables, &[], None).len(), expected.len());
+    }
+}
+
+/// A sink that takes so many files and then fails.
+struct Failing(usize);
+
+impl FileSink for Failing {
+    async fn finished(&mut self, _: FinishedFile) -> Result<()> {
+        if self.0 == 0 {
+            return Err(Error::no_space("no free slot"));
+        }
+        self.0 -= 1;
+        Ok(())
+    }
+}
+
+/// A replica with one compaction of several output files due.
+fn with_work() -> (Replica, JobInputs) {
+    let (sst_len, level1_len) = (32 << 10, 64 << 10);
+    let config = TreeConfig { l0_trigger: 3, sst_len, level1_len, ..small_config() };
+    let mut replica = Replica::new(config);
+    for round in 0..3u8 {
+        let pairs: Vec<_> = (0..60)
+            .map(|n| {
+                (format!("{:03}", 3 * n + usize::from(round)).into_bytes(), vec![round; 400 + n])
+            })
+            .collect();
+        flush(&mut replica, &pairs);
+    }
+    let job = replica.tree.next_compaction(&context(&[])).unwrap();
+    assert_eq!(job.recipe.kind, JobKind::Compaction);
+    (replica, job)
+}
+
+#[test]
+fn a_sink_that_fails_ends_the_job_and_the_tree_is_as_before() {
+    for taken in 0..2 {
+        let (mut replica, job) = with_work();
+        let before = replica.tree.snapshot();
+        let error =
+            block_on(run_job(&job, GROUP, &replica.files, &mut Failing(taken))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(replica.tree.snapshot(), before);
+        assert!(replica.tree.next_compaction(&context(&[])).is_none(), "the inputs are busy");
+        replica.tree.job_failed(&job.recipe);
+        let again = replica.tree.next_compaction(&context(&[])).unwrap();
+        assert_eq!(again.recipe.inputs, job.recipe.inputs);
+        apply(&mut replica, &again);
+        assert_eq!(replica.get(b"016").as_deref(), Some(&[1; 405][..]));
+    }
+}
+
+#[test]
+fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
+    let (replica, job) = with_work();
+    let id = job.files[0].1.id;
+    let whole = replica.files.bytes(id);
+    let len = job.files[0].1.len as usize;
+    for at in (0..len).step_by(41) {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        replica.files.insert(id, Bytes::from(bytes));
+        let result = block_on(run_job(&job, GROUP, &replica.files, &mut Failing(usize::MAX)));
+        let error = result.expect_err("a flipped bit was copied");
+        assert!(
+            matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
+            "byte {at}: {error}"
+        );
+    }
+    replica.files.insert(id, whole);
+    block_on(run_job(&job, GROUP, &replica.files, &mut Failing(usize::MAX))).unwrap();
+}
+
+#[test]
+fn a_job_whose_inputs_are_not_those_of_its_recipe_is_refused() {
+    let (mut replica, mut job) = with_work();
+    job.files.swap(0, 1);
+    let run = |job: &JobInputs| block_on(run_job(job, GROUP, &Files::default(), &mut Failing(9)));
+    assert_eq!(run(&job).unwrap_err().kind(), ErrorKind::InvalidInput);
+    job.files.swap(0, 1);
+    job.recipe.output_count = 1;
+    let error = block_on(run_job(&job, GROUP, &replica.files, &mut Failing(9))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    let recipe = job.recipe.clone();
+    apply_again(&mut replica, job);
+    let error = replica.tree.inputs_of(&recipe).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "its edit is applied, its inputs are gone");
+}
+
+fn apply_again(replica: &mut Replica, job: JobInputs) {
+    replica.tree.job_failed(&job.recipe);
+    drop(job);
+    settle(replica);
+}
+
+#[test]
+fn several_jobs_run_at_a_time_and_their_edits_may_come_in_any_order() {
+    let config = TreeConfig { l0_trigger: 1, level1_len: 16 << 10, ..small_config() };
+    let mut replica = Replica::new(config);
+    for round in 0..40u64 {
+        let pairs: Vec<_> = (0..10)
+            .map(|n| (format!("{:03}", (round * 37 + n * 13) % 400).into_bytes(), vec![3; 700]))
+            .collect();
+        flush(&mut replica, &pairs);
+        let mut jobs = Vec::new();
+        while let Some(job) = replica.tree.next_compaction(&context(&[])) {
+            jobs.push(job);
+        }
+        let mut inputs: Vec<_> = jobs.iter().flat_map(|job| job.recipe.inputs.clone()).collect();
+        let count = inputs.len();
+        inputs.sort();
+        inputs.dedup();
+        assert_eq!(inputs.len(), count, "jobs share no input");
+        while let Some(job) = jobs.pop() {
+            apply(&mut replica, &job);
+        }
+        replica.collect();
+    }
+    settle(&mut replica);
+    assert_eq!(replica.get(b"013").as_deref(), Some(&[3; 700][..]));
+}
