@@ -3,6 +3,7 @@
 mod concurrency;
 mod data;
 mod documents;
+mod pipeline;
 mod scans;
 mod sessions;
 mod support;

@@ -177,6 +177,24 @@ fn a_cancelled_command_leaves_its_locks() {
 }
 
 #[test]
+fn a_command_that_is_cancelled_while_it_queues_lets_nobody_past_the_holder() {
+    let mut race = Race::new();
+    let node = race.node.clone();
+    race.start("INCR k");
+    {
+        let work = Work::Call(crate::commands::Call::new(request("INCR k")).unwrap());
+        let mut cancelled = Box::pin(node.commands.execute(&*node.store, &work));
+        let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+        assert!(cancelled.as_mut().poll(&mut cx).is_pending());
+        race.start("INCR k");
+    }
+    race.settle();
+    assert_eq!(race.node.store.waiting_count(), 1, "only the holder reads");
+    race.finish();
+    assert_eq!(race.replies(), [":1\r\n", ":2\r\n"]);
+}
+
+#[test]
 fn a_transaction_that_waits_shows_none_of_its_writes() {
     let mut race = Race::new();
     race.start("SET a 1;INCR n;SET b 1");

@@ -1,0 +1,173 @@
+//! The whole way: bytes in, bytes out.
+
+use super::support::{FixedHost, Node, block_on};
+use crate::commands::{Step, TABLE};
+use bytes::BytesMut;
+use gabion_resp::{Protocol, Reply, ReplyParser, RequestParser, encode_request};
+use proptest::prelude::*;
+
+/// What a node answers to `wire`, which arrives in pieces of `chunk` bytes. A protocol error is
+/// answered and ends the connection.
+fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
+    let mut client = node.client();
+    let (mut parser, mut buffer, mut out) = (RequestParser::new(), BytesMut::new(), Vec::new());
+    for piece in wire.chunks(chunk) {
+        buffer.extend_from_slice(piece);
+        loop {
+            let request = match parser.parse(&mut buffer) {
+                Ok(Some(request)) => request,
+                Ok(None) => break,
+                Err(error) => {
+                    let reply = Reply::error_from(format!("ERR {error}"));
+                    reply.encode(client.session.protocol(), &mut out);
+                    return out;
+                }
+            };
+            let step = node.commands.handle(&mut client.session, request, &FixedHost);
+            let protocol = client.session.protocol();
+            match step {
+                Step::Reply(reply) => reply.encode(protocol, &mut out),
+                Step::Run(work) => {
+                    block_on(node.commands.execute(&*node.store, &work)).encode(protocol, &mut out);
+                }
+                Step::Close(reply) => {
+                    reply.encode(protocol, &mut out);
+                    return out;
+                }
+            }
+        }
+    }
+    out
+}
+
+fn wire_of(requests: &[Vec<Vec<u8>>]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    requests.iter().for_each(|request| encode_request(request, &mut wire));
+    wire
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_and_each_reply_in_the_version_of_its_moment() {
+    let wire =
+        b"GET a\r\n*1\r\n$4\r\nPING\r\nHELLO 3\r\nGET a\r\nSET a 1\r\nRESET\r\nGET b\r\nnope\r\n\
+        *1\r\n+nonsense\r\nPING\r\n";
+    let replies = String::from_utf8(converse(&Node::new(), wire, 1000)).unwrap();
+    assert!(replies.starts_with("$-1\r\n+PONG\r\n%7\r\n"), "{replies}");
+    let end = "_\r\n+OK\r\n+RESET\r\n$-1\r\n\
+        -ERR unknown command 'nope', with args beginning with: \r\n\
+        -ERR Protocol error: expected '$', got '+'\r\n";
+    assert!(replies.ends_with(end), "{replies}");
+}
+
+#[test]
+fn nothing_is_answered_after_quit() {
+    let replies = converse(&Node::new(), b"PING\r\nQUIT\r\nPING\r\n", 3);
+    assert_eq!(replies, b"+PONG\r\n+OK\r\n");
+}
+
+/// Words that commands take for keys, values, numbers and options.
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    let known = [
+        "a",
+        "b",
+        "0",
+        "1",
+        "-1",
+        "-",
+        "+",
+        "*",
+        "[a-",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "18446744073709551615",
+        "nx",
+        "xx",
+        "get",
+        "ex",
+        "limit",
+        "count",
+        "match",
+        "type",
+        "keys",
+        "values",
+        "string",
+        "setname",
+        "auth",
+        "2",
+        "3",
+        "list",
+        "info",
+        "docs",
+        "getkeys",
+        "id",
+        "filterby",
+        "pattern",
+        "aclcat",
+        "default",
+        "all",
+        "",
+    ];
+    prop_oneof![
+        9 => prop::sample::select(known.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..6),
+    ]
+}
+
+fn any_request() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let names: Vec<&str> = TABLE.iter().map(|spec| spec.name).collect();
+    let name = prop::sample::select(names).prop_map(|name| name.as_bytes().to_vec());
+    let name = prop_oneof![9 => name, 1 => word()];
+    (name, prop::collection::vec(word(), 0..6)).prop_map(|(name, mut args)| {
+        // An offset of its largest would make a value of 8 MiB each time: allowed, but slow.
+        if name.eq_ignore_ascii_case(b"setrange") {
+            args.truncate(1);
+        }
+        args.insert(0, name);
+        args
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn any_words_get_one_whole_reply_each_and_chunks_do_not_matter(
+        requests in prop::collection::vec(any_request(), 1..30), chunk in 1..60_usize,
+    ) {
+        let wire = wire_of(&requests);
+        let replies = converse(&Node::new(), &wire, wire.len());
+        prop_assert_eq!(&converse(&Node::new(), &wire, chunk), &replies);
+
+        let (mut parser, mut buffer) = (ReplyParser::new(), BytesMut::from(&replies[..]));
+        let mut count = 0;
+        while let Some(reply) = parser.parse(&mut buffer).unwrap() {
+            prop_assert!(!matches!(reply, Reply::Push(_)));
+            count += 1;
+        }
+        prop_assert!(buffer.is_empty());
+        let quit = requests.iter().position(|words| words[0].eq_ignore_ascii_case(b"quit"));
+        prop_assert_eq!(count, quit.map_or(requests.len(), |at| at + 1));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(wire in prop::collection::vec(any::<u8>(), 0..200)) {
+        converse(&Node::new(), &wire, 7);
+    }
+}
+
+#[test]
+fn every_command_answers_with_its_least_words() {
+    let node = Node::new();
+    for spec in TABLE {
+        let mut words = vec![spec.name.as_bytes().to_vec()];
+        words.resize(spec.arity.unsigned_abs() as usize, b"1".to_vec());
+        let mut out = Vec::new();
+        let mut client = node.client();
+        let request =
+            gabion_resp::Request { args: words.into_iter().map(bytes::Bytes::from).collect() };
+        client.reply(request).encode(Protocol::Resp2, &mut out);
+        let text = String::from_utf8_lossy(&out);
+        assert!(!text.contains("unknown command"), "{}: {text}", spec.name);
+        assert!(!text.contains("wrong number") || spec.name == "config", "{}: {text}", spec.name);
+    }
+}
