@@ -36,7 +36,8 @@
 //! - Messages count on the current connection of their sender only; progress counts only in the
 //!   receiver's term. An error from `handle_message` means: close that connection.
 //! - The head accepts writes when every member has joined and has its log. It goes on through a short
-//!   absence; after `timeout_ms` it refuses writes until the member is back.
+//!   absence; a member that is out, behind, or acknowledges nothing for `timeout_ms` stops writes,
+//!   with a sentence that names it, until it is in place again.
 //! - Log is trimmed only below what every member has flushed (`flushed_min`), so that whoever returns
 //!   finds the rest at its predecessor. One that does not is told that it needs a full copy.
 //! - The tail answers reads once it has what the head had when it joined, and from then on for the

@@ -3,7 +3,7 @@
 //! ```text
 //!   connections ── handle_connected / handle_disconnected ─┐
 //!   frames      ── Frame::decode ─► handle_message ────────┤          ┌─► Send(frame)
-//!   own log     ── handle_appended / placed / durable ─────┼─► Chain ─┼─► SendLog, Place, Truncate
+//!   own log     ── handle_appended / placed / durable ─────┼─► Chain ─┼─► SendLog, Place, Truncate, Follow
 //!   own tree    ── handle_edit_applied, handle_trimmed ────┤  (poll)  ├─► AdoptTerm, VoidGrants
 //!   time        ── handle_tick(now) ───────────────────────┘          └─► Ready / NotReady, Deliver
 //!

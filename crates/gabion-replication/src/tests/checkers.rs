@@ -26,6 +26,7 @@ pub(crate) struct Checkers {
     /// The head's connection that each member spoke on last.
     latest: BTreeMap<u32, u64>,
     heard: usize,
+    any_wiped: bool,
 }
 
 impl Checkers {
@@ -189,8 +190,23 @@ impl Checkers {
         cluster.nodes.iter().any(|n| holds(&n))
     }
 
-    /// Every member loses power at once: only what was acknowledged as durable must be there after.
-    pub(crate) fn forget_volatile(&mut self) {
+    /// Every member loses power at once: only what was acknowledged as durable, and lies on a disk
+    /// that was not replaced since, must be there after.
+    pub(crate) fn forget_volatile(&mut self, cluster: &Cluster) {
+        let is_on_disk = |position: &u64, (crc, end): &(u32, u64)| {
+            cluster.nodes.iter().any(|n| {
+                let is_here = n.records.get(position).is_some_and(|r| r.crc() == *crc);
+                n.oldest >= *end || (is_here && *end <= n.durable)
+            })
+        };
+        let any_wiped = self.any_wiped;
+        self.promised_durable.retain(|p, r| !any_wiped || is_on_disk(p, r));
         self.promised = self.promised_durable.clone();
+    }
+
+    /// The node's disk is new: it knows no term.
+    pub(crate) fn forget_terms(&mut self, id: u32) {
+        self.terms.remove(&id);
+        self.any_wiped = true;
     }
 }

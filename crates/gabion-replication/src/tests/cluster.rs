@@ -284,6 +284,14 @@ impl Cluster {
         }
     }
 
+    /// The node, which is stopped, gets an empty disk and ring.
+    pub(crate) fn wipe(&mut self, id: u32) {
+        let node = self.node(id);
+        let session = node.session;
+        let ever_held = core::mem::take(&mut node.ever_held);
+        *node = Node { session, ever_held, ..Node::new(id) };
+    }
+
     pub(crate) fn connect(&mut self, a: u32, b: u32) {
         let is_up = |c: &Connection| !c.is_broken && c.ends.iter().all(|e| e.0 == a || e.0 == b);
         if self.connections.iter().any(is_up) {

@@ -93,10 +93,7 @@ impl Script {
                 "durable" => self.cluster.make_durable(id),
                 "flush" => self.cluster.flush(id),
                 "trim" => self.cluster.trim(id),
-                "amnesia" => {
-                    let fresh = Cluster::new(id).nodes.pop().unwrap();
-                    *self.cluster.node(id) = fresh;
-                }
+                "amnesia" => self.cluster.wipe(id),
                 other => panic!("unknown command {other}"),
             }
         }

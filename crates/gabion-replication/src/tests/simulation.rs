@@ -40,6 +40,7 @@ struct Run {
     /// How many records were appended and how many faults happened, to see that runs do something.
     appended: u64,
     broken: u64,
+    wiped: u64,
 }
 
 impl Run {
@@ -49,8 +50,8 @@ impl Run {
         cluster.mutant = mutant;
         cluster.window_bytes = [60, 600, 3000][random.below(3) as usize];
         let faults = 2 + random.below(20);
-        let mut run =
-            Self { cluster, checkers: Checkers::default(), random, faults, appended: 0, broken: 0 };
+        let checkers = Checkers::default();
+        let mut run = Self { cluster, checkers, random, faults, appended: 0, broken: 0, wiped: 0 };
         for id in 1..=run.count() {
             run.cluster.start(id);
         }
@@ -131,7 +132,8 @@ impl Run {
     fn fault(&mut self) {
         self.broken += 1;
         let id = self.any_node();
-        match self.random.below(10) {
+        match self.random.below(11) {
+            10 => self.wipe(id),
             0..2 => self.cluster.kill(id, true),
             2..4 => {
                 let may_lose = self.checkers.may_lose(&self.cluster, id);
@@ -141,7 +143,7 @@ impl Run {
                 for id in 1..=self.count() {
                     self.cluster.kill(id, false);
                 }
-                self.checkers.forget_volatile();
+                self.checkers.forget_volatile(&self.cluster);
                 for node in &mut self.cluster.nodes {
                     node.ever_held = node.records.values().map(|r| (r.position, r.crc())).collect();
                 }
@@ -153,6 +155,19 @@ impl Run {
             }
             _ => self.replay(),
         }
+    }
+
+    /// R11: a node returns with an empty disk. Only while the others hold everything and nobody may
+    /// trim, as one member flushed nothing: else it would rightly ask for a full copy.
+    fn wipe(&mut self, id: u32) {
+        let may_trim = self.cluster.nodes.iter().all(|n| n.flushed > 0);
+        if may_trim || !self.checkers.may_lose(&self.cluster, id) {
+            return;
+        }
+        self.cluster.kill(id, false);
+        self.cluster.wipe(id);
+        self.checkers.forget_terms(id);
+        self.wiped += 1;
     }
 
     /// Up to eight frames of older terms or connections are heard once more, some as if they came on
@@ -245,11 +260,11 @@ impl Run {
 }
 
 /// Runs a seed; a panic (an assertion of the chain) counts as a failure.
-fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<(u64, u64, u64), String> {
+fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 4], String> {
     let result = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed, mutant);
         let term = |run: &Run| run.cluster.nodes[0].term.get();
-        run.run().map(|()| (run.appended, run.broken, term(&run)))
+        run.run().map(|()| [run.appended, run.broken, run.wiped, term(&run)])
     });
     match result {
         Ok(result) => result,
@@ -265,18 +280,22 @@ fn seeds() -> u64 {
     std::env::var("GABION_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600)
 }
 
-/// FAULTS.md R1, R2, R3, R7, R10, R12.
+/// FAULTS.md R1, R2, R3, R7, R10, R11, R12.
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
-    let (mut appended, mut broken, mut terms) = (0, 0, 0);
+    let mut sums = [0; 4];
     for seed in 0..seeds() {
         match run_seed(seed, None) {
-            Ok((a, b, t)) => (appended, broken, terms) = (appended + a, broken + b, terms + t),
+            Ok(counts) => {
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
             Err(e) => panic!("GABION_SEED={seed} cargo test -p gabion-replication one_seed: {e}"),
         }
     }
     // The runs must do something: on average many records, several faults, some terms per run.
     let seeds = seeds();
+    let [appended, broken, wiped, terms] = sums;
+    assert!(wiped > seeds / 20, "{wiped} empty disks in {seeds} runs");
     assert!(appended > 15 * seeds, "{appended} records in {seeds} runs");
     assert!(broken > 5 * seeds, "{broken} faults in {seeds} runs");
     assert!(terms > 2 * seeds, "{terms} terms in {seeds} runs");
