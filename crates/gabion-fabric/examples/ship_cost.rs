@@ -8,7 +8,9 @@
     reason = "a measuring tool: it reads clocks and prints what it found"
 )]
 
-use gabion_fabric::nvme::{Remotes, TargetCommand, TargetEvent, TargetOptions, TargetServer};
+use gabion_fabric::nvme::{
+    Readiness, Remotes, TargetCommand, TargetEvent, TargetOptions, TargetServer,
+};
 use gabion_fabric::{DirectIo, MediumOptions, PoolFile, preallocate};
 use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
 use gabion_media::{AlignedBuf, OperationKind};
@@ -87,7 +89,7 @@ fn measure(
     target.send(TargetCommand::Admit(vec![(0, transfers * TRANSFER_LEN as u64)]));
     let mut config = InitiatorConfig::new(HOST.to_owned(), [1; 16], SUBSYSTEM.to_owned());
     (config.header_digest, config.data_digest) = (digests, digests);
-    let mut remotes = Remotes::new()?;
+    let mut remotes = Remotes::new(Readiness::new()?);
     remotes.connect(0, target.address(), config, buffer_len())?;
     while remotes.get(&0).is_some_and(|r| matches!(r.state(), InitiatorState::Connecting)) {
         remotes.turn(Duration::from_millis(10))?;

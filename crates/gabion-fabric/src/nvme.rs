@@ -9,5 +9,5 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 
-pub use remote::{Remote, Remotes};
+pub use remote::{Readiness, Remote, Remotes};
 pub use target::{TargetCommand, TargetEvent, TargetOptions, TargetServer, WireBytes};

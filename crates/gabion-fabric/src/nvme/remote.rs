@@ -103,14 +103,38 @@ impl Medium for Namespace {
     }
 }
 
+/// What a shipping thread sleeps on. Made before the thread, so that whoever starts it keeps a waker.
+pub struct Readiness {
+    poll: Poll,
+    waker: Arc<Waker>,
+}
+
+impl Readiness {
+    /// Nothing to wait for yet.
+    ///
+    /// # Errors
+    /// I/O when the system refuses what readiness needs.
+    pub fn new() -> Result<Self> {
+        let refused = |e: io::Error| failed(Path::new("shipping"), "gets no readiness", e);
+        let poll = Poll::new().map_err(refused)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(refused)?);
+        Ok(Self { poll, waker })
+    }
+
+    /// Ends the sleep of [`Remotes::turn`], from any thread.
+    #[must_use]
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+}
+
 /// The connections of one thread, by a key that the thread chooses (the secondary).
 ///
 /// The thread's loop: take orders, start their futures in an executor, run what is ready,
 /// [`Self::turn`].
 pub struct Remotes<K> {
-    poll: Poll,
+    readiness: Readiness,
     events: Events,
-    waker: Arc<Waker>,
     remotes: BTreeMap<K, Remote>,
     /// Dropped, but somebody still holds the handle and is to be told that nothing works any more.
     retired: Vec<Remote>,
@@ -120,28 +144,16 @@ pub struct Remotes<K> {
 
 impl<K: Ord + Clone> Remotes<K> {
     /// No connection yet.
-    ///
-    /// # Errors
-    /// I/O when the system refuses what readiness needs.
-    pub fn new() -> Result<Self> {
-        let refused = |e: io::Error| failed(Path::new("shipping"), "gets no readiness", e);
-        let poll = Poll::new().map_err(refused)?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(refused)?;
-        Ok(Self {
-            poll,
+    #[must_use]
+    pub fn new(readiness: Readiness) -> Self {
+        Self {
+            readiness,
             events: Events::with_capacity(64),
-            waker: Arc::new(waker),
             remotes: BTreeMap::new(),
             retired: Vec::new(),
             next_token: 0,
             started: Instant::now(),
-        })
-    }
-
-    /// Ends the sleep of [`Self::turn`], from any thread.
-    #[must_use]
-    pub fn waker(&self) -> Arc<Waker> {
-        self.waker.clone()
+        }
     }
 
     /// Begins to connect; a connection with the same key is dropped first. Socket buffers are
@@ -163,7 +175,7 @@ impl<K: Ord + Clone> Remotes<K> {
         for transport in [&admin, &io] {
             let token = Token(self.next_token);
             self.next_token += 1;
-            watch(self.poll.registry(), transport, token)?;
+            watch(self.readiness.poll.registry(), transport, token)?;
         }
         let initiator = Initiator::connect(config, admin, io);
         let namespace = Namespace { initiator, crcs: BTreeMap::new() };
@@ -207,7 +219,7 @@ impl<K: Ord + Clone> Remotes<K> {
         }
         let idle = self.remotes.is_empty() && self.retired.is_empty();
         let sleep = if idle { sleep_max } else { sleep_max.min(TURN_MAX) };
-        match self.poll.poll(&mut self.events, Some(sleep)) {
+        match self.readiness.poll.poll(&mut self.events, Some(sleep)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(failed(Path::new("shipping"), "cannot wait", error)),

@@ -127,7 +127,7 @@ fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
     target.open(1);
     target.wait_opened(1);
     target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let remote = remotes.get(&1).unwrap();
     assert_eq!(remote.handle().properties().len, NAMESPACE_LEN);
@@ -175,7 +175,7 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
     target.wait_opened(1);
     target.server.send(TargetCommand::Admit(vec![(MIB, MIB), (4 * MIB, 2 * MIB)]));
     target.server.send(TargetCommand::Revoke(vec![(5 * MIB, MIB)]));
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
     let mut write = |offset| run(&mut remotes, handle.write(offset, pattern(MIB, 1)));
@@ -195,7 +195,7 @@ fn a_new_session_fences_the_old_one() {
     target.open(1);
     target.wait_opened(1);
     target.server.send(TargetCommand::Admit(vec![(0, NAMESPACE_LEN)]));
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
     // Many writes are under way when the new session opens.
@@ -231,7 +231,7 @@ fn a_new_session_fences_the_old_one() {
 #[test]
 fn several_remotes_share_a_thread_and_a_dead_one_hinders_nobody() {
     let targets = [Target::start("many-a"), Target::start("many-b")];
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     // Nobody listens here: the connection is refused, or unanswered until the limit.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     remotes.connect(9, nobody, config(1), 0).unwrap();
@@ -260,7 +260,7 @@ fn a_dropped_remote_ends_its_operations_as_unknown() {
     target.open(1);
     target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
     target.wait_opened(1);
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
     let mut write = Box::pin(handle.write(0, pattern(MIB, 1)));
@@ -288,7 +288,7 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
     target.wait_opened(1);
     target.server.send(TargetCommand::Close);
     target.wait(|event| matches!(event, TargetEvent::Closed).then_some(()));
-    let mut remotes = Remotes::new().unwrap();
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
     let state = connect(&mut remotes, 1, target.server.address(), 1);
     assert!(matches!(state, InitiatorState::Failed(_)), "nothing is served");
 
@@ -342,7 +342,7 @@ fn a_connection_cut_after_any_byte_leaves_no_operation_hanging_and_the_target_dr
         target.wait_opened(session);
         target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
         let proxy = cutting_proxy(target.server.address(), limit);
-        let mut remotes = Remotes::new().unwrap();
+        let mut remotes = Remotes::new(Readiness::new().unwrap());
         let state = connect(&mut remotes, 1, proxy, session);
         let handle = remotes.get(&1).unwrap().handle().clone();
         if matches!(state, InitiatorState::Ready) {
@@ -356,4 +356,20 @@ fn a_connection_cut_after_any_byte_leaves_no_operation_hanging_and_the_target_dr
     assert!(ready >= 2, "some cuts fall into the writes: {ready}");
     target.server.send(TargetCommand::Close);
     target.wait(|event| matches!(event, TargetEvent::Closed).then_some(()));
+}
+
+#[test]
+fn the_waker_ends_the_sleep_of_a_shipping_thread() {
+    let readiness = Readiness::new().unwrap();
+    let waker = readiness.waker();
+    let (sender, receiver) = channel();
+    let thread = std::thread::spawn(move || {
+        let mut remotes: Remotes<u32> = Remotes::new(readiness);
+        let started = Instant::now();
+        remotes.turn(10 * PATIENCE).unwrap();
+        sender.send(started.elapsed()).unwrap();
+    });
+    waker.wake().unwrap();
+    assert!(receiver.recv_timeout(PATIENCE).unwrap() < PATIENCE);
+    thread.join().unwrap();
 }
