@@ -7,6 +7,7 @@
 //! ```
 
 use super::admin::{self, Reply};
+use super::buffers::Buffers;
 use super::slot::{Kind, Slot, Stage, check_capsule, judge};
 use super::{IO_CAPSULE_DATA_LEN, QueueId, Refusal, Subsystem};
 use crate::nvme::command::{
@@ -97,6 +98,7 @@ pub struct TargetConnection<T: Transport> {
     next_id: u64,
     /// Bytes of data buffers in use.
     reserved: usize,
+    buffers: Buffers,
     /// Asynchronous event requests held.
     events: Vec<u16>,
     arriving: Option<Arriving>,
@@ -121,6 +123,7 @@ impl<T: Transport> TargetConnection<T> {
             at_backend: 0,
             next_id: 0,
             reserved: 0,
+            buffers: Buffers::default(),
             events: Vec::new(),
             arriving: None,
         }
@@ -223,7 +226,11 @@ impl<T: Transport> TargetConnection<T> {
         index: usize,
         result: Result<Option<Bytes>>,
     ) {
-        let Some(slot) = &self.slots[index] else { return };
+        let Some(slot) = &mut self.slots[index] else { return };
+        if let Some(lent) = slot.lent.take() {
+            let data_max = subsystem.config().data_in_flight_max;
+            self.buffers.put(lent, data_max.saturating_sub(self.reserved - slot.len as usize));
+        }
         match (slot.kind, slot.stage, result) {
             (Kind::Write { durable: true }, Stage::Backend, Ok(_)) => {
                 self.hand_over(subsystem, index, Stage::FinalFlush, BackendKind::Flush);
@@ -468,7 +475,9 @@ impl<T: Transport> TargetConnection<T> {
             return;
         }
         let Some(buffer) = slot.buffer.take() else { return };
-        let kind = BackendKind::Write { offset: slot.offset, data: buffer.freeze(), crc: slot.crc };
+        let (data, lent) = Buffers::lend(buffer);
+        slot.lent = Some(lent);
+        let kind = BackendKind::Write { offset: slot.offset, data, crc: slot.crc };
         self.hand_over(subsystem, index, Stage::Backend, kind);
     }
 
@@ -641,7 +650,8 @@ impl<T: Transport> TargetConnection<T> {
                 self.hand_over(subsystem, index, Stage::Backend, kind);
             } else {
                 slot.stage = Stage::Receiving;
-                slot.buffer = Some(AlignedBuf::zeroed(len));
+                slot.buffer = Some(self.buffers.take(len));
+                self.buffers.limit(room - self.reserved);
                 self.ask_for_data(subsystem, index);
             }
         }

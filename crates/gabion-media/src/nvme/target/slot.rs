@@ -4,6 +4,7 @@ use super::Subsystem;
 use crate::AlignedBuf;
 use crate::nvme::command::{NAMESPACE, SGL_IN_CAPSULE, SGL_TRANSPORT, Status, Submission, io};
 use crate::nvme::wire::Arrived;
+use alloc::sync::Arc;
 use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 
@@ -34,6 +35,8 @@ pub(super) struct Slot {
     pub(super) len: u32,
     /// Of a write's data, while it receives and no PDU of it is under way.
     pub(super) buffer: Option<AlignedBuf>,
+    /// The same while the driver writes it.
+    pub(super) lent: Option<Arc<AlignedBuf>>,
     pub(super) received: u32,
     /// Where the data asked for so far end.
     pub(super) asked: u32,
@@ -104,6 +107,7 @@ pub(super) fn judge(subsystem: &Subsystem, command: &Submission) -> Result<Slot,
         offset,
         len,
         buffer: None,
+        lent: None,
         received: 0,
         asked: 0,
         crc: 0,
