@@ -1,6 +1,6 @@
 //! A shared mapping of a file as memory that survives `kill -9` of every process: the ring of a log.
 
-use crate::space::{failed, reserve};
+use crate::space::{failed, preallocate};
 use gabion_base::{Error, Result};
 use gabion_media::MemoryRegion;
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,23 +24,21 @@ impl MappedRing {
         if len == 0 {
             return Err(Error::invalid(format!("{}: a ring of 0 bytes", path.display())));
         }
+        let created = !path.exists();
+        if created {
+            preallocate(path, len as u64)?;
+        }
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .create(true)
-            .truncate(false)
             .open(path)
             .map_err(|e| failed(path, "cannot be opened", e))?;
         let found = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
-        let created = found == 0;
-        if !created && found != len as u64 {
+        if found != len as u64 {
             return Err(Error::invalid(format!(
                 "{}: holds a ring of {found} bytes, {len} wanted",
                 path.display()
             )));
-        }
-        if created {
-            reserve(&file, path, len as u64)?;
         }
         let map = MmapOptions::new()
             .len(len)

@@ -61,7 +61,7 @@ fn create(unfinished: &Path, path: &Path, len: u64) -> Result<()> {
 }
 
 /// Reserves the bytes of an empty file; zeros are written where the file system has no reservation.
-pub(crate) fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
+fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => Ok(()),
         Err(Errno::NOSPC) => Err(no_space(path, len, free_space(path).unwrap_or(0))),
