@@ -348,6 +348,20 @@ fn a_record_of_another_term_is_refused_and_says_why() {
 }
 
 #[test]
+fn an_empty_log_follows_any_that_begins_where_it_does_and_no_other() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    let mut head = Log::create(CONFIG(), ring.boxed(), Term(3), Anchor::START).unwrap();
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let first = append(&mut head, &mut disk, 1, 100, RecordFlags::NONE).record;
+    let mut empty = new_log(CONFIG(), &other);
+    let elsewhere = [Span { term: Term(3), start: LogPosition(4096), end: None }];
+    assert_eq!(empty.adopt_spans(&elsewhere).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(empty.adopt_spans(head.spans()).unwrap(), LogPosition(0));
+    empty.place(first.bytes).unwrap();
+    assert_eq!(empty.last(), head.last());
+}
+
+#[test]
 fn a_replica_that_joins_at_an_anchor_continues_the_chain() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
     let mut head = new_log(CONFIG(), &ring);
