@@ -302,10 +302,8 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            for operation in BatchReader::new(&bytes) {
-                if let Ok(operation) = operation {
-                    let _ = operation.keyspace();
-                }
+            for operation in BatchReader::new(&bytes).flatten() {
+                let _ = operation.keyspace();
             }
         }
     }

@@ -168,7 +168,7 @@ fn readers_on_other_threads_see_every_entry_that_was_published_to_them() {
                     let (kind, sequence, value) = table.get(&key_of(n), seq(n)).unwrap();
                     assert_eq!((kind, sequence, value), (EntryKind::Put, seq(n), &value_of(n)[..]));
                 }
-                if rounds % 512 == 0 {
+                if rounds.is_multiple_of(512) {
                     check_order(&table, at);
                 }
                 rounds += 1;

@@ -100,7 +100,12 @@ impl BlockWriter {
     /// Bytes that the body has if it ends now.
     pub(super) const fn body_len(&self, area: &Area) -> usize {
         let entries = if self.is_empty() { 0 } else { area.len() - self.start };
-        entries + 4 * self.restarts.len() + 4
+        entries + self.restarts_len()
+    }
+
+    /// Bytes that the restart points will take.
+    pub(super) const fn restarts_len(&self) -> usize {
+        4 * self.restarts.len() + 4
     }
 
     /// Appends an entry. The caller keeps the order.

@@ -23,8 +23,10 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_outpu
 pub(super) const ANY_RATIO_LEN_MAX: usize = 64 * 1024;
 /// Bytes that a builder starts with when nobody says more.
 const CAPACITY_FIRST: usize = 256 * 1024;
-/// What properties and bounds take, besides two keys, at most in practice; for the estimate.
-const PROPERTIES_LEN_ESTIMATE: usize = 256;
+/// What properties take at most, besides two keys and the clears.
+const PROPERTIES_LEN_MAX: usize = 256;
+/// What an index entry takes at most, besides its key: lengths, trailer, handle, a restart point.
+const INDEX_ENTRY_LEN_MAX: usize = 3 + 3 + 1 + 8 + 8 + 4;
 
 /// Builds one file from entries in tree order.
 pub struct SstBuilder {
@@ -152,15 +154,21 @@ impl SstBuilder {
         }
     }
 
-    /// About how many bytes the file would have if it were finished now; never decreases. A function of the
-    /// entries and options alone, so that a cut rule may rest on it.
+    /// Bytes that the file would have if it were finished now, or a few hundred more: never fewer. A
+    /// function of the entries and options alone, so that a cut rule may rest on it.
     #[must_use]
     pub fn estimated_len(&self) -> u64 {
-        let open = if self.data.is_empty() { 0 } else { 4 + BLOCK_TRAILER_LEN };
-        let filter =
-            filter::body_len(self.hashes.len(), self.properties.options.filter_bits_per_key);
-        let parts = self.area.len() + open + filter + self.index_area.len();
-        (parts + PROPERTIES_LEN_ESTIMATE + FOOTER_LEN) as u64
+        let properties = &self.properties;
+        let key_len = self.data.last_key().len();
+        let open =
+            if self.data.is_empty() { 0 } else { self.data.restarts_len() + BLOCK_TRAILER_LEN };
+        let filter = filter::body_len(self.hashes.len(), properties.options.filter_bits_per_key);
+        // The block that is open or waits for its index entry: one separator, at most the last key.
+        let index =
+            self.index_area.len() + self.index.restarts_len() + key_len + INDEX_ENTRY_LEN_MAX;
+        let bounds = properties.smallest.len() + key_len + 9 * properties.clears.len();
+        let parts = self.area.len() + open + filter + index + bounds;
+        (parts + PROPERTIES_LEN_MAX + 3 * BLOCK_TRAILER_LEN + FOOTER_LEN) as u64
     }
 
     /// Entries so far.
