@@ -20,8 +20,12 @@ use gabion_base::{Error, LogPosition, Result, Term};
 
 /// The end of a span that is still being written.
 pub const OPEN: LogPosition = LogPosition(u64::MAX);
+/// Highest position in a log: no arithmetic on positions below it overflows.
+pub const POSITION_MAX: LogPosition = LogPosition(1 << 62);
 /// Most spans in one list. A list shrinks as the log is trimmed.
 pub const SPANS_MAX: usize = 16_384;
+/// Terms that can be: the highest has no successor, so nobody may be in it.
+pub(crate) const TERMS: core::ops::Range<u64> = 1..u64::MAX;
 /// Bytes of an encoded span.
 const SPAN_LEN: usize = 24;
 
@@ -44,8 +48,8 @@ impl Spans {
     /// A list of spans.
     ///
     /// # Errors
-    /// Corruption when terms do not rise, positions overlap or a start is not on a block boundary;
-    /// limit exceeded over [`SPANS_MAX`].
+    /// Corruption when terms do not rise, or a span does not begin at the first block boundary after
+    /// the one before; limit exceeded over [`SPANS_MAX`].
     pub fn new(spans: Vec<Span>) -> Result<Self> {
         if spans.len() > SPANS_MAX {
             return Err(Error::limit(format!(
@@ -53,17 +57,24 @@ impl Spans {
                 spans.len()
             )));
         }
-        let mut term = Term::ZERO;
-        let mut end = LogPosition::ZERO;
-        for span in &spans {
-            let in_order = span.term > term && span.start >= end && span.start <= span.end;
-            if !in_order || !span.start.get().is_multiple_of(BLOCK_LEN as u64) {
+        for (i, span) in spans.iter().enumerate() {
+            let before = i.checked_sub(1).map(|i| spans[i]);
+            let begins_well = match before {
+                None => span.start.get().is_multiple_of(BLOCK_LEN as u64),
+                Some(before) => {
+                    before.end <= POSITION_MAX
+                        && span.term > before.term
+                        && span.start.get() == round_up_to_block(before.end.get())
+                }
+            };
+            let ends_well = span.end <= POSITION_MAX || span.end == OPEN;
+            let is_forward = span.start <= span.end.min(POSITION_MAX);
+            if !begins_well || !ends_well || !is_forward || !TERMS.contains(&span.term.get()) {
                 return Err(Error::corruption(format!(
-                    "span of {} from {} to {} cannot follow {term}, which ends at {end}",
+                    "span of {} from {} to {} cannot follow {before:?}",
                     span.term, span.start, span.end
                 )));
             }
-            (term, end) = (span.term, span.end);
         }
         Ok(Self(spans))
     }
@@ -238,6 +249,10 @@ mod tests {
             vec![(1, 8, 16)],
             vec![(1, 8192, 4096)],
             vec![(1, 0, u64::MAX), (2, 4096, 5000)],
+            vec![(1, 0, 100), (2, 8192, 9000)],
+            vec![(1, 0, u64::MAX - 1)],
+            vec![(0, 0, 100)],
+            vec![(u64::MAX, 0, 100)],
         ] {
             let list = bad.iter().map(|&(term, start, end)| Span {
                 term: Term(term),

@@ -4,6 +4,7 @@ use super::{Announced, Chain, Phase};
 use crate::Action;
 use crate::message::{MemberState, Message, Progress, Watermarks};
 use crate::planted::Mutant;
+use crate::spans::{POSITION_MAX, TERMS};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,9 +25,10 @@ enum Readiness {
 
 impl Chain {
     pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
-        if state.spans.tip().1 != state.progress.end {
+        let is_sane = term.get() < TERMS.end && state.progress.end <= POSITION_MAX;
+        if state.spans.tip().1 != state.progress.end || !is_sane {
             return Err(Error::corruption(format!(
-                "Hello of replica {} with a log that ends at {}, its last span at {}",
+                "Hello of replica {} in {term} with a log that ends at {}, its last span at {}",
                 self.peers[i].id.get(),
                 state.progress.end,
                 state.spans.tip().1
@@ -92,7 +94,7 @@ impl Chain {
         let common = mine.common_end(&state.spans);
         let from = state.spans.after(common);
         let needed = self.progress.flushed.max(self.marks.commit).min(mine.tip().1);
-        if from < state.oldest || common < needed {
+        if from < state.oldest.max(self.marks.commit) || common < needed {
             self.blocked = Some(format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",

@@ -341,3 +341,103 @@ fn a_head_that_learns_of_more_log_starts_over() {
     });
     assert!(pulls);
 }
+
+/// Any well-formed frames, in any order, from members that lie: refused or ignored, never a panic.
+fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
+    const NUMBERS: [u64; 8] = [0, 40, 80, 100, 4096, 8192, 1 << 62, u64::MAX];
+    const TERMS: [u64; 5] = [0, 1, 2, 3, u64::MAX];
+    let term = TERMS[pick(5)];
+    let mut position = || LogPosition(NUMBERS[pick(8)]);
+    let progress = Progress {
+        end: position(),
+        durable: position(),
+        flushed: position(),
+        edit: position().get(),
+    };
+    let marks =
+        crate::Watermarks { commit: position(), durable: position(), flushed: position(), edit: 1 };
+    let (from, oldest) = (position(), position());
+    let lists: [&[(u64, u64, u64)]; 6] = [
+        &[],
+        &[(1, 0, 40)],
+        &[(1, 0, 100), (2, 4096, 4136)],
+        &[(1, 0, u64::MAX)],
+        &[(1, 0, 100), (2, 4096, u64::MAX)],
+        &[(1, 0, 40), (3, 4096, u64::MAX)],
+    ];
+    let spans = spans(lists[pick(6)]);
+    let len = [0, 8, 40, 41][pick(4)];
+    let end = if pick(2) == 0 { spans.tip().1 } else { progress.end };
+    let message = match pick(9) {
+        0 | 1 => Message::Hello(crate::MemberState {
+            session: 1,
+            oldest,
+            last_crc: 3,
+            progress: Progress { end, ..progress },
+            spans,
+        }),
+        2 => Message::NewTerm { end, last_crc: 4, marks, spans },
+        3 => Message::TermAccepted { last_crc: 5, progress },
+        4 => Message::Records {
+            from,
+            term: Term(TERMS[pick(5)]),
+            marks,
+            bytes: vec![Bytes::from(vec![0; len])],
+        },
+        5 => Message::Ack(progress),
+        6 => Message::Heartbeat(marks),
+        7 => Message::PullLog { from, bytes_max: len as u32 },
+        _ => Message::Refused { reason: "no".into() },
+    };
+    (term, message)
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+    #[test]
+    fn no_message_makes_a_chain_panic(choices in proptest::collection::vec(0usize..10_000, 600)) {
+        let mut next = choices.iter().copied().cycle();
+        let mut pick = |n: usize| next.next().unwrap_or(0) % n;
+        let me = 1 + pick(3) as u32;
+        let mut chain = Chain::new(config(me), LocalState::default(), 0).unwrap();
+        let mut connection = 0;
+        for step in 0..40 {
+            let peer = 1 + pick(3) as u32;
+            connection += 1;
+            if peer == me {
+                continue;
+            }
+            chain.handle_connected(ReplicaId(peer), connection, step);
+            for _ in 0..1 + pick(8) {
+                let (term, message) = hostile_message(&mut pick);
+                let message = frame(peer, me, term, message);
+                if chain.handle_message(ReplicaId(peer), connection, message, step).is_err() {
+                    break;
+                }
+                carry_out(&mut chain);
+            }
+        }
+    }
+}
+
+/// Does what a chain asks for, without a log behind it.
+fn carry_out(chain: &mut Chain) {
+    let mut budget = 50;
+    while let Some(action) = chain.poll(0)
+        && budget > 0
+    {
+        budget -= 1;
+        match action {
+            Action::AdoptTerm { term, .. } => chain.handle_term_adopted(term),
+            Action::Place { from, bytes, .. } => {
+                let len = bytes.iter().map(Bytes::len).sum::<usize>() as u64;
+                chain.handle_placed(LogPosition(from.get() + len), 9);
+            }
+            Action::SendLog { ticket, from, until, .. } => {
+                let len = (until.get() - from.get()).min(40) as usize;
+                chain.handle_log_read(ticket, Ok(vec![Bytes::from(vec![0; len])]));
+            }
+            _ => {}
+        }
+    }
+}
