@@ -68,6 +68,9 @@ pub enum Reply {
     BigNumber(Bytes),
     /// A text with a format of three bytes (`txt`, `mkd`).
     Verbatim([u8; 3], Bytes),
+    /// A whole reply as another node encoded it, for the same version. A node that forwards a
+    /// request passes the reply on without reading it.
+    Encoded(Bytes),
 }
 
 impl Reply {
@@ -112,84 +115,46 @@ impl Reply {
 
     /// Appends the reply as `protocol` writes it.
     pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        let is_resp3 = protocol == Protocol::Resp3;
+        let kind = |resp3: u8| if is_resp3 { resp3 } else { b'*' };
         match self {
+            Self::Bulk(data) => put_bulk(out, data),
             Self::Simple(text) => put_line(out, b'+', text),
-            Self::Error(text) => put_line(out, b'-', text),
             Self::Integer(value) => put_header(out, b':', *value),
-            Self::Bulk(data) => put_bulk(out, b'$', data),
-            Self::Array(items) => put_items(out, b'*', items, protocol),
-            _ => match protocol {
-                Protocol::Resp2 => self.encode_as_resp2(out),
-                Protocol::Resp3 => self.encode_as_resp3(out),
-            },
-        }
-    }
-
-    /// What RESP3 knows and RESP2 expresses by something else.
-    fn encode_as_resp2(&self, out: &mut Vec<u8>) {
-        match self {
+            Self::Null | Self::NullArray if is_resp3 => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),
             Self::NullArray => out.extend_from_slice(b"*-1\r\n"),
+            Self::Error(text) => put_line(out, b'-', text),
+            Self::Array(items) => put_items(out, b'*', items, protocol),
+            Self::Set(items) => put_items(out, kind(b'~'), items, protocol),
+            Self::Push(items) => put_items(out, kind(b'>'), items, protocol),
             Self::Map(pairs) => {
-                put_header(out, b'*', 2 * pairs.len() as i64);
-                put_map(out, pairs, Protocol::Resp2);
-            }
-            Self::Pairs(pairs) => {
-                put_header(out, b'*', 2 * pairs.len() as i64);
+                let elements = if is_resp3 { pairs.len() } else { 2 * pairs.len() };
+                put_header(out, kind(b'%'), elements as i64);
                 for (key, value) in pairs {
-                    put_bulk(out, b'$', key);
-                    put_bulk(out, b'$', value);
+                    key.encode(protocol, out);
+                    value.encode(protocol, out);
                 }
             }
-            Self::Set(items) | Self::Push(items) => put_items(out, b'*', items, Protocol::Resp2),
+            Self::Pairs(pairs) => put_pairs(out, pairs, protocol),
+            Self::Boolean(value) if is_resp3 => {
+                out.extend_from_slice(if *value { b"#t\r\n" } else { b"#f\r\n" });
+            }
             Self::Boolean(value) => put_header(out, b':', i64::from(*value)),
-            Self::Double(value) => put_bulk(out, b'$', format_double(*value).as_bytes()),
-            Self::BigNumber(text) | Self::Verbatim(_, text) => put_bulk(out, b'$', text),
-            Self::Simple(_)
-            | Self::Error(_)
-            | Self::Integer(_)
-            | Self::Bulk(_)
-            | Self::Array(_) => {
-                unreachable!("the same in both versions")
+            Self::Double(value) if is_resp3 => {
+                put_line(out, b',', format_double(*value).as_bytes());
             }
-        }
-    }
-
-    fn encode_as_resp3(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Null | Self::NullArray => out.extend_from_slice(b"_\r\n"),
-            Self::Map(pairs) => {
-                put_header(out, b'%', pairs.len() as i64);
-                put_map(out, pairs, Protocol::Resp3);
-            }
-            Self::Pairs(pairs) => {
-                put_header(out, b'*', pairs.len() as i64);
-                for (key, value) in pairs {
-                    out.extend_from_slice(b"*2\r\n");
-                    put_bulk(out, b'$', key);
-                    put_bulk(out, b'$', value);
-                }
-            }
-            Self::Set(items) => put_items(out, b'~', items, Protocol::Resp3),
-            Self::Push(items) => put_items(out, b'>', items, Protocol::Resp3),
-            Self::Boolean(true) => out.extend_from_slice(b"#t\r\n"),
-            Self::Boolean(false) => out.extend_from_slice(b"#f\r\n"),
-            Self::Double(value) => put_line(out, b',', format_double(*value).as_bytes()),
-            Self::BigNumber(text) => put_line(out, b'(', text),
-            Self::Verbatim(format, text) => {
+            Self::Double(value) => put_bulk(out, format_double(*value).as_bytes()),
+            Self::BigNumber(text) if is_resp3 => put_line(out, b'(', text),
+            Self::Verbatim(format, text) if is_resp3 => {
                 put_header(out, b'=', text.len() as i64 + 4);
                 out.extend_from_slice(format);
                 out.push(b':');
                 out.extend_from_slice(text);
                 out.extend_from_slice(b"\r\n");
             }
-            Self::Simple(_)
-            | Self::Error(_)
-            | Self::Integer(_)
-            | Self::Bulk(_)
-            | Self::Array(_) => {
-                unreachable!("the same in both versions")
-            }
+            Self::BigNumber(text) | Self::Verbatim(_, text) => put_bulk(out, text),
+            Self::Encoded(bytes) => out.extend_from_slice(bytes),
         }
     }
 }
@@ -203,10 +168,10 @@ fn put_header(out: &mut Vec<u8>, kind: u8, value: i64) {
 }
 
 #[inline]
-fn put_bulk(out: &mut Vec<u8>, kind: u8, data: &[u8]) {
+fn put_bulk(out: &mut Vec<u8>, data: &[u8]) {
     // One growth, not five: the header is at most 23 bytes, the line end 2.
     out.reserve(data.len() + 25);
-    put_header(out, kind, data.len() as i64);
+    put_header(out, b'$', data.len() as i64);
     out.extend_from_slice(data);
     out.extend_from_slice(b"\r\n");
 }
@@ -231,10 +196,15 @@ fn put_items(out: &mut Vec<u8>, kind: u8, items: &[Reply], protocol: Protocol) {
     }
 }
 
-fn put_map(out: &mut Vec<u8>, pairs: &[(Reply, Reply)], protocol: Protocol) {
+fn put_pairs(out: &mut Vec<u8>, pairs: &[(Bytes, Bytes)], protocol: Protocol) {
+    let is_nested = protocol == Protocol::Resp3;
+    put_header(out, b'*', if is_nested { pairs.len() } else { 2 * pairs.len() } as i64);
     for (key, value) in pairs {
-        key.encode(protocol, out);
-        value.encode(protocol, out);
+        if is_nested {
+            out.extend_from_slice(b"*2\r\n");
+        }
+        put_bulk(out, key);
+        put_bulk(out, value);
     }
 }
 

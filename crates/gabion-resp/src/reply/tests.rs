@@ -19,6 +19,7 @@ fn every_reply_has_its_bytes_in_both_versions() {
         (Reply::Integer(-42), ":-42\r\n", ":-42\r\n"),
         (Reply::bulk("foo"), "$3\r\nfoo\r\n", "$3\r\nfoo\r\n"),
         (Reply::bulk(""), "$0\r\n\r\n", "$0\r\n\r\n"),
+        (Reply::Encoded(Bytes::from_static(b":7\r\n")), ":7\r\n", ":7\r\n"),
         (Reply::Null, "$-1\r\n", "_\r\n"),
         (Reply::NullArray, "*-1\r\n", "_\r\n"),
         (Reply::Array(vec![]), "*0\r\n", "*0\r\n"),

@@ -61,6 +61,13 @@ pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
     Reply::error_from(format!("ERR unknown subcommand '{given}'. Try {help} HELP."))
 }
 
+/// The subcommands of `command`, as its HELP.
+pub(crate) fn help(command: &'static str, subcommands: &[&'static str]) -> Reply {
+    let title = format!("{command} <subcommand> [<arg> ...]. Subcommands are:");
+    let names = subcommands.iter().chain(&["HELP"]).map(|name| Reply::simple(name));
+    Reply::Array(std::iter::once(Reply::Simple(Bytes::from(title))).chain(names).collect())
+}
+
 /// The key is longer than any key may be.
 pub(crate) fn key_too_long(len: usize) -> Reply {
     Reply::error_from(format!("ERR key is {len} bytes long, over the limit of {KEY_LEN_MAX}"))

@@ -62,6 +62,10 @@ impl Commands {
             }
             // Nothing here is evicted by its use, so there is nothing to leave untouched.
             (b"no-touch", [switch]) => parse_switch(switch).map(|_| Reply::OK),
+            (b"help", []) => Ok(errors::help(
+                "CLIENT",
+                &["GETNAME", "ID", "INFO", "LIST", "NO-EVICT", "NO-TOUCH", "SETINFO", "SETNAME"],
+            )),
             (b"reply", _) => Err(Reply::error("ERR CLIENT REPLY is not supported yet")),
             (
                 b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"no-evict" | b"no-touch",
@@ -116,6 +120,7 @@ impl Commands {
                 self.stats.reset();
                 Reply::OK
             }
+            (b"help", []) => errors::help("CONFIG", &["GET", "RESETSTAT"]),
             (b"set" | b"rewrite", _) => Reply::error(
                 "ERR options are set in the configuration file: CONFIG SET and REWRITE are not supported",
             ),

@@ -39,6 +39,10 @@ fn connection_commands_answer() {
         ("SELECT 1", "-ERR DB index is out of range\r\n"),
         ("SELECT x", "-ERR value is not an integer or out of range\r\n"),
         ("CLIENT ID", ":1\r\n"),
+        (
+            "CONFIG HELP",
+            "*4\r\n+CONFIG <subcommand> [<arg> ...]. Subcommands are:\r\n+GET\r\n+RESETSTAT\r\n+HELP\r\n",
+        ),
         ("CLIENT GETNAME", "$-1\r\n"),
         ("CLIENT SETNAME me", "+OK\r\n"),
         ("CLIENT GETNAME", "$2\r\nme\r\n"),
