@@ -42,6 +42,30 @@ fn cpu_ns() -> u64 {
     text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
 }
 
+/// What this machine, as loaded as it is now, takes to checksum and to copy a kilobyte: the floor under
+/// everything else here.
+fn calibrate() {
+    let bytes: Vec<u8> = (0..16usize << 20).map(|at| (at * 7) as u8).collect();
+    let (mut crc, mut copies) = (0, Vec::new());
+    let start = cpu_ns();
+    for _ in 0..16 {
+        crc ^= gabion_base::crc::crc32c(&bytes);
+    }
+    let crc_ns = cpu_ns() - start;
+    let start = cpu_ns();
+    for _ in 0..16 {
+        copies.push(bytes.clone());
+    }
+    let copy_ns = cpu_ns() - start;
+    let per_kb = |ns: u64| ns as f64 / 1e3 / (16.0 * bytes.len() as f64 / 1e3);
+    println!(
+        "calibration: CRC32C {:.3} µs per kB, copy to fresh memory {:.3} µs per kB ({crc:08x}, {})",
+        per_kb(crc_ns),
+        per_kb(copy_ns),
+        copies.len()
+    );
+}
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -73,6 +97,7 @@ fn settle(
 }
 
 fn main() -> Result<()> {
+    calibrate();
     let mut arguments = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap_or(1000));
     let value_len = arguments.next().unwrap_or(1000);
     let files = arguments.next().unwrap_or(24) as u64;
@@ -112,5 +137,6 @@ fn main() -> Result<()> {
             ns / 1_000_000
         );
     }
+    calibrate();
     Ok(())
 }

@@ -177,6 +177,7 @@ async fn open_inputs<'a, S: FileSource>(
     Ok(cursors)
 }
 
+#[expect(clippy::large_enum_variant, reason = "a handful per merge; a box would cost each entry")]
 enum Input<'a, S: FileSource> {
     Table(MemTableIter),
     Level(LevelScan<'a, S>),

@@ -230,6 +230,7 @@ async fn open<S: FileSource + Clone>(
     Ok(Merge::new(sources))
 }
 
+#[expect(clippy::large_enum_variant, reason = "a handful per merge; a box would cost each entry")]
 enum Source<S: FileSource> {
     Table(MemTableIter),
     Level(LevelIter<S>),

@@ -1,5 +1,6 @@
 //! FAULTS.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
 //! replica, on any thread, wherever its reads are held up, and however a MemTable came to hold its entries.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
 mod support;
 
@@ -87,7 +88,7 @@ proptest! {
                 (name, SequenceNumber(sequence), kind, if put { value } else { Vec::new() })
             })
             .collect();
-        let mut flush = |entries: &[(Vec<u8>, SequenceNumber, EntryKind, Vec<u8>)]| {
+        let flush = |entries: &[(Vec<u8>, SequenceNumber, EntryKind, Vec<u8>)]| {
             let table = MemTable::new(MemTableId(1));
             for (key, sequence, kind, value) in entries {
                 table.insert(key, *sequence, *kind, value);

@@ -1,4 +1,5 @@
 //! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not free.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
 mod support;
 
