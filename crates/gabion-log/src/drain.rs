@@ -7,10 +7,10 @@
 //!              │ flushed yet │ order of completion │ only        │
 //! ```
 //!
-//! Only whole blocks are handed out, so no block is written twice with different content: a block is
-//! complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it. After
-//! a failed flush nothing since the last good one counts ([`Drains::rewind`], FAULTS.md E8); the ring
-//! still has it all, because it never overwrites what is not flushed.
+//! Only whole blocks are handed out, so no block is written twice with different content: a block
+//! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it.
+//! After a failed flush nothing since the last good one counts ([`Drains::rewind`], FAULTS.md E8);
+//! the ring still has it all, because it never overwrites what is not flushed.
 
 use crate::ring::Ring;
 use crate::{block_ceil, block_floor};
@@ -19,7 +19,7 @@ use gabion_base::units::{KIB, TRANSFER_LEN_MAX};
 use gabion_base::{FileId, LogPosition};
 use gabion_media::{AlignedBuf, Bytes};
 
-/// Without force, less than this waits for more (Cyclone §4: 128 KiB flash pages).
+/// Without force, less than this waits for more (Cyclone §2.2: 128 KiB).
 pub const DRAIN_LEN_MIN: u64 = 128 * KIB;
 /// Longest drain: one transfer.
 pub const DRAIN_LEN_MAX: u64 = TRANSFER_LEN_MAX as u64;
@@ -138,8 +138,8 @@ impl Drains {
         }
     }
 
-    /// The log goes on at `at` in the span that it was thought to end in: the block there, which may
-    /// have been written with zeros behind `at`, is written again with the same beginning.
+    /// The log goes on at `at` in the span that it was thought to end in: the block there, which
+    /// may have been written with zeros behind `at`, is written again with the same beginning.
     pub(crate) fn reopen(&mut self, at: u64) {
         self.next = self.next.min(block_floor(at));
         self.drained = self.drained.min(at);

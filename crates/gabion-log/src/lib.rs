@@ -20,9 +20,9 @@
 //! - [`drain`]: the way from ring to segments as work orders.
 //! - [`recovery`]: finding the end, and why it is there.
 //!
-//! A *batch* and an *edit* are opaque here; the engine owns them. Cyclone §4 (ring draining into
-//! flash), Tebis §4.2 (positions assigned by the primary, torn writes detected by checksum) and
-//! PRIOR-ART.md §6 (length, CRC, term and index in every record) are the sources.
+//! A *batch* and an *edit* are opaque here; the engine owns them. Cyclone §2.2 (ring draining into
+//! flash), Tebis §3.6, §3.8 (positions assigned by the primary, torn writes detected by checksum)
+//! and PRIOR-ART.md §6 (length, CRC, term and index in every record) are the sources.
 #![no_std]
 
 extern crate alloc;

@@ -3,8 +3,9 @@
 //!
 //! Order of calls. *Head*: [`Log::begin_term`], persist [`Log::spans`], then [`Log::append`].
 //! *Replica*: [`Log::adopt_spans`] with the head's list, persist, then [`Log::place`] and
-//! [`Log::next_record`]. *Both*, all the time: [`Log::next_drain`] → write → [`Log::drained`] → flush
-//! the medium → [`Log::flushed`]. After [`crate::recover`]: [`Log::next_recovered`] until it is empty.
+//! [`Log::next_record`]. *Both*, all the time: [`Log::next_drain`] → write → [`Log::drained`] →
+//! flush the medium → [`Log::flushed`]. After [`crate::recover`]: [`Log::next_recovered`] until it
+//! is empty.
 
 pub(crate) mod marks;
 
@@ -235,12 +236,13 @@ impl Log {
     /// into the ring. The record counts as taken: [`Self::next_record`] does not return it.
     ///
     /// # Durability
-    /// In the ring when it returns: survives the kill of the process. Survives a power cut here once
-    /// [`Self::durable_end`] has passed the record's end.
+    /// In the ring when it returns: survives the kill of the process. Survives a power cut here
+    /// once [`Self::durable_end`] has passed the record's end.
     ///
     /// # Errors
-    /// Nothing has changed after one. No space when the ring would overwrite what is not flushed yet;
-    /// limit exceeded for a record longer than a segment; invalid input when no term was begun here.
+    /// Nothing has changed after one. No space when the ring would overwrite what is not flushed
+    /// yet; limit exceeded for a record longer than a segment; invalid input when no term was begun
+    /// here.
     pub fn append_built(&mut self, builder: RecordBuilder, stamp: Stamp) -> Result<Appended> {
         if !self.may_append {
             return Err(Error::invalid(format!(
@@ -302,8 +304,8 @@ impl Log {
     /// Tells up to where every member has flushed. Records carry it (rounded down to the end of a
     /// record), so that recovery anywhere can tell a torn tail from a rotten middle: it must not
     /// pass what some member may still lose. A log that was never told takes its own flushes for
-    /// everyone's, so a head with secondaries calls this before [`Self::begin_term`], with zero while
-    /// it knows nothing.
+    /// everyone's, so a head with secondaries calls this before [`Self::begin_term`], with zero
+    /// while it knows nothing.
     pub fn set_members_durable(&mut self, end: LogPosition) {
         self.members_durable = end.get();
         self.settle_watermark();
@@ -365,9 +367,9 @@ impl Log {
         SegmentReader { config: self.config, spans: self.spans.clone() }
     }
 
-    /// The next whole blocks to write into a segment: 128 KiB to 1 MiB, or up to the end of a segment;
-    /// with `force` whatever is whole, which is everything when the last record has `BLOCK_END`.
-    /// Several may be under way.
+    /// The next whole blocks to write into a segment: 128 KiB to 1 MiB, or up to the end of a
+    /// segment; with `force` whatever is whole, which is everything when the last record has
+    /// `BLOCK_END`. Several may be under way.
     pub fn next_drain(&mut self, force: bool) -> Option<Drain> {
         self.drains.next(&self.ring, self.end, self.config.segment_len, force)
     }
@@ -402,8 +404,8 @@ impl Log {
     /// the last good flush (FAULTS.md E8), to be written to fresh blocks or a fresh device.
     ///
     /// # Errors
-    /// Unavailable when the ring no longer holds all of it, which happens only between a restart and
-    /// the first flush: what a broken disk then holds cannot be written again from here.
+    /// Unavailable when the ring no longer holds all of it, which happens only between a restart
+    /// and the first flush: what a broken disk then holds cannot be written again from here.
     pub fn rewind_drain(&mut self) -> Result<()> {
         if self.ring.from() > block_floor(self.drains.durable()) {
             return Err(Error::unavailable(format!(
@@ -460,8 +462,8 @@ impl Log {
         self.end = next;
     }
 
-    /// The watermark is always the end of a record: one that lies across the durable end of a member
-    /// may legally be torn there.
+    /// The watermark is always the end of a record: one that lies across the durable end of a
+    /// member may legally be torn there.
     fn settle_watermark(&mut self) {
         if !self.may_append {
             return;

@@ -1,14 +1,16 @@
 //! The record: what is sent, kept in the ring, drained and sent again, byte for byte.
 //!
 //! ```text
-//!   0        4     5     6      8           12        16        24        32     34     36        40
-//!   ┌────────┬─────┬─────┬──────┬───────────┬─────────┬─────────┬─────────┬──────┬──────┬─────────┐
-//!   │ "GBLR" │ ver │kind │flags │payload len│ CRC32C  │  group  │  term   │shard │ext l.│prev CRC │
-//!   └────────┴─────┴─────┴──────┴───────────┴─────────┴─────────┴─────────┴──────┴──────┴─────────┘
-//!   40        48         56         64      68         72          80        88
-//!   ┌─────────┬──────────┬──────────┬───────┬──────────┬───────────┬─────────┬────────────┬─────────┬───────┐
-//!   │  index  │ position │first seq.│ count │ zero u32 │ durable   │ now_ms  │ extensions │ payload │ zeros │
-//!   └─────────┴──────────┴──────────┴───────┴──────────┴───────────┴─────────┴────────────┴─────────┴───────┘
+//!   0        4     5      6       8             12       16      24     32      34       36
+//!   ┌────────┬─────┬──────┬───────┬─────────────┬────────┬───────┬──────┬───────┬────────┐
+//!   │ "GBLR" │ ver │ kind │ flags │ payload len │ CRC32C │ group │ term │ shard │ ext len│
+//!   ├────────┴─┬───┴───┬──┴───────┼─────────────┼───────┬┴───────┴─┬────┴────┬──┴─────┬──┘
+//!   │ prev CRC │ index │ position │ first seq.  │ count │ zero u32 │ durable │ now_ms │
+//!   ├──────────┴─┬─────┴───┬──────┴┬────────────┴───────┴──────────┴─────────┴────────┘
+//!   │ extensions │ payload │ zeros │
+//!   └────────────┴─────────┴───────┘
+//!   36 prev CRC  40 index  48 position  56 first sequence  64 count  68 zero  72 durable
+//!   80 now_ms  88 extensions
 //! ```
 //!
 //! All numbers are little endian. The CRC covers the whole record, padding included, with its own
@@ -190,8 +192,8 @@ pub(crate) fn record_end(position: u64, body: u64, flags: RecordFlags, segment_l
 /// whether it is true: see [`verify`].
 ///
 /// # Errors
-/// Corruption when fewer than 88 bytes are given or the magic or a length is impossible; unsupported
-/// for a version, kind or flag of another build.
+/// Corruption when fewer than 88 bytes are given or the magic or a length is impossible;
+/// unsupported for a version, kind or flag of another build.
 pub fn decode_header(bytes: &[u8]) -> Result<Header> {
     let head = head_of(bytes)?;
     let layout = Layout::of(head)?;
@@ -199,7 +201,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header> {
     let (kind, flags) = (RecordKind::from_byte(head[5]), layout.flags.bits());
     let Some(kind) = kind.filter(|_| version == VERSION) else {
         return Err(Error::unsupported(format!(
-            "log record at {} has version {version} and kind {}; this build reads version {VERSION}",
+            "log record at {} has version {version}, kind {}; this build reads version {VERSION}",
             layout.position, head[5]
         )));
     };

@@ -8,13 +8,13 @@
 //!                                                       w ≤ bad: torn tail, the log ends here
 //! ```
 //!
-//! Either place may hold a record: after the kill of a process the ring is intact, after a power cut
-//! it holds zeros or anything. Nothing is written to segments, so recovery that is itself cut short
-//! starts over with the same result (FAULTS.md E2); what the ring lacks of the undrained part is
-//! copied there, with the same bytes.
+//! Either place may hold a record: after the kill of a process the ring is intact, after a power
+//! cut it holds zeros or anything. Nothing is written to segments, so recovery that is itself cut
+//! short starts over with the same result (FAULTS.md E2); what the ring lacks of the undrained part
+//! is copied there, with the same bytes.
 //!
-//! A bad record below the highest durable watermark of any record, or below what the caller knows to
-//! be durable, is corruption: every member had flushed it. Above it the log ends there, whatever
+//! A bad record below the highest durable watermark of any record, or below what the caller knows
+//! to be durable, is corruption: every member had flushed it. Above it the log ends there, whatever
 //! follows, as positioned writes may legally leave a whole record after a torn one (FAULTS.md E4).
 
 use crate::log::marks::Marks;
@@ -37,11 +37,11 @@ pub struct RecoveryInput {
     pub spans: Vec<Span>,
     /// From here the log is applied; what lies below may be gone.
     pub start: Anchor,
-    /// The log is known to have been durable here up to this record end, for instance by the last edit
-    /// that was applied; zero when nothing is known.
+    /// The log is known to have been durable here up to this record end, for instance by the last
+    /// edit that was applied; zero when nothing is known.
     pub durable: LogPosition,
-    /// With a rotten middle: end the log there, so that the rest is pulled from a replica, and say so
-    /// in [`RecoveryReport::rotten`]; otherwise recovery is refused.
+    /// With a rotten middle: end the log there, so that the rest is pulled from a replica, and say
+    /// so in [`RecoveryReport::rotten`]; otherwise recovery is refused.
     pub repair: bool,
 }
 
@@ -92,7 +92,8 @@ pub struct RecoveryReport {
 ///
 /// # Errors
 /// Corruption with the exact place for a rotten middle (unless `input.repair`); unsupported for a
-/// whole record of another build; the source's errors; invalid input for a bad configuration or list.
+/// whole record of another build; the source's errors; invalid input for a bad configuration or
+/// list.
 pub async fn recover(
     config: LogConfig,
     ring: Box<dyn MemoryRegion>,

@@ -7,7 +7,8 @@ use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, Result};
 use gabion_media::MemoryRegion;
 
-/// Bytes at `position mod length`. A record never wraps, as the length is a multiple of the segment.
+/// Bytes at `position mod length`. A record never wraps, as the length is a multiple of the
+/// segment.
 pub(crate) struct Ring {
     region: Box<dyn MemoryRegion>,
     len: u64,

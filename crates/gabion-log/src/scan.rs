@@ -79,7 +79,8 @@ impl Wanted<'_> {
             let (index, crc) = (after.index.get() + 1, after.crc);
             if header.index.get() != index || header.previous_crc != crc {
                 return Err(Error::corruption(format!(
-                    "log record at {at} has index {} after checksum {:#010x}; the log goes on with {index} after {crc:#010x}",
+                    "log record at {at} has index {} after checksum {:#010x}; \
+                     the log goes on with {index} after {crc:#010x}",
                     header.index, header.previous_crc
                 )));
             }
@@ -317,8 +318,8 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Whole records from `from` (where a record begins), one or more, about `bytes_max` in all. They
-    /// end at the end of a span. Empty when no whole record begins there.
+    /// Whole records from `from` (where a record begins), one or more, about `bytes_max` in all.
+    /// They end at the end of a span. Empty when no whole record begins there.
     ///
     /// # Errors
     /// The source's; corruption when a record claims the place and is not whole.

@@ -267,7 +267,8 @@ proptest! {
         let _ = verify(&noise, &CONFIG());
         let ring = SharedRing::new(CONFIG().ring_len);
         let mut log = new_log(CONFIG(), &ring);
-        let record = log.append(RecordKind::Batch, &noise, stamp(1, RecordFlags::NONE)).unwrap().record;
+        let appended = log.append(RecordKind::Batch, &noise, stamp(1, RecordFlags::NONE));
+        let record = appended.unwrap().record;
         let mut bytes = record.bytes.to_vec();
         for (to, from) in bytes.iter_mut().skip(place).zip(&noise) {
             *to = *from;
@@ -286,6 +287,7 @@ proptest! {
         });
         let _ = new_log(CONFIG(), &other).place(lie.clone());
         *ring.0.borrow_mut() = lie.iter().copied().chain([0; 1 << 14]).take(1 << 14).collect();
-        let _ = open(CONFIG(), &ring, &Disk::new(CONFIG().segment_len), input(&spans(), Anchor::START));
+        let disk = Disk::new(CONFIG().segment_len);
+        let _ = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START));
     }
 }

@@ -1,5 +1,5 @@
-//! A replica's side of the log: placing what a head sent, taking what is contiguous, and taking what
-//! recovery found.
+//! A replica's side of the log: placing what a head sent, taking what is contiguous, and taking
+//! what recovery found.
 
 use super::Log;
 use crate::record::{Header, Record, verify};
@@ -17,9 +17,10 @@ impl Log {
     /// What is contiguous ([`Self::end`]) survives the kill of the process.
     ///
     /// # Errors
-    /// Fenced for a record of an older term than its place has; unavailable for one of a newer term,
-    /// until [`Self::adopt_spans`]; corruption when a record is not whole or does not continue the log;
-    /// no space when the ring would overwrite what is not flushed, or too much waits beyond a gap.
+    /// Fenced for a record of an older term than its place has; unavailable for one of a newer
+    /// term, until [`Self::adopt_spans`]; corruption when a record is not whole or does not
+    /// continue the log; no space when the ring would overwrite what is not flushed, or too much
+    /// waits beyond a gap.
     pub fn place(&mut self, mut bytes: Bytes) -> Result<()> {
         while !bytes.is_empty() {
             let header = verify(&bytes, &self.config)?;

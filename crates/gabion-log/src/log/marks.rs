@@ -5,9 +5,9 @@ use crate::span::Anchor;
 use alloc::collections::VecDeque;
 
 /// Ends of records in ascending order, one per 4 KiB of log: enough for watermarks, cuts and the
-/// ring's floor, few enough to keep for a whole ring. One mark below the ring's reach stays. The start
-/// of a segment is always a mark, so a ring of two segments always has room for the next record once
-/// all that can be drained is flushed.
+/// ring's floor, few enough to keep for a whole ring. One mark below the ring's reach stays. The
+/// start of a segment is always a mark, so a ring of two segments always has room for the next
+/// record once all that can be drained is flushed.
 pub(crate) struct Marks(VecDeque<Anchor>);
 
 impl Marks {
@@ -15,7 +15,8 @@ impl Marks {
         Self(VecDeque::from([start]))
     }
 
-    /// Remembers the end of the newest record, and forgets what a ring of `ring_len` does not reach.
+    /// Remembers the end of the newest record, and forgets what a ring of `ring_len` does not
+    /// reach.
     pub(crate) fn push(&mut self, tail: Anchor, ring_len: u64) {
         let block = block_floor(tail.position.get());
         if self.0.back().is_some_and(|mark| block_floor(mark.position.get()) == block) {

@@ -39,8 +39,8 @@ impl Log {
     /// applied anything beyond, and keeps [`Self::spans`] in its durable state.
     ///
     /// # Errors
-    /// Invalid input when no record ends at `at`; unavailable while drains are under way, or when the
-    /// place is no longer in the ring: then cut the durable spans and recover.
+    /// Invalid input when no record ends at `at`; unavailable while drains are under way, or when
+    /// the place is no longer in the ring: then cut the durable spans and recover.
     pub fn truncate(&mut self, at: LogPosition) -> Result<()> {
         let tail = self.tail_at(at.get())?;
         self.spans.cut(at.get());
@@ -48,10 +48,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes this log a follower of one with the spans `list`: cuts what that one does not have, and
-    /// takes over its spans, also those that lie ahead. Returns where this log now ends and is to be
-    /// sent from. The caller must not have applied anything beyond, and keeps [`Self::spans`] in its
-    /// durable state before it acknowledges anything.
+    /// Makes this log a follower of one with the spans `list`: cuts what that one does not have,
+    /// and takes over its spans, also those that lie ahead. Returns where this log now ends and is
+    /// to be sent from. The caller must not have applied anything beyond, and keeps [`Self::spans`]
+    /// in its durable state before it acknowledges anything.
     ///
     /// # Errors
     /// Fenced when the list's newest term is older than this log's; not found when the logs have
@@ -160,8 +160,8 @@ impl Log {
     }
 
     /// Says that nothing below `below` is needed any more by any member, and returns the numbers of
-    /// the segments that can go. The caller has made the anchor there durable before; after a restart
-    /// from that anchor it also drops what older segments a crash may have left.
+    /// the segments that can go. The caller has made the anchor there durable before; after a
+    /// restart from that anchor it also drops what older segments a crash may have left.
     ///
     /// # Errors
     /// Invalid input when `below` is not durable here or not taken yet.
