@@ -157,11 +157,12 @@ impl Run {
         }
     }
 
-    /// R11: a node returns with an empty disk. Only while the others hold everything and nobody may
-    /// trim, as one member flushed nothing: else it would rightly ask for a full copy.
+    /// R11: a node returns with an empty disk. Only while the others hold everything and nobody can
+    /// have trimmed, as this node never said that it flushed: else it would rightly ask for a full
+    /// copy.
     fn wipe(&mut self, id: u32) {
-        let may_trim = self.cluster.nodes.iter().all(|n| n.flushed > 0);
-        if may_trim || !self.checkers.may_lose(&self.cluster, id) {
+        let has_flushed = self.cluster.node(id).flushed > 0;
+        if has_flushed || !self.checkers.may_lose(&self.cluster, id) {
             return;
         }
         self.cluster.kill(id, false);
