@@ -361,10 +361,9 @@ impl BlockCursor {
 
     /// Before the first entry of `body`.
     pub(super) fn enter(&mut self, body: &[u8]) -> Result<()> {
-        self.end = BlockView::parse(body)?.entries.len();
-        self.value = 0..0;
+        self.leave();
         self.key.clear();
-        self.valid = false;
+        self.end = BlockView::parse(body)?.entries.len();
         Ok(())
     }
 
@@ -412,8 +411,11 @@ impl BlockCursor {
     /// The entry here, in the body that the cursor entered.
     #[inline]
     pub(super) fn entry<'a>(&'a self, body: &'a [u8]) -> Option<Entry<'a>> {
-        let value = &body[self.value.clone()];
-        self.valid.then_some(Entry { key: &self.key, trailer: self.trailer, value })
+        self.valid.then(|| Entry {
+            key: &self.key,
+            trailer: self.trailer,
+            value: &body[self.value.clone()],
+        })
     }
 
     /// The key of the entry here.

@@ -84,7 +84,7 @@ impl<S: FileSource> SstIter<S> {
     /// # Errors
     /// Corruption, naming file and offset; what the source reports.
     pub async fn seek_to_first(&mut self) -> Result<()> {
-        self.cursor.leave();
+        self.leave();
         let handle = self.index.first(&self.reader)?;
         self.enter(handle).await?;
         self.advance().await
@@ -96,7 +96,7 @@ impl<S: FileSource> SstIter<S> {
     /// # Errors
     /// As [`SstIter::seek_to_first`].
     pub async fn seek(&mut self, key: &[u8], sequence: SequenceNumber) -> Result<()> {
-        self.cursor.leave();
+        self.leave();
         let target = Trailer::seek(sequence);
         let handle = self.index.seek(&self.reader, key, target)?;
         self.enter(handle).await?;
@@ -105,7 +105,10 @@ impl<S: FileSource> SstIter<S> {
             Ok(true) => self.check_here(),
             // The separator is after the target, but the block's last entry is not.
             Ok(false) => self.advance().await,
-            Err(error) => Err(self.reader.at(handle, error)),
+            Err(error) => {
+                self.leave();
+                Err(self.reader.at(handle, error))
+            }
         }
     }
 
@@ -120,11 +123,12 @@ impl<S: FileSource> SstIter<S> {
                 Ok(false) if self.block.is_empty() => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    self.block = Bytes::new();
+                    self.leave();
                     return Err(error.within(alloc::format!("{}", self.reader.id())));
                 }
             }
-            let handle = self.index.advance(&self.reader).inspect_err(|_| self.block.clear())?;
+            self.leave();
+            let handle = self.index.advance(&self.reader)?;
             self.enter(handle).await?;
         }
     }
@@ -142,23 +146,31 @@ impl<S: FileSource> SstIter<S> {
         self.entry().map(|_| self.block.slice(self.cursor.value_range()))
     }
 
-    /// Before the first entry of a block, or at the end.
-    async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
+    /// At no entry of no block, where every error leaves the cursor.
+    fn leave(&mut self) {
         self.cursor.leave();
         self.block = Bytes::new();
+    }
+
+    /// Before the first entry of a block, or at the end.
+    async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
+        self.leave();
         let Some(handle) = handle else { return Ok(()) };
         self.block = match self.cache.get(self.reader.id(), u64::from(handle.offset)) {
             Some(block) => block,
             None => self.reader.read_block(&self.source, &self.cache, handle).await?,
         };
-        self.cursor.enter(&self.block).map_err(|error| self.reader.at(handle, error))
+        let entered = self.cursor.enter(&self.block);
+        if entered.is_err() {
+            self.leave();
+        }
+        entered.map_err(|error| self.reader.at(handle, error))
     }
 
     fn check_here(&mut self) -> Result<()> {
         let checked = self.reader.entry_trailer(self.cursor.trailer());
         if checked.is_err() {
-            self.cursor.leave();
-            self.block = Bytes::new();
+            self.leave();
         }
         checked.map(|_| ())
     }

@@ -265,8 +265,12 @@ proptest! {
             let mut iter = SstIter::new(reader.clone(), &source, cache.clone());
             for (key, trailer, _) in &rows {
                 let _ = now(reader.get(&source, &cache, key, trailer.sequence()));
-                let _ = now(iter.seek(key, trailer.sequence()));
-                let _ = iter.value_bytes();
+                let mut moved = now(iter.seek(key, trailer.sequence()));
+                while moved.is_ok() && iter.value_bytes().is_some() {
+                    moved = now(iter.advance());
+                }
+                assert!(iter.entry().is_none(), "an error leaves the cursor at no entry");
+                assert!(now(iter.advance()).is_err() || iter.entry().is_none());
             }
         }
     }
