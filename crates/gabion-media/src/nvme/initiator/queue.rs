@@ -193,6 +193,7 @@ impl<T: Transport, P> Queue<T, P> {
         }
         loop {
             self.send()?;
+            self.invariants();
             match self.receive_one() {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
@@ -218,6 +219,17 @@ impl<T: Transport, P> Queue<T, P> {
             let buffer = if arriving == Some(cid) { stray.take() } else { flight.into };
             self.ended.push_back(Ended { purpose: flight.purpose, end: End::Lost, buffer });
         }
+    }
+
+    /// What holds between any two steps; looked at in builds with debug assertions.
+    fn invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let flights = || self.flights.iter().flatten();
+        assert_eq!(self.free.len() + flights().count(), self.flights.len());
+        assert_eq!(self.granted.len(), flights().filter(|f| f.wanted.is_some()).count());
+        assert!(flights().all(|f| f.got <= f.into_len && f.asked as usize <= f.data.len()));
     }
 
     fn send(&mut self) -> Result<()> {

@@ -192,6 +192,21 @@ impl<T: Transport> TargetConnection<T> {
             };
             self.end(subsystem, error);
         }
+        self.invariants();
+    }
+
+    /// What holds between any two calls; looked at in builds with debug assertions.
+    fn invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let slots = || self.slots.iter().flatten();
+        assert_eq!(self.at_backend, slots().filter(|slot| slot.is_at_driver()).count());
+        assert!(self.ready.len() <= self.at_backend);
+        let used = slots().filter(|slot| slot.stage != Stage::Waiting);
+        assert!(self.reserved >= used.map(|slot| slot.len as usize).sum());
+        assert!(slots().all(|slot| slot.received <= slot.len && slot.asked <= slot.len));
+        assert!(self.events.len() <= ASYNC_EVENTS_MAX);
     }
 
     /// The next operation for the driver.

@@ -194,3 +194,36 @@ fn a_damaged_write_is_refused_and_may_be_sent_again() {
         assert!(is_done(&world.write(0, &data)));
     }
 }
+
+#[test]
+fn a_handshake_with_a_flipped_bit_fails_or_agrees_on_the_truth() {
+    let expected = fresh(BOTH).ready().initiator.properties();
+    for connection in [0, 1] {
+        for lane in [0, 1] {
+            let world = fresh(BOTH).ready();
+            let len = world.lanes[connection][lane].borrow().log.len() as u64;
+            // All that says something of ICReq and ICResp, and a sample of what the digests cover.
+            for bit in (0..128).chain((128..len).map(|at| at * 8 + at % 8).step_by(41)) {
+                let mut world = fresh(BOTH);
+                world.lanes[connection][lane].borrow_mut().flip_bit = Some(bit);
+                world.run();
+                let what = alloc::format!("connection {connection}, lane {lane}, bit {bit}");
+                if matches!(world.initiator.state(), InitiatorState::Ready) {
+                    assert_eq!(world.initiator.properties(), expected, "{what}");
+                    traffic(&mut world);
+                }
+                world.connections.retain(|c| !c.is_finished());
+                world.run();
+                world.now_ms += 20_000;
+                world.run();
+                if world.completed.is_empty() {
+                    let InitiatorState::Failed(_) = world.initiator.state() else {
+                        panic!("{what}");
+                    };
+                } else {
+                    check(&world, &what);
+                }
+            }
+        }
+    }
+}

@@ -216,6 +216,45 @@ fn nothing_but_connect_works_before_connect_and_connect_works_once() {
     assert_eq!(host.ask(get, Bytes::new()).0.result, 0x20_0201_007f);
 }
 
+#[test]
+fn controllers_are_limited_and_leave_with_their_admin_queue() {
+    let mut host = RawHost::connected(0);
+    let mut others = Vec::new();
+    for _ in 1..8 {
+        let mut other = RawHost::greeted(Digests::default(), 0);
+        core::mem::swap(&mut other.subsystem, &mut host.subsystem);
+        assert_eq!(other.connect(0, 0xffff, HOST, SUBSYSTEM).status, Status::SUCCESS);
+        core::mem::swap(&mut other.subsystem, &mut host.subsystem);
+        others.push(other);
+    }
+    assert_eq!(host.subsystem.controllers(), 8);
+    let mut late = RawHost::greeted(Digests::default(), 0);
+    core::mem::swap(&mut late.subsystem, &mut host.subsystem);
+    assert_eq!(late.connect(0, 0xffff, HOST, SUBSYSTEM).status, Status::CONNECT_BUSY);
+    let mut gone = others.remove(3);
+    drop(gone.wire);
+    gone.target.progress(&mut late.subsystem, 0);
+    assert!(gone.target.is_finished());
+    let reply = late.connect(0, 0xffff, HOST, SUBSYSTEM);
+    assert_eq!((reply.status, reply.result), (Status::SUCCESS, 9));
+}
+
+#[test]
+fn an_io_queue_ends_when_its_controller_is_disabled() {
+    let mut admin = RawHost::connected(0);
+    admin.status(Submission::property_set(property::CC, CC_ENABLED));
+    let mut queue = RawHost::greeted(Digests::default(), 0);
+    core::mem::swap(&mut queue.subsystem, &mut admin.subsystem);
+    assert_eq!(queue.connect(9, 1, HOST, SUBSYSTEM).result, 42);
+    assert_eq!(queue.connect(1, 2, HOST, SUBSYSTEM).result, 1 << 16 | 16);
+    assert_eq!(queue.connect(1, 1, HOST, SUBSYSTEM).status, Status::SUCCESS);
+    core::mem::swap(&mut queue.subsystem, &mut admin.subsystem);
+    admin.status(Submission::property_set(property::CC, 0));
+    queue.target.progress(&mut admin.subsystem, 0);
+    assert!(queue.target.is_finished());
+    assert!(!admin.target.is_finished());
+}
+
 /// What a Linux host asks between Connect and its first read, in its order.
 #[test]
 fn the_questions_of_a_linux_host_are_answered() {
@@ -437,8 +476,6 @@ fn a_recorded_session_is_understood_when_it_is_played_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     #[test]
     fn arbitrary_bytes_panic_neither_end(
         bytes in prop::collection::vec(any::<u8>(), 0..2000),
