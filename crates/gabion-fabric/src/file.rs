@@ -248,7 +248,8 @@ impl FileMedium {
         Ok(Self::with_engine(file, chosen, notify))
     }
 
-    fn with_engine(file: PoolFile, chosen: Chosen, notify: Option<OwnedFd>) -> Self {
+    /// A medium on an engine that was chosen.
+    pub(crate) fn with_engine(file: PoolFile, chosen: Chosen, notify: Option<OwnedFd>) -> Self {
         let properties = MediumProperties {
             len: file.0.len,
             alignment: BLOCK_LEN,
@@ -412,7 +413,7 @@ impl FileMedium {
     }
 }
 
-type Chosen = (Box<dyn Engine>, Backend, Option<String>);
+pub(crate) type Chosen = (Box<dyn Engine>, Backend, Option<String>);
 
 fn choose_engine(
     file: &PoolFile,

@@ -1,12 +1,17 @@
 use super::*;
-use crate::{DirectIo, MediumOptions, PoolFile, preallocate};
+use crate::engine::{Ended, Engine, Job};
+use crate::file::Chosen;
+use crate::{Backend, DirectIo, FileMedium, MediumOptions, PoolFile, preallocate};
 use gabion_base::{Error, ErrorKind, crc};
 use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
-use gabion_media::{AlignedBuf, Bytes};
+use gabion_media::{AlignedBuf, Bytes, OperationKind};
 use std::future::Future;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -17,6 +22,13 @@ const START: u64 = MIB;
 const NAMESPACE_LEN: u64 = 16 * MIB;
 const PATIENCE: Duration = Duration::from_secs(30);
 
+fn pool(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    preallocate(&path, START + NAMESPACE_LEN + MIB).unwrap();
+    path
+}
+
 /// A pool file, the target that serves from it, and what it reports.
 struct Target {
     path: PathBuf,
@@ -26,14 +38,17 @@ struct Target {
 
 impl Target {
     fn start(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        preallocate(&path, START + NAMESPACE_LEN + MIB).unwrap();
+        let path = pool(name);
         let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+        let medium = file.medium(MediumOptions::default()).unwrap();
+        Self::serve(path, medium)
+    }
+
+    fn serve(path: PathBuf, medium: FileMedium) -> Self {
         let (sender, events) = channel();
         let options = TargetOptions {
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
-            medium: file.medium(MediumOptions::default()).unwrap(),
+            medium,
             start: START,
             config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
             buffer_len: 0,
@@ -164,7 +179,7 @@ fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
     assert!(on_disk[..START as usize].iter().all(|&b| b == 0), "nothing outside the region");
     let (sent, received) = remotes.get(&1).unwrap().wire_bytes();
     assert!(sent > 4 * MIB && received > MIB);
-    let counted = target.server.wire_bytes().received.load(std::sync::atomic::Ordering::Relaxed);
+    let counted = target.server.wire_bytes().received.load(Ordering::Relaxed);
     assert_eq!(counted, sent);
 }
 
@@ -372,4 +387,72 @@ fn the_waker_ends_the_sleep_of_a_shipping_thread() {
     waker.wake().unwrap();
     assert!(receiver.recv_timeout(PATIENCE).unwrap() < PATIENCE);
     thread.join().unwrap();
+}
+
+/// A device that takes writes and does nothing with them until the gate opens.
+struct Gated {
+    path: PathBuf,
+    jobs: Vec<Job>,
+    held: Arc<AtomicUsize>,
+    open: Arc<AtomicBool>,
+}
+
+impl Engine for Gated {
+    fn start(&mut self, job: Job) {
+        self.jobs.push(job);
+        self.held.store(self.jobs.len(), Ordering::SeqCst);
+    }
+    fn submit(&mut self) {}
+    fn collect(&mut self, ended: &mut Vec<Ended>) {
+        if !self.open.load(Ordering::SeqCst) {
+            return;
+        }
+        for job in self.jobs.drain(..) {
+            let OperationKind::Write { offset, data } = &job.kind else { unreachable!("writes") };
+            let file = std::fs::OpenOptions::new().write(true).open(&self.path).unwrap();
+            file.write_all_at(data, *offset).unwrap();
+            let result = Ok(data.len());
+            ended.push(Ended { job, result });
+        }
+    }
+    fn running(&self) -> usize {
+        self.jobs.len()
+    }
+    fn wait(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_fence_is_not_answered_while_an_old_write_could_still_land() {
+    let path = pool("gate");
+    let (held, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let engine =
+        Gated { path: path.clone(), jobs: Vec::new(), held: held.clone(), open: open.clone() };
+    let notify = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    let chosen: Chosen = (Box::new(engine), Backend::Threads, None);
+    let target = Target::serve(path.clone(), FileMedium::with_engine(file, chosen, Some(notify)));
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let handle = remotes.get(&1).unwrap().handle().clone();
+    let mut write = Box::pin(handle.write(0, pattern(MIB, 4)));
+    assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    while held.load(Ordering::SeqCst) == 0 {
+        remotes.turn(Duration::from_millis(1)).unwrap();
+    }
+    // The host goes away and a new session begins, but the device still has the write.
+    remotes.remove(&1);
+    assert_eq!(run(&mut remotes, write).unwrap_err().kind(), ErrorKind::Unknown);
+    target.open(2);
+    let early = std::iter::from_fn(|| target.events.recv_timeout(Duration::from_millis(250)).ok())
+        .find(|event| matches!(event, TargetEvent::Opened { .. }));
+    assert!(early.is_none(), "{early:?}");
+    open.store(true, Ordering::SeqCst);
+    target.wait_opened(2);
+    let on_disk = std::fs::read(&path).unwrap();
+    assert!(on_disk[START as usize..][..MIB as usize] == pattern(MIB, 4)[..]);
 }
