@@ -237,6 +237,40 @@ fn a_full_ring_refuses_and_changes_nothing_until_it_is_flushed() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
 }
 
+/// E1: a record of which only the first block is flushed is whole in the ring until the rest is.
+#[test]
+fn a_kill_loses_no_record_that_is_half_in_a_segment_and_half_in_the_ring() {
+    let config = config(16 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let mut all: Vec<Record> =
+        records(append(&mut log, &mut disk, 0, 6000, RecordFlags::NONE)).collect();
+    drain_and_flush(&mut log, &mut disk);
+    assert_eq!(log.durable_end(), LogPosition(4096));
+    while let Ok(more) = log.append(RecordKind::Batch, &[7; 1500], stamp(1, RecordFlags::NONE)) {
+        all.extend(records(more));
+    }
+    let (mut log, _) = open(config, &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(take_recovered(&mut log, &disk), all);
+}
+
+#[test]
+fn a_new_term_does_not_write_the_last_flushed_block_of_the_old_one_again() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let mut log = new_log(CONFIG(), &ring);
+    let kept = append(&mut log, &mut disk, 1, 100, RecordFlags::NONE).record;
+    append(&mut log, &mut disk, 2, 5000, RecordFlags::NONE);
+    drain_and_flush(&mut log, &mut disk);
+    ring.fill(0);
+    let (mut log, report) = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!((report.end, report.in_segments), (kept.end(), kept.end()));
+    log.begin_term(Term(2)).unwrap();
+    assert!(log.next_drain(true).is_none());
+    assert_eq!(log.drained_end(), LogPosition(4096));
+}
+
 #[test]
 fn a_record_as_long_as_a_segment_fits_and_one_byte_more_does_not() {
     let ring = SharedRing::new(CONFIG().ring_len);
