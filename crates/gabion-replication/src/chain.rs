@@ -180,6 +180,12 @@ impl Chain {
                 state.progress.durable, state.progress.end, state.term
             )));
         }
+        if end == LogPosition::ZERO && state.progress.end > end {
+            return Err(Error::corruption(format!(
+                "a log that ends at {} without the span of its last record",
+                state.progress.end
+            )));
+        }
         let others = config.members.iter().filter(|&&m| m != config.me);
         let peers = others.map(|&id| Peer::new(id, now_ms)).collect();
         Ok(Self {
@@ -365,7 +371,7 @@ impl Chain {
     /// The log below `oldest` is gone.
     pub fn handle_trimmed(&mut self, oldest: LogPosition) {
         self.oldest = self.oldest.max(oldest);
-        self.spans.trim(self.oldest);
+        self.spans.trim(self.oldest, self.received);
     }
 
     /// This replica cannot go on (a record that does not fit, a disk that fails). It takes no
@@ -568,7 +574,11 @@ impl Chain {
         }
         match frame.message {
             Message::Hello(state) => self.hello_from(i, term, state),
-            Message::NewTerm { end, last_crc, marks, spans } => {
+            Message::NewTerm { oldest, end, last_crc, marks, spans } => {
+                if spans.forgot_after(self.common_with(&spans), oldest) {
+                    self.lacks_trimmed_log(oldest);
+                    return Ok(());
+                }
                 self.new_term_from(i, term, end, last_crc, marks, spans)
             }
             Message::TermAccepted { last_crc, progress } => {

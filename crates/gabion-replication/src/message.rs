@@ -4,7 +4,7 @@
 //! ```text
 //!  kind  name          body (after it: typed fields, see gabion_base::codec)      payload
 //!     1  Hello         session, oldest u64 | last_crc u32 | progress | spans
-//!     2  NewTerm       end u64 | last_crc u32 | watermarks | spans
+//!     2  NewTerm       oldest, end u64 | last_crc u32 | watermarks | spans
 //!     3  TermAccepted  last_crc u32 | progress
 //!     4  Records       from, term u64 | watermarks                                records
 //!     5  Ack           progress
@@ -94,6 +94,8 @@ pub enum Message {
     Hello(MemberState),
     /// From the head: the frame's term runs, or still runs; this is its log.
     NewTerm {
+        /// The head's log begins here; spans wholly below may be missing.
+        oldest: LogPosition,
         /// The head's log ends here.
         end: LogPosition,
         /// The checksum of the head's last record.
@@ -207,7 +209,8 @@ impl Message {
                 put_progress(out, &state.progress);
                 state.spans.put(out);
             }
-            Self::NewTerm { end, last_crc, marks, spans } => {
+            Self::NewTerm { oldest, end, last_crc, marks, spans } => {
+                out.put_u64(oldest.get());
                 out.put_u64(end.get());
                 out.put_u32(*last_crc);
                 put_marks(out, marks);
@@ -266,6 +269,7 @@ impl Message {
                 spans: Spans::read(r)?,
             }),
             2 => Self::NewTerm {
+                oldest: LogPosition(r.u64()?),
                 end: LogPosition(r.u64()?),
                 last_crc: r.u32()?,
                 marks: read_marks(r)?,

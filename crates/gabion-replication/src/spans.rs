@@ -150,9 +150,18 @@ impl Spans {
         common
     }
 
-    /// Forgets spans that lie wholly below `oldest`, but never the last one with records.
-    pub fn trim(&mut self, oldest: LogPosition) {
-        let last = self.0.iter().rposition(|s| s.start < s.end).unwrap_or(0);
+    /// Whether a log that is the same as this one up to `common` misses records of spans that were
+    /// forgotten here, when the log here begins at `oldest`.
+    #[must_use]
+    pub fn forgot_after(&self, common: LogPosition, oldest: LogPosition) -> bool {
+        common < oldest && self.0.first().is_none_or(|first| first.start > common)
+    }
+
+    /// Forgets spans that lie wholly below `oldest`, but never the last one that holds records of a
+    /// log that ends at `end`: its term is what the log is compared by, also when all is trimmed.
+    pub fn trim(&mut self, oldest: LogPosition, end: LogPosition) {
+        let has_records = |s: &Span| s.start < end && s.start < s.end;
+        let last = self.0.iter().rposition(has_records).unwrap_or(0);
         let keep = self.0.iter().take(last).position(|s| s.end > oldest).unwrap_or(last);
         self.0.drain(..keep);
     }
@@ -235,9 +244,14 @@ mod tests {
     #[test]
     fn trimming_keeps_the_last_term_with_records() {
         let mut log = spans(&[(1, 0, 5000), (2, 8192, 9000), (3, 12288, 12288)]);
-        log.trim(LogPosition(5000));
+        assert!(spans(&[(2, 8192, 9000)]).forgot_after(LogPosition(100), LogPosition(5000)));
+        assert!(!spans(&[(2, 8192, 9000)]).forgot_after(LogPosition(5000), LogPosition(5000)));
+        let mut behind = log.clone();
+        behind.trim(LogPosition(5000), LogPosition(8192));
+        assert_eq!(behind, log, "the log ends before the second span's first record");
+        log.trim(LogPosition(5000), LogPosition(9000));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
-        log.trim(LogPosition(12288));
+        log.trim(LogPosition(12288), LogPosition(12288));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
     }
 

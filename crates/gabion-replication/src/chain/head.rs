@@ -94,7 +94,8 @@ impl Chain {
         let common = mine.common_end(&state.spans);
         let from = state.spans.after(common);
         let needed = self.progress.flushed.max(self.marks.commit).min(mine.tip().1);
-        if from < state.oldest.max(self.marks.commit) || common < needed {
+        let is_forgotten = state.spans.forgot_after(common, state.oldest);
+        if is_forgotten || from < state.oldest.max(self.marks.commit) || common < needed {
             self.blocked = Some(format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",
@@ -178,6 +179,7 @@ impl Chain {
         link.joined = None;
         link.target = end;
         let message = Message::NewTerm {
+            oldest: self.oldest,
             end,
             last_crc: self.last_crc,
             marks: self.marks,

@@ -65,6 +65,22 @@ impl Chain {
         Ok(())
     }
 
+    /// How far the own log is the same as one with these spans.
+    pub(super) fn common_with(&self, spans: &Spans) -> LogPosition {
+        self.spans.clipped(self.received).common_end(spans)
+    }
+
+    /// The head has forgotten what comes after the end of this log.
+    pub(super) fn lacks_trimmed_log(&mut self, oldest: LogPosition) {
+        let reason = format!(
+            "replica {} needs a full copy: its log ends at {}, the primary's begins at {oldest}",
+            self.config.me.get(),
+            self.progress.end
+        );
+        self.push(self.head(), Message::Refused { reason: reason.clone() });
+        self.blocked = Some(reason);
+    }
+
     /// Why the head's log cannot be followed, if it cannot.
     fn reason_against(
         &self,

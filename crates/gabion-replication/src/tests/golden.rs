@@ -48,6 +48,7 @@ fn one_of_each() -> Vec<Message> {
             spans: spans(),
         }),
         Message::NewTerm {
+            oldest: LogPosition(0x100),
             end: LogPosition(8192),
             last_crc: 0x1234_5678,
             marks: marks(),

@@ -67,7 +67,8 @@ fn actions(chain: &mut Chain) -> Vec<Action> {
 
 fn new_term(end: u64, last_crc: u32, list: &[(u64, u64, u64)]) -> Message {
     let marks = crate::Watermarks::default();
-    Message::NewTerm { end: LogPosition(end), last_crc, marks, spans: spans(list) }
+    let oldest = LogPosition::ZERO;
+    Message::NewTerm { oldest, end: LogPosition(end), last_crc, marks, spans: spans(list) }
 }
 
 #[test]
@@ -376,7 +377,7 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             progress: Progress { end, ..progress },
             spans,
         }),
-        2 => Message::NewTerm { end, last_crc: 4, marks, spans },
+        2 => Message::NewTerm { oldest, end, last_crc: 4, marks, spans },
         3 => Message::TermAccepted { last_crc: 5, progress },
         4 => Message::Records {
             from,
