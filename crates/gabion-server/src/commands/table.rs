@@ -248,7 +248,7 @@ table! {
         "Begins a transaction." "";
     Exec "exec" 1 Local ["noscript" "loading" "stale" "skip_slowlog"] (0 0 0) "1.2.0" "transactions"
         "Runs the queued commands as one."
-        "The writes are one log record: at most 65,536 operations and 16 MiB.";
+        "The writes are one log record: at most 65,536 commands, 65,536 keys and 16 MiB.";
     Discard "discard" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.0.0" "transactions"
         "Drops the queued commands." "";
     RefusedWatch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"
@@ -266,7 +266,7 @@ table! {
         "Authenticates the connection." "Refused: no password is set.";
     Client "client" -2 Local ["noscript" "loading" "stale"] (0 0 0) "2.4.0" "connection"
         "What is known of this and other connections."
-        "ID, GETNAME, SETNAME, SETINFO, INFO, LIST [ID id…] [TYPE type], NO-EVICT, NO-TOUCH.";
+        "ID, GETNAME, SETNAME, SETINFO, INFO, LIST [ID id…] [TYPE type], NO-EVICT, NO-TOUCH, HELP. Names are at most 1,024 bytes.";
     Select "select" 2 Local ["loading" "stale" "fast"] (0 0 0) "1.0.0" "connection"
         "Chooses a database." "There is one, number 0.";
     Reset "reset" 1 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "6.2.0" "connection"
@@ -284,9 +284,9 @@ table! {
         "Returns numbers about the node."
         "Sections server, clients, memory, persistence, stats, replication, cpu, keyspace, commandstats (without times) and gabion.";
     Config "config" -2 Local ["admin" "noscript" "loading" "stale"] (0 0 0) "2.0.0" "server"
-        "Returns options." "GET and RESETSTAT. Options are set in the configuration file.";
+        "Returns options." "GET, RESETSTAT, HELP. Options are set in the configuration file.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
-        "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS.";
+        "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS, HELP.";
     Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"
         "Returns the time of the node." "";
 }

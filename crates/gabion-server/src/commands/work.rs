@@ -1,5 +1,10 @@
 //! What a session hands to the server to be run where the data is: one command, or the commands
 //! of a transaction.
+//!
+//! To run it at another node, the server sends the words ([`Call::args`], as a request) and the
+//! protocol of the connection. There [`Call::new`] and [`Transaction::of`] make the same work of
+//! them; each reply is encoded there, for that protocol, and put in here as [`Reply::Encoded`]
+//! (those of a transaction through [`Transaction::merge`]).
 
 use super::errors;
 use super::locks::KeySet;
