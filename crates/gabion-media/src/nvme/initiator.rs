@@ -92,6 +92,12 @@ impl InitiatorConfig {
                 self.queue_depth
             )));
         }
+        if self.command_timeout_ms == 0 || self.connect_timeout_ms == 0 {
+            return Err(Error::invalid(format!(
+                "timeouts of commands ({} ms) and of connecting ({} ms); at least 1 is valid",
+                self.command_timeout_ms, self.connect_timeout_ms
+            )));
+        }
         Ok(())
     }
 }

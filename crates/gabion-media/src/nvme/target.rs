@@ -121,6 +121,9 @@ impl TargetConfig {
         if !(2..=TARGET_QUEUE_DEPTH_MAX).contains(&self.queue_depth) {
             return wrong("queue depth", u64::from(self.queue_depth), "2 to 1024 are valid");
         }
+        if self.namespace_uuid == [0; 16] {
+            return wrong("namespace UUID", 0, "anything else is valid");
+        }
         if self.queues_max == 0 || self.controllers_max == 0 {
             return wrong("queues or controllers", 0, "at least 1 is valid");
         }

@@ -28,6 +28,9 @@ use gabion_base::{Error, Result, crc};
 
 /// While as many frames wait for the transport nothing more is received.
 const FRAMES_WAITING_MAX: usize = 64;
+/// Most PDUs of one call. An honest host stays far below: what it has under way is bounded by its
+/// queue, which empties between calls. One that floods must not keep the thread from the others.
+const PDUS_PER_CALL: usize = 1024;
 /// Time for a connection to become a queue.
 const CONNECT_TIMEOUT_MS: u64 = 10_000;
 
@@ -276,7 +279,7 @@ impl<T: Transport> TargetConnection<T> {
             }
             _ => {}
         }
-        loop {
+        for _ in 0..PDUS_PER_CALL {
             self.flush()?;
             self.start_waiting(subsystem);
             self.flush()?;

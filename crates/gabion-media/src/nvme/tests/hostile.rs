@@ -217,6 +217,22 @@ fn nothing_but_connect_works_before_connect_and_connect_works_once() {
 }
 
 #[test]
+fn a_flood_of_commands_does_not_keep_the_thread() {
+    let mut host = RawHost::greeted(Digests::default(), 0);
+    let get = Submission::property_get(property::CAP, true);
+    for _ in 0..3000 {
+        let frame = host.wire.assembly().command(&get, Bytes::new(), None);
+        host.wire.push(frame);
+    }
+    host.wire.flush(|_| {}).unwrap();
+    let before = host.target.bytes_sent();
+    host.target.progress(&mut host.subsystem, 0);
+    let answered = (host.target.bytes_sent() - before) / 24;
+    assert!((1000..=1024).contains(&answered), "{answered}");
+    assert!(host.target.error().is_none());
+}
+
+#[test]
 fn controllers_are_limited_and_leave_with_their_admin_queue() {
     let mut host = RawHost::connected(0);
     let mut others = Vec::new();

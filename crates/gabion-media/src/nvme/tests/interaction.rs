@@ -297,6 +297,35 @@ fn a_command_without_an_answer_ends_the_connection_with_unknown_outcome() {
 }
 
 #[test]
+fn bad_options_are_refused_by_name() {
+    let wrong = [
+        InitiatorConfig { queue_depth: 0, ..initiator_config() },
+        InitiatorConfig { queue_depth: 1025, ..initiator_config() },
+        InitiatorConfig { command_timeout_ms: 0, ..initiator_config() },
+        InitiatorConfig { host_nqn: "x".repeat(224), ..initiator_config() },
+    ];
+    for config in wrong {
+        let world = World::with(&Cuts::Whole, config, target_config());
+        let InitiatorState::Failed(error) = world.initiator.state() else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let wrong = [
+        TargetConfig { namespace_len: 4097, ..target_config() },
+        TargetConfig { namespace_len: 0, ..target_config() },
+        TargetConfig { namespace_uuid: [0; 16], ..target_config() },
+        TargetConfig { queue_depth: 1, ..target_config() },
+        TargetConfig { queues_max: 0, ..target_config() },
+        TargetConfig { h2c_len_max: 4098, ..target_config() },
+        TargetConfig { r2t_len_max: 512, ..target_config() },
+        TargetConfig { data_in_flight_max: 4096, ..target_config() },
+        TargetConfig { subsystem_nqn: String::new(), ..target_config() },
+    ];
+    for config in wrong {
+        assert_eq!(Subsystem::new(config).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
 fn connecting_gives_up_in_time() {
     let mut world = World::new(&Cuts::Whole);
     world.initiator.progress(5);
