@@ -272,8 +272,9 @@ impl<T: Transport> Initiator<T> {
             self.issue_pending();
             self.keep_alive();
             self.poll_ready();
-            self.admin.pump()?;
-            self.io.pump()?;
+            // Both, even if one is over: the other may hold answers.
+            let admin = self.admin.pump();
+            self.io.pump().and(admin)?;
             let mut moved = self.step == Step::Greeting && self.begin_connect();
             while let Some(ended) = self.admin.pop_ended() {
                 self.handle_admin(ended)?;

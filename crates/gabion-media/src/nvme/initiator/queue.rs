@@ -192,11 +192,12 @@ impl<T: Transport, P> Queue<T, P> {
             return Ok(());
         }
         loop {
-            self.send()?;
+            // A peer that is gone may have answered before it went: its last words are read first.
+            let sent = self.send();
             self.invariants();
             match self.receive_one() {
                 Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(false) => return sent.map_err(|error| error.within(self.name)),
                 Err(Broken::Connection(error)) => return Err(error.within(self.name)),
                 Err(Broken::Protocol(fatal)) => {
                     self.wire.push_term(&fatal);

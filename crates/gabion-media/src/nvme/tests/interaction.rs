@@ -219,6 +219,31 @@ fn a_closed_subsystem_answers_what_the_driver_has_and_then_ends() {
 }
 
 #[test]
+fn what_was_answered_before_the_end_stays_answered() {
+    let mut world = World::new(&Cuts::Whole).ready();
+    let write = |tag: u64| {
+        let data = Bytes::copy_from_slice(&pattern(tag, 4096));
+        Operation { tag, kind: OperationKind::Write { offset: 0, data }, then: false }
+    };
+    world.initiator.submit(vec![write(1)]);
+    world.initiator.progress(world.now_ms);
+    // The target answers and goes; meanwhile the host has more to send.
+    for _ in 0..2 {
+        let connection = &mut world.connections[1];
+        connection.progress(&mut world.subsystem, world.now_ms);
+        while let Some(io) = connection.poll_io() {
+            connection.complete_io(&mut world.subsystem, io.id, Ok(None));
+        }
+    }
+    world.connections.clear();
+    world.initiator.submit(vec![write(2)]);
+    world.run();
+    world.completed.sort_by_key(|c| c.tag);
+    assert!(is_done(&world.completed[0].outcome));
+    assert!(matches!(world.completed[1].outcome, Outcome::Unknown(_)));
+}
+
+#[test]
 fn a_closed_subsystem_takes_no_connection() {
     let mut world = World::new(&Cuts::Whole);
     world.subsystem.close();
