@@ -61,7 +61,7 @@ pub struct JobContext<'a> {
     pub term: Term,
     /// Group time in milliseconds.
     pub now_ms: u64,
-    /// Live snapshots, ascending.
+    /// Live snapshots, in any order.
     pub snapshots: &'a [SequenceNumber],
     /// Free slots at the replica that has the fewest: a job that may need more is not begun.
     pub slots_free: u64,
@@ -383,7 +383,7 @@ impl Tree {
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
     /// [`Tree::next_flush`].
     pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        let oldest = context.snapshots.first().copied().unwrap_or(SequenceNumber::MAX);
+        let oldest = context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX);
         if self.jobs.idle_at == Some(oldest) {
             return None;
         }
@@ -401,6 +401,9 @@ impl Tree {
         memtables: Vec<Arc<MemTable>>,
         context: &JobContext<'_>,
     ) -> Option<JobInputs> {
+        let mut snapshots = context.snapshots.to_vec();
+        snapshots.sort_unstable();
+        snapshots.dedup();
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -413,7 +416,7 @@ impl Tree {
                 output_len: self.config.sst_len,
                 cuts: pick.cuts,
                 bottommost: pick.bottommost,
-                snapshots: context.snapshots.to_vec(),
+                snapshots,
                 now_ms: context.now_ms,
                 floor: self.floor,
                 sst: self.config.sst.clone(),

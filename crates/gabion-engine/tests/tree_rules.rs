@@ -391,6 +391,25 @@ fn an_empty_memtable_flushes_to_nothing_and_its_place_in_the_log_is_kept() {
 }
 
 #[test]
+fn a_job_keeps_what_the_snapshots_in_its_recipe_see() {
+    let mut driven = Driven::new(small_config());
+    for value in [b"1", b"2", b"3", b"4"] {
+        driven.put("k", value);
+    }
+    driven.seal();
+    let entries = |driven: &mut Driven, snapshots: &[u64]| {
+        let snapshots: Vec<_> = snapshots.iter().map(|s| SequenceNumber(*s)).collect();
+        let job = driven.replica.tree.next_flush(&context(&snapshots)).unwrap();
+        let edit = driven.edit(&job);
+        driven.replica.tree.job_failed(&job.recipe);
+        (edit.added[0].1.entries, edit.added[0].1.smallest_sequence.get())
+    };
+    assert_eq!(entries(&mut driven, &[]), (1, 4));
+    assert_eq!(entries(&mut driven, &[3, 2, 3]), (3, 2));
+    assert_eq!(entries(&mut driven, &[4]), (1, 4));
+}
+
+#[test]
 fn the_head_applies_single_operations_with_the_same_result_as_a_batch() {
     let mut one_by_one = Driven::new(small_config());
     let mut batched = Driven::new(small_config());
