@@ -1,0 +1,80 @@
+//! What a replica's process is told when it starts, and how it ends.
+
+use gabion_base::{Error, ErrorKind, ReplicaId, Result};
+use gabion_fabric::BackendChoice;
+use gabion_node::NodeOptions;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Where another member of the group is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    /// The member.
+    pub replica: ReplicaId,
+    /// Its door for members.
+    pub peer: SocketAddr,
+    /// Its NVMe/TCP target.
+    pub target: SocketAddr,
+    /// Its door for clients.
+    pub resp: SocketAddr,
+}
+
+/// How a replica's process runs. The group's configuration is in the pool.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// This member; must be the one that the pool was made for.
+    pub replica: ReplicaId,
+    /// The replica's directory: the files `pool` and `ring`.
+    pub data: PathBuf,
+    /// Door for Redis clients. Loopback only, as there is no authentication yet.
+    pub resp: SocketAddr,
+    /// Door for other members.
+    pub peer_listen: SocketAddr,
+    /// Where the embedded NVMe/TCP target listens.
+    pub target_listen: SocketAddr,
+    /// The other members.
+    pub peers: Vec<PeerAddress>,
+    /// How the pool is read and written.
+    pub io: BackendChoice,
+    /// Memory for decoded blocks of files, in bytes.
+    pub block_cache_bytes: usize,
+    /// Heartbeats, windows, grants.
+    pub node: NodeOptions,
+}
+
+/// Why a process that ran ended.
+#[derive(Debug)]
+pub enum ExitReason {
+    /// SIGTERM or SIGINT.
+    Signal(i32),
+    /// The replica can no longer be trusted with its disk, or a part of the process failed. A
+    /// new process starts from what is durable.
+    Failed(Error),
+}
+
+/// The process's exit code for what [`crate::run`] returned: 0 after a signal, 70 after a failure while it
+/// ran, 75 when another process holds the pool, 78 for a configuration that cannot work, else 1.
+#[must_use]
+pub fn exit_code(result: &Result<ExitReason>) -> u8 {
+    match result {
+        Ok(ExitReason::Signal(_)) => 0,
+        Ok(ExitReason::Failed(_)) => 70,
+        Err(error) if error.kind() == ErrorKind::Busy => 75,
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => 78,
+        Err(_) => 1,
+    }
+}
+
+impl ServerConfig {
+    /// Checks what can be known without the pool.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.resp.ip().is_loopback() {
+            return Err(Error::invalid(format!(
+                "the door for clients is to listen on {}: there is no authentication yet, so only \
+                 loopback addresses are possible",
+                self.resp
+            )));
+        }
+        Ok(())
+    }
+}

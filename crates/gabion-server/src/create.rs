@@ -1,0 +1,98 @@
+//! Making the directory of a new replica: `pool` and `ring`.
+//!
+//! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
+//! whole, and what an interrupted creation left is thrown away by the next one.
+
+use gabion_base::{Error, ErrorKind, ReplicaId, Result};
+use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_node::{GroupConfig, open};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The pool's file in a replica's directory.
+pub(crate) fn pool_path(dir: &Path) -> PathBuf {
+    dir.join("pool")
+}
+
+/// The ring's file in a replica's directory.
+pub(crate) fn ring_path(dir: &Path) -> PathBuf {
+    dir.join("ring")
+}
+
+/// Makes a new replica in a directory, which is made if it is not there: a pool file of `pool_len`
+/// bytes, all reserved, and the log's ring.
+///
+/// # Durability
+/// Survives a power cut when it returns.
+///
+/// # Errors
+/// Invalid input when the directory holds a replica already or the configuration cannot work; no space;
+/// I/O. Nothing that could be taken for a replica is left then.
+pub fn create_replica(
+    dir: &Path,
+    pool_len: u64,
+    group: &GroupConfig,
+    replica: ReplicaId,
+) -> Result<()> {
+    let pool = pool_path(dir);
+    if pool.exists() {
+        return Err(Error::invalid(format!("{}: holds a replica already", dir.display())));
+    }
+    group.validate()?;
+    std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
+    let unfinished = dir.join("pool.new");
+    for left in [&unfinished, &ring_path(dir)] {
+        match std::fs::remove_file(left) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed(left, "cannot be removed", error));
+            }
+            _ => {}
+        }
+    }
+    let result = make(dir, &unfinished, pool_len, group, replica);
+    if result.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+        let _ = std::fs::remove_file(ring_path(dir));
+    }
+    result
+}
+
+fn make(
+    dir: &Path,
+    unfinished: &Path,
+    pool_len: u64,
+    group: &GroupConfig,
+    replica: ReplicaId,
+) -> Result<()> {
+    gabion_fabric::preallocate(unfinished, pool_len)?;
+    let file = PoolFile::open(unfinished, DirectIo::Try)?;
+    let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
+    let medium = BlockingMedium::new(medium);
+    let pool_id = random_id()?;
+    medium.block_on(open::create(medium.handle(), group, replica, pool_id))?;
+    MappedRing::open(&ring_path(dir), group.ring_len as usize)?;
+    std::fs::rename(unfinished, pool_path(dir))
+        .map_err(|e| failed(unfinished, "cannot be renamed", e))?;
+    let directory = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
+    directory.sync_all().map_err(|e| failed(dir, "cannot be flushed", e))
+}
+
+/// Sixteen random bytes.
+pub(crate) fn random_id() -> Result<[u8; 16]> {
+    let path = Path::new("/dev/urandom");
+    let mut id = [0; 16];
+    let mut file = File::open(path).map_err(|e| failed(path, "cannot be opened", e))?;
+    file.read_exact(&mut id).map_err(|e| failed(path, "cannot be read", e))?;
+    Ok(id)
+}
+
+/// An error of the system on a path.
+pub(crate) fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, format!("{}: {what}", path.display()), error)
+}

@@ -1,0 +1,53 @@
+//! What threads tell the loop.
+
+use gabion_fabric::nvme::TargetEvent;
+use gabion_node::work::{BuiltFile, Done, WorkId};
+use mio::Waker;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Something that happened on a thread.
+pub(crate) enum Event {
+    /// A job built a file.
+    JobFile(WorkId, BuiltFile),
+    /// A work order ended.
+    Done(WorkId, Done),
+    /// Of the embedded target.
+    Target(TargetEvent),
+    /// A thread is gone that should not be.
+    Died(&'static str),
+}
+
+/// Where threads put what they have to tell.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    sender: Sender<Event>,
+    waker: Arc<Waker>,
+}
+
+impl Mailbox {
+    pub(crate) const fn new(sender: Sender<Event>, waker: Arc<Waker>) -> Self {
+        Self { sender, waker }
+    }
+
+    /// Tells the loop. Nothing happens when the loop is gone: the process ends then.
+    pub(crate) fn tell(&self, event: Event) {
+        if self.sender.send(event).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// Tells the loop when its thread ends by a panic.
+pub(crate) struct Alarm {
+    pub(crate) mailbox: Mailbox,
+    pub(crate) thread: &'static str,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.mailbox.tell(Event::Died(self.thread));
+        }
+    }
+}

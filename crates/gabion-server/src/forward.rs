@@ -1,0 +1,214 @@
+//! A client's command on its way to the node that runs it, and the reply on its way back.
+//!
+//! ```text
+//!  Forward.bytes, ForwardReply.bytes:   0 u8  1: more parts follow, 0: the last part
+//!                                       1     the part
+//!  command (its parts joined)           0 u8  version, 1
+//!                                       1 u8  0 one command, 1 a transaction
+//!                                       2 u8  version of RESP for the reply: 2 or 3
+//!                                       3 u8  0
+//!                                       4 u64 the connection's last position
+//!                                      12 u32 commands, then for each
+//!                                             u32 words, then for each u32 length and bytes
+//!  reply (its parts joined)             RESP
+//! ```
+//!
+//! Numbers are little-endian. The parts of one command follow each other on the connection between two
+//! members, other messages may come between.
+
+use crate::commands::{Call, Transaction, Work};
+use bytes::Bytes;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::units::RECORD_OPS_MAX;
+use gabion_base::{Error, LogPosition, Result};
+use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
+use gabion_resp::{Args, Protocol, Reply, Request};
+
+const VERSION: u8 = 1;
+/// Longest part, in bytes: under the limit of a frame.
+const PART_LEN_MAX: usize = 4 << 20;
+/// Longest command with its bookkeeping: two requests of the largest size, as a transaction may be.
+pub(crate) const COMMAND_LEN_MAX: usize = 3 * REQUEST_LEN_MAX;
+/// Longest reply: the commands' own limit of 64 MiB, and the lengths of a million elements.
+pub(crate) const REPLY_LEN_MAX: usize = 128 << 20;
+
+/// Cuts a body into the parts that messages carry.
+pub(crate) fn parts(body: &[u8]) -> impl Iterator<Item = Bytes> {
+    let count = body.len().div_ceil(PART_LEN_MAX).max(1);
+    (0..count).map(move |i| {
+        let part = &body[i * PART_LEN_MAX..body.len().min((i + 1) * PART_LEN_MAX)];
+        let mut bytes = Vec::with_capacity(part.len() + 1);
+        bytes.push(u8::from(i + 1 < count));
+        bytes.extend_from_slice(part);
+        Bytes::from(bytes)
+    })
+}
+
+/// Joins parts. Returns the body when its last part came.
+///
+/// # Errors
+/// Corruption for an empty part, limit exceeded over `len_max` bytes.
+pub(crate) fn join(
+    joined: &mut Vec<u8>,
+    part: &Bytes,
+    len_max: usize,
+) -> Result<Option<Bytes>> {
+    let Some((&more, bytes)) = part.split_first() else {
+        return Err(Error::corruption("a part of a forwarded command is empty"));
+    };
+    let len = joined.len() + bytes.len();
+    if len > len_max {
+        return Err(Error::limit(format!(
+            "a forwarded command or reply takes {len} bytes, the limit is {len_max}"
+        )));
+    }
+    if more == 0 && joined.is_empty() {
+        return Ok(Some(part.slice(1..)));
+    }
+    joined.extend_from_slice(bytes);
+    Ok((more == 0).then(|| Bytes::from(std::mem::take(joined))))
+}
+
+/// A command as another node forwarded it.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) work: Work,
+    pub(crate) protocol: Protocol,
+    pub(crate) position: LogPosition,
+}
+
+/// A command in bytes.
+pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    let (kind, calls) = match work {
+        Work::Call(call) => (0, std::slice::from_ref(call)),
+        Work::Transaction(transaction) => (1, transaction.calls()),
+    };
+    out.put_u8(VERSION);
+    out.put_u8(kind);
+    out.put_u8(if protocol == Protocol::Resp3 { 3 } else { 2 });
+    out.put_u8(0);
+    out.put_u64(position.get());
+    out.put_u32(calls.len() as u32);
+    for call in calls {
+        out.put_u32(call.args().len() as u32);
+        for arg in call.args() {
+            out.put_u32(arg.len() as u32);
+            out.put_bytes(arg);
+        }
+    }
+    out
+}
+
+/// Reads [`encode`]. The words share the memory of `bytes`.
+///
+/// # Errors
+/// Corruption, or unsupported for another version: the peer breaks the protocol.
+pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
+    let mut r = Reader::new(bytes, "forwarded command");
+    let (version, kind, protocol, zero) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
+    if version != VERSION || kind > 1 || zero != 0 {
+        return Err(Error::unsupported(format!(
+            "forwarded command of version {version} and kind {kind}; this build knows version \
+             {VERSION}, kinds 0 and 1"
+        )));
+    }
+    let protocol = match protocol {
+        2 => Protocol::Resp2,
+        3 => Protocol::Resp3,
+        n => return Err(Error::unsupported(format!("forwarded command: RESP{n} is unknown"))),
+    };
+    let position = LogPosition(r.u64()?);
+    let count = r.u32()? as usize;
+    if count > RECORD_OPS_MAX || (kind == 0 && count != 1) {
+        return Err(Error::corruption(format!("forwarded command: {count} commands")));
+    }
+    let mut calls = Vec::with_capacity(count.min(64));
+    for _ in 0..count {
+        let words = r.u32()? as usize;
+        if words > ELEMENTS_MAX {
+            return Err(Error::corruption(format!("forwarded command: {words} words")));
+        }
+        let mut args = Args::new();
+        for _ in 0..words {
+            let len = r.u32()? as usize;
+            args.push(bytes.slice_ref(r.bytes(len)?));
+        }
+        let call = Call::new(Request { args }).map_err(refused)?;
+        calls.push(call);
+    }
+    r.finish()?;
+    let work = match (kind, calls.pop()) {
+        (0, Some(call)) => Work::Call(call),
+        (_, last) => {
+            calls.extend(last);
+            Work::Transaction(Transaction::of(calls))
+        }
+    };
+    Ok(Command { work, protocol, position })
+}
+
+/// The other node checked the command against its own table, which is then not ours.
+fn refused(reply: Reply) -> Error {
+    let mut text = Vec::new();
+    reply.encode(Protocol::Resp2, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    Error::unsupported(format!("forwarded command: {}", text.trim().trim_start_matches('-')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(words: &[&str]) -> Call {
+        let args = words.iter().map(|word| Bytes::from(word.to_string())).collect();
+        Call::new(Request { args }).unwrap()
+    }
+
+    #[test]
+    fn a_command_and_a_transaction_survive_the_way() {
+        let one = Work::Call(call(&["set", "key", "value"]));
+        let many = Work::Transaction(Transaction::of(vec![
+            call(&["incr", "a"]),
+            call(&["mset", "a", "", "b", "2"]),
+        ]));
+        for (work, protocol) in [(one, Protocol::Resp2), (many, Protocol::Resp3)] {
+            let body = encode(&work, protocol, LogPosition(77));
+            let mut joined = Vec::new();
+            let mut whole = None;
+            for part in parts(&body) {
+                whole = join(&mut joined, &part, COMMAND_LEN_MAX).unwrap();
+            }
+            let read = decode(&whole.unwrap()).unwrap();
+            assert_eq!((read.protocol, read.position), (protocol, LogPosition(77)));
+            assert_eq!(encode(&read.work, protocol, LogPosition(77)), body);
+        }
+    }
+
+    #[test]
+    fn a_long_body_travels_in_parts_and_one_over_the_limit_is_refused() {
+        let body = vec![7; 2 * PART_LEN_MAX + 1];
+        let mut joined = Vec::new();
+        let all: Vec<_> = parts(&body).collect();
+        assert_eq!(all.len(), 3);
+        assert!(join(&mut joined, &all[0], body.len()).unwrap().is_none());
+        assert!(join(&mut joined, &all[1], body.len()).unwrap().is_none());
+        assert_eq!(join(&mut joined, &all[2], body.len()).unwrap().unwrap(), body);
+        assert!(joined.is_empty());
+        assert!(join(&mut joined, &all[0], 10).is_err());
+        assert!(join(&mut joined, &Bytes::new(), 10).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>, at: proptest::sample::Index, bit in 0u8..8) {
+            let _ = decode(&Bytes::from(bytes));
+            let work = Work::Call(call(&["mset", "key", "value", "k2", "v2"]));
+            let mut body = encode(&work, Protocol::Resp3, LogPosition(1));
+            let at = at.index(body.len());
+            body[at] ^= 1 << bit;
+            let _ = decode(&Bytes::from(body.clone()));
+            let _ = decode(&Bytes::copy_from_slice(&body[..at]));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The node as the key space that commands run on: reads of its newest state, writes into the record of
+//! the turn. At the tail the same reads serve clients.
+
+use crate::commands::{Op, Page, Store};
+use bytes::Bytes;
+use core::ops::Bound;
+use gabion_base::units::RECORD_OPS_MAX;
+use gabion_base::{Error, ErrorKind, FileId, Result};
+use gabion_engine::{FileSource, Keyspace, Tables};
+use gabion_node::{FileMap, Node, PoolSource, WriteGate};
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::rc::Rc;
+
+/// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a wait.
+pub(crate) type SharedNode = Rc<RefCell<Box<Node>>>;
+/// What reads of the loop's tasks need.
+pub(crate) type DoorTables = Tables<Rc<ProbeSource>>;
+
+/// Bytes of a record that an operation takes besides key and value, at most.
+const OP_OVERHEAD: usize = 24;
+
+/// The pool's files, with a switch: while it probes, a read that needs the device waits for ever and
+/// touches nothing. So a command can be polled once on the stack, and only when that did not end it,
+/// is begun anew as a task of its own.
+pub(crate) struct ProbeSource {
+    pub(crate) pool: PoolSource<FileMap>,
+    pub(crate) is_probing: Cell<bool>,
+}
+
+impl FileSource for ProbeSource {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        if self.is_probing.get() {
+            return pending().await;
+        }
+        self.pool.read(file, offset, len).await
+    }
+}
+
+struct Inner {
+    node: SharedNode,
+    tables: DoorTables,
+    /// Operations since the last record, or more.
+    turn_ops: Cell<usize>,
+    has_written: Cell<bool>,
+    /// A write met a gate that is closed for now; nothing was done.
+    hit_gate: Cell<bool>,
+    /// The log took no record: what was written is nowhere.
+    failure: RefCell<Option<Error>>,
+}
+
+/// The node as a [`Store`]. A clone is the same.
+#[derive(Clone)]
+pub(crate) struct NodeStore(Rc<Inner>);
+
+impl NodeStore {
+    pub(crate) fn new(node: SharedNode, tables: DoorTables) -> Self {
+        Self(Rc::new(Inner {
+            node,
+            tables,
+            turn_ops: Cell::new(0),
+            has_written: Cell::new(false),
+            hit_gate: Cell::new(false),
+            failure: RefCell::new(None),
+        }))
+    }
+
+    pub(crate) fn tables(&self) -> &DoorTables {
+        &self.0.tables
+    }
+
+    pub(crate) fn probe(&self, is_probing: bool) {
+        self.0.tables.source.is_probing.set(is_probing);
+    }
+
+    /// Whether something was written since the last call.
+    pub(crate) fn take_written(&self) -> bool {
+        self.0.turn_ops.set(0);
+        self.0.has_written.take()
+    }
+
+    /// Whether the command that just ended met a closed gate; its reply is void then, and it is to be
+    /// run again.
+    pub(crate) fn take_hit_gate(&self) -> bool {
+        self.0.hit_gate.take()
+    }
+
+    /// What makes the state that reads see wrong for ever.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.0.failure.borrow_mut().take()
+    }
+
+    fn check_gate(&self, node: &Node) -> Result<()> {
+        match node.write_gate() {
+            WriteGate::Open => Ok(()),
+            WriteGate::Wait(reason) => {
+                self.0.hit_gate.set(true);
+                Err(Error::new(ErrorKind::Busy, reason))
+            }
+            WriteGate::Refuse(reason) => Err(Error::unavailable(reason)),
+        }
+    }
+
+    /// Notes an error after which the tree holds what the log does not.
+    fn judge(&self, result: Result<()>) -> Result<()> {
+        if let Err(error) = &result
+            && !matches!(error.kind(), ErrorKind::LimitExceeded | ErrorKind::InvalidInput)
+        {
+            self.0.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        }
+        result
+    }
+}
+
+/// The engine's key of a user's key.
+pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
+    let mut engine_key = Vec::with_capacity(key.len() + 1);
+    engine_key.push(Keyspace::User as u8);
+    engine_key.extend_from_slice(key);
+    engine_key
+}
+
+fn lower_bound(start: Bound<&[u8]>) -> Vec<u8> {
+    match start {
+        Bound::Unbounded => engine_key(&[]),
+        Bound::Included(key) => engine_key(key),
+        Bound::Excluded(key) => {
+            let mut next = engine_key(key);
+            next.push(0);
+            next
+        }
+    }
+}
+
+fn upper_bound(end: Bound<&[u8]>) -> Vec<u8> {
+    match end {
+        Bound::Unbounded => vec![Keyspace::User as u8 + 1],
+        Bound::Excluded(key) => engine_key(key),
+        Bound::Included(key) => {
+            let mut next = engine_key(key);
+            next.push(0);
+            next
+        }
+    }
+}
+
+impl Store for NodeStore {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let view = self.0.node.borrow().view();
+        view.get(&self.0.tables, &engine_key(key)).await
+    }
+
+    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
+        let view = self.0.node.borrow().view();
+        let mut values = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
+        for key in keys {
+            let value = view.get(&self.0.tables, &engine_key(key)).await?;
+            bytes += value.as_ref().map_or(0, Bytes::len);
+            if bytes > bytes_max {
+                return Err(Error::limit(format!(
+                    "values are over the limit of {bytes_max} bytes"
+                )));
+            }
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    async fn range(
+        &self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        with_values: bool,
+    ) -> Result<Page> {
+        let view = self.0.node.borrow().view();
+        let mut page = Page::default();
+        if limit == 0 {
+            return Ok(page);
+        }
+        let (from, to) = (lower_bound(start), upper_bound(end));
+        let mut scan = view.scan(&self.0.tables, &from, Some(&to));
+        let mut bytes = 0;
+        while let Some((key, value)) = scan.next().await? {
+            let key = key.slice(1..);
+            bytes += key.len() + if with_values { value.len() } else { 0 };
+            let value = if with_values { value } else { Bytes::new() };
+            page.pairs.push((key, value));
+            if page.pairs.len() == limit || bytes >= bytes_max {
+                page.resume_after = page.pairs.last().map(|(key, _)| key.clone());
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut node = self.0.node.borrow_mut();
+        self.check_gate(&node)?;
+        self.judge(node.put(Keyspace::User, key, value))?;
+        self.0.turn_ops.set(self.0.turn_ops.get() + 1);
+        self.0.has_written.set(true);
+        Ok(())
+    }
+
+    fn write(&self, ops: &[Op]) -> Result<()> {
+        let mut node = self.0.node.borrow_mut();
+        self.check_gate(&node)?;
+        let len_of = |op: &Op| match op {
+            Op::Put(key, value) => key.len() + value.len() + OP_OVERHEAD,
+            Op::Delete(key) => key.len() + OP_OVERHEAD,
+            Op::Clear => OP_OVERHEAD,
+        };
+        let len: usize = ops.iter().map(len_of).sum();
+        // All in one record: when the turn's has no room, it ends here.
+        if len > node.turn_room() || self.0.turn_ops.get() + ops.len() > RECORD_OPS_MAX {
+            self.judge(node.end_turn().map(|_| ()))?;
+            self.0.turn_ops.set(0);
+            self.0.has_written.set(true);
+        }
+        let room = node.turn_room();
+        if len > room {
+            return Err(Error::limit(format!(
+                "the writes of one command take {len} bytes, over the limit of {room}"
+            )));
+        }
+        for op in ops {
+            let result = match op {
+                Op::Put(key, value) => node.put(Keyspace::User, key, value),
+                Op::Delete(key) => node.delete(Keyspace::User, key),
+                Op::Clear => node.clear(),
+            };
+            self.judge(result)?;
+        }
+        self.0.turn_ops.set(self.0.turn_ops.get() + ops.len());
+        self.0.has_written.set(true);
+        Ok(())
+    }
+}
