@@ -423,7 +423,7 @@ impl Status {
     pub fn error(self, what: &str) -> Error {
         let kind = match self.code() {
             0x001 => ErrorKind::Unsupported,
-            0x008 | 0x082 | 0x181 => ErrorKind::Unavailable,
+            0x082 | 0x181 => ErrorKind::Unavailable,
             0x022 => ErrorKind::Corruption,
             0x080..=0x081 => ErrorKind::LimitExceeded,
             0x184 | 0x191 | 0x286 => ErrorKind::Fenced,

@@ -217,6 +217,28 @@ fn nothing_but_connect_works_before_connect_and_connect_works_once() {
 }
 
 #[test]
+fn what_the_driver_never_fetched_is_not_in_flight_once_the_host_or_the_subsystem_is_gone() {
+    for close in [false, true] {
+        let mut host = RawHost::connected(1);
+        let flush = Submission::new(io::FLUSH).with_namespace(1);
+        let frame = host.wire.assembly().command(&flush, Bytes::new(), None);
+        host.wire.push(frame);
+        host.wire.flush(|_| {}).unwrap();
+        host.target.progress(&mut host.subsystem, 0);
+        assert_eq!(host.subsystem.in_flight(), 1);
+        if close {
+            host.subsystem.close();
+        } else {
+            drop(host.wire);
+        }
+        host.target.progress(&mut host.subsystem, 0);
+        assert_eq!(host.subsystem.in_flight(), 0);
+        assert!(host.target.poll_io().is_none());
+        assert!(host.target.is_finished());
+    }
+}
+
+#[test]
 fn a_flood_of_commands_does_not_keep_the_thread() {
     let mut host = RawHost::greeted(Digests::default(), 0);
     let get = Submission::property_get(property::CAP, true);
