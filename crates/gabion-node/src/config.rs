@@ -169,8 +169,7 @@ impl GroupConfig {
         let mut log = fields.field(TAG_LOG)?;
         let (ring_len, segment_len) = (log.u64()?, log.u64()?);
         let tree = TreeConfig::decode(&mut fields.field(TAG_TREE)?)?;
-        let config =
-            Self { group, config, members, compaction, ack, ring_len, segment_len, tree };
+        let config = Self { group, config, members, compaction, ack, ring_len, segment_len, tree };
         config.validate()?;
         Ok(config)
     }

@@ -152,13 +152,20 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
         }
         Work::Drain(order) => Done::Drain(drain(order, store).await),
         Work::ReadFile(placement) => {
-            let read =
-                gabion_pool::read_file(&store.medium, &store.geometry, &placement, 0, placement.len);
+            let read = gabion_pool::read_file(
+                &store.medium,
+                &store.geometry,
+                &placement,
+                0,
+                placement.len,
+            );
             Done::ReadFile(read.await)
         }
         Work::Verify(order) => Done::Verify(verify(&order, store).await),
         Work::ReadLog(order) => Done::ReadLog(read_log(&order, store).await),
-        Work::Job(_) | Work::Ship(_) => unreachable!("jobs and shipments have runners of their own"),
+        Work::Job(_) | Work::Ship(_) => {
+            unreachable!("jobs and shipments have runners of their own")
+        }
     }
 }
 

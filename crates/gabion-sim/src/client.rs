@@ -196,7 +196,8 @@ fn spawn_get(process: &mut Process, key: u64) -> Rc<RefCell<Option<Option<u64>>>
     };
     let (view, out) = (node.view(), slot.clone());
     process.executor.spawn(async move {
-        let value = view.get(&tables, &engine_key(key)).await.expect("no fault hits a client's read");
+        let value =
+            view.get(&tables, &engine_key(key)).await.expect("no fault hits a client's read");
         *out.borrow_mut() = Some(value.map(|bytes| decode_value(&bytes)));
     });
     slot

@@ -170,11 +170,8 @@ mod tests {
         for seen in [None, Some(7)] {
             check(&[unknown.clone(), operation(Action::Read(seen), 5, 6)]).unwrap();
         }
-        let back = [
-            unknown,
-            operation(Action::Read(Some(7)), 5, 6),
-            operation(Action::Read(None), 7, 8),
-        ];
+        let back =
+            [unknown, operation(Action::Read(Some(7)), 5, 6), operation(Action::Read(None), 7, 8)];
         assert!(check(&back).is_err());
     }
 

@@ -297,10 +297,10 @@ impl Process {
                 let remote = remote.map(|remote| (remote.initiator.clone(), remote.handle.clone()));
                 self.executor.spawn(async move {
                     let result = match remote {
-                        Some((initiator, handle)) => {
-                            crate::process::ready(&initiator, &handle).await;
-                            work::run_ship(&order, &handle).await
-                        }
+                        Some((initiator, handle)) => match ready(&initiator).await {
+                            Ok(()) => work::run_ship(&order, &handle).await,
+                            Err(error) => Err(error),
+                        },
                         None => Err(Error::unavailable("no connection to the secondary's target")),
                     };
                     events.borrow_mut().push_back(Event::Done(id, Done::Ship(result)));
@@ -368,7 +368,9 @@ impl Process {
             Some(subsystem) => subsystem.is_closed() && subsystem.in_flight() == 0,
             None => true,
         };
-        if !drained || target.connections.values().any(|c| !c.is_finished() && target.subsystem.is_some()) {
+        if !drained
+            || target.connections.values().any(|c| !c.is_finished() && target.subsystem.is_some())
+        {
             return;
         }
         let Some((name, session, host)) = target.opening.take() else { return };
@@ -403,15 +405,16 @@ async fn run_io(
 }
 
 /// Waits until an initiator has shaken hands or failed.
-async fn ready(initiator: &Rc<RefCell<Initiator<Pipe>>>, _handle: &MediumHandle) {
+async fn ready(initiator: &Rc<RefCell<Initiator<Pipe>>>) -> Result<()> {
     use gabion_media::nvme::initiator::InitiatorState;
     use std::task::Poll;
-    std::future::poll_fn(|cx| {
-        if matches!(initiator.borrow().state(), InitiatorState::Connecting) {
+    std::future::poll_fn(|cx| match initiator.borrow().state() {
+        InitiatorState::Connecting => {
             cx.waker().wake_by_ref();
-            return Poll::Pending;
+            Poll::Pending
         }
-        Poll::Ready(())
+        InitiatorState::Ready => Poll::Ready(Ok(())),
+        InitiatorState::Failed(error) => Poll::Ready(Err(error)),
     })
-    .await;
+    .await
 }

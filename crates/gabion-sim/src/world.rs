@@ -268,7 +268,8 @@ impl World {
                 let number = self.next_link;
                 self.next_link += 1;
                 let incarnations = [self.machines[a].starts, self.machines[b].starts];
-                self.links.insert((a, b), Link { number, queues: Default::default(), incarnations });
+                self.links
+                    .insert((a, b), Link { number, queues: Default::default(), incarnations });
                 for (me, other) in [(a, b), (b, a)] {
                     let (peer, now_ms) = (self.group.members[other], self.now_ms);
                     if let Some(node) = self.node_mut(me) {
@@ -474,7 +475,7 @@ impl World {
     /// Lets everything come to rest: no faults, no new operations.
     fn settle(&mut self) -> Result<(), String> {
         let mut calm = 0;
-        for _ in 0..200_000 {
+        for _ in 0..30_000 {
             self.step();
             let busy = !self.clients.iter().all(Client::is_idle) || !self.rests();
             calm = if busy { 0 } else { calm + 1 };
@@ -578,11 +579,21 @@ impl World {
             let node = machine.process.as_ref().and_then(|process| process.node.as_ref());
             text += &match node {
                 Some(node) => format!(
-                    "\n  replica {}: log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
-                    i + 1, node.log_end(), node.chain().commit(), node.durable_everywhere(),
-                    node.tree().last_edit(), node.edits_waiting(), node.jobs_running(),
-                    node.tree().sealed_count(), node.orders_in_flight(),
-                    node.chain().not_ready_reason(), node.write_gate(), node.pool().counts()
+                    "\n  replica {}: ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
+                    i + 1,
+                    self.group.members.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
+                    node.state().session,
+                    node.log_end(),
+                    node.chain().commit(),
+                    node.durable_everywhere(),
+                    node.tree().last_edit(),
+                    node.edits_waiting(),
+                    node.jobs_running(),
+                    node.tree().sealed_count(),
+                    node.orders_in_flight(),
+                    node.chain().not_ready_reason(),
+                    node.write_gate(),
+                    node.pool().counts()
                 ),
                 None => format!("\n  replica {}: not open", i + 1),
             };

@@ -32,7 +32,11 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
             }
         }
         if seed % 50 == 0 && outcome.is_ok() {
-            assert_eq!(World::run(seed, options(seed)), outcome, "seed {seed} ran differently twice");
+            assert_eq!(
+                World::run(seed, options(seed)),
+                outcome,
+                "seed {seed} ran differently twice"
+            );
         }
     }
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());

@@ -59,6 +59,9 @@ impl Log {
     /// [`Self::truncate`].
     pub fn adopt_spans(&mut self, list: &[Span]) -> Result<LogPosition> {
         let theirs = Spans::new(list.to_vec())?;
+        // What either side has trimmed cannot be compared, and need not be.
+        let mut mine = self.spans.clone();
+        mine.prune(self.trimmed.max(list[0].start.get()));
         if theirs.term() < self.spans.term() {
             return Err(Error::new(
                 ErrorKind::Fenced,
@@ -68,14 +71,15 @@ impl Log {
         // A log without a record is a prefix of every log that begins where it does.
         let start = self.tail.position;
         let is_empty = self.tail.index == LogIndex::ZERO && theirs.list()[0].start == start;
-        let common = match self.spans.common_end(self.end, &theirs) {
+        let common = match mine.common_end(self.end, &theirs) {
             None if is_empty => Some(start.get()),
             common => common.filter(|&at| at >= self.trimmed),
         };
         let Some(common) = common else {
             return Err(Error::not_found(format!(
-                "log of {}: nothing in common with spans {list:?} after {}",
+                "log of {}: {:?} has nothing in common with {list:?} after {}",
                 self.config.group,
+                self.spans(),
                 LogPosition(self.trimmed)
             )));
         };

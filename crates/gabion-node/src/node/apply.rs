@@ -67,19 +67,17 @@ impl Applying {
 }
 
 impl Node {
-    /// Takes what has become contiguous in the log.
+    /// Takes what was placed and has become contiguous. What the head appends itself it applies when
+    /// it writes.
     pub(super) fn apply_records(&mut self) {
         let mut moved = false;
         while let Some(record) = self.log.next_record() {
             moved = true;
-            // The head did all this when it made the record.
-            if !self.is_head()
-                && let Err(error) = self.apply_record(&record)
-            {
+            if let Err(error) = self.apply_record(&record) {
                 return self.fatal(error);
             }
         }
-        if moved && !self.is_head() {
+        if moved {
             let last = self.log.last();
             self.chain.handle_placed(last.end, last.crc);
         }
@@ -134,6 +132,7 @@ impl Node {
                 edit.number
             )));
         }
+        self.tree.reserve_files(edit.next_file);
         self.apply.waiting.push_back(Waiting { edit, encoded, end, since_ms: None });
         Ok(())
     }
@@ -185,7 +184,11 @@ impl Node {
             if (placement.checksum, placement.len) != (meta.checksum, meta.rounded_len()) {
                 return Err(Error::corruption(alloc::format!(
                     "{} lies here with {} bytes and checksum {:08x}, edit {} names {} bytes and {:08x}",
-                    meta.id, placement.len, placement.checksum, edit.number, meta.rounded_len(),
+                    meta.id,
+                    placement.len,
+                    placement.checksum,
+                    edit.number,
+                    meta.rounded_len(),
                     meta.checksum
                 )));
             }

@@ -127,7 +127,8 @@ impl Node {
         if grants.open != self.state.session || grants.open == 0 || grants.granting {
             return;
         }
-        if !self.chain.is_joined() {
+        // A grant that nobody hears of would never be used and never be voided.
+        if !self.chain.is_joined() || !self.chain.is_connected(self.config.head()) {
             return;
         }
         let usual = self.options.granted_slots.min(self.pool.counts().total / 4).max(8);
@@ -176,10 +177,8 @@ impl Node {
         let mut ranges = Vec::with_capacity(slots.len() * 2);
         for placed in slots {
             ranges.push((geometry.slot_offset(placed.slot), SLOT_LEN));
-            ranges.push((
-                geometry.header_offset(placed.slot),
-                gabion_base::units::BLOCK_LEN as u64,
-            ));
+            ranges
+                .push((geometry.header_offset(placed.slot), gabion_base::units::BLOCK_LEN as u64));
         }
         ranges
     }

@@ -1,8 +1,8 @@
 //! The node's side of the log: appending, draining the ring into segments, trimming.
 
 use super::{After, Node, Order};
-use crate::work::{DrainOrder, Work};
 use crate::AckLevel;
+use crate::work::{DrainOrder, Work};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, Result, SequenceNumber};
@@ -39,12 +39,7 @@ impl Node {
         count: u32,
         flags: RecordFlags,
     ) -> Result<LogPosition> {
-        let stamp = gabion_log::Stamp {
-            first_sequence: first,
-            count,
-            now_ms: self.now_ms,
-            flags,
-        };
+        let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms: self.now_ms, flags };
         self.log.set_members_durable(self.chain.durable_commit());
         let record = self.log.append(kind, payload, stamp)?.record;
         let last = self.log.last();
@@ -94,7 +89,7 @@ impl Node {
             return;
         }
         let wanted = self.durable_wanted() > self.log.durable_end();
-        let pressure = self.ring_room() < self.config.ring_len / 2;
+        let pressure = self.ring_room() < self.config.ring_len / 4 * 3;
         if !self.place_segments() {
             return; // no slot for the next segment: tried again when some are free
         }
@@ -102,14 +97,16 @@ impl Node {
         while ends.len() < DRAINS_MAX {
             let Some(drain) = self.log.next_drain(wanted) else { break };
             let Some(placement) = self.pool.placement(drain.segment) else {
-                return self.fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
+                return self
+                    .fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
             };
             writes.push((placement, drain.offset_in_segment, drain.data));
             ends.push(drain.end);
         }
         let flush = wanted || pressure;
         let unflushed = self.log.drained_end() > self.log.durable_end();
-        if writes.is_empty() && !(flush && unflushed && self.drain.flushed < self.log.drained_end()) {
+        if writes.is_empty() && !(flush && unflushed && self.drain.flushed < self.log.drained_end())
+        {
             return;
         }
         let end = ends.last().copied().unwrap_or(self.log.drained_end());
@@ -210,7 +207,8 @@ impl Node {
                 continue;
             }
             let file = FileId::log_segment(number);
-            if let Err(error) = self.pool.retire_file(file).and_then(|()| self.pool.free_file(file)) {
+            if let Err(error) = self.pool.retire_file(file).and_then(|()| self.pool.free_file(file))
+            {
                 return self.fatal(error);
             }
         }

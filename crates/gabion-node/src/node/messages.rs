@@ -34,6 +34,11 @@ impl Node {
                         self.fatal(error);
                     }
                 }
+                Action::Follow { spans } => {
+                    if let Err(error) = self.follow(&spans) {
+                        self.fatal(error);
+                    }
+                }
                 Action::AdoptTerm { term, spans, end } => self.adopt_term(term, &spans, end),
                 Action::VoidGrants { peer } => self.void_grants(peer),
                 Action::Ready => self.refused = None,
@@ -105,6 +110,11 @@ impl Node {
         if self.is_head() {
             return self.log.begin_term(term).map(|_| ());
         }
+        self.follow(spans)
+    }
+
+    /// Makes the log a follower of one with these spans.
+    fn follow(&mut self, spans: &Spans) -> Result<()> {
         let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
         let spans: Vec<Span> = spans
             .as_slice()

@@ -246,7 +246,10 @@ impl Node {
     }
 
     /// Takes what recovery found in the log; done once, before any event.
-    pub(crate) async fn replay(&mut self, segments: &impl SegmentSource) -> gabion_base::Result<()> {
+    pub(crate) async fn replay(
+        &mut self,
+        segments: &impl SegmentSource,
+    ) -> gabion_base::Result<()> {
         for placement in self.pool.files() {
             if placement.file.kind == FileKind::Sst {
                 self.files.insert(placement.clone());
@@ -258,6 +261,10 @@ impl Node {
         }
         if self.config.compaction == CompactionMode::EveryReplica {
             self.drop_orphans();
+        }
+        if self.receives_files() {
+            // What an earlier process granted is void: nobody knows what it was used for.
+            self.raise_session();
         }
         Ok(())
     }
@@ -380,13 +387,7 @@ impl Node {
     }
 
     /// A message came on a connection. A message that breaks the protocol ends the connection.
-    pub fn handle_message(
-        &mut self,
-        from: ReplicaId,
-        connection: u64,
-        frame: Frame,
-        now_ms: u64,
-    ) {
+    pub fn handle_message(&mut self, from: ReplicaId, connection: u64, frame: Frame, now_ms: u64) {
         self.now_ms = now_ms;
         if let Err(reason) = self.chain.handle_message(from, connection, frame, now_ms) {
             let connection = Some(connection);

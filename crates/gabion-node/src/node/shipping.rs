@@ -3,10 +3,10 @@
 
 use super::{Node, Order, Output, RemoteCommand};
 use crate::CompactionMode;
+use crate::GroupConfig;
 use crate::message::{NodeMessage, ShippedFile};
 use crate::node::grants::host_name;
 use crate::work::{BuiltFile, ShipOrder, Work};
-use crate::GroupConfig;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -101,7 +101,8 @@ impl Node {
             return;
         }
         if session > remote.session {
-            let lacking = |outgoing: &Outgoing| !outgoing.pulled && !outgoing.held_by.contains(&from);
+            let lacking =
+                |outgoing: &Outgoing| !outgoing.pulled && !outgoing.held_by.contains(&from);
             let queue = self.ship.files.iter().filter(|(_, o)| lacking(o)).map(|(id, _)| *id);
             *remote = Remote {
                 session,
@@ -283,10 +284,12 @@ impl Node {
         }
     }
 
-    /// Slots granted by a secondary and not used, for status.
+    /// Shipping to a secondary, for status: its session, slots granted and not used, files that
+    /// wait, files on their way.
     #[must_use]
-    pub fn granted_by(&self, member: ReplicaId) -> usize {
-        self.ship.remotes.get(&member).map_or(0, |remote| remote.granted.len())
+    pub fn shipping_to(&self, member: ReplicaId) -> (u64, usize, usize, usize) {
+        let Some(remote) = self.ship.remotes.get(&member) else { return (0, 0, 0, 0) };
+        (remote.session, remote.granted.len(), remote.queue.len(), remote.in_flight.len())
     }
 }
 

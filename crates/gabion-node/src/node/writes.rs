@@ -48,7 +48,7 @@ impl Node {
         if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
             return WriteGate::Wait("a replica applies edits late");
         }
-        if self.ring_room() < 2 * RECORD_LEN_MAX as u64 {
+        if self.ring_room() < 2 * self.config.segment_len {
             return WriteGate::Wait("the log's ring is full");
         }
         WriteGate::Open
@@ -125,16 +125,20 @@ impl Node {
     fn make_room(&mut self, len: usize) -> Result<()> {
         assert!(self.is_head(), "writes go to the head");
         let batch = &self.writing.batch;
-        let full = batch.len() + len + RECORD_OVERHEAD > RECORD_LEN_MAX
+        let full = batch.len() + len + RECORD_OVERHEAD > self.record_len_max()
             || batch.count() + 1 > RECORD_OPS_MAX;
         if full && batch.count() > 0 { self.end_turn().map(|_| ()) } else { Ok(()) }
+    }
+
+    fn record_len_max(&self) -> usize {
+        RECORD_LEN_MAX.min(self.config.segment_len as usize)
     }
 
     /// Bytes that this turn's record can still take; a group of operations that must stay in one
     /// record asks first.
     #[must_use]
     pub fn turn_room(&self) -> usize {
-        RECORD_LEN_MAX.saturating_sub(self.writing.batch.len() + RECORD_OVERHEAD)
+        self.record_len_max().saturating_sub(self.writing.batch.len() + RECORD_OVERHEAD)
     }
 
     /// Ends the turn: its operations become one record in the log and on the wire. Returns the log's
