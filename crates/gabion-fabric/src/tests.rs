@@ -517,16 +517,28 @@ fn child_that_is_killed() {
     }
 }
 
+/// A child that does not outlive the test, however it ends.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
     let dir = TempDir::new();
     let path = dir.pool(4);
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::child_that_is_killed", "--ignored"])
         .env(CHILD, &dir.0)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
+    let mut child = Killed(child);
+    let child = &mut child.0;
     while !dir.0.join("ready").exists() {
         assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
         std::thread::yield_now();
