@@ -411,7 +411,7 @@ impl Tree {
                 memtables: memtables.iter().map(|table| table.id()).collect(),
                 inputs: pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect(),
                 output_level: pick.output_level,
-                output_first: self.jobs.reserved.max(self.next_file),
+                output_first: self.files_reserved(),
                 output_count: 0,
                 output_len: self.config.sst_len,
                 cuts: pick.cuts,
@@ -490,6 +490,12 @@ impl Tree {
     /// File numbers below this one are taken: by an edit in the log that is not applied here yet.
     pub fn reserve_files(&mut self, next_file: u64) {
         self.jobs.reserved = self.jobs.reserved.max(next_file);
+    }
+
+    /// The next file number that a job would be given.
+    #[must_use]
+    pub fn files_reserved(&self) -> u64 {
+        self.jobs.reserved.max(self.next_file)
     }
 
     /// The edit that installs a job's result. `number` follows that of the last edit *appended to the

@@ -43,6 +43,7 @@ pub async fn create(
         me,
         term: Term::ZERO,
         session: 0,
+        files_reserved: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
     };

@@ -27,6 +27,9 @@ pub struct ReplicaState {
     /// Raised at each start and at each new connection with the primary: grants of older sessions
     /// are void (DESIGN.md, Fencing).
     pub session: u64,
+    /// File numbers below this one may have been used by an earlier start of this replica, also for
+    /// files that no edit ever named.
+    pub files_reserved: u64,
     /// The log's spans, oldest first.
     pub spans: Vec<Span>,
     /// The log is kept from here on.
@@ -44,6 +47,7 @@ impl ReplicaState {
         counters.put_u32(self.me.get());
         counters.put_u64(self.term.get());
         counters.put_u64(self.session);
+        counters.put_u64(self.files_reserved);
         self.trimmed.encode(&mut counters);
         let mut spans = Vec::new();
         Span::encode_list(&self.spans, &mut spans);
@@ -63,12 +67,13 @@ impl ReplicaState {
         let me = ReplicaId(counters.u32()?);
         let term = Term(counters.u64()?);
         let session = counters.u64()?;
+        let files_reserved = counters.u64()?;
         let trimmed = Anchor::decode(&mut counters)?;
         counters.finish()?;
         let mut list = fields.field(TAG_SPANS)?;
         let spans = Span::decode_list(&mut list)?;
         list.finish()?;
-        Ok(Self { me, term, session, spans, trimmed })
+        Ok(Self { me, term, session, files_reserved, spans, trimmed })
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Process {
     events: Events,
     target: Target,
     remotes: BTreeMap<ReplicaId, Remote>,
+    /// Replaced, with operations that still have to end.
+    replaced: Vec<Remote>,
     random: Random,
 }
 
@@ -145,6 +147,7 @@ impl Process {
             events,
             target: Target::default(),
             remotes: BTreeMap::new(),
+            replaced: Vec::new(),
             random,
         }
     }
@@ -262,7 +265,11 @@ impl Process {
                 let initiator = Initiator::connect(config, admin.clone(), io.clone());
                 let initiator = Rc::new(RefCell::new(initiator));
                 let handle = MediumHandle::new(SharedInitiator(initiator.clone()));
-                self.remotes.insert(to, Remote { initiator, handle, pipes: [admin, io] });
+                let remote = Remote { initiator, handle, pipes: [admin, io] };
+                if let Some(old) = self.remotes.insert(to, remote) {
+                    old.pipes.iter().for_each(Pipe::cut);
+                    self.replaced.push(old);
+                }
                 wishes.push(Wish::ConnectTarget(to, admin_server, io_server));
             }
             Output::Remote(RemoteCommand::Drop { to }) => {
@@ -316,10 +323,12 @@ impl Process {
     }
 
     fn drive_remotes(&mut self, now_ms: u64) {
-        for remote in self.remotes.values() {
+        for remote in self.remotes.values().chain(&self.replaced) {
             remote.initiator.borrow_mut().progress(now_ms);
             remote.handle.drive();
         }
+        // Whoever still waits for one holds its handle.
+        self.replaced.retain(|remote| remote.handle.is_shared());
     }
 
     fn change_target(&mut self, command: TargetCommand) {

@@ -162,6 +162,7 @@ impl Node {
     fn apply_edit(&mut self, waiting: Waiting) -> gabion_base::Result<()> {
         let edit = waiting.edit;
         self.check_added(&edit)?;
+        self.keep_leaving(&edit);
         for (_, file) in &edit.removed {
             let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
             if !moved {

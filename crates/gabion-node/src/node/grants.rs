@@ -15,7 +15,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
-use gabion_base::{Error, FileId, GroupId, HashMap, SlotIndex, Term};
+use gabion_base::{Error, FileId, GroupId, HashMap, LogPosition, SlotIndex, Term};
 use gabion_pool::{Drained, FilePlacement, Placed};
 
 /// Name of the subsystem that a secondary serves in a term and session.
@@ -50,6 +50,9 @@ pub(super) struct Grants {
     /// Checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     arriving: BTreeMap<FileId, Arrival>,
+    /// A term was adopted that begins at this position: files of older terms that no edit before it
+    /// names belong to nobody.
+    pub(super) orphans_of: Option<(Term, LogPosition)>,
 }
 
 struct Arrival {
@@ -265,11 +268,25 @@ impl Node {
         }
     }
 
-    /// Forgets files that no edit, applied or waiting, names: their job died with its primary.
-    pub(super) fn drop_orphans(&mut self) {
+    /// Forgets files of older terms once the log is here up to the start of the current one: whatever
+    /// an older term's primary wanted to say of them has been said.
+    pub(super) fn drop_old_orphans(&mut self) {
+        if let Some((term, start)) = self.grants.orphans_of
+            && self.log.end() >= start
+            && self.chain.term() == term
+        {
+            self.grants.orphans_of = None;
+            self.drop_orphans(Some(term));
+        }
+    }
+
+    /// Forgets files, made before a term if one is given, that no edit, applied or waiting, names: their
+    /// job died with its primary.
+    pub(super) fn drop_orphans(&mut self, before: Option<Term>) {
         let orphans: Vec<FileId> = self
             .pool
             .files()
+            .filter(|placement| before.is_none_or(|term| placement.term < term))
             .map(|placement| placement.file)
             .filter(|file| file.kind == gabion_base::FileKind::Sst)
             .filter(|file| !self.is_live(*file) && !self.apply.names(*file))
@@ -285,6 +302,7 @@ impl Node {
     }
 
     fn drop_orphan(&mut self, file: FileId) {
+        self.ship.files_remove(file);
         if let Err(error) = self.pool.retire_file(file) {
             return self.fatal(error);
         }

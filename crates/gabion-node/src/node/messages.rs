@@ -102,7 +102,10 @@ impl Node {
         if self.receives_files() {
             self.raise_session();
         }
-        self.drop_orphans();
+        if self.is_head() {
+            self.reserve_file_numbers();
+        }
+        self.grants.orphans_of = Some((term, self.log.spans().last().map_or(end, |span| span.start)));
         self.stage_state(Some(After::TermAdopted(term)));
     }
 

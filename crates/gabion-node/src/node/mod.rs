@@ -116,6 +116,9 @@ pub enum WriteGate {
     Refuse(String),
 }
 
+/// File numbers that a start may use.
+const FILE_NUMBERS: u64 = 1 << 32;
+
 /// One replica.
 pub struct Node {
     config: GroupConfig,
@@ -128,6 +131,8 @@ pub struct Node {
     chain: Chain,
     files: FileMap,
     now_ms: u64,
+    /// Files that no reader here needs any more.
+    obsolete: Vec<FileId>,
     /// Why writes are refused, as the chain last said.
     refused: Option<String>,
     /// Whether reads are answered here.
@@ -231,6 +236,7 @@ impl Node {
             chain,
             files: FileMap::default(),
             now_ms,
+            obsolete: Vec::new(),
             refused: Some("the group is starting".into()),
             readable: false,
             outputs: VecDeque::new(),
@@ -260,7 +266,9 @@ impl Node {
             self.apply_record(&record)?;
         }
         if self.config.compaction == CompactionMode::EveryReplica {
-            self.drop_orphans();
+            self.drop_orphans(None);
+            self.reserve_file_numbers();
+            self.stage_state(None);
         }
         if self.receives_files() {
             // What an earlier process granted is void: nobody knows what it was used for.
@@ -434,6 +442,7 @@ impl Node {
             self.apply_edits();
             self.schedule_jobs();
             self.append_edits();
+            self.drop_old_orphans();
             self.schedule_shipping();
             self.grant_slots();
             self.schedule_drains();
@@ -448,6 +457,13 @@ impl Node {
     /// The next thing to do, if any.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// Makes sure that no file number is used twice, also not for a file that was lost with the process
+    /// that made it: every start takes a fresh range, durable before the first file is.
+    fn reserve_file_numbers(&mut self) {
+        self.tree.reserve_files(self.state.files_reserved);
+        self.state.files_reserved = self.tree.files_reserved() + FILE_NUMBERS;
     }
 
     // ---- orders and commits
@@ -524,7 +540,11 @@ impl Node {
 
     /// Gives back slots and log that nobody needs anymore.
     fn reclaim(&mut self) {
-        let gone = self.tree.obsolete_files();
+        self.obsolete.extend(self.tree.obsolete_files());
+        let obsolete = core::mem::take(&mut self.obsolete);
+        let (kept, gone): (Vec<FileId>, Vec<FileId>) =
+            obsolete.into_iter().partition(|file| self.may_be_asked_for(*file));
+        self.obsolete = kept;
         if !gone.is_empty() {
             for file in &gone {
                 self.files.remove(*file);

@@ -25,6 +25,9 @@ const SHIPMENTS_MAX: usize = 2;
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
     files: BTreeMap<FileId, Outgoing>,
+    /// Files that left the tree here and that a member which applies edits later may still ask for,
+    /// with the edit that removed them.
+    leaving: BTreeMap<FileId, (u64, Arc<FileMeta>)>,
 }
 
 /// A secondary as a place to ship to.
@@ -59,7 +62,11 @@ impl Shipping {
         } else {
             BTreeMap::new()
         };
-        Self { remotes, files: BTreeMap::new() }
+        Self { remotes, files: BTreeMap::new(), leaving: BTreeMap::new() }
+    }
+
+    pub(super) fn files_remove(&mut self, file: FileId) {
+        self.files.remove(&file);
     }
 }
 
@@ -236,10 +243,16 @@ impl Node {
         if !self.ship.files.contains_key(&file) {
             let live = self.tree.version().files().find(|(_, meta)| meta.id == file);
             let live = live.map(|(_, meta)| meta.clone());
-            let Some(meta) = live.or_else(|| self.apply.added(file)) else {
-                return self.fatal(Error::not_found(alloc::format!(
-                    "{from} asks for {file}, which no edit of this primary names"
-                )));
+            let left = || self.ship.leaving.get(&file).map(|(_, meta)| meta.clone());
+            let Some(meta) = live.or_else(|| self.apply.added(file)).or_else(left) else {
+                let reason = Error::not_found(alloc::format!(
+                    "{from} asks for {file}, which the primary no longer has: it needs a full copy"
+                ));
+                return self.outputs.push_back(Output::Disconnect {
+                    peer: from,
+                    connection: None,
+                    reason,
+                });
             };
             let outgoing = Outgoing {
                 meta,
@@ -251,6 +264,30 @@ impl Node {
             self.ship.files.insert(file, outgoing);
         }
         remote.queue.push_back(file);
+    }
+
+    /// Keeps what a member may still ask for: files that an edit removes, until every member has
+    /// applied it.
+    pub(super) fn keep_leaving(&mut self, edit: &Edit) {
+        if self.ship.remotes.is_empty() {
+            return;
+        }
+        for (_, file) in &edit.removed {
+            let meta = self.tree.version().files().find(|(_, meta)| meta.id == *file);
+            if let Some(meta) = meta.map(|(_, meta)| meta.clone()) {
+                self.ship.leaving.insert(*file, (edit.number, meta));
+            }
+        }
+    }
+
+    /// Whether some member may still ask for a file that left the tree.
+    pub(super) fn may_be_asked_for(&mut self, file: FileId) -> bool {
+        let applied = self.chain.edits_applied_min();
+        let waits = self.ship.leaving.get(&file).is_some_and(|(edit, _)| *edit > applied);
+        if !waits {
+            self.ship.leaving.remove(&file);
+        }
+        waits
     }
 
     pub(super) fn reread_done(&mut self, file: FileId, result: Result<Bytes>) {
