@@ -242,7 +242,7 @@ impl Node {
         }
         if !self.ship.files.contains_key(&file) {
             let live = self.tree.version().files().find(|(_, meta)| meta.id == file);
-            let live = live.map(|(_, meta)| meta.clone());
+            let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
             let left = || self.ship.leaving.get(&file).map(|(_, meta)| meta.clone());
             let Some(meta) = live.or_else(|| self.apply.added(file)).or_else(left) else {
                 let reason = Error::not_found(alloc::format!(
@@ -274,7 +274,8 @@ impl Node {
         }
         for (_, file) in &edit.removed {
             let meta = self.tree.version().files().find(|(_, meta)| meta.id == *file);
-            if let Some(meta) = meta.map(|(_, meta)| meta.clone()) {
+            // A copy: holding the tree's own would count as a reader of the file.
+            if let Some(meta) = meta.map(|(_, meta)| Arc::new((**meta).clone())) {
                 self.ship.leaving.insert(*file, (edit.number, meta));
             }
         }
