@@ -1,1 +1,28 @@
-//! (to be written)
+//! Benchmarks of Gabion against itself: the same cluster with each way of compacting.
+//!
+//! ```text
+//!   options ─► plan ─► launcher ─► cluster ──────────────────────────┐
+//!                │                   ▲ RESP                          │ GABION STATUS
+//!                └─► client threads ─┘                               ▼ before and after
+//!                       └─► latencies ─► report ◄─ what each replica used, by role of work
+//!                                          └─► ratio, formula, tables
+//! ```
+//!
+//! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of compacting
+//!   saves of it.
+//! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a shell: clocks, threads, files and sockets are its business"
+)]
+
+mod args;
+mod launch;
+mod run;
+
+pub use args::{
+    CodecChoice, CompactionChoice, Distribution, WorkloadChoice, YcsbArgs, parse_bytes,
+};
+pub use launch::{ClusterSpec, Launcher, RunningCluster};
+pub use run::ycsb;

@@ -1,0 +1,406 @@
+//! The options of `gabion bench ycsb`, and the plan that they make once they are checked.
+
+use clap::{Args, ValueEnum};
+use gabion_base::units::{GIB, KIB, MIB, VALUE_LEN_MAX};
+use gabion_base::{Error, Result};
+use gabion_engine::Compression;
+use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who flushes and compacts in the clusters that are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompactionChoice {
+    /// The primary alone; finished files are shipped (RubbleDB).
+    Primary,
+    /// Every replica for itself, nothing is shipped: RubbleDB's baseline.
+    EveryReplica,
+    /// One cluster of each, one after the other, and the figures that compare them.
+    Both,
+}
+
+/// How blocks of files are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CodecChoice {
+    /// Not at all.
+    None,
+    /// LZ4.
+    Lz4,
+}
+
+/// What an acknowledgement means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AckChoice {
+    /// The write is in the log's ring of every replica.
+    Replicated,
+    /// Every replica has flushed it to its device.
+    Durable,
+}
+
+/// Which keys workloads A and C ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Distribution {
+    /// A few keys get most requests, spread over the key space (YCSB's default; θ = 0.99).
+    Zipfian,
+    /// All keys alike.
+    Uniform,
+    /// Zipfian, with the keys that were loaded last in front.
+    Latest,
+}
+
+/// One of YCSB's core workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WorkloadChoice {
+    /// Inserts every record, in the order of their hashes.
+    Load,
+    /// Half reads, half updates.
+    A,
+    /// Reads only.
+    C,
+}
+
+impl WorkloadChoice {
+    /// As it is named on the command line and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::A => "a",
+            Self::C => "c",
+        }
+    }
+}
+
+impl Distribution {
+    /// As it is named on the command line and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Zipfian => "zipfian",
+            Self::Uniform => "uniform",
+            Self::Latest => "latest",
+        }
+    }
+}
+
+/// Loads records and asks for them through the RESP door, checks what it reads, and reports what that
+/// cost the clients and each replica.
+#[derive(Args, Clone, Debug)]
+pub struct YcsbArgs {
+    /// Workloads to run, in this order. CPU, disk and network are reported for each and in all.
+    #[arg(long, value_delimiter = ',', default_value = "load")]
+    pub workloads: Vec<WorkloadChoice>,
+    /// Number of records.
+    #[arg(long, default_value_t = 500_000)]
+    pub records: u64,
+    /// Requests of each of A and C [default: as many as records].
+    #[arg(long)]
+    pub operations: Option<u64>,
+    /// Bytes of a value: 32 at least.
+    #[arg(long, default_value = "1000", value_parser = parse_bytes)]
+    pub value_size: u64,
+    /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.
+    #[arg(long, default_value_t = 0.0)]
+    pub compressibility: f64,
+    /// Which keys A and C ask for.
+    #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
+    pub distribution: Distribution,
+    /// Clients, each with a connection to the head for writes and one to the tail for reads.
+    #[arg(long, default_value_t = 8)]
+    pub clients: u32,
+    /// Requests that each client has under way at once.
+    #[arg(long, default_value_t = 16)]
+    pub pipeline: u32,
+    /// Threads that drive the clients.
+    #[arg(long, default_value_t = 1)]
+    pub threads: u32,
+    /// Seed of the values and of the choice of keys.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Measure a running cluster: the RESP addresses of all its replicas, separated by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ADDRESS",
+        conflicts_with_all = ["compaction", "replicas", "ack", "memtable", "codec", "pool_size", "dir"]
+    )]
+    pub connect: Vec<SocketAddr>,
+    /// Who flushes and compacts in a cluster of its own.
+    #[arg(long, value_enum, default_value_t = CompactionChoice::Primary)]
+    pub compaction: CompactionChoice,
+    /// Numbers of replicas of the clusters of its own, one run each.
+    #[arg(long, value_delimiter = ',', default_value = "3")]
+    pub replicas: Vec<u32>,
+    /// What an acknowledgement means in a cluster of its own.
+    #[arg(long, value_enum, default_value_t = AckChoice::Replicated)]
+    pub ack: AckChoice,
+    /// Bytes of a MemTable in a cluster of its own.
+    #[arg(long, default_value = "16MiB", value_parser = parse_bytes)]
+    pub memtable: u64,
+    /// How a cluster of its own compresses blocks of files.
+    #[arg(long, value_enum, default_value_t = CodecChoice::Lz4)]
+    pub codec: CodecChoice,
+    /// Bytes of each replica's pool [default: by the records].
+    #[arg(long, value_parser = parse_bytes)]
+    pub pool_size: Option<u64>,
+    /// Where clusters of its own live while they run [default: the data directory].
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Seconds to wait, after a workload, for flushes and compactions to end.
+    #[arg(long, default_value_t = 300)]
+    pub settle: u64,
+    /// Print the report as JSON.
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+    /// Print the report as Markdown.
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// Fewest bytes of a value: its head with key and version, and a little more.
+pub(crate) const VALUE_LEN_MIN: u64 = 32;
+/// Most requests that a client may have under way.
+const PIPELINE_MAX: u32 = 10_000;
+/// Most clients.
+const CLIENTS_MAX: u32 = 10_000;
+/// Most records: what a version's counter and a key's number can hold with room to spare.
+const RECORDS_MAX: u64 = 1 << 40;
+
+/// What a run does, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) workloads: Vec<WorkloadChoice>,
+    pub(crate) records: u64,
+    pub(crate) operations: u64,
+    pub(crate) value_len: usize,
+    pub(crate) compressibility: f64,
+    pub(crate) distribution: Distribution,
+    pub(crate) clients: u32,
+    pub(crate) pipeline: u32,
+    pub(crate) threads: u32,
+    pub(crate) seed: u64,
+    pub(crate) settle: Duration,
+    pub(crate) target: Target,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Target {
+    /// A cluster that runs already.
+    Running(Vec<SocketAddr>),
+    /// Clusters of its own, one after the other.
+    Own(Vec<OwnCluster>),
+}
+
+/// A cluster of its own, but for its directory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct OwnCluster {
+    pub(crate) replicas: u32,
+    pub(crate) compaction: CompactionMode,
+    pub(crate) ack: AckLevel,
+    pub(crate) pool_len: u64,
+    pub(crate) memtable_len: u64,
+    pub(crate) compression: Compression,
+}
+
+fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("--{name} is {value}, allowed are {min} to {max}")))
+}
+
+impl YcsbArgs {
+    /// Checks every option.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        in_range("records", self.records, 1, RECORDS_MAX)?;
+        let operations = self.operations.unwrap_or(self.records);
+        in_range("operations", operations, 1, RECORDS_MAX)?;
+        in_range("value-size", self.value_size, VALUE_LEN_MIN, VALUE_LEN_MAX as u64)?;
+        in_range("clients", u64::from(self.clients), 1, u64::from(CLIENTS_MAX))?;
+        in_range("pipeline", u64::from(self.pipeline), 1, u64::from(PIPELINE_MAX))?;
+        in_range("threads", u64::from(self.threads), 1, u64::from(self.clients))?;
+        in_range("settle", self.settle, 3, 86_400)?;
+        if !(0.0..=1.0).contains(&self.compressibility) {
+            return Err(Error::invalid(format!(
+                "--compressibility is {}, allowed are 0 to 1",
+                self.compressibility
+            )));
+        }
+        if self.workloads.is_empty() {
+            return Err(Error::invalid("--workloads names none: load, a and c are possible"));
+        }
+        let loads = self.workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
+        if loads || (self.connect.is_empty() && self.workloads[0] != WorkloadChoice::Load) {
+            return Err(Error::invalid(
+                "--workloads: `load` comes first and once; only with --connect it may be missing, \
+                 for records that were loaded before",
+            ));
+        }
+        let target = if self.connect.is_empty() {
+            Target::Own(self.clusters()?)
+        } else {
+            Target::Running(self.connect.clone())
+        };
+        Ok(Plan {
+            workloads: self.workloads.clone(),
+            records: self.records,
+            operations,
+            value_len: self.value_size as usize,
+            compressibility: self.compressibility,
+            distribution: self.distribution,
+            clients: self.clients,
+            pipeline: self.pipeline,
+            threads: self.threads,
+            seed: self.seed,
+            settle: Duration::from_secs(self.settle),
+            target,
+        })
+    }
+
+    fn clusters(&self) -> Result<Vec<OwnCluster>> {
+        let modes: &[CompactionMode] = match self.compaction {
+            CompactionChoice::Primary => &[CompactionMode::Primary],
+            CompactionChoice::EveryReplica => &[CompactionMode::EveryReplica],
+            CompactionChoice::Both => &[CompactionMode::Primary, CompactionMode::EveryReplica],
+        };
+        in_range("memtable", self.memtable, MIB, GIB)?;
+        let pool_len = self.pool_size.unwrap_or_else(|| self.pool_len_by_records());
+        in_range("pool-size", pool_len, 64 * MIB, 1 << 50)?;
+        let mut clusters = Vec::new();
+        for (i, &replicas) in self.replicas.iter().enumerate() {
+            in_range("replicas", u64::from(replicas), 1, GroupConfig::MEMBERS_MAX as u64)?;
+            if self.replicas[..i].contains(&replicas) {
+                return Err(Error::invalid(format!("--replicas names {replicas} twice")));
+            }
+            clusters.extend(modes.iter().map(|&compaction| OwnCluster {
+                replicas,
+                compaction,
+                ack: match self.ack {
+                    AckChoice::Replicated => AckLevel::Replicated,
+                    AckChoice::Durable => AckLevel::Durable,
+                },
+                pool_len,
+                memtable_len: self.memtable,
+                compression: match self.codec {
+                    CodecChoice::None => Compression::None,
+                    CodecChoice::Lz4 => Compression::Lz4,
+                },
+            }));
+        }
+        if clusters.is_empty() {
+            return Err(Error::invalid("--replicas names none"));
+        }
+        Ok(clusters)
+    }
+
+    /// Three times the records and half a GiB: the tree with its largest compaction under way, slots that
+    /// are granted, the log.
+    fn pool_len_by_records(&self) -> u64 {
+        let record_len = self.value_size.saturating_add(64);
+        let updates = if self.workloads.contains(&WorkloadChoice::A) { 2 } else { 1 };
+        let data = self.records.saturating_mul(record_len).saturating_mul(updates);
+        let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable);
+        len.next_multiple_of(64 * MIB)
+    }
+}
+
+/// A number of bytes: digits, and `k`, `M` or `G` (powers of 1,000) or `KiB`, `MiB` or `GiB`.
+///
+/// # Errors
+/// The text is none, or over 2⁶⁴.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "" | "B" => 1,
+        "k" | "kB" => 1000,
+        "M" | "MB" => 1_000_000,
+        "G" | "GB" => 1_000_000_000,
+        "KiB" | "Ki" => KIB,
+        "MiB" | "Mi" => MIB,
+        "GiB" | "Gi" => GIB,
+        other => return Err(format!("unknown unit `{other}`: k, M, G, KiB, MiB and GiB are known")),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| format!("`{text}` is no number of bytes, such as 16MiB"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is over {} bytes", u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: YcsbArgs,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, String> {
+        let words = [&["bench"], words].concat();
+        let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
+        line.args.plan().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn without_options_a_cluster_of_three_is_loaded() {
+        let plan = plan(&[]).unwrap();
+        assert_eq!(plan.workloads, [WorkloadChoice::Load]);
+        let Target::Own(clusters) = plan.target else { panic!("a cluster of its own") };
+        assert_eq!(clusters.len(), 1);
+        assert_eq!((clusters[0].replicas, clusters[0].compaction), (3, CompactionMode::Primary));
+    }
+
+    #[test]
+    fn both_ways_of_compacting_run_for_each_number_of_replicas() {
+        let plan = plan(&["--compaction", "both", "--replicas", "2,4"]).unwrap();
+        let Target::Own(clusters) = plan.target else { panic!("clusters of its own") };
+        let runs: Vec<_> = clusters.iter().map(|c| (c.replicas, c.compaction)).collect();
+        use CompactionMode::{EveryReplica, Primary};
+        assert_eq!(runs, [(2, Primary), (2, EveryReplica), (4, Primary), (4, EveryReplica)]);
+    }
+
+    #[test]
+    fn a_bad_option_is_refused_by_name_and_limit() {
+        let cases: [(&[&str], &str); 12] = [
+            (&["--records", "0"], "--records is 0, allowed are 1 to"),
+            (&["--value-size", "31"], "--value-size is 31, allowed are 32 to 8388608"),
+            (&["--value-size", "9MiB"], "--value-size is 9437184"),
+            (&["--compressibility", "1.5"], "--compressibility is 1.5, allowed are 0 to 1"),
+            (&["--compressibility", "NaN"], "--compressibility is NaN"),
+            (&["--clients", "0"], "--clients is 0"),
+            (&["--threads", "9"], "--threads is 9, allowed are 1 to 8"),
+            (&["--pipeline", "0"], "--pipeline is 0"),
+            (&["--replicas", "3,3"], "--replicas names 3 twice"),
+            (&["--replicas", "17"], "--replicas is 17, allowed are 1 to 16"),
+            (&["--workloads", "a"], "`load` comes first"),
+            (&["--workloads", "load,c,load"], "`load` comes first and once"),
+        ];
+        for (words, message) in cases {
+            let error = plan(words).unwrap_err();
+            assert!(error.contains(message), "{words:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_running_cluster_has_its_properties_already() {
+        for option in ["--compaction=both", "--replicas=2", "--memtable=1MiB", "--codec=none"] {
+            let error = plan(&["--connect", "127.0.0.1:6379", option]).unwrap_err();
+            assert!(error.contains("cannot be used with"), "{error}");
+        }
+        assert!(plan(&["--connect", "127.0.0.1:6379", "--workloads", "c"]).is_ok());
+    }
+
+    #[test]
+    fn bytes_are_written_with_decimal_or_binary_units() {
+        assert_eq!(parse_bytes("1000"), Ok(1000));
+        assert_eq!(parse_bytes("16MiB"), Ok(16 * MIB));
+        assert_eq!(parse_bytes("2G"), Ok(2_000_000_000));
+        for bad in ["", "MiB", "-1", "1.5M", "12 parsecs", "99999999999GiB"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+}
