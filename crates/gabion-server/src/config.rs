@@ -46,7 +46,7 @@ pub struct ServerConfig {
 #[derive(Debug)]
 pub enum ExitReason {
     /// SIGTERM or SIGINT.
-    Signal(i32),
+    Signal,
     /// The replica can no longer be trusted with its disk, or a part of the process failed. A
     /// new process starts from what is durable.
     Failed(Error),
@@ -57,10 +57,12 @@ pub enum ExitReason {
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {
     match result {
-        Ok(ExitReason::Signal(_)) => 0,
+        Ok(ExitReason::Signal) => 0,
         Ok(ExitReason::Failed(_)) => 70,
         Err(error) if error.kind() == ErrorKind::Busy => 75,
-        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => 78,
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+            78
+        }
         Err(_) => 1,
     }
 }

@@ -20,7 +20,7 @@ use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::RECORD_OPS_MAX;
-use gabion_base::{Error, LogPosition, Result};
+use gabion_base::{Error, LogPosition, ReplicaId, Result};
 use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Args, Protocol, Reply, Request};
 
@@ -48,11 +48,7 @@ pub(crate) fn parts(body: &[u8]) -> impl Iterator<Item = Bytes> {
 ///
 /// # Errors
 /// Corruption for an empty part, limit exceeded over `len_max` bytes.
-pub(crate) fn join(
-    joined: &mut Vec<u8>,
-    part: &Bytes,
-    len_max: usize,
-) -> Result<Option<Bytes>> {
+pub(crate) fn join(joined: &mut Vec<u8>, part: &Bytes, len_max: usize) -> Result<Option<Bytes>> {
     let Some((&more, bytes)) = part.split_first() else {
         return Err(Error::corruption("a part of a forwarded command is empty"));
     };
@@ -67,6 +63,29 @@ pub(crate) fn join(
     }
     joined.extend_from_slice(bytes);
     Ok((more == 0).then(|| Bytes::from(std::mem::take(joined))))
+}
+
+/// Who asked, and where the reply goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// A place among the replies of a connection here.
+    Client {
+        /// The connection's place.
+        token: usize,
+        /// Which connection it is.
+        serial: u64,
+        /// The reply's place.
+        slot: u64,
+    },
+    /// Another member.
+    Peer {
+        /// The member.
+        replica: ReplicaId,
+        /// Our number of the connection on which it asked.
+        connection: u64,
+        /// Its number for the command.
+        id: u64,
+    },
 }
 
 /// A command as another node forwarded it.

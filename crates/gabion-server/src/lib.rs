@@ -1,14 +1,44 @@
 //! The process of a replica.
 //!
 //! ```text
-//!   connections ─► RESP door ─► commands ─► Store (the node)
+//!   connections ─► door ─► commands ─► NodeStore ─┐
+//!   members     ─► mesh ─────────────────────────►├─► Node ─► work ─► loop's tasks, job threads,
+//!   threads     ─► events ───────────────────────►┘                   ship thread, target thread
 //! ```
 //!
+//! - [`run`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
+//! - `server`: the loop and its turns; `door` and `client`: connections of clients; `mesh` and `peers`:
+//!   connections of members, commands that they forward (`forward`); `run`: commands at this node;
+//!   `store`: the node as what commands run on; `jobs` and `shipping`: threads; `admin` and `status`:
+//!   `GABION …`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "a shell: clocks, threads, files and sockets are its business"
 )]
 
+mod admin;
+mod client;
 pub mod commands;
+mod config;
+mod create;
+mod door;
+mod events;
+mod forward;
+mod host;
+mod jobs;
+mod mesh;
+mod peers;
+mod process;
+mod run;
+mod server;
+mod shipping;
+mod start;
+mod status;
+mod store;
+
+pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
+pub use create::create_replica;
+pub use gabion_fabric::BackendChoice;
+pub use start::run;

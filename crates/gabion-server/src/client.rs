@@ -1,0 +1,236 @@
+//! A client's connection: bytes in, requests, replies in the order of requests, bytes out.
+//!
+//! ```text
+//!   socket ─► input ─► parser ─► session ─► work ──► slots (one per request, in order)
+//!   socket ◄─ output ◄───────────── front slots whose reply may be shown ◄──┘
+//! ```
+//!
+//! An idle connection holds no buffers: what is read goes through one buffer of the loop, and stays
+//! here only while a request or a reply is in the middle.
+
+use crate::commands::{Session, Work};
+use bytes::BytesMut;
+use gabion_base::LogPosition;
+use gabion_resp::{Protocol, Reply, RequestParser};
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+
+/// Requests of one connection that may be under way.
+const SLOTS_MAX: usize = 1024;
+/// Bytes of replies that wait for the client before its requests wait.
+const OUTPUT_MAX: usize = 1 << 20;
+/// Bytes that one read takes from a socket.
+pub(crate) const READ_LEN: usize = 64 << 10;
+
+/// A request's place among the replies.
+struct Slot {
+    protocol: Protocol,
+    /// The reply, and the turn whose writes must be acknowledged before it is shown.
+    reply: Option<(Reply, u64)>,
+}
+
+/// One connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    pub(crate) session: Session,
+    /// Tells this connection from others that had its place.
+    pub(crate) serial: u64,
+    pub(crate) parser: RequestParser,
+    pub(crate) input: BytesMut,
+    output: Vec<u8>,
+    sent: usize,
+    slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    first_slot: u64,
+    /// A command that may not begin before earlier ones of this connection have ended.
+    pub(crate) held: Option<(Work, Protocol)>,
+    /// Reads of this connection must show at least the log up to here.
+    pub(crate) position: LogPosition,
+    /// The turn of its last write that ended here, until its position is known.
+    pub(crate) write_turn: u64,
+    /// Reads and writes that have begun and not ended.
+    pub(crate) reads_out: u32,
+    pub(crate) writes_out: u32,
+    pub(crate) can_read: bool,
+    pub(crate) can_write: bool,
+    /// No more requests; closed when every reply is sent.
+    pub(crate) is_closing: bool,
+    /// In the list of those to look after.
+    pub(crate) is_listed: bool,
+    /// The turn for which it is in the list of those who wait.
+    pub(crate) waits_for: u64,
+}
+
+impl Client {
+    pub(crate) fn new(stream: TcpStream, session: Session, serial: u64) -> Self {
+        Self {
+            stream,
+            session,
+            serial,
+            parser: RequestParser::new(),
+            input: BytesMut::new(),
+            output: Vec::new(),
+            sent: 0,
+            slots: VecDeque::new(),
+            first_slot: 0,
+            held: None,
+            position: LogPosition::ZERO,
+            write_turn: 0,
+            reads_out: 0,
+            writes_out: 0,
+            can_read: true,
+            can_write: true,
+            is_closing: false,
+            is_listed: false,
+            waits_for: 0,
+        }
+    }
+
+    /// Whether no further request may be taken now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_closing
+            || self.held.is_some()
+            || self.slots.len() >= SLOTS_MAX
+            || self.output.len() - self.sent > OUTPUT_MAX
+    }
+
+    /// Whether everything that was asked is answered and sent.
+    pub(crate) fn is_done(&self) -> bool {
+        self.slots.is_empty() && self.held.is_none() && self.output.is_empty()
+    }
+
+    /// A place for a reply that comes later.
+    pub(crate) fn reserve(&mut self, protocol: Protocol) -> u64 {
+        self.slots.push_back(Slot { protocol, reply: None });
+        self.first_slot + self.slots.len() as u64 - 1
+    }
+
+    /// A reply that is there at once.
+    pub(crate) fn push(&mut self, protocol: Protocol, reply: Reply, turn: u64) {
+        self.slots.push_back(Slot { protocol, reply: Some((reply, turn)) });
+    }
+
+    /// The reply for a place. Nothing happens when the place is gone or filled.
+    pub(crate) fn fill(&mut self, number: u64, reply: Reply, turn: u64) {
+        let index = number.checked_sub(self.first_slot).map(|index| index as usize);
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
+            slot.reply.get_or_insert((reply, turn));
+        }
+    }
+
+    /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`. Returns the
+    /// number of bytes; `None` when there are none now.
+    ///
+    /// # Errors
+    /// The connection's; the end of the stream is `UnexpectedEof`.
+    pub(crate) fn read(
+        &mut self,
+        scratch: &mut [u8],
+        shared: &mut BytesMut,
+    ) -> io::Result<Option<usize>> {
+        let result = loop {
+            match self.stream.read(scratch) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result,
+            }
+        };
+        match result {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                if self.input.is_empty() {
+                    shared.extend_from_slice(&scratch[..count]);
+                    self.input = shared.split();
+                } else {
+                    let wanted = self.parser.wanted(self.input.len());
+                    self.input.reserve(wanted.max(count));
+                    self.input.extend_from_slice(&scratch[..count]);
+                }
+                self.can_read = count == scratch.len();
+                Ok(Some(count))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.can_read = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// After the requests were taken: keeps the rest of the input in memory of its own, so that it does
+    /// not hold the buffer of all.
+    pub(crate) fn settle_input(&mut self) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        } else if self.input.capacity() < self.input.len() + READ_LEN {
+            // Whatever is cut off the shared buffer ends where it ends.
+            let wanted = self.parser.wanted(self.input.len()).min(1 << 20);
+            let mut own = BytesMut::with_capacity(self.input.len() + wanted);
+            own.extend_from_slice(&self.input);
+            self.input = own;
+        }
+    }
+
+    /// Encodes the replies that may be shown into `scratch` and sends as much as the socket takes.
+    /// Returns the number of bytes sent.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub(crate) fn flush(&mut self, acknowledged: u64, scratch: &mut Vec<u8>) -> io::Result<usize> {
+        scratch.clear();
+        let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
+        while out.len() < OUTPUT_MAX
+            && let Some(Slot { protocol, reply: Some((reply, turn)) }) = self.slots.front()
+            && *turn <= acknowledged
+        {
+            reply.encode(*protocol, out);
+            self.slots.pop_front();
+            self.first_slot += 1;
+        }
+        if self.slots.is_empty() && self.slots.capacity() > 64 {
+            self.slots = VecDeque::new();
+        }
+        if !self.can_write {
+            self.output.append(scratch);
+            return Ok(0);
+        }
+        let is_direct = self.output.is_empty();
+        let mut count = 0;
+        loop {
+            let rest = if is_direct { &scratch[count..] } else { &self.output[self.sent..] };
+            if rest.is_empty() {
+                self.output = Vec::new();
+                self.sent = 0;
+                return Ok(count);
+            }
+            match self.stream.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    count += n;
+                    if !is_direct {
+                        self.sent += n;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.can_write = false;
+                    if is_direct {
+                        self.output = scratch[count..].to_vec();
+                        self.sent = 0;
+                    } else if self.sent > OUTPUT_MAX {
+                        self.output.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(count);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether its front reply may be shown when turns up to `acknowledged` are.
+    pub(crate) fn has_reply(&self, acknowledged: u64) -> bool {
+        let front = self.slots.front().and_then(|slot| slot.reply.as_ref());
+        front.is_some_and(|(_, turn)| *turn <= acknowledged)
+    }
+}

@@ -1,0 +1,374 @@
+//! The door for clients: accepting, taking requests in order, giving replies in order.
+//!
+//! Commands of one connection may overlap, but never so that it shows: a read begins when the positions
+//! of all its earlier writes are known, a write when all its earlier reads have been made.
+
+use crate::admin::{self, Question, Scrub};
+use crate::client::Client;
+use crate::commands::{Route, Step, Work};
+use crate::forward::Origin;
+use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
+use crate::server::{CLIENTS, Server};
+use crate::status;
+use gabion_base::LogPosition;
+use gabion_resp::{Protocol, Reply, Request};
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+/// Most connections.
+pub(crate) const CLIENTS_MAX: usize = 20_000;
+/// Bytes that a connection may bring in one turn.
+const TURN_BYTES_MAX: usize = 512 << 10;
+/// Bytes on their way to a member above which commands for it are held back.
+const BACKLOG_MAX: usize = 32 << 20;
+
+impl Server {
+    /// Accepts whoever waits at the door.
+    pub(crate) fn accept_clients(&mut self) {
+        loop {
+            match self.resp.accept() {
+                Ok((stream, address)) => self.admit(stream, address),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: the listener tells of the next arrival.
+                    eprintln!("door for clients: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, address: SocketAddr) {
+        if self.clients.len() - self.free_clients.len() >= CLIENTS_MAX {
+            let traffic = &self.host.traffic;
+            traffic.rejected.set(traffic.rejected.get() + 1);
+            let _ = stream.write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        let _ = stream.set_nodelay(true);
+        let token = self.free_clients.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered =
+            self.poll.registry().register(&mut stream, Token(CLIENTS + token), interest);
+        if let Err(error) = registered {
+            eprintln!("door for clients: {error}");
+            return self.free_clients.push(token);
+        }
+        let local = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+        let session = self.commands.connect(address.to_string(), local, &*self.host);
+        self.next_serial += 1;
+        let traffic = &self.host.traffic;
+        traffic.accepted.set(traffic.accepted.get() + 1);
+        self.clients[token] = Some(Box::new(Client::new(stream, session, self.next_serial)));
+    }
+
+    pub(crate) fn wake_client(&mut self, token: usize, readable: bool, writable: bool) {
+        let Some(Some(client)) = self.clients.get_mut(token) else { return };
+        if writable && !client.can_write {
+            client.can_write = true;
+            self.list_client(token);
+        }
+        if readable {
+            if let Some(Some(client)) = self.clients.get_mut(token) {
+                client.can_read = true;
+            }
+            self.serve_client(token);
+        }
+    }
+
+    /// Puts a connection on the list of those to look after in this turn.
+    pub(crate) fn list_client(&mut self, token: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(token)
+            && !client.is_listed
+        {
+            client.is_listed = true;
+            self.listed.push(token);
+        }
+    }
+
+    /// Takes requests of a connection, as many as may be taken now.
+    pub(crate) fn serve_client(&mut self, token: usize) {
+        let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else { return };
+        let is_alive = self.serve(token, &mut client);
+        self.put_back(token, client, is_alive);
+    }
+
+    fn put_back(&mut self, token: usize, mut client: Box<Client>, is_alive: bool) {
+        if is_alive {
+            self.clients[token] = Some(client);
+            return;
+        }
+        let _ = self.poll.registry().deregister(&mut client.stream);
+        self.free_clients.push(token);
+    }
+
+    /// Returns false when the connection is over.
+    fn serve(&mut self, token: usize, client: &mut Client) -> bool {
+        let mut budget = TURN_BYTES_MAX;
+        loop {
+            self.take_requests(token, client);
+            if client.is_blocked() || !client.can_read {
+                break;
+            }
+            if budget == 0 {
+                self.eager.push(token);
+                break;
+            }
+            match client.read(&mut self.scratch, &mut self.shared_input) {
+                Ok(Some(count)) => {
+                    budget = budget.saturating_sub(count);
+                    let traffic = &self.host.traffic;
+                    traffic.client_received.set(traffic.client_received.get() + count as u64);
+                }
+                Ok(None) => break,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    // It may still want to hear the answers.
+                    client.is_closing = true;
+                    client.held = None;
+                    client.can_read = false;
+                    self.mark(token, client);
+                    if client.is_done() {
+                        return false;
+                    }
+                    break;
+                }
+                Err(_) => return false,
+            }
+        }
+        client.settle_input();
+        true
+    }
+
+    fn take_requests(&mut self, token: usize, client: &mut Client) {
+        while !client.is_blocked() {
+            match client.parser.parse(&mut client.input) {
+                Ok(Some(request)) => self.take_request(token, client, request),
+                Ok(None) => return,
+                Err(error) => {
+                    let reply = Reply::error_from(format!("ERR {error}"));
+                    client.push(client.session.protocol(), reply, 0);
+                    client.is_closing = true;
+                    self.mark(token, client);
+                }
+            }
+        }
+    }
+
+    fn take_request(&mut self, token: usize, client: &mut Client, request: Request) {
+        if let Some(question) = admin::question(&request) {
+            return self.ask(token, client, question);
+        }
+        let step = self.commands.handle(&mut client.session, request, &*self.host);
+        let protocol = client.session.protocol();
+        match step {
+            Step::Reply(reply) => {
+                client.push(protocol, reply, 0);
+                self.mark(token, client);
+            }
+            Step::Close(reply) => {
+                client.push(protocol, reply, 0);
+                client.is_closing = true;
+                self.mark(token, client);
+            }
+            Step::Run(work) => self.offer(token, client, work, protocol),
+        }
+    }
+
+    /// Lists a connection that is not in its place at the moment.
+    fn mark(&mut self, token: usize, client: &mut Client) {
+        if !client.is_listed {
+            client.is_listed = true;
+            self.listed.push(token);
+        }
+    }
+
+    /// Begins a command of a connection, or holds it back with all that follow.
+    fn offer(&mut self, token: usize, client: &mut Client, work: Work, protocol: Protocol) {
+        let is_read = work.route() == Route::Read;
+        if !self.may_begin(client, is_read) {
+            client.held = Some((work, protocol));
+            return self.held.push(token);
+        }
+        if is_read && client.write_turn != 0 {
+            client.position = client.position.max(self.last_end);
+            client.write_turn = 0;
+        }
+        let slot = client.reserve(protocol);
+        let origin = Origin::Client { token, serial: client.serial, slot };
+        let item = self.item(origin, work, protocol, client.position);
+        let place = if is_read { self.tail } else { self.head };
+        let begun = if place == self.me { self.begin(item) } else { self.forward(place, item) };
+        match begun {
+            Begun::Done(reply, turn) => {
+                client.fill(slot, reply, turn);
+                if !is_read {
+                    client.write_turn = client.write_turn.max(turn);
+                }
+                self.await_turn(token, client, turn);
+            }
+            Begun::Later if is_read => client.reads_out += 1,
+            Begun::Later => client.writes_out += 1,
+        }
+    }
+
+    fn may_begin(&self, client: &Client, is_read: bool) -> bool {
+        let place = if is_read { self.tail } else { self.head };
+        if place != self.me && self.backlog(place) > BACKLOG_MAX {
+            return false;
+        }
+        if is_read {
+            // In a group of one, reads see the writes of the same turn.
+            let is_known = client.write_turn != self.turn || self.tail == self.head;
+            return client.writes_out == 0 && is_known;
+        }
+        client.reads_out == 0 && (place != self.me || self.gated_bytes <= GATED_BYTES_HIGH)
+    }
+
+    /// Sees to it that a connection is looked after when a turn is acknowledged.
+    fn await_turn(&mut self, token: usize, client: &mut Client, turn: u64) {
+        if turn <= self.acknowledged_turn {
+            return self.mark(token, client);
+        }
+        if client.waits_for < turn {
+            client.waits_for = turn;
+            self.waiting_clients.push_back((turn, token));
+        }
+    }
+
+    /// Begins what was held back, where that is possible now. Returns how many.
+    pub(crate) fn retry_held(&mut self) -> usize {
+        let mut count = 0;
+        for token in std::mem::take(&mut self.held) {
+            let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else {
+                continue;
+            };
+            if let Some((work, protocol)) = client.held.take() {
+                self.offer(token, &mut client, work, protocol);
+            }
+            let begun = client.held.is_none();
+            count += usize::from(begun);
+            let is_alive = !begun || self.serve(token, &mut client);
+            self.put_back(token, client, is_alive);
+        }
+        count
+    }
+
+    /// The reply to a command of a connection that may be gone.
+    #[expect(clippy::too_many_arguments, reason = "what a reply is")]
+    pub(crate) fn complete_client(
+        &mut self,
+        token: usize,
+        serial: u64,
+        slot: u64,
+        is_read: bool,
+        reply: Reply,
+        turn: u64,
+        position: Option<LogPosition>,
+    ) {
+        let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else { return };
+        if client.serial == serial {
+            client.fill(slot, reply, turn);
+            if is_read {
+                client.reads_out -= 1;
+            } else {
+                client.writes_out -= 1;
+                client.write_turn = client.write_turn.max(turn);
+            }
+            if let Some(position) = position {
+                client.position = client.position.max(position);
+            }
+            self.await_turn(token, &mut client, turn);
+        }
+        self.clients[token] = Some(client);
+    }
+
+    /// Sends what can be sent to the connections on the list, and lets those go on that were blocked.
+    pub(crate) fn flush_clients(&mut self) {
+        let mut encoded = std::mem::take(&mut self.encoded);
+        for token in std::mem::take(&mut self.listed) {
+            let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else {
+                continue;
+            };
+            client.is_listed = false;
+            let was_blocked = client.is_blocked();
+            let result = client.flush(self.acknowledged_turn, &mut encoded);
+            let traffic = &self.host.traffic;
+            let count = result.as_ref().copied().unwrap_or(0) as u64;
+            traffic.client_sent.set(traffic.client_sent.get() + count);
+            let is_over = result.is_err() || client.is_closing && client.is_done();
+            if !is_over {
+                if client.has_reply(self.acknowledged_turn) && client.can_write {
+                    self.mark(token, &mut client);
+                }
+                if was_blocked && !client.is_blocked() {
+                    self.eager.push(token);
+                }
+            }
+            self.put_back(token, client, !is_over);
+        }
+        if encoded.capacity() > 4 << 20 {
+            encoded = Vec::new();
+        }
+        self.encoded = encoded;
+    }
+
+    // ---- GABION
+
+    fn ask(&mut self, token: usize, client: &mut Client, question: Result<Question, Reply>) {
+        let protocol = client.session.protocol();
+        let origin = |client: &mut Client| Origin::Client {
+            token,
+            serial: client.serial,
+            slot: client.reserve(protocol),
+        };
+        let reply = match question {
+            Err(error) => error,
+            Ok(Question::Status) => admin::reply(&status::status(self)),
+            Ok(Question::Files) => admin::reply(&admin::files(&self.node.borrow())),
+            Ok(Question::Scrub) => {
+                let (scrub, store) = (Scrub::of(&self.node.borrow()), self.local.clone());
+                let (origin, finished) = (origin(client), self.finished.clone());
+                self.executor.spawn(async move {
+                    let reply = admin::reply(&scrub.run(&store).await);
+                    finished.borrow_mut().push(Finished::Answer { origin, reply });
+                });
+                return;
+            }
+            Ok(Question::Digest) => {
+                let (view, end) = {
+                    let node = self.node.borrow();
+                    (node.view(), node.log_end().get())
+                };
+                let tables = self.store.tables().clone();
+                let (origin, finished) = (origin(client), self.finished.clone());
+                self.executor.spawn(async move {
+                    let reply = match admin::digest(view, end, &tables).await {
+                        Ok(value) => admin::reply(&value),
+                        Err(error) => Reply::error_from(format!("ERR {error}")),
+                    };
+                    finished.borrow_mut().push(Finished::Answer { origin, reply });
+                });
+                return;
+            }
+        };
+        client.push(protocol, reply, 0);
+        self.mark(token, client);
+    }
+
+    /// The answer to a question.
+    pub(crate) fn answer(&mut self, origin: &Origin, reply: Reply) {
+        if let Origin::Client { token, serial, slot } = origin
+            && let Some(Some(client)) = self.clients.get_mut(*token)
+            && client.serial == *serial
+        {
+            client.fill(*slot, reply, 0);
+            self.list_client(*token);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Connections with the other members: one each, made by the member with the higher number.
+//!
+//! ```text
+//!  preamble, from who connects:   0 u32 "GBPH"   4 u16 version, 1   6 u16 0
+//!                                 8 u64 group   16 u32 from        20 u32 to
+//!                                24 u32 CRC32C of the bytes before
+//!  then, both ways: frames (gabion_replication::frame)
+//! ```
+
+use bytes::{Bytes, BytesMut};
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{Error, GroupId, ReplicaId, Result, crc};
+use gabion_replication::Frame;
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+
+/// Bytes of the preamble.
+pub(crate) const PREAMBLE_LEN: usize = 28;
+const MAGIC: u32 = u32::from_le_bytes(*b"GBPH");
+const VERSION: u16 = 1;
+/// Shortest and longest time between two attempts to connect, in ms.
+const BACKOFF_MS: (u64, u64) = (50, 500);
+/// Room for input that is made at a time, in bytes.
+const READ_LEN: usize = 64 << 10;
+/// Buffers of one system call.
+const SLICES_MAX: usize = 64;
+
+/// What who connects says first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Preamble {
+    pub(crate) group: GroupId,
+    pub(crate) from: ReplicaId,
+    pub(crate) to: ReplicaId,
+}
+
+impl Preamble {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PREAMBLE_LEN);
+        out.put_u32(MAGIC);
+        out.put_u16(VERSION);
+        out.put_u16(0);
+        out.put_u64(self.group.get());
+        out.put_u32(self.from.get());
+        out.put_u32(self.to.get());
+        let crc = crc::crc32c(&out);
+        out.put_u32(crc);
+        out
+    }
+
+    /// Reads [`Self::encode`].
+    pub(crate) fn decode(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self> {
+        let mut r = Reader::new(bytes, "preamble of a member");
+        if r.u32()? != MAGIC {
+            return Err(Error::corruption("a connection does not begin as that of a member"));
+        }
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "a member speaks version {version}, this build speaks {VERSION}"
+            )));
+        }
+        let _ = r.u16()?;
+        let (group, from, to) = (GroupId(r.u64()?), ReplicaId(r.u32()?), ReplicaId(r.u32()?));
+        if r.u32()? != crc::crc32c(&bytes[..PREAMBLE_LEN - 4]) {
+            return Err(Error::corruption("preamble of a member: bad checksum"));
+        }
+        Ok(Self { group, from, to })
+    }
+}
+
+/// A connection with a member.
+pub(crate) struct Link {
+    pub(crate) stream: TcpStream,
+    /// Our number for it.
+    pub(crate) connection: u64,
+    /// The socket is connected and who we are is known.
+    pub(crate) is_up: bool,
+    /// The chain's first message is on its way: others may follow.
+    pub(crate) has_greeted: bool,
+    pub(crate) can_write: bool,
+    input: BytesMut,
+    out: VecDeque<Bytes>,
+    /// Bytes of the first part that are sent.
+    sent: usize,
+    out_len: usize,
+}
+
+impl Link {
+    pub(crate) fn new(stream: TcpStream, connection: u64, is_up: bool) -> Self {
+        Self {
+            stream,
+            connection,
+            is_up,
+            has_greeted: false,
+            can_write: is_up,
+            input: BytesMut::new(),
+            out: VecDeque::new(),
+            sent: 0,
+            out_len: 0,
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) const fn backlog(&self) -> usize {
+        self.out_len
+    }
+
+    pub(crate) fn queue(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.out_len += bytes.len();
+            self.out.push_back(bytes);
+        }
+    }
+
+    /// Queues a frame; payloads are not copied.
+    pub(crate) fn queue_frame(&mut self, frame: &Frame) -> Result<()> {
+        let encoded = frame.encode()?;
+        self.queue(Bytes::from(encoded.head));
+        encoded.payload.into_iter().for_each(|part| self.queue(part));
+        Ok(())
+    }
+
+    /// Sends what the socket takes. Returns the number of bytes.
+    pub(crate) fn flush(&mut self) -> io::Result<usize> {
+        let mut count = 0;
+        while self.is_up && self.can_write && !self.out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let mut used = 0;
+            for (slice, part) in slices.iter_mut().zip(&self.out) {
+                let from = if used == 0 { self.sent } else { 0 };
+                *slice = IoSlice::new(&part[from..]);
+                used += 1;
+            }
+            match self.stream.write_vectored(&slices[..used]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    count += n;
+                    self.take_sent(n);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    fn take_sent(&mut self, mut n: usize) {
+        self.out_len -= n;
+        while let Some(front) = self.out.front() {
+            let rest = front.len() - self.sent;
+            if n < rest {
+                self.sent += n;
+                return;
+            }
+            n -= rest;
+            self.sent = 0;
+            self.out.pop_front();
+        }
+    }
+
+    /// Reads what is there by way of `scratch`, up to a few times its length. Returns bytes read and
+    /// whether more may be there.
+    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut count = 0;
+        while count < 4 * scratch.len() {
+            match self.stream.read(scratch) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    count += n;
+                    if self.input.is_empty() {
+                        self.input.reserve(READ_LEN);
+                    }
+                    self.input.extend_from_slice(&scratch[..n]);
+                    if n < scratch.len() {
+                        return Ok((count, false));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok((count, false));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((count, true))
+    }
+
+    /// The next whole frame of what was read.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>> {
+        match Frame::len_of(&self.input)? {
+            Some(len) if len <= self.input.len() => {
+                let bytes = self.input.split_to(len).freeze();
+                Frame::decode(&bytes).map(Some)
+            }
+            Some(len) => {
+                self.input.reserve(len - self.input.len());
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+/// Another member.
+pub(crate) struct Peer {
+    pub(crate) id: ReplicaId,
+    pub(crate) address: SocketAddr,
+    pub(crate) target: SocketAddr,
+    /// Whether we connect to it, or it to us.
+    pub(crate) is_ours_to_make: bool,
+    pub(crate) link: Option<Link>,
+    pub(crate) retry_at_ms: u64,
+    backoff_ms: u64,
+    /// The last complaint, so that it is logged once.
+    pub(crate) complaint: String,
+}
+
+impl Peer {
+    pub(crate) const fn new(
+        id: ReplicaId,
+        address: SocketAddr,
+        target: SocketAddr,
+        is_ours_to_make: bool,
+    ) -> Self {
+        Self {
+            id,
+            address,
+            target,
+            is_ours_to_make,
+            link: None,
+            retry_at_ms: 0,
+            backoff_ms: BACKOFF_MS.0,
+            complaint: String::new(),
+        }
+    }
+
+    /// The connection was lost, or was not made.
+    pub(crate) fn back_off(&mut self, now_ms: u64) {
+        self.retry_at_ms = now_ms + self.backoff_ms;
+        self.backoff_ms = (self.backoff_ms * 2).min(BACKOFF_MS.1);
+    }
+
+    /// The connection is made.
+    pub(crate) fn made(&mut self) {
+        self.backoff_ms = BACKOFF_MS.0;
+        self.complaint.clear();
+    }
+}
+
+/// Somebody who has connected and not said who he is.
+pub(crate) struct Stranger {
+    pub(crate) stream: TcpStream,
+    pub(crate) since_ms: u64,
+    buffer: [u8; PREAMBLE_LEN],
+    len: usize,
+}
+
+impl Stranger {
+    pub(crate) const fn new(stream: TcpStream, since_ms: u64) -> Self {
+        Self { stream, since_ms, buffer: [0; PREAMBLE_LEN], len: 0 }
+    }
+
+    /// Reads on; returns the preamble when it is whole.
+    pub(crate) fn read(&mut self) -> Result<Option<Preamble>> {
+        while self.len < PREAMBLE_LEN {
+            match self.stream.read(&mut self.buffer[self.len..]) {
+                Ok(0) => return Err(Error::io("a connection ended before it said whose it is")),
+                Ok(n) => self.len += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => {
+                    let kind = gabion_base::ErrorKind::Io;
+                    return Err(Error::with_source(kind, "a connection broke", error));
+                }
+            }
+        }
+        Preamble::decode(&self.buffer).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preamble_survives_the_way_and_a_changed_one_is_refused() {
+        let preamble = Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1) };
+        let bytes: [u8; PREAMBLE_LEN] = preamble.encode().try_into().unwrap();
+        assert_eq!(Preamble::decode(&bytes).unwrap(), preamble);
+        for at in 0..PREAMBLE_LEN {
+            let mut changed = bytes;
+            changed[at] ^= 4;
+            assert!(Preamble::decode(&changed).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Running commands at this node: at once where nothing has to be waited for, else as tasks; and the
+//! queues of those that may not run yet.
+
+use crate::commands::{Route, Work};
+use crate::forward::Origin;
+use crate::server::Server;
+use gabion_base::LogPosition;
+use gabion_node::{AckLevel, WriteGate};
+use gabion_resp::{Protocol, Reply};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// How long a read waits until this node has applied what its connection has seen, in ms.
+const LAG_MAX_MS: u64 = 5_000;
+/// Bytes of commands that may wait for the write gate; beyond them members are refused.
+const GATED_BYTES_MAX: usize = 256 << 20;
+/// Above so many bytes this node's own clients are not read any more.
+pub(crate) const GATED_BYTES_HIGH: usize = 32 << 20;
+
+const NOT_READABLE: Reply = Reply::error(
+    "TRYAGAIN reads are not possible yet: the tail of the chain has not joined its group since it started",
+);
+const TOO_FAR_BEHIND: Reply = Reply::error(
+    "TRYAGAIN the tail of the chain has not yet applied what this connection has seen",
+);
+const TOO_MUCH_WAITS: Reply =
+    Reply::error("TRYAGAIN too many writes wait at the head of the chain");
+
+/// A command to be run here.
+pub(crate) struct Item {
+    /// Order of arrival.
+    pub(crate) number: u64,
+    pub(crate) origin: Origin,
+    pub(crate) work: Work,
+    pub(crate) protocol: Protocol,
+    /// Reads must show at least the log up to here.
+    pub(crate) position: LogPosition,
+    pub(crate) since_ms: u64,
+    pub(crate) len: usize,
+}
+
+impl Item {
+    fn is_read(&self) -> bool {
+        self.work.route() == Route::Read
+    }
+}
+
+/// A task that ended.
+pub(crate) enum Finished {
+    /// A command; void when it met a closed gate.
+    Command { item: Item, reply: Reply, hit_gate: bool },
+    /// An answer that depends on no turn.
+    Answer { origin: Origin, reply: Reply },
+}
+
+/// What became of a command that was begun.
+pub(crate) enum Begun {
+    /// The reply, and the turn that must be acknowledged before it is shown.
+    Done(Reply, u64),
+    /// The reply comes later.
+    Later,
+}
+
+impl Server {
+    /// A command for this node.
+    pub(crate) fn item(
+        &mut self,
+        origin: Origin,
+        work: Work,
+        protocol: Protocol,
+        position: LogPosition,
+    ) -> Item {
+        let number = self.next_item;
+        self.next_item += 1;
+        let len = match &work {
+            Work::Call(call) => call.args().iter().map(|arg| arg.len() + 32).sum(),
+            Work::Transaction(transaction) => {
+                transaction.calls().iter().flat_map(|c| c.args()).map(|arg| arg.len() + 32).sum()
+            }
+        };
+        Item { number, origin, work, protocol, position, since_ms: self.now_ms, len }
+    }
+
+    /// Begins a command here: this node is the tail for a read, the head for anything else.
+    pub(crate) fn begin(&mut self, item: Item) -> Begun {
+        if item.is_read() {
+            let (readable, end) = {
+                let node = self.node.borrow();
+                (node.is_readable(), node.log_end())
+            };
+            if !readable {
+                return Begun::Done(NOT_READABLE, 0);
+            }
+            if end < item.position {
+                self.lagging.push(item);
+                return Begun::Later;
+            }
+            return self.run_item(item);
+        }
+        if !self.gated.is_empty() {
+            return self.gate(item);
+        }
+        let gate = self.node.borrow().write_gate();
+        match gate {
+            WriteGate::Open => self.run_item(item),
+            WriteGate::Wait(_) => self.gate(item),
+            WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),
+        }
+    }
+
+    fn gate(&mut self, item: Item) -> Begun {
+        if self.gated_bytes + item.len > GATED_BYTES_MAX {
+            return Begun::Done(TOO_MUCH_WAITS, 0);
+        }
+        self.gated_bytes += item.len;
+        self.gated.insert(item.number, item);
+        Begun::Later
+    }
+
+    /// Polls a command once on the stack, without touching the device: a blind write or a read that
+    /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was done by
+    /// then, as every command writes last.
+    fn run_item(&mut self, item: Item) -> Begun {
+        self.store.probe(true);
+        let outcome = {
+            let execution = pin!(self.commands.execute(&self.store, &item.work));
+            execution.poll(&mut Context::from_waker(Waker::noop()))
+        };
+        self.store.probe(false);
+        match outcome {
+            Poll::Ready(_) if self.store.take_hit_gate() => self.gate(item),
+            Poll::Ready(reply) => Begun::Done(reply, self.reply_turn(item.is_read())),
+            Poll::Pending => {
+                let (commands, store) = (self.commands.clone(), self.store.clone());
+                let finished = self.finished.clone();
+                self.executor.spawn(async move {
+                    let reply = commands.execute(&store, &item.work).await;
+                    let hit_gate = store.take_hit_gate();
+                    finished.borrow_mut().push(Finished::Command { item, reply, hit_gate });
+                });
+                Begun::Later
+            }
+        }
+    }
+
+    /// The turn that must be acknowledged before a reply made now is shown. What the tail of a chain has
+    /// applied, every member has in its ring; only the level `durable` asks for more.
+    fn reply_turn(&mut self, is_read: bool) -> u64 {
+        let is_acknowledged = is_read
+            && self.me != self.head
+            && self.node.borrow().config().ack == AckLevel::Replicated;
+        if is_acknowledged {
+            return 0;
+        }
+        self.turn_is_used = true;
+        self.turn
+    }
+
+    /// Takes the results of tasks. Returns how many there were.
+    pub(crate) fn take_finished(&mut self) -> usize {
+        let finished = self.finished.take();
+        let count = finished.len();
+        for ended in finished {
+            match ended {
+                Finished::Command { item, hit_gate: true, .. } => {
+                    let (origin, protocol, is_read) =
+                        (item.origin.clone(), item.protocol, item.is_read());
+                    if let Begun::Done(reply, turn) = self.gate(item) {
+                        self.complete(&origin, protocol, is_read, reply, turn);
+                    }
+                }
+                Finished::Command { item, reply, .. } => {
+                    let is_read = item.is_read();
+                    let turn = self.reply_turn(is_read);
+                    self.complete(&item.origin, item.protocol, is_read, reply, turn);
+                }
+                Finished::Answer { origin, reply } => self.answer(&origin, reply),
+            }
+        }
+        count
+    }
+
+    /// Runs writes that waited for the gate, in the order in which they came. Returns how many.
+    pub(crate) fn retry_gated(&mut self) -> usize {
+        let mut count = 0;
+        while !self.gated.is_empty() {
+            let gate = self.node.borrow().write_gate();
+            if matches!(gate, WriteGate::Wait(_)) {
+                break;
+            }
+            let Some((_, item)) = self.gated.pop_first() else { break };
+            self.gated_bytes -= item.len;
+            let (origin, protocol) = (item.origin.clone(), item.protocol);
+            let begun = match gate {
+                WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),
+                _ => self.run_item(item),
+            };
+            count += 1;
+            if let Begun::Done(reply, turn) = begun {
+                self.complete(&origin, protocol, false, reply, turn);
+            }
+        }
+        count
+    }
+
+    /// Runs reads that waited for the log. Returns how many.
+    pub(crate) fn retry_lagging(&mut self) -> usize {
+        if self.lagging.is_empty() {
+            return 0;
+        }
+        let end = self.node.borrow().log_end();
+        let mut count = 0;
+        for item in std::mem::take(&mut self.lagging) {
+            if item.position > end {
+                self.lagging.push(item);
+                continue;
+            }
+            count += 1;
+            let (origin, protocol) = (item.origin.clone(), item.protocol);
+            if let Begun::Done(reply, turn) = self.begin(item) {
+                self.complete(&origin, protocol, true, reply, turn);
+            }
+        }
+        count
+    }
+
+    /// Ends reads that have waited too long.
+    pub(crate) fn tick_lagging(&mut self) {
+        let now_ms = self.now_ms;
+        let is_late = |item: &mut Item| now_ms.saturating_sub(item.since_ms) > LAG_MAX_MS;
+        let late: Vec<Item> = self.lagging.extract_if(.., is_late).collect();
+        for item in late {
+            self.complete(&item.origin, item.protocol, true, TOO_FAR_BEHIND, 0);
+        }
+    }
+
+    /// Hands a command's reply to who asked.
+    pub(crate) fn complete(
+        &mut self,
+        origin: &Origin,
+        protocol: Protocol,
+        is_read: bool,
+        reply: Reply,
+        turn: u64,
+    ) {
+        match origin {
+            Origin::Client { token, serial, slot } => {
+                self.complete_client(*token, *serial, *slot, is_read, reply, turn, None);
+            }
+            Origin::Peer { .. } => {
+                let mut bytes = Vec::new();
+                reply.encode(protocol, &mut bytes);
+                if turn == 0 {
+                    let position = self.node.borrow().log_end();
+                    self.send_reply(
+                        origin,
+                        if is_read { position } else { LogPosition::ZERO },
+                        &bytes,
+                    );
+                } else {
+                    self.peer_replies.push_back((turn, origin.clone(), bytes.into()));
+                }
+            }
+        }
+    }
+}
+
+/// The error for a write that the group does not take now.
+fn refused(reason: &str) -> Reply {
+    let code = if reason.starts_with("the pool is full") { "OOM" } else { "TRYAGAIN" };
+    Reply::error_from(format!("{code} writes are refused: {reason}"))
+}

@@ -1,0 +1,420 @@
+//! The loop: one thread, one turn after the other.
+//!
+//! ```text
+//!  wait ─► sockets, device, threads, signals ─► commands, messages, results ─► node
+//!    ▲                                                                          │
+//!    │      tasks ─► end of the turn (one record) ─► node.advance ─► outputs ◄──┘
+//!    └──── one send per socket ◄── replies whose turn is acknowledged ◄──┘
+//! ```
+//!
+//! Commands of all connections that were ready in a turn become one record and one send.
+
+use crate::ExitReason;
+use crate::client::{Client, READ_LEN};
+use crate::commands::Commands;
+use crate::events::{Event, Mailbox};
+use crate::forward::Origin;
+use crate::host::ServerHost;
+use crate::jobs::{JobThreads, StoreParts};
+use crate::mesh::Forwarded;
+use crate::peers::{Peer, Stranger};
+use crate::run::{Finished, Item};
+use crate::shipping::{ShipCommand, ShipThread};
+use crate::store::{NodeStore, SharedNode};
+use bytes::{Bytes, BytesMut};
+use gabion_base::{Error, LogPosition, ReplicaId, Result};
+use gabion_fabric::nvme::{TargetCommand as FabricCommand, TargetEvent, TargetServer};
+use gabion_media::MediumHandle;
+use gabion_media::nvme::InitiatorConfig;
+use gabion_media::task::Executor;
+use gabion_node::work::{self, Work, WorkId};
+use gabion_node::{LocalStore, Output, RemoteCommand, TargetCommand};
+use mio::net::{TcpListener, UnixStream};
+use mio::{Events, Poll, Token};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::rc::Rc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub(crate) const RESP: Token = Token(0);
+pub(crate) const PEER_DOOR: Token = Token(1);
+pub(crate) const MEDIUM: Token = Token(2);
+pub(crate) const WAKER: Token = Token(3);
+pub(crate) const SIGNAL: Token = Token(4);
+/// Tokens of members, by their place in the list.
+pub(crate) const PEERS: usize = 16;
+/// Tokens of those who have not said who they are.
+pub(crate) const STRANGERS: usize = 64;
+/// Most of them at a time.
+pub(crate) const STRANGERS_MAX: usize = 64;
+/// Tokens of clients.
+pub(crate) const CLIENTS: usize = STRANGERS + STRANGERS_MAX;
+
+/// Longest sleep: time passes for the node at least as often.
+const TICK_MS: u64 = 20;
+/// Rounds of tasks and of commands that become possible by them, in one turn.
+const ROUNDS_MAX: usize = 8;
+
+/// Milliseconds since 1970 that never go back while the process lives.
+pub(crate) struct Clock {
+    base_us: u64,
+    started: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { base_us: since.as_micros() as u64, started: Instant::now() }
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.base_us + self.started.elapsed().as_micros() as u64
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_us() / 1000
+    }
+}
+
+/// Threads of the process.
+pub(crate) struct Threads {
+    pub(crate) jobs: JobThreads,
+    pub(crate) ship: ShipThread,
+    pub(crate) target: TargetServer,
+}
+
+/// Everything the loop owns.
+pub(crate) struct Server {
+    pub(crate) me: ReplicaId,
+    pub(crate) head: ReplicaId,
+    pub(crate) tail: ReplicaId,
+    pub(crate) clock: Clock,
+    pub(crate) now_ms: u64,
+    pub(crate) poll: Poll,
+    pub(crate) resp: TcpListener,
+    pub(crate) peer_door: TcpListener,
+    pub(crate) signals: UnixStream,
+    pub(crate) inbox: Receiver<Event>,
+    pub(crate) node: SharedNode,
+    pub(crate) store: NodeStore,
+    pub(crate) local: LocalStore,
+    pub(crate) medium: MediumHandle,
+    pub(crate) parts: StoreParts,
+    pub(crate) executor: Executor,
+    /// What tasks of this thread have to tell.
+    pub(crate) local_events: Rc<RefCell<Vec<Event>>>,
+    pub(crate) finished: Rc<RefCell<Vec<Finished>>>,
+    pub(crate) threads: Threads,
+    pub(crate) commands: Rc<Commands>,
+    pub(crate) host: Rc<ServerHost>,
+
+    // Members.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) strangers: Vec<Option<Stranger>>,
+    pub(crate) next_connection: u64,
+    pub(crate) forwarded: BTreeMap<u64, Forwarded>,
+    pub(crate) next_forward: u64,
+    /// Those whose connection is gone; answered in the next turn.
+    pub(crate) lost: Vec<Forwarded>,
+    /// Parts of commands that members forward to us.
+    pub(crate) incoming: BTreeMap<(ReplicaId, u64), Vec<u8>>,
+    /// Replies to members, in the order of their turns.
+    pub(crate) peer_replies: VecDeque<(u64, Origin, Bytes)>,
+
+    // Clients.
+    pub(crate) clients: Vec<Option<Box<Client>>>,
+    pub(crate) free_clients: Vec<usize>,
+    pub(crate) next_serial: u64,
+    /// Connections whose replies or sockets want looking after in this turn.
+    pub(crate) listed: Vec<usize>,
+    /// Connections that can read on without a new event.
+    pub(crate) eager: Vec<usize>,
+    /// Connections with a command that is held back.
+    pub(crate) held: Vec<usize>,
+    /// Connections that wait for a turn to be acknowledged, in the order of turns.
+    pub(crate) waiting_clients: VecDeque<(u64, usize)>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) shared_input: BytesMut,
+    pub(crate) encoded: Vec<u8>,
+
+    // Turns.
+    /// The turn whose record is being filled; the first is 1.
+    pub(crate) turn: u64,
+    /// A reply depends on this turn.
+    pub(crate) turn_is_used: bool,
+    pub(crate) turns: VecDeque<(u64, LogPosition)>,
+    pub(crate) acknowledged_turn: u64,
+    pub(crate) acknowledged_at: LogPosition,
+    /// The end of the log when the last turn ended.
+    pub(crate) last_end: LogPosition,
+
+    // Commands that cannot run yet.
+    pub(crate) next_item: u64,
+    pub(crate) gated: BTreeMap<u64, Item>,
+    pub(crate) gated_bytes: usize,
+    pub(crate) lagging: Vec<Item>,
+
+    pub(crate) exit: Option<ExitReason>,
+}
+
+impl Server {
+    /// Runs until a signal or a failure.
+    pub(crate) fn run(mut self) -> Result<ExitReason> {
+        let mut events = Events::with_capacity(1024);
+        let mut next_tick_ms = 0_u64;
+        loop {
+            let timeout = if self.is_busy() {
+                Duration::ZERO
+            } else {
+                Duration::from_millis(next_tick_ms.saturating_sub(self.clock.now_ms()).min(TICK_MS))
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+                Err(error) => {
+                    let kind = gabion_base::ErrorKind::Io;
+                    return Err(Error::with_source(kind, "the loop cannot wait", error));
+                }
+            }
+            self.now_ms = self.clock.now_ms();
+            self.host.set_now(self.clock.now_us());
+            for event in &events {
+                self.handle_event(event);
+            }
+            while let Ok(event) = self.inbox.try_recv() {
+                self.take_event(event);
+            }
+            self.medium.drive();
+            if self.now_ms >= next_tick_ms {
+                next_tick_ms = self.now_ms + TICK_MS;
+                self.node.borrow_mut().handle_tick(self.now_ms);
+                self.tick_peers();
+                self.tick_lagging();
+            }
+            self.take_turn();
+            if let Some(reason) = self.exit.take() {
+                self.say_goodbye();
+                return Ok(reason);
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.executor.has_ready() || !self.eager.is_empty() || !self.listed.is_empty()
+    }
+
+    fn handle_event(&mut self, event: &mio::event::Event) {
+        match event.token() {
+            RESP => self.accept_clients(),
+            PEER_DOOR => self.accept_strangers(),
+            MEDIUM | WAKER => {}
+            SIGNAL => self.take_signal(),
+            Token(n) if n >= CLIENTS => {
+                self.wake_client(n - CLIENTS, event.is_readable(), event.is_writable());
+            }
+            Token(n) if n >= STRANGERS => self.hear_stranger(n - STRANGERS),
+            Token(n) => self.wake_peer(n - PEERS, event.is_readable(), event.is_writable()),
+        }
+    }
+
+    fn take_signal(&mut self) {
+        let mut byte = [0; 1];
+        if let Ok(1) = self.signals.read(&mut byte) {
+            self.exit = Some(ExitReason::Signal);
+        }
+    }
+
+    fn take_event(&mut self, event: Event) {
+        let mut node = self.node.borrow_mut();
+        match event {
+            Event::JobFile(id, file) => node.handle_job_file(id, file),
+            Event::Done(id, done) => node.handle_done(id, done),
+            Event::Target(TargetEvent::Opened { session }) => {
+                node.handle_target_open(session, self.threads.target.address().port());
+            }
+            Event::Target(TargetEvent::Wrote { offset, len, crc, .. }) => {
+                node.handle_target_write(offset, len, crc);
+            }
+            Event::Target(TargetEvent::Closed) => {}
+            Event::Target(TargetEvent::Ended { peer, error }) => {
+                eprintln!("NVMe/TCP target: connection of {peer} ended: {error}");
+            }
+            Event::Target(TargetEvent::Failed(error)) => {
+                self.exit = Some(ExitReason::Failed(error.within("NVMe/TCP target")));
+            }
+            Event::Died(thread) => {
+                let error = Error::io(format!("thread {thread} ended"));
+                self.exit = Some(ExitReason::Failed(error));
+            }
+        }
+    }
+
+    /// Everything that follows from what came in.
+    fn take_turn(&mut self) {
+        for token in std::mem::take(&mut self.eager) {
+            self.serve_client(token);
+        }
+        self.answer_lost();
+        for _ in 0..ROUNDS_MAX {
+            let ran = self.executor.run_ready();
+            let ended = self.take_finished();
+            let begun = self.retry_gated() + self.retry_lagging() + self.retry_held();
+            self.end_turn();
+            if ran + ended + begun == 0 {
+                break;
+            }
+        }
+        for event in self.local_events.take() {
+            self.take_event(event);
+        }
+        self.carry_on();
+        self.answer_lost();
+        self.acknowledge();
+        self.flush_clients();
+        self.flush_peers();
+    }
+
+    /// Ends the turn when a reply depends on it: its writes become a record, and its replies wait until
+    /// the log is acknowledged up to here.
+    fn end_turn(&mut self) {
+        let has_written = self.store.take_written();
+        if !has_written && !self.turn_is_used {
+            return;
+        }
+        let ended = self.node.borrow_mut().end_turn();
+        let failure = self.store.take_failure();
+        match (ended, failure) {
+            (Ok(end), None) => {
+                self.turns.push_back((self.turn, end));
+                self.last_end = end;
+                self.turn += 1;
+                self.turn_is_used = false;
+            }
+            // The tree holds what the log does not: a new process starts from the log.
+            (Err(error), _) | (_, Some(error)) => {
+                self.exit = Some(ExitReason::Failed(error.within("the log")));
+            }
+        }
+    }
+
+    /// Lets the node carry on and does what it wants done.
+    fn carry_on(&mut self) {
+        loop {
+            let mut outputs = Vec::new();
+            {
+                let mut node = self.node.borrow_mut();
+                node.advance(self.now_ms);
+                while let Some(output) = node.poll_output() {
+                    outputs.push(output);
+                }
+            }
+            if outputs.is_empty() {
+                return;
+            }
+            for output in outputs {
+                self.carry_out(output);
+            }
+            // Orders are begun at once: their first poll hands them to the device.
+            self.executor.run_ready();
+            for event in self.local_events.take() {
+                self.take_event(event);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { frame } => self.send_frame(&frame),
+            Output::Disconnect { peer, connection, reason } => {
+                self.disconnect(peer, connection, &reason.to_string());
+            }
+            Output::Work(id, work) => self.begin_work(id, work),
+            Output::Deliver { from, message } => self.take_message(from, message),
+            Output::Target(command) => self.threads.target.send(match command {
+                TargetCommand::Open { subsystem, session, host } => {
+                    FabricCommand::Open { subsystem, session, host }
+                }
+                TargetCommand::Admit(ranges) => FabricCommand::Admit(ranges),
+                TargetCommand::Revoke(ranges) => FabricCommand::Revoke(ranges),
+            }),
+            Output::Remote(RemoteCommand::Connect { to, session, subsystem, port, host }) => {
+                let Some(peer) = self.peers.iter().find(|peer| peer.id == to) else { return };
+                let mut address = peer.target;
+                address.set_port(port);
+                let config = InitiatorConfig::new(host, self.parts.pool_id, subsystem);
+                self.threads.ship.send(ShipCommand::Connect { to, session, address, config });
+            }
+            Output::Remote(RemoteCommand::Drop { to }) => {
+                self.threads.ship.send(ShipCommand::Drop { to });
+            }
+            Output::FilesGone(files) => {
+                let tables = self.store.tables();
+                for file in files {
+                    tables.blocks.evict_file(file);
+                    tables.open.remove(file);
+                }
+            }
+            Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
+        }
+    }
+
+    fn begin_work(&mut self, id: WorkId, work: Work) {
+        match work {
+            Work::Job(order) => self.threads.jobs.begin(id, order),
+            Work::Ship(order) => self.threads.ship.send(ShipCommand::Ship(id, order)),
+            work => {
+                let (store, events) = (self.local.clone(), self.local_events.clone());
+                self.executor.spawn(async move {
+                    let done = work::run_local(work, &store).await;
+                    events.borrow_mut().push(Event::Done(id, done));
+                });
+            }
+        }
+    }
+
+    /// Shows the replies whose turn is acknowledged.
+    fn acknowledge(&mut self) {
+        let acknowledged = self.node.borrow().acknowledged();
+        while let Some(&(turn, end)) = self.turns.front()
+            && end <= acknowledged
+        {
+            self.acknowledged_turn = turn;
+            self.acknowledged_at = end;
+            self.turns.pop_front();
+        }
+        while let Some((turn, _, _)) = self.peer_replies.front()
+            && *turn <= self.acknowledged_turn
+        {
+            if let Some((_, origin, reply)) = self.peer_replies.pop_front() {
+                self.send_reply(&origin, self.acknowledged_at, &reply);
+            }
+        }
+        while let Some(&(turn, token)) = self.waiting_clients.front()
+            && turn <= self.acknowledged_turn
+        {
+            self.waiting_clients.pop_front();
+            self.list_client(token);
+        }
+    }
+
+    /// The last replies that are ready go out before the sockets close.
+    fn say_goodbye(&mut self) {
+        self.flush_clients();
+        self.flush_peers();
+    }
+}
+
+/// A buffer of the loop for reads.
+pub(crate) fn scratch() -> Vec<u8> {
+    vec![0; READ_LEN]
+}
+
+/// What [`Mailbox`] needs; kept in one place with the tokens.
+pub(crate) fn mailbox(poll: &Poll, sender: std::sync::mpsc::Sender<Event>) -> Result<Mailbox> {
+    let waker = mio::Waker::new(poll.registry(), WAKER).map_err(|error| {
+        Error::with_source(gabion_base::ErrorKind::Io, "the loop gets no waker", error)
+    })?;
+    Ok(Mailbox::new(sender, std::sync::Arc::new(waker)))
+}

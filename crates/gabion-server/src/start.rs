@@ -1,0 +1,299 @@
+//! From a directory to a running replica: lock, pool, ring, threads, doors.
+
+use crate::commands::Commands;
+use crate::create::{pool_path, random_id, ring_path};
+use crate::door::CLIENTS_MAX;
+use crate::host::{ServerHost, Traffic};
+use crate::jobs::{JobThreads, StoreParts, thread};
+use crate::peers::Peer;
+use crate::server::{
+    Clock, MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
+};
+use crate::shipping::ShipThread;
+use crate::store::{NodeStore, ProbeSource, SharedNode};
+use crate::{ExitReason, ServerConfig};
+use bytes::BytesMut;
+use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_engine::{BlockCache, TableCache, Tables};
+use gabion_fabric::nvme::{TargetOptions, TargetServer};
+use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_media::nvme::TargetConfig;
+use gabion_media::task::Executor;
+use gabion_node::{GroupConfig, LocalStore, Node, PoolSource, ReadMeter, open};
+use mio::net::{TcpListener, UnixStream};
+use mio::unix::SourceFd;
+use mio::{Interest, Poll};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::mpsc::channel;
+
+/// Runs a replica until SIGTERM, SIGINT or a failure. The calling thread waits meanwhile.
+///
+/// # Errors
+/// Why it cannot start: busy when another process has the pool, invalid input for a configuration
+/// that does not fit, corruption, unsupported, I/O.
+pub fn run(config: ServerConfig) -> Result<ExitReason> {
+    config.check()?;
+    gabion_fabric::keep_freed_memory();
+    let (sender, receiver) = channel();
+    let handle = thread("gabion-loop", move || {
+        let _ = sender.send(prepare(config).and_then(Server::run));
+    })?;
+    let result = receiver.recv();
+    let _ = handle.join();
+    result.unwrap_or_else(|_| {
+        Ok(ExitReason::Failed(Error::io("thread gabion-loop ended by a panic")))
+    })
+}
+
+fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |error| Error::with_source(ErrorKind::Io, what, error)
+}
+
+/// A replica that was opened, and what it was opened from.
+struct Opened {
+    node: Box<Node>,
+    local: LocalStore,
+    parts: StoreParts,
+    medium: BlockingMedium,
+    readiness: Option<i32>,
+}
+
+fn open_replica(config: &ServerConfig, now_ms: u64) -> Result<Opened> {
+    let path = pool_path(&config.data);
+    let file = PoolFile::open(&path, DirectIo::Try)?;
+    if let Some(refusal) = file.direct_refusal() {
+        eprintln!("{}: no direct I/O: {refusal}", path.display());
+    }
+    let options = MediumOptions { backend: config.io, ..MediumOptions::default() };
+    let medium = file.medium(options)?;
+    if let Some(fallback) = medium.fallback() {
+        eprintln!("{}: no io_uring, threads instead: {fallback}", path.display());
+    }
+    let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
+    let medium = BlockingMedium::new(medium);
+    let pool = medium.block_on(open::open_pool(medium.handle()))?;
+    check_members(config, &pool.group, pool.state.me)?;
+    let ring_path = ring_path(&config.data);
+    let ring = MappedRing::open(&ring_path, pool.group.ring_len as usize)?;
+    if ring.was_created() {
+        eprintln!("{}: was gone; what only it held is lost here", ring_path.display());
+    }
+    let local = pool.store();
+    let parts = StoreParts {
+        file,
+        options,
+        geometry: local.geometry,
+        pool_id: local.pool_id,
+        group: local.group,
+    };
+    let opening = pool.open_node(Box::new(ring), config.node.clone(), now_ms);
+    let (node, _) = medium.block_on(opening)?;
+    Ok(Opened { node: Box::new(node), local, parts, medium, readiness })
+}
+
+fn check_members(
+    config: &ServerConfig,
+    group: &GroupConfig,
+    me: gabion_base::ReplicaId,
+) -> Result<()> {
+    if me != config.replica {
+        return Err(Error::invalid(format!(
+            "{}: belongs to replica {}, not {}",
+            config.data.display(),
+            me.get(),
+            config.replica.get()
+        )));
+    }
+    for member in group.members.iter().filter(|&&member| member != me) {
+        if !config.peers.iter().any(|peer| peer.replica == *member) {
+            let message = format!("no address is given for replica {} of the group", member.get());
+            return Err(Error::invalid(message));
+        }
+    }
+    Ok(())
+}
+
+fn listen(address: SocketAddr, what: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).map_err(refused(format!("{what}: cannot listen on {address}")))
+}
+
+/// Opens everything; what is returned runs.
+fn prepare(config: ServerConfig) -> Result<Server> {
+    let clock = Clock::start();
+    let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
+    let signals = watch_signals()?;
+    let opened = open_replica(&config, clock.now_ms())?;
+    let resp = listen(config.resp, "door for clients")?;
+    let peer_door = listen(config.peer_listen, "door for members")?;
+    let (sender, inbox) = channel();
+    let mailbox = mailbox(&poll, sender)?;
+    let threads = start_threads(&config, &opened, &mailbox)?;
+    let seed = random_id()?;
+    let resp_address = resp.local_addr().map_err(refused("door for clients"))?;
+    let Opened { node, local, parts, medium, readiness } = opened;
+    let (me, head, tail) = (node.id(), node.config().head(), node.config().tail());
+    let now_ms = clock.now_ms();
+    let node: SharedNode = Rc::new(RefCell::new(node));
+    let tables = Tables {
+        source: Rc::new(ProbeSource {
+            pool: PoolSource {
+                store: local.clone(),
+                locate: node.borrow().file_map(),
+                meter: Rc::new(ReadMeter::default()),
+            },
+            is_probing: Cell::new(false),
+        }),
+        open: Rc::new(TableCache::new()),
+        blocks: Rc::new(BlockCache::new(config.block_cache_bytes)),
+        group: local.group,
+    };
+    let host = Rc::new(ServerHost {
+        node: node.clone(),
+        traffic: Traffic::default(),
+        resp: resp_address,
+        started_us: clock.now_us(),
+        run_id: seed,
+        block_cache_bytes: config.block_cache_bytes,
+        clients_max: CLIENTS_MAX,
+        now_us: Cell::new(clock.now_us()),
+    });
+    let mut peers: Vec<Peer> = Vec::new();
+    for member in node.borrow().config().members.iter().filter(|&&member| member != me) {
+        if let Some(peer) = config.peers.iter().find(|peer| peer.replica == *member) {
+            peers.push(Peer::new(*member, peer.peer, peer.target, me > *member));
+        }
+    }
+    let mut server = Server {
+        me,
+        head,
+        tail,
+        clock,
+        now_ms,
+        poll,
+        resp,
+        peer_door,
+        signals,
+        inbox,
+        store: NodeStore::new(node.clone(), tables),
+        node,
+        medium: medium.handle().clone(),
+        local,
+        parts,
+        executor: Executor::new(),
+        local_events: Rc::default(),
+        finished: Rc::default(),
+        threads,
+        commands: Rc::new(Commands::new(u64::from_le_bytes(
+            *seed.first_chunk().unwrap_or(&[0; 8]),
+        ))),
+        host,
+        peers,
+        strangers: Vec::with_capacity(STRANGERS_MAX),
+        next_connection: 0,
+        forwarded: BTreeMap::new(),
+        next_forward: 0,
+        lost: Vec::new(),
+        incoming: BTreeMap::new(),
+        peer_replies: VecDeque::new(),
+        clients: Vec::new(),
+        free_clients: Vec::new(),
+        next_serial: 0,
+        listed: Vec::new(),
+        eager: Vec::new(),
+        held: Vec::new(),
+        waiting_clients: VecDeque::new(),
+        scratch: scratch(),
+        shared_input: BytesMut::new(),
+        encoded: Vec::new(),
+        turn: 1,
+        turn_is_used: false,
+        turns: VecDeque::new(),
+        acknowledged_turn: 0,
+        acknowledged_at: LogPosition::ZERO,
+        last_end: LogPosition::ZERO,
+        next_item: 0,
+        gated: BTreeMap::new(),
+        gated_bytes: 0,
+        lagging: Vec::new(),
+        exit: None,
+    };
+    watch(&mut server, readiness)?;
+    announce(&server);
+    Ok(server)
+}
+
+/// SIGTERM and SIGINT arrive as bytes in a socket.
+fn watch_signals() -> Result<UnixStream> {
+    let (ours, theirs) =
+        std::os::unix::net::UnixStream::pair().map_err(refused("signals: no socket"))?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let end = theirs.try_clone().map_err(refused("signals: no socket"))?;
+        signal_hook::low_level::pipe::register(signal, end)
+            .map_err(refused("signals cannot be caught"))?;
+    }
+    ours.set_nonblocking(true).map_err(refused("signals: no socket"))?;
+    Ok(UnixStream::from_std(ours))
+}
+
+fn start_threads(
+    config: &ServerConfig,
+    opened: &Opened,
+    mailbox: &crate::events::Mailbox,
+) -> Result<Threads> {
+    let parts = &opened.parts;
+    let listener = std::net::TcpListener::bind(config.target_listen)
+        .map_err(refused(format!("NVMe/TCP target: cannot listen on {}", config.target_listen)))?;
+    let options = TargetOptions {
+        listener,
+        medium: parts.file.medium(parts.options)?,
+        start: parts.geometry.offset(),
+        config: TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id),
+        buffer_len: 0,
+    };
+    let target_mailbox = mailbox.clone();
+    let target = TargetServer::start(options, move |event| {
+        target_mailbox.tell(crate::events::Event::Target(event));
+    })?;
+    Ok(Threads {
+        jobs: JobThreads::start(parts, config.node.compactions_max, mailbox)?,
+        ship: ShipThread::start(mailbox)?,
+        target,
+    })
+}
+
+fn watch(server: &mut Server, readiness: Option<i32>) -> Result<()> {
+    let registry = server.poll.registry();
+    let cannot = |what: &str| refused(format!("{what} cannot be watched"));
+    registry
+        .register(&mut server.resp, RESP, Interest::READABLE)
+        .map_err(cannot("door for clients"))?;
+    registry
+        .register(&mut server.peer_door, PEER_DOOR, Interest::READABLE)
+        .map_err(cannot("door for members"))?;
+    registry
+        .register(&mut server.signals, SIGNAL, Interest::READABLE)
+        .map_err(cannot("signals"))?;
+    if let Some(fd) = readiness {
+        registry
+            .register(&mut SourceFd(&fd), MEDIUM, Interest::READABLE)
+            .map_err(cannot("the pool"))?;
+    }
+    Ok(())
+}
+
+fn announce(server: &Server) {
+    let peer = server.peer_door.local_addr().map_or(0, |address| address.port());
+    eprintln!(
+        "replica {} of group {}: clients {}, members port {peer}, target port {}",
+        server.me.get(),
+        server.parts.group.get(),
+        server.host.resp,
+        server.threads.target.address().port(),
+    );
+}

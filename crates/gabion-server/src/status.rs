@@ -1,0 +1,136 @@
+//! `GABION STATUS`: what this replica is, does and costs.
+
+use crate::host::ServerHost;
+use crate::process;
+use crate::server::Server;
+use gabion_node::WriteGate;
+use serde_json::{Map, Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The status of this replica now.
+pub(crate) fn status(server: &Server) -> Value {
+    let node = server.node.borrow();
+    let host: &ServerHost = &server.host;
+    let config = node.config();
+    let role = match (node.is_head(), node.is_tail()) {
+        (true, _) => "primary",
+        (false, true) => "tail",
+        (false, false) => "middle",
+    };
+    let reason = match node.write_gate() {
+        WriteGate::Open => None,
+        WriteGate::Wait(reason) => Some(reason.to_owned()),
+        WriteGate::Refuse(reason) => Some(reason),
+    };
+    let ready = node.chain().is_ready();
+    let levels = node.tree().level_stats();
+    let levels: Vec<Value> =
+        levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect();
+    let files: Vec<u64> = node.tree().version().files().map(|(_, f)| f.rounded_len()).collect();
+    let members: Vec<u32> = config.members.iter().map(|member| member.get()).collect();
+    let progress = node.chain().progress();
+    let target = server.threads.target.address();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "replica": node.id().get(),
+        "role": role,
+        "group": config.group.get(),
+        "members": members,
+        "term": node.chain().term().get(),
+        "config": config.config.get(),
+        "ready": ready,
+        "reason": if ready { reason.filter(|_| node.is_head()) } else { reason },
+        "readable": node.is_readable(),
+        "compaction": config.compaction.as_str(),
+        "ack": config.ack.as_str(),
+        "uptime_ms": host.uptime_ms(),
+        "ports": {
+            "resp": host.resp.port(),
+            "peer": server.peer_door.local_addr().map_or(0, |address| address.port()),
+            "target": target.port(),
+        },
+        "log": {
+            "end": node.log_end().get(),
+            "commit": node.chain().commit().get(),
+            "durable": progress.durable.get(),
+            "trimmed": node.state().trimmed.position.get(),
+        },
+        "memtable": {
+            "active_bytes": node.tree().active_len(),
+            "sealed": node.tree().sealed_count(),
+        },
+        "levels": levels,
+        "live_files": files.len(),
+        "live_bytes": files.iter().sum::<u64>(),
+        "slots": slots(&node),
+        "counters": counters(server, &node),
+        "cpu_seconds": cpu_total(),
+        "cpu_seconds_by_role": cpu_by_role(),
+        "memory_bytes": process::memory_bytes(),
+        "read_bytes": process::device_bytes().0,
+        "write_bytes": process::device_bytes().1,
+        "net": net(server),
+    })
+}
+
+fn slots(node: &gabion_node::Node) -> Value {
+    let counts = node.pool().counts();
+    json!({
+        "total": counts.total,
+        "free": counts.free,
+        "allocated": counts.allocated,
+        "granted": counts.granted,
+        "live": counts.live,
+        "retired": counts.retired,
+        "quarantined": counts.quarantined,
+    })
+}
+
+fn counters(server: &Server, node: &gabion_node::Node) -> Value {
+    let counters = node.counters();
+    json!({
+        "flushes": counters.flushes,
+        "compactions": counters.compactions,
+        "trivial_moves": counters.trivial_moves,
+        "compaction_read_bytes": counters.job_read_bytes,
+        "job_written_bytes": counters.job_written_bytes,
+        "shipped_bytes": counters.shipped_bytes,
+        "shipped_files": counters.shipped_files,
+        "received_bytes": counters.received_bytes,
+        "verified_read_bytes": counters.verified_read_bytes,
+        "reship_read_bytes": counters.reship_read_bytes,
+        "pulled_files": counters.pulled_files,
+        "edits": counters.edits,
+        "client_read_bytes": server.store.tables().source.pool.meter.bytes(),
+    })
+}
+
+fn cpu_total() -> f64 {
+    process::cpu().total
+}
+
+fn cpu_by_role() -> Value {
+    let mut roles = Map::new();
+    for (role, seconds) in process::cpu().by_role {
+        roles.insert(role.to_owned(), json!(seconds));
+    }
+    Value::Object(roles)
+}
+
+fn net(server: &Server) -> Value {
+    let traffic = &server.host.traffic;
+    let (ship, target) = (server.threads.ship.bytes(), server.threads.target.wire_bytes());
+    json!({
+        "sent": {
+            "client": traffic.client_sent.get(),
+            "peer": traffic.peer_sent.get(),
+            "nvme": ship.sent.load(Relaxed) + target.sent.load(Relaxed),
+        },
+        "received": {
+            "client": traffic.client_received.get(),
+            "peer": traffic.peer_received.get(),
+            "nvme": ship.received.load(Relaxed) + target.received.load(Relaxed),
+        },
+    })
+}
