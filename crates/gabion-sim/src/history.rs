@@ -48,10 +48,16 @@ pub fn check(history: &[Operation]) -> Result<(), String> {
     }
     for (key, mut operations) in by_key {
         operations.sort_by_key(|operation| operation.called);
-        if !Search::new(&operations).run() {
-            let mut message = format!("key {key} has no linearizable order:");
-            for operation in operations {
-                let _ = write!(message, "\n  {operation:?}");
+        let mut search = Search::new(&operations);
+        if !search.run() {
+            let mut message = format!("key {key} has no linearizable order; at best, after");
+            for &i in search.best.iter().rev().take(8).rev() {
+                let _ = write!(message, "\n  {:?}", operations[i]);
+            }
+            message += "\nnone of these can follow:";
+            let left = (0..operations.len()).filter(|i| !search.best.contains(i));
+            for i in left.take(6) {
+                let _ = write!(message, "\n  {:?}", operations[i]);
             }
             return Err(message);
         }
@@ -62,28 +68,35 @@ pub fn check(history: &[Operation]) -> Result<(), String> {
 struct Search<'a> {
     operations: &'a [&'a Operation],
     seen: BTreeSet<(Vec<u64>, Option<u64>)>,
+    /// The longest order found.
+    best: Vec<usize>,
 }
 
 impl<'a> Search<'a> {
     fn new(operations: &'a [&'a Operation]) -> Self {
-        Self { operations, seen: BTreeSet::new() }
+        Self { operations, seen: BTreeSet::new(), best: Vec::new() }
     }
 
     fn run(&mut self) -> bool {
         let words = self.operations.len().div_ceil(64);
-        let mut stack = vec![(vec![0u64; words], None::<u64>)];
-        while let Some((placed, value)) = stack.pop() {
+        let mut stack = vec![(vec![0u64; words], None::<u64>, Vec::new())];
+        while let Some((placed, value, order)) = stack.pop() {
             if self.complete(&placed) {
                 return true;
             }
             if !self.seen.insert((placed.clone(), value)) {
                 continue;
             }
+            if order.len() > self.best.len() {
+                self.best.clone_from(&order);
+            }
             for next in self.candidates(&placed) {
                 if let Some(after) = apply(value, &self.operations[next].action) {
                     let mut placed = placed.clone();
                     placed[next / 64] |= 1 << (next % 64);
-                    stack.push((placed, after));
+                    let mut order = order.clone();
+                    order.push(next);
+                    stack.push((placed, after, order));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Seeds of the simulator: delays, lost connections, kills and power cuts of any replica at any write,
 //! torn writes. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
-use gabion_node::CompactionMode;
+use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Options, World};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -12,7 +12,8 @@ fn number(name: &str, default: u64) -> u64 {
 fn options(seed: u64) -> Options {
     let compaction =
         if seed % 5 == 4 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
-    Options { compaction, ..Options::default() }
+    let ack = if seed % 3 == 2 { AckLevel::Durable } else { AckLevel::Replicated };
+    Options { compaction, ack, ..Options::default() }
 }
 
 #[test]

@@ -290,6 +290,7 @@ impl Node {
             .map(|placement| placement.file)
             .filter(|file| file.kind == gabion_base::FileKind::Sst)
             .filter(|file| !self.is_live(*file) && !self.apply.names(*file))
+            .filter(|file| !self.jobs.build(*file))
             .collect();
         for file in orphans {
             self.drop_orphan(file);

@@ -38,6 +38,13 @@ struct Job {
     edit: Option<u64>,
 }
 
+impl Jobs {
+    /// Whether a job under way built the file.
+    pub(super) fn build(&self, file: FileId) -> bool {
+        self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
+    }
+}
+
 impl Node {
     /// Starts what the tree wants done.
     pub(super) fn schedule_jobs(&mut self) {

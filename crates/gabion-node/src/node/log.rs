@@ -148,6 +148,19 @@ impl Node {
         true
     }
 
+    /// How far the ring is drained, in words, for reports.
+    #[must_use]
+    pub fn drain_status(&self) -> alloc::string::String {
+        alloc::format!(
+            "durable {} drained {} flushed {} in flight {} segments {:?}",
+            self.log.durable_end(),
+            self.log.drained_end(),
+            self.drain.flushed,
+            self.drain.in_flight,
+            self.drain.segments
+        )
+    }
+
     pub(super) fn segment_placed(&mut self, segment: u64) {
         self.drain.segments.insert(segment, true);
         self.count_flushed();

@@ -105,7 +105,8 @@ impl Node {
         if self.is_head() {
             self.reserve_file_numbers();
         }
-        self.grants.orphans_of = Some((term, self.log.spans().last().map_or(end, |span| span.start)));
+        self.grants.orphans_of =
+            Some((term, self.log.spans().last().map_or(end, |span| span.start)));
         self.stage_state(Some(After::TermAdopted(term)));
     }
 

@@ -274,6 +274,8 @@ impl Node {
             // What an earlier process granted is void: nobody knows what it was used for.
             self.raise_session();
         }
+        let start = self.log.spans().last().map_or(self.log.end(), |span| span.start);
+        self.grants.orphans_of = Some((self.state.term, start));
         Ok(())
     }
 
