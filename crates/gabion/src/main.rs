@@ -1,2 +1,65 @@
-//! (to be written)
-fn main() {}
+//! The command line of Gabion.
+//!
+//! ```text
+//!   gabion up ──► cluster.json, one child process per replica, the status that redraws
+//!     └─ gabion server (hidden) ──► gabion_server::run
+//!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
+//!   gabion destroy ──► removes the data
+//! ```
+//!
+//! - [`options`]: what can be typed; [`units`]: sizes and times as people write them.
+//! - [`cluster`]: the data directory: what is fixed at creation, the lock, creation and removal.
+//! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: what is drawn.
+//! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion verify`.
+//!
+//! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the command
+//! could not be carried out.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    reason = "a shell: clocks, processes, files, sockets and the terminal are its business"
+)]
+
+mod child;
+mod client;
+mod cluster;
+mod destroy;
+mod options;
+mod repl;
+mod screen;
+mod server;
+mod status;
+mod units;
+mod up;
+mod verify;
+
+use clap::Parser;
+use gabion_base::Result;
+use options::{Command, Options};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return options::refused(&error),
+    };
+    match run(options.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("gabion: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Up(options) => up::run(&options),
+        Command::Cli(options) => repl::run(&options),
+        Command::Status(options) => status::run(&options),
+        Command::Verify(options) => verify::run(&options),
+        Command::Destroy(options) => destroy::run(&options),
+        Command::Server(options) => server::run(&options),
+    }
+}

@@ -1,0 +1,195 @@
+//! One replica's process, as its supervisor sees it.
+
+use crate::cluster::{failed, replica_dir};
+use crate::options::Io;
+use gabion_base::Result;
+use rustix::process::{Pid, Signal};
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A log longer than this is put aside when its replica starts.
+const LOG_LEN_MAX: u64 = 4 << 20;
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A process that lived this long starts the back-off anew.
+const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+
+/// A replica's place: its process, or when the next one starts.
+pub(crate) struct Replica {
+    pub(crate) number: u32,
+    data: PathBuf,
+    io: Io,
+    child: Option<Child>,
+    started: Instant,
+    restart_at: Option<Instant>,
+    backoff: Duration,
+    /// How often its process died.
+    pub(crate) deaths: u32,
+}
+
+/// How a process ended that should not have.
+pub(crate) struct Death {
+    pub(crate) pid: u32,
+    pub(crate) how: String,
+    /// The last thing that it said.
+    pub(crate) last_words: Option<String>,
+    pub(crate) restart_in: Duration,
+}
+
+impl Replica {
+    pub(crate) fn new(number: u32, data: &Path, io: Io) -> Self {
+        Self {
+            number,
+            data: data.to_owned(),
+            io,
+            child: None,
+            started: Instant::now(),
+            restart_at: None,
+            backoff: BACKOFF_MIN,
+            deaths: 0,
+        }
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        replica_dir(&self.data, self.number).join("log")
+    }
+
+    /// Starts the process, in a process group of its own: Ctrl-C is for the supervisor alone.
+    ///
+    /// To be called by the main thread: the child ends with the thread that started it.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let path = self.log_path();
+        if std::fs::metadata(&path).is_ok_and(|file| file.len() > LOG_LEN_MAX) {
+            let _ = std::fs::rename(&path, path.with_extension("old"));
+        }
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|e| failed(&path, "cannot be opened", e))?;
+        let program = std::env::current_exe()
+            .map_err(|e| failed(Path::new("/proc/self/exe"), "cannot be resolved", e))?;
+        let child = Command::new(&program)
+            .arg("server")
+            .arg("--data")
+            .arg(&self.data)
+            .args(["--replica", &self.number.to_string()])
+            .args(["--io", self.io.as_str()])
+            .args(["--parent", &std::process::id().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(|e| failed(&program, "cannot be started", e))?;
+        self.child = Some(child);
+        self.started = Instant::now();
+        self.restart_at = None;
+        Ok(())
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Whether its process runs; a death is told once.
+    pub(crate) fn check(&mut self) -> Option<Death> {
+        let child = self.child.as_mut()?;
+        let status = child.try_wait().ok().flatten()?;
+        let pid = child.id();
+        self.child = None;
+        self.deaths += 1;
+        if self.started.elapsed() >= HEALTHY_AFTER {
+            self.backoff = BACKOFF_MIN;
+        }
+        let restart_in = self.backoff;
+        self.restart_at = Some(Instant::now() + restart_in);
+        self.backoff = (restart_in * 2).min(BACKOFF_MAX);
+        let said_something = status.code().is_some_and(|code| code != 0);
+        let last_words = if said_something { last_line(&self.log_path()) } else { None };
+        Some(Death { pid, how: how_it_ended(status), last_words, restart_in })
+    }
+
+    /// Starts the next process when its time has come. Returns whether it did.
+    pub(crate) fn restart_if_due(&mut self) -> Result<bool> {
+        if self.restart_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(false);
+        }
+        self.start().map(|()| true)
+    }
+
+    /// Sends a signal, if there is a process.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid().and_then(|pid| Pid::from_raw(pid as i32)) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Whether the process is gone; it is not started again.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.restart_at = None;
+        if let Some(child) = &mut self.child
+            && matches!(child.try_wait(), Ok(None))
+        {
+            return false;
+        }
+        self.child = None;
+        true
+    }
+}
+
+/// No path out of the supervisor leaves a process behind.
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn how_it_ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(9)) => "killed (signal 9)".to_owned(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "for an unknown reason".to_owned(),
+    }
+}
+
+/// The last line of a log that is not empty.
+fn last_line(path: &Path) -> Option<String> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(4096))).ok()?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail).ok()?;
+    let text = String::from_utf8_lossy(&tail);
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_thing_said_is_found_behind_empty_lines() {
+        let path = std::env::temp_dir().join(format!("gabion-last-words-{}", std::process::id()));
+        std::fs::write(&path, format!("{}\nthe pool is broken\n\n", "x".repeat(10_000))).unwrap();
+        assert_eq!(last_line(&path).as_deref(), Some("the pool is broken"));
+        std::fs::write(&path, "\n").unwrap();
+        assert_eq!(last_line(&path), None);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn an_end_is_told_by_code_or_signal() {
+        assert_eq!(how_it_ended(ExitStatus::from_raw(9)), "killed (signal 9)");
+        assert_eq!(how_it_ended(ExitStatus::from_raw(6)), "signal 6");
+        assert_eq!(how_it_ended(ExitStatus::from_raw(70 << 8)), "exit code 70");
+    }
+}

@@ -1,0 +1,552 @@
+//! The data directory: what is fixed at creation, who uses it, how it comes and goes.
+//!
+//! ```text
+//!   DATA/cluster.json       what is fixed, the first port, the version of this layout
+//!        lock               held (flock) by `up` and by whatever reads or removes the pools
+//!        replica-N/pool     preallocated; replica-N/ring; replica-N/log: what the process said
+//!        unfinished         there while data is made or removed: then nothing of it counts
+//! ```
+//!
+//! `cluster.json` is what makes the rest count: creation writes it last, removal takes it first, and
+//! both leave `unfinished` lying until they are done. So whatever a kill leaves is either whole or
+//! marked, and what is marked is thrown away by the next `up`.
+
+use crate::options::{DataOption, FixedOptions, WhereOptions};
+use crate::units::{exact_size, size};
+use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_engine::TreeConfig;
+use gabion_engine::sst::{Compression, SstOptions};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use rustix::fs::FlockOperation;
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// The version of the layout above and of `cluster.json`.
+const FORMAT: u64 = 1;
+/// The highest port of a group lies at most this far above its first one.
+pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
+const PORT_PEER: u16 = 100;
+const PORT_TARGET: u16 = 200;
+
+const POOL_LEN_DEFAULT: u64 = 4 * GIB;
+const POOL_LEN_MIN: u64 = 256 * MIB;
+const SEGMENT_LEN: u64 = 16 * MIB;
+const MEMTABLE_LEN_MIN: u64 = 64 * KIB;
+const MEMTABLE_LEN_MAX: u64 = GIB;
+
+/// What is fixed when the data is made, and the port that may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) replicas: u32,
+    pub(crate) port: u16,
+    pub(crate) pool_len: u64,
+    pub(crate) compaction: CompactionMode,
+    pub(crate) ack: AckLevel,
+    pub(crate) memtable_len: u64,
+    pub(crate) compression: Compression,
+}
+
+/// The three doors of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doors {
+    pub(crate) resp: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) target: SocketAddr,
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn compression_name(compression: Compression) -> &'static str {
+    match compression {
+        Compression::None => "none",
+        Compression::Lz4 => "lz4",
+    }
+}
+
+impl Settings {
+    /// The replicas' numbers, from the head of the chain to its tail.
+    pub(crate) fn members(&self) -> impl Iterator<Item = u32> + use<> {
+        1..=self.replicas
+    }
+
+    /// Where replica `number` listens.
+    pub(crate) fn doors(&self, number: u32) -> Doors {
+        let port = self.port + (number - 1) as u16;
+        Doors {
+            resp: loopback(port),
+            peer: loopback(port + PORT_PEER),
+            target: loopback(port + PORT_TARGET),
+        }
+    }
+
+    /// Bytes of the log's ring of each replica.
+    pub(crate) fn ring_len(&self) -> u64 {
+        if self.pool_len < GIB { 2 * SEGMENT_LEN } else { 4 * SEGMENT_LEN }
+    }
+
+    /// Bytes of disk that the whole group reserves.
+    pub(crate) fn reserved(&self) -> u64 {
+        u64::from(self.replicas) * (self.pool_len + self.ring_len())
+    }
+
+    /// What every pool of the group is made with.
+    pub(crate) fn group(&self) -> GroupConfig {
+        let default = TreeConfig::default();
+        let l0_len = u64::from(default.l0_trigger) * self.memtable_len;
+        GroupConfig {
+            group: GroupId(1),
+            config: ConfigNumber(1),
+            members: self.members().map(ReplicaId).collect(),
+            compaction: self.compaction,
+            ack: self.ack,
+            ring_len: self.ring_len(),
+            segment_len: SEGMENT_LEN,
+            tree: TreeConfig {
+                memtable_len: self.memtable_len,
+                level1_len: l0_len.max(default.sst_len),
+                sst: SstOptions { compression: self.compression, ..SstOptions::default() },
+                ..default
+            },
+        }
+    }
+
+    /// The first port that somebody else has, with what it is for.
+    ///
+    /// # Errors
+    /// Busy, naming port, purpose and option.
+    pub(crate) fn check_ports(&self) -> Result<()> {
+        for number in self.members() {
+            let doors = self.doors(number);
+            for (address, purpose) in
+                [(doors.resp, "clients"), (doors.peer, "members"), (doors.target, "NVMe/TCP")]
+            {
+                let Err(error) = TcpListener::bind(address) else { continue };
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "port {} ({purpose} of replica {number}) cannot be used: {error}; choose \
+                         others with --port (now {})",
+                        address.port(),
+                        self.port
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "format": FORMAT,
+            "made_by": env!("CARGO_PKG_VERSION"),
+            "replicas": self.replicas,
+            "port": self.port,
+            "pool_size": self.pool_len,
+            "compaction": self.compaction.as_str(),
+            "ack": self.ack.as_str(),
+            "memtable_size": self.memtable_len,
+            "compression": compression_name(self.compression),
+        })
+    }
+
+    fn from_json(value: &Value) -> Result<Self, String> {
+        let number = |name: &str| {
+            value[name]
+                .as_u64()
+                .ok_or_else(|| format!("`{name}` is {}, a number was expected", value[name]))
+        };
+        let format = number("format")?;
+        if format != FORMAT {
+            let by = value["made_by"].as_str().unwrap_or("another version");
+            return Err(format!(
+                "has format {format}, made by gabion {by}; this is gabion {}, which knows format {FORMAT}",
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
+        let unknown = |name: &str| format!("`{name}` is {}, which is unknown", value[name]);
+        let replicas = number("replicas")?;
+        let port = number("port")?;
+        Ok(Self {
+            replicas: u32::try_from(replicas)
+                .ok()
+                .filter(|n| (1..=16).contains(n))
+                .ok_or_else(|| unknown("replicas"))?,
+            port: u16::try_from(port)
+                .ok()
+                .filter(|port| *port <= u16::MAX - PORTS_ABOVE)
+                .ok_or_else(|| unknown("port"))?,
+            pool_len: number("pool_size")?,
+            compaction: match value["compaction"].as_str() {
+                Some("primary") => CompactionMode::Primary,
+                Some("every-replica") => CompactionMode::EveryReplica,
+                _ => return Err(unknown("compaction")),
+            },
+            ack: match value["ack"].as_str() {
+                Some("replicated") => AckLevel::Replicated,
+                Some("durable") => AckLevel::Durable,
+                _ => return Err(unknown("ack")),
+            },
+            memtable_len: number("memtable_size")?,
+            compression: match value["compression"].as_str() {
+                Some("none") => Compression::None,
+                Some("lz4") => Compression::Lz4,
+                _ => return Err(unknown("compression")),
+            },
+        })
+    }
+
+    /// What new data is made with.
+    ///
+    /// # Errors
+    /// An option out of its limits, or more space than there is; nothing is made then.
+    pub(crate) fn new(wanted: &FixedOptions, port: u16, data: &Path, free: u64) -> Result<Self> {
+        let replicas = wanted.replicas.unwrap_or(3);
+        let mut settings = Self {
+            replicas,
+            port,
+            pool_len: wanted.pool_size.unwrap_or(POOL_LEN_DEFAULT),
+            compaction: wanted.compaction.map_or(CompactionMode::Primary, |it| it.mode()),
+            ack: wanted.ack.map_or(AckLevel::Replicated, |it| it.level()),
+            memtable_len: wanted.memtable_size.unwrap_or(16 * MIB),
+            compression: wanted.compression.map_or(Compression::None, |it| it.compression()),
+        };
+        if wanted.pool_size.is_none() {
+            let share = free / 5 * 4 / u64::from(replicas);
+            let capped = share.saturating_sub(settings.ring_len()) / MIB * MIB;
+            settings.pool_len = settings.pool_len.min(capped);
+        } else if settings.pool_len < POOL_LEN_MIN {
+            return Err(Error::limit(format!(
+                "--pool-size {} is too small: at least {}",
+                exact_size(settings.pool_len),
+                exact_size(POOL_LEN_MIN)
+            )));
+        }
+        settings.pool_len = settings.pool_len / MIB * MIB;
+        if settings.pool_len < POOL_LEN_MIN || settings.reserved() > free {
+            settings.pool_len = settings.pool_len.max(POOL_LEN_MIN);
+            return Err(Error::no_space(format!(
+                "{} has {} free, {replicas} replicas with --pool-size {} need {}",
+                data.display(),
+                size(free),
+                exact_size(settings.pool_len),
+                size(settings.reserved())
+            )));
+        }
+        let memtable_max = MEMTABLE_LEN_MAX.min(settings.pool_len / 16);
+        if !(MEMTABLE_LEN_MIN..=memtable_max).contains(&settings.memtable_len) {
+            return Err(Error::limit(format!(
+                "--memtable-size is {}, the limits are {} and a sixteenth of the pool, at most {}",
+                exact_size(settings.memtable_len),
+                exact_size(MEMTABLE_LEN_MIN),
+                size(memtable_max)
+            )));
+        }
+        settings.group().validate()?;
+        Ok(settings)
+    }
+
+    /// Refuses options that contradict what the data was made with.
+    ///
+    /// # Errors
+    /// Invalid input, naming option, both values and the data.
+    pub(crate) fn check_fixed(&self, wanted: &FixedOptions, data: &Path) -> Result<()> {
+        let same = |option: &str, wanted: Option<String>, made: String| match wanted {
+            Some(wanted) if wanted != made => Err(Error::invalid(format!(
+                "{option} {wanted}: {} was made with {made}, and that is fixed; take another --data, \
+                 or remove this one with `gabion destroy`",
+                data.display()
+            ))),
+            _ => Ok(()),
+        };
+        same("--replicas", wanted.replicas.map(|n| n.to_string()), self.replicas.to_string())?;
+        let mib = |len: u64| exact_size(len / MIB * MIB);
+        same("--pool-size", wanted.pool_size.map(mib), exact_size(self.pool_len))?;
+        let mode = wanted.compaction.map(|it| it.mode().as_str().to_owned());
+        same("--compaction", mode, self.compaction.as_str().to_owned())?;
+        let level = wanted.ack.map(|it| it.level().as_str().to_owned());
+        same("--ack", level, self.ack.as_str().to_owned())?;
+        let len = wanted.memtable_size.map(exact_size);
+        same("--memtable-size", len, exact_size(self.memtable_len))?;
+        let codec = wanted.compression.map(|it| compression_name(it.compression()).to_owned());
+        same("--compression", codec, compression_name(self.compression).to_owned())
+    }
+}
+
+/// Where data is unless `--data` says otherwise.
+///
+/// # Errors
+/// Invalid input when neither the option nor the environment says where.
+pub(crate) fn data_dir(option: &DataOption) -> Result<PathBuf> {
+    if let Some(data) = &option.data {
+        return std::path::absolute(data)
+            .map_err(|e| failed(data, "is no path that can be used", e));
+    }
+    let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    match (from("XDG_DATA_HOME"), from("HOME")) {
+        (Some(share), _) => Ok(share.join("gabion")),
+        (None, Some(home)) => Ok(home.join(".local/share/gabion")),
+        _ => Err(Error::invalid("neither XDG_DATA_HOME nor HOME is set: say --data DIR")),
+    }
+}
+
+/// The directory of a replica.
+pub(crate) fn replica_dir(data: &Path, number: u32) -> PathBuf {
+    data.join(format!("replica-{number}"))
+}
+
+fn settings_path(data: &Path) -> PathBuf {
+    data.join("cluster.json")
+}
+
+fn unfinished_path(data: &Path) -> PathBuf {
+    data.join("unfinished")
+}
+
+/// What the data was made with; nothing where there is none.
+///
+/// # Errors
+/// Another version, a file that is no `cluster.json` of ours, I/O.
+pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
+    let path = settings_path(data);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&path, "cannot be read", error)),
+    };
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|e| Error::corruption(format!("{}: is no JSON: {e}", path.display())))?;
+    Settings::from_json(&value)
+        .map(Some)
+        .map_err(|e| Error::new(ErrorKind::Unsupported, format!("{}: {e}", path.display())))
+}
+
+/// The same where data must be.
+///
+/// # Errors
+/// Not found, with what to type; see [`load`].
+pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
+    load(data)?.ok_or_else(|| {
+        Error::not_found(format!(
+            "no data in {}: start with `gabion up`, or say --data",
+            data.display()
+        ))
+    })
+}
+
+/// The addresses for clients of all replicas, from the data or, with `--port`, from what answers there.
+///
+/// # Errors
+/// See [`load_existing`]; unavailable when nothing answers.
+pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
+    let data = data_dir(&place.data);
+    let known = match &data {
+        Ok(data) => load(data)?,
+        Err(_) => None,
+    };
+    let settings = match (place.port, known) {
+        (None, _) => load_existing(&data?)?,
+        (Some(port), Some(known)) if known.port == port => known,
+        (Some(port), _) => return ask_for_addresses(port),
+    };
+    Ok(settings.members().map(|number| (number, settings.doors(number).resp)).collect())
+}
+
+/// Asks the replica behind a port how many there are: they have adjacent ports.
+fn ask_for_addresses(port: u16) -> Result<Vec<(u32, SocketAddr)>> {
+    let status = crate::status::ask(loopback(port))?;
+    let me = status["replica"].as_u64().unwrap_or(1).clamp(1, 16) as u16;
+    let count = status["members"].as_array().map_or(1, Vec::len).clamp(1, 16) as u16;
+    let first = port.saturating_sub(me - 1);
+    Ok((0..count).map(|i| (u32::from(i) + 1, loopback(first + i))).collect())
+}
+
+/// The data directory's lock. Released when dropped, and by the end of the process.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of an existing directory.
+    ///
+    /// # Errors
+    /// Busy, naming the holder.
+    pub(crate) fn take(data: &Path) -> Result<Self> {
+        let path = data.join("lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|e| failed(&path, "cannot be opened", e))?;
+        if let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != rustix::io::Errno::WOULDBLOCK {
+                return Err(failed(&path, "cannot be locked", errno.into()));
+            }
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let holder = match holder.trim() {
+                "" => "another process".to_owned(),
+                pid => format!("process {pid}"),
+            };
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{} is in use by {holder}", data.display()),
+            ));
+        }
+        file.set_len(0)
+            .and_then(|()| write!(file, "{}", std::process::id()))
+            .map_err(|e| failed(&path, "cannot be written", e))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Makes the data: every pool and ring, then `cluster.json`. `made` is told of each replica and says
+/// whether to go on.
+///
+/// # Durability
+/// Survives a power cut when it returns.
+///
+/// # Errors
+/// No space, I/O, [`ErrorKind::Unavailable`] when told to stop. What was made is removed.
+pub(crate) fn create(
+    data: &Path,
+    settings: &Settings,
+    mut made: impl FnMut(u32) -> bool,
+) -> Result<()> {
+    mark_unfinished(data)?;
+    let mut make = || {
+        for number in settings.members() {
+            if !made(number) {
+                return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
+            }
+            let dir = replica_dir(data, number);
+            gabion_server::create_replica(
+                &dir,
+                settings.pool_len,
+                &settings.group(),
+                ReplicaId(number),
+            )?;
+        }
+        save(data, settings)
+    };
+    if let Err(error) = make() {
+        let _ = remove_unfinished(data);
+        return Err(error);
+    }
+    let mark = unfinished_path(data);
+    std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))?;
+    flush_dir(data)
+}
+
+/// Writes `cluster.json`, whole or not at all.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
+    let path = settings_path(data);
+    let unfinished = data.join("cluster.json.unfinished");
+    let text = format!("{:#}\n", settings.to_json());
+    let write = || {
+        let mut file = File::create(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&unfinished, &path)
+    };
+    write().map_err(|e| failed(&path, "cannot be written", e))?;
+    flush_dir(data)
+}
+
+fn mark_unfinished(data: &Path) -> Result<()> {
+    let mark = unfinished_path(data);
+    File::create(&mark).map_err(|e| failed(&mark, "cannot be made", e))?;
+    flush_dir(data)
+}
+
+/// Removes what an interrupted creation or removal left. Returns whether there was anything.
+///
+/// # Errors
+/// Corruption when replicas are there without `cluster.json` and nothing says why; I/O.
+pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
+    let has_settings = settings_path(data).exists();
+    if unfinished_path(data).exists() {
+        if has_settings {
+            // Creation was over but for the mark.
+            let mark = unfinished_path(data);
+            std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))?;
+            return Ok(false);
+        }
+        remove_unfinished(data)?;
+        return Ok(true);
+    }
+    if !has_settings && let Some(dir) = replica_dirs(data)?.first() {
+        return Err(Error::corruption(format!(
+            "{} is there, but cluster.json is not; nothing was touched",
+            dir.display()
+        )));
+    }
+    Ok(false)
+}
+
+/// Removes the data, the lock last.
+///
+/// # Errors
+/// I/O; the rest is removed by the next attempt.
+pub(crate) fn remove(data: &Path) -> Result<()> {
+    mark_unfinished(data)?;
+    let path = settings_path(data);
+    std::fs::remove_file(&path).map_err(|e| failed(&path, "cannot be removed", e))?;
+    flush_dir(data)?;
+    remove_unfinished(data)?;
+    let _ = std::fs::remove_file(data.join("lock"));
+    // It may hold files of others, and then it stays.
+    let _ = std::fs::remove_dir(data);
+    Ok(())
+}
+
+fn remove_unfinished(data: &Path) -> Result<()> {
+    for dir in replica_dirs(data)? {
+        std::fs::remove_dir_all(&dir).map_err(|e| failed(&dir, "cannot be removed", e))?;
+    }
+    let _ = std::fs::remove_file(data.join("cluster.json.unfinished"));
+    let mark = unfinished_path(data);
+    std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))
+}
+
+fn replica_dirs(data: &Path) -> Result<Vec<PathBuf>> {
+    let list = std::fs::read_dir(data).map_err(|e| failed(data, "cannot be listed", e))?;
+    let mut dirs = Vec::new();
+    for entry in list {
+        let entry = entry.map_err(|e| failed(data, "cannot be listed", e))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("replica-"));
+        if number.is_some_and(|number| number.parse::<u32>().is_ok()) {
+            dirs.push(entry.path());
+        }
+    }
+    dirs.sort();
+    Ok(dirs)
+}
+
+fn flush_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| failed(dir, "cannot be flushed", e))
+}
+
+/// An error of the system on a path.
+pub(crate) fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, format!("{}: {what}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+use super::*;
+use crate::options::{Ack, Codec, Compaction};
+
+fn made() -> Settings {
+    Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), 100 * GIB).unwrap()
+}
+
+fn directory(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("gabion-cluster-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn without_options_three_replicas_of_four_gibibytes_are_made() {
+    let settings = made();
+    assert_eq!((settings.replicas, settings.pool_len), (3, 4 * GIB));
+    assert_eq!(settings.group().head(), ReplicaId(1));
+    settings.group().validate().unwrap();
+}
+
+#[test]
+fn pools_take_no_more_than_four_fifths_of_the_free_disk() {
+    let settings = Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), 3 * GIB).unwrap();
+    assert!(settings.pool_len < POOL_LEN_DEFAULT);
+    assert!(settings.reserved() <= 3 * GIB / 5 * 4);
+}
+
+#[test]
+fn a_disk_that_is_too_full_is_refused_with_what_is_free_and_what_is_needed() {
+    let error =
+        Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), GIB / 2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.message().contains("/d has 512.0 MiB free"), "{error}");
+    let wanted = FixedOptions { pool_size: Some(8 * GIB), ..FixedOptions::default() };
+    let error = Settings::new(&wanted, 6379, Path::new("/d"), 9 * GIB).unwrap_err();
+    assert!(error.message().contains("--pool-size 8GiB need 24.2 GiB"), "{error}");
+}
+
+#[test]
+fn a_size_out_of_its_limits_is_refused_by_the_name_of_its_option() {
+    for (wanted, name) in [
+        (
+            FixedOptions { pool_size: Some(GIB / 8), ..FixedOptions::default() },
+            "--pool-size 128MiB",
+        ),
+        (
+            FixedOptions { memtable_size: Some(1), ..FixedOptions::default() },
+            "--memtable-size is 1",
+        ),
+        (FixedOptions { memtable_size: Some(GIB), ..FixedOptions::default() }, "--memtable-size"),
+    ] {
+        let error = Settings::new(&wanted, 6379, Path::new("/d"), 100 * GIB).unwrap_err();
+        assert!(error.message().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not() {
+    let settings = made();
+    let none = FixedOptions::default;
+    for (wanted, name) in [
+        (FixedOptions { replicas: Some(2), ..none() }, "--replicas 2"),
+        (FixedOptions { pool_size: Some(GIB), ..none() }, "--pool-size 1GiB"),
+        (
+            FixedOptions { compaction: Some(Compaction::EveryReplica), ..none() },
+            "--compaction every-replica: /d was made with primary",
+        ),
+        (FixedOptions { ack: Some(Ack::Durable), ..none() }, "--ack durable"),
+        (FixedOptions { memtable_size: Some(MIB), ..none() }, "--memtable-size 1MiB"),
+        (FixedOptions { compression: Some(Codec::Lz4), ..none() }, "--compression lz4"),
+    ] {
+        let error = settings.check_fixed(&wanted, Path::new("/d")).unwrap_err();
+        assert!(error.message().contains(name), "{error}");
+    }
+    let same = FixedOptions { replicas: Some(3), ack: Some(Ack::Replicated), ..none() };
+    settings.check_fixed(&same, Path::new("/d")).unwrap();
+}
+
+#[test]
+fn settings_survive_their_file() {
+    let dir = directory("settings");
+    assert_eq!(load(&dir).unwrap(), None);
+    let settings = Settings { compression: Compression::Lz4, port: 7000, ..made() };
+    save(&dir, &settings).unwrap();
+    assert_eq!(load(&dir).unwrap(), Some(settings));
+}
+
+#[test]
+fn data_of_another_version_is_refused_with_both_versions() {
+    let mut value = made().to_json();
+    value["format"] = json!(2);
+    value["made_by"] = json!("9.9.9");
+    let error = Settings::from_json(&value).unwrap_err();
+    assert!(error.contains("format 2, made by gabion 9.9.9"), "{error}");
+}
+
+#[test]
+fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
+    for name in ["replicas", "port", "pool_size", "compaction", "ack", "compression"] {
+        for strange in [json!(null), json!(0.5), json!("x"), json!(99_999_999_999_u64)] {
+            let mut value = made().to_json();
+            value[name] = strange.clone();
+            if name == "pool_size" && strange.is_u64() {
+                continue;
+            }
+            let error = Settings::from_json(&value).unwrap_err();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_locked_once_and_names_its_holder() {
+    let dir = directory("lock");
+    let lock = Lock::take(&dir).unwrap();
+    let error = Lock::take(&dir).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.message().contains(&format!("process {}", std::process::id())), "{error}");
+    drop(lock);
+    Lock::take(&dir).unwrap();
+}
+
+#[test]
+fn what_an_interrupted_creation_left_is_removed_and_nothing_else() {
+    let dir = directory("leftovers");
+    std::fs::create_dir_all(replica_dir(&dir, 1)).unwrap();
+    std::fs::write(dir.join("mine.txt"), "x").unwrap();
+    let error = clear_leftovers(&dir).unwrap_err();
+    assert!(error.message().contains("nothing was touched"), "{error}");
+    mark_unfinished(&dir).unwrap();
+    assert!(clear_leftovers(&dir).unwrap());
+    assert!(!replica_dir(&dir, 1).exists());
+    assert!(dir.join("mine.txt").exists());
+    assert!(!clear_leftovers(&dir).unwrap());
+}
+
+#[test]
+fn removal_takes_the_data_and_leaves_what_is_not_its_own() {
+    let dir = directory("removal");
+    std::fs::create_dir_all(replica_dir(&dir, 1)).unwrap();
+    save(&dir, &made()).unwrap();
+    std::fs::write(dir.join("mine.txt"), "x").unwrap();
+    remove(&dir).unwrap();
+    assert!(!replica_dir(&dir, 1).exists());
+    assert_eq!(load(&dir).unwrap(), None);
+    assert!(dir.join("mine.txt").exists());
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_option() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().port();
+    // The replica's own doors may happen to be busy too; any of them names the option.
+    let settings = Settings { port: taken.min(u16::MAX - PORTS_ABOVE), replicas: 1, ..made() };
+    if settings.port == taken {
+        let error = settings.check_ports().unwrap_err();
+        assert!(
+            error.message().contains(&format!("port {taken} (clients of replica 1)")),
+            "{error}"
+        );
+        assert!(error.message().contains("--port"), "{error}");
+    }
+}
+
+#[test]
+fn no_two_doors_of_a_group_share_a_port() {
+    let settings = Settings { replicas: 16, ..made() };
+    let mut ports: Vec<u16> = settings
+        .members()
+        .flat_map(|n| {
+            let doors = settings.doors(n);
+            [doors.resp.port(), doors.peer.port(), doors.target.port()]
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 48);
+    assert!(ports.iter().all(|port| *port <= settings.port + PORTS_ABOVE));
+}

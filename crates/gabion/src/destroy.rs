@@ -1,0 +1,36 @@
+//! `gabion destroy`.
+
+use crate::cluster::{self, Lock};
+use crate::options::DestroyOptions;
+use crate::units::size;
+use gabion_base::Result;
+use std::io::{self, Write};
+
+pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
+    let data = cluster::data_dir(&options.data)?;
+    // A version that this build does not know is no reason to keep the disk full.
+    let settings = cluster::load(&data);
+    if matches!(settings, Ok(None)) {
+        cluster::load_existing(&data)?;
+    }
+    let _lock = Lock::take(&data)?;
+    let what = match settings {
+        Ok(Some(settings)) => {
+            format!("{} replicas, {} of disk", settings.replicas, size(settings.reserved()))
+        }
+        _ => "data of another version".to_owned(),
+    };
+    if !options.yes {
+        print!("Remove all data in {} ({what})? Type yes: ", data.display());
+        let _ = io::stdout().flush();
+        let mut answer = String::new();
+        let _ = io::stdin().read_line(&mut answer);
+        if answer.trim() != "yes" {
+            println!("nothing was removed");
+            return Ok(2);
+        }
+    }
+    cluster::remove(&data)?;
+    println!("removed {}: {what}", data.display());
+    Ok(0)
+}

@@ -1,0 +1,318 @@
+//! What can be typed. Every option says what happens without it.
+
+use crate::units::parse_size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gabion_engine::sst::Compression;
+use gabion_fabric::BackendChoice;
+use gabion_node::{AckLevel, CompactionMode};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The RESP port of the first replica unless said otherwise: Redis's own.
+pub(crate) const PORT_DEFAULT: u16 = 6379;
+
+/// A replicated key-value store that compacts once and replicates the result.
+#[derive(Parser, Debug)]
+#[command(name = "gabion", version, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Start the replicas on this machine and watch them. Ctrl-C stops them cleanly.
+    Up(UpOptions),
+    /// Send a command to a replica, or start a prompt.
+    Cli(CliOptions),
+    /// Say what each replica is doing.
+    Status(StatusOptions),
+    /// Compare every record and every live file of all the replicas.
+    Verify(VerifyOptions),
+    /// Remove all data.
+    Destroy(DestroyOptions),
+    /// One replica's process. Started by `gabion up`.
+    #[command(hide = true)]
+    Server(ServerOptions),
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct DataOption {
+    /// Where the data is [default: $XDG_DATA_HOME/gabion, else ~/.local/share/gabion]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+/// What `up` takes. An option that is fixed at creation and not given is taken from the data.
+#[derive(Args, Debug)]
+pub(crate) struct UpOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOption,
+    /// RESP port of the first replica; the others have the next ones. Members use the ports from
+    /// 100 and targets those from 200 above it [default: 6379, or the last one]
+    #[arg(long, value_name = "PORT", value_parser = parse_port)]
+    pub(crate) port: Option<u16>,
+    /// How pools are read and written
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Io::Auto)]
+    pub(crate) io: Io,
+    #[command(flatten)]
+    pub(crate) fixed: FixedOptions,
+}
+
+/// What is fixed when the data is made.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Fixed when the data is made")]
+pub(crate) struct FixedOptions {
+    /// Replicas, 1 to 16 [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) replicas: Option<u32>,
+    /// Bytes reserved for each replica's pool, at least 256MiB [default: 4GiB, or less where 80 % of
+    /// the free disk is less]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) pool_size: Option<u64>,
+    /// Who flushes and compacts: the primary, which ships the files, or each for itself (the
+    /// baseline) [default: primary]
+    #[arg(long, value_name = "WHO", value_enum)]
+    pub(crate) compaction: Option<Compaction>,
+    /// When a write is answered: held by every replica's ring, or flushed by every replica
+    /// [default: replicated]
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub(crate) ack: Option<Ack>,
+    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB [default: 16MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memtable_size: Option<u64>,
+    /// Compression of data blocks [default: none]
+    #[arg(long, value_name = "CODEC", value_enum)]
+    pub(crate) compression: Option<Codec>,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct WhereOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOption,
+    /// RESP port of the first replica, instead of looking it up in the data
+    #[arg(long, value_name = "PORT", value_parser = parse_port, conflicts_with = "data")]
+    pub(crate) port: Option<u16>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CliOptions {
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+    /// The command, as in `gabion cli set key value`; a prompt without it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) words: Vec<std::ffi::OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusOptions {
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+    /// Redraw every second until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) watch: bool,
+    /// All numbers of every replica, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyOptions {
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+    /// Read the pools themselves; the replicas must not be running
+    #[arg(long, conflicts_with = "port")]
+    pub(crate) offline: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DestroyOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOption,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServerOptions {
+    #[arg(long)]
+    pub(crate) data: PathBuf,
+    #[arg(long)]
+    pub(crate) replica: u32,
+    #[arg(long, value_enum)]
+    pub(crate) io: Io,
+    /// The process that started this one; without it this one ends.
+    #[arg(long)]
+    pub(crate) parent: i32,
+}
+
+/// How pools are read and written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// io_uring, or threads where the kernel refuses it
+    Auto,
+    /// io_uring, or an error
+    Uring,
+    /// Threads with pread and pwrite
+    Threads,
+}
+
+impl Io {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Threads => "threads",
+        }
+    }
+
+    pub(crate) const fn backend(self) -> BackendChoice {
+        match self {
+            Self::Auto => BackendChoice::Auto,
+            Self::Uring => BackendChoice::Uring,
+            Self::Threads => BackendChoice::Threads,
+        }
+    }
+}
+
+/// Who flushes and compacts.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compaction {
+    /// The primary, which ships finished files to the others
+    Primary,
+    /// Each replica for itself: the baseline
+    EveryReplica,
+}
+
+impl Compaction {
+    pub(crate) const fn mode(self) -> CompactionMode {
+        match self {
+            Self::Primary => CompactionMode::Primary,
+            Self::EveryReplica => CompactionMode::EveryReplica,
+        }
+    }
+}
+
+/// What an acknowledgement means.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ack {
+    /// In the ring of every replica: survives the kill of every process
+    Replicated,
+    /// Flushed by every replica: survives a power cut everywhere
+    Durable,
+}
+
+impl Ack {
+    pub(crate) const fn level(self) -> AckLevel {
+        match self {
+            Self::Replicated => AckLevel::Replicated,
+            Self::Durable => AckLevel::Durable,
+        }
+    }
+}
+
+/// Compression of data blocks.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codec {
+    /// As they are
+    None,
+    /// LZ4, where it saves at least an eighth
+    Lz4,
+}
+
+impl Codec {
+    pub(crate) const fn compression(self) -> Compression {
+        match self {
+            Self::None => Compression::None,
+            Self::Lz4 => Compression::Lz4,
+        }
+    }
+}
+
+/// A first port: those of members and targets must fit above it.
+fn parse_port(text: &str) -> Result<u16, String> {
+    let max = u16::MAX - crate::cluster::PORTS_ABOVE;
+    match text.parse::<u16>() {
+        Ok(port) if (1..=max).contains(&port) => Ok(port),
+        _ => Err(format!("the limits are 1 to {max}")),
+    }
+}
+
+/// Prints what clap has to say: help and version as they are, a refusal in one line.
+pub(crate) fn refused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        print!("{error}");
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{error}");
+    } else {
+        eprintln!("gabion: {}", one_line(&error.to_string()));
+    }
+    ExitCode::from(2)
+}
+
+/// The sentences of a clap error without its usage and pointers to the help.
+fn one_line(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let wanted = |line: &&str| {
+        !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more information")
+    };
+    text.lines().map(str::trim).filter(wanted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn refusal(words: &[&str]) -> String {
+        one_line(&Options::try_parse_from(words).unwrap_err().to_string())
+    }
+
+    #[test]
+    fn the_options_contradict_each_other_nowhere() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bad_option_is_refused_in_one_line_that_names_it() {
+        for (words, part) in [
+            (&["gabion", "up", "--replicas", "17"][..], "--replicas"),
+            (&["gabion", "up", "--port", "65535"], "the limits are 1 to"),
+            (&["gabion", "up", "--pool-size", "big"], "`big` is no size"),
+            (&["gabion", "up", "--compaction", "nobody"], "primary, every-replica"),
+            (&["gabion", "up", "--compction", "primary"], "--compaction"),
+            (&["gabion", "upp"], "up"),
+            (&["gabion", "verify", "--offline", "--port", "1"], "--port"),
+        ] {
+            let line = refusal(words);
+            assert!(line.contains(part), "{line}");
+            assert!(!line.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn words_after_cli_are_the_command_whatever_they_look_like() {
+        let options = Options::try_parse_from(["gabion", "cli", "set", "k", "--json"]).unwrap();
+        let Command::Cli(cli) = options.command else { panic!("cli") };
+        assert_eq!(cli.words, ["set", "k", "--json"]);
+    }
+
+    #[test]
+    fn names_on_the_command_line_are_those_of_the_modes() {
+        for mode in Compaction::value_variants() {
+            assert_eq!(mode.to_possible_value().unwrap().get_name(), mode.mode().as_str());
+        }
+        for ack in Ack::value_variants() {
+            assert_eq!(ack.to_possible_value().unwrap().get_name(), ack.level().as_str());
+        }
+        for io in Io::value_variants() {
+            assert_eq!(io.to_possible_value().unwrap().get_name(), io.as_str());
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What is drawn: one row per replica and, below, what compacting once saves.
+//!
+//! ```text
+//!   gabion 127.0.0.1:6379   3 replicas   compaction primary   ack replicated   up 12:34
+//!   #  role     term MemTable files/level         slots  flush  comp shipped     CPU
+//!   1  primary     1    3.2M  2/4/31           512/2046    120    33    3.2G    12.3
+//!   …
+//!   CPU so far 34.2 s: requests 12.0, flush 3.2, compaction 9.1, shipping 3.3, target 1.1, other 5.5
+//!   Compacting at every replica would have cost about 58.8 s (estimate): 42 % saved
+//! ```
+//!
+//! The block is redrawn in place: the cursor goes up as many lines as were drawn. The screen is not
+//! taken, so what was printed before stays, and messages appear above the block.
+
+use crate::status::{Cpu, ROLES, Status};
+use crate::units::{seconds, short_count, short_size, span};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+
+/// Nothing drawn is wider than this.
+pub(crate) const WIDTH: usize = 79;
+
+/// A replica to be drawn.
+pub(crate) struct Row {
+    pub(crate) number: u32,
+    /// What it said last; nothing when it does not answer.
+    pub(crate) status: Option<Status>,
+    /// What is to be said of it in place of, or besides, its numbers.
+    pub(crate) note: Option<String>,
+    /// CPU of its processes before this one.
+    pub(crate) earlier_cpu: Cpu,
+}
+
+impl Row {
+    fn cpu(&self) -> Cpu {
+        let mut cpu = self.earlier_cpu;
+        if let Some(status) = &self.status {
+            cpu.add(&status.cpu);
+        }
+        cpu
+    }
+}
+
+/// The block, line by line.
+pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
+    let mut lines = vec![heading(rows, address)];
+    lines.push(format!(
+        "{:<3}{:<9}{:>4} {:>8} {:<15}{:>10}{:>7}{:>6}{:>8}{:>8}",
+        "#",
+        "role",
+        "term",
+        "MemTable",
+        "files/level",
+        "slots",
+        "flush",
+        "comp",
+        "shipped",
+        "CPU s"
+    ));
+    lines.extend(rows.iter().map(row));
+    lines.extend(claim(rows));
+    for line in &mut lines {
+        cut(line, WIDTH);
+    }
+    lines
+}
+
+/// One line for places where nothing can be redrawn.
+pub(crate) fn summary(rows: &[Row]) -> String {
+    let mut line = String::new();
+    for row in rows {
+        let _ = match &row.status {
+            Some(status) if status.is_ready => write!(
+                line,
+                "replica {} {} log {} files {}; ",
+                row.number,
+                status.role,
+                short_size(status.log_end),
+                status.level_files.iter().sum::<u64>()
+            ),
+            _ => write!(line, "replica {} {}; ", row.number, note_of(row)),
+        };
+    }
+    let claim = claim(rows).join("; ");
+    line.push_str(&claim);
+    line
+}
+
+fn heading(rows: &[Row], address: SocketAddr) -> String {
+    let said = rows.iter().find_map(|row| row.status.as_ref());
+    let mut line = format!("gabion {address}  {} replica{}", rows.len(), plural(rows.len()));
+    if let Some(status) = said {
+        let uptime = rows.iter().filter_map(|row| row.status.as_ref()).map(|s| s.uptime_s).max();
+        let _ = write!(
+            line,
+            "  compaction {}  ack {}  up {}",
+            status.compaction,
+            status.ack,
+            span(uptime.unwrap_or(0))
+        );
+    }
+    line
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn note_of(row: &Row) -> String {
+    match (&row.note, &row.status) {
+        (Some(note), _) => note.clone(),
+        (None, Some(status)) if status.reason.is_empty() => "not ready".to_owned(),
+        (None, Some(status)) => format!("not ready: {}", status.reason),
+        (None, None) => "does not answer".to_owned(),
+    }
+}
+
+fn row(row: &Row) -> String {
+    let Some(status) = &row.status else { return format!("{:<3}{}", row.number, note_of(row)) };
+    if !status.is_ready {
+        return format!("{:<3}{:<9}{:>4} {}", row.number, status.role, status.term, note_of(row));
+    }
+    let mut memtable = short_size(status.memtable_bytes);
+    if status.sealed > 0 {
+        let _ = write!(memtable, "+{}", status.sealed);
+    }
+    format!(
+        "{:<3}{:<9}{:>4} {:>8} {:<15}{:>10}{:>7}{:>6}{:>8}{:>8}",
+        row.number,
+        status.role,
+        status.term,
+        memtable,
+        levels(&status.level_files),
+        format!("{}/{}", status.slots_used, status.slots_total),
+        short_count(status.flushes),
+        short_count(status.compactions),
+        short_size(status.shipped_bytes),
+        seconds(row.cpu().total())
+    )
+}
+
+/// Files per level from L0 on, without the empty ones at the end.
+fn levels(files: &[u64]) -> String {
+    let used = files.iter().rposition(|count| *count > 0).map_or(1, |last| last + 1);
+    let parts: Vec<String> = files.iter().take(used).map(u64::to_string).collect();
+    if parts.is_empty() { "0".to_owned() } else { parts.join("/") }
+}
+
+/// What was spent, and what the other way would have cost.
+fn claim(rows: &[Row]) -> Vec<String> {
+    let mut spent = Cpu::default();
+    for row in rows {
+        spent.add(&row.cpu());
+    }
+    let parts = ROLES.iter().zip(spent.0).map(|(role, s)| format!("{role} {}", seconds(s)));
+    let parts: Vec<String> = parts.collect();
+    let by_role = format!("CPU so far {} s: {}", seconds(spent.total()), parts.join(", "));
+    let compacts_everywhere = rows
+        .iter()
+        .filter_map(|row| row.status.as_ref())
+        .any(|status| status.compaction == "every-replica");
+    if compacts_everywhere {
+        let jobs = spent.of(&["flush", "compaction"]);
+        return vec![
+            by_role,
+            format!("Every replica compacts for itself: {} s of it", seconds(jobs)),
+        ];
+    }
+    let everywhere = everywhere(&spent, rows.len());
+    let saved = 100.0 * (1.0 - spent.total() / everywhere);
+    let verdict = match saved {
+        s if s.is_nan() || everywhere < 1.0 => "too early to say".to_owned(),
+        s if s >= 0.0 => format!("{s:.0} % saved"),
+        s => format!("{:.0} % more spent", -s),
+    };
+    vec![
+        by_role,
+        format!(
+            "Compacting at every replica: about {} s (estimate). Once: {verdict}",
+            seconds(everywhere)
+        ),
+    ]
+}
+
+/// CPU seconds that the group would have spent, had every replica flushed and compacted for itself:
+/// what the primary spent on it as often as there are replicas, nothing shipped, the rest as it was.
+fn everywhere(spent: &Cpu, replicas: usize) -> f64 {
+    let jobs = spent.of(&["flush", "compaction"]);
+    jobs * replicas as f64 + spent.of(&["requests", "other"])
+}
+
+fn cut(line: &mut String, width: usize) {
+    if let Some((end, _)) = line.char_indices().nth(width) {
+        line.truncate(end);
+    }
+}
+
+/// The part of the terminal that is redrawn.
+pub(crate) struct Screen {
+    is_terminal: bool,
+    drawn: usize,
+}
+
+impl Screen {
+    pub(crate) fn new() -> Self {
+        Self { is_terminal: io::stdout().is_terminal(), drawn: 0 }
+    }
+
+    pub(crate) const fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Draws the block in place of the last one.
+    pub(crate) fn draw(&mut self, lines: &[String]) {
+        let width = rustix::termios::tcgetwinsize(io::stdout())
+            .map_or(WIDTH, |size| usize::from(size.ws_col).saturating_sub(1));
+        let mut out = self.erasure();
+        for line in lines {
+            let mut line = line.clone();
+            cut(&mut line, if width == 0 { WIDTH } else { width });
+            out.push_str(&line);
+            out.push('\n');
+        }
+        self.drawn = if self.is_terminal { lines.len() } else { 0 };
+        put(&out);
+    }
+
+    /// Prints a line that stays, above the block.
+    pub(crate) fn say(&mut self, line: &str) {
+        let mut out = self.erasure();
+        self.drawn = 0;
+        out.push_str(line);
+        out.push('\n');
+        put(&out);
+    }
+
+    /// What removes the block.
+    fn erasure(&self) -> String {
+        // Up so many lines, to the first column, and everything below away.
+        if self.drawn > 0 { format!("\x1b[{}A\r\x1b[J", self.drawn) } else { String::new() }
+    }
+}
+
+fn put(text: &str) {
+    let mut out = io::stdout().lock();
+    // A terminal that is gone is told by a signal.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(compaction: &str, cpu: [f64; 6]) -> Status {
+        let mut status = Status::from_json(&json!({
+            "pid": 1, "role": "primary", "term": 12345, "ready": true, "compaction": compaction,
+            "ack": "replicated", "uptime_ms": 99_999_999_u64,
+            "memtable": {"active_bytes": 1_048_575, "sealed": 4},
+            "levels": [{"files": 12}, {"files": 34}, {"files": 567}, {"files": 8901}, {"files": 0}],
+            "slots": {"total": 40_960, "free": 1},
+            "counters": {"flushes": 99_999, "compactions": 9_999, "shipped_bytes": 1_099_511_627_775_u64}
+        }));
+        status.cpu = Cpu(cpu);
+        status
+    }
+
+    fn rows(compaction: &str, cpu: [f64; 6], replicas: u32) -> Vec<Row> {
+        (1..=replicas)
+            .map(|number| Row {
+                number,
+                status: Some(status(compaction, cpu)),
+                note: None,
+                earlier_cpu: Cpu::default(),
+            })
+            .collect()
+    }
+
+    fn address() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 65_000))
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_screen_whatever_the_numbers() {
+        let mut rows = rows("every-replica", [99_999.0; 6], 16);
+        rows[1].status = None;
+        rows[1].note = Some("x".repeat(200));
+        for line in lines(&rows, address()) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn columns_stand_under_their_names() {
+        let lines = lines(&rows("primary", [1.0; 6], 1), address());
+        assert_eq!(lines[1].chars().count(), lines[2].chars().count(), "{lines:#?}");
+        assert!(lines[2].contains("12/34/567/8901 "), "{}", lines[2]);
+    }
+
+    #[test]
+    fn what_compacting_everywhere_would_cost_counts_jobs_once_per_replica_and_no_shipping() {
+        // Three replicas; requests 3, flush 2, compaction 8, shipping 1, target 1, other 0.
+        let spent = Cpu([3.0, 2.0, 8.0, 1.0, 1.0, 0.0]);
+        assert_eq!(everywhere(&spent, 3), 33.0);
+        let mut rows = rows("primary", [0.0; 6], 3);
+        rows[0].earlier_cpu = spent;
+        let claim = claim(&rows);
+        assert!(claim[0].starts_with("CPU so far 15.0 s: requests 3.0, flush 2.0"), "{claim:?}");
+        assert!(claim[1].contains("about 33.0 s (estimate). Once: 55 % saved"), "{claim:?}");
+    }
+
+    #[test]
+    fn the_claim_is_not_made_before_there_is_anything_to_say_nor_where_all_compact() {
+        assert!(claim(&rows("primary", [0.0; 6], 3))[1].contains("too early"));
+        let claim = claim(&rows("every-replica", [1.0; 6], 3));
+        assert_eq!(claim[1], "Every replica compacts for itself: 6.0 s of it");
+    }
+
+    #[test]
+    fn a_replica_that_does_not_answer_or_is_not_ready_is_named_with_the_reason() {
+        let mut rows = rows("primary", [1.0; 6], 2);
+        rows[0].status = None;
+        if let Some(status) = &mut rows[1].status {
+            status.is_ready = false;
+            status.reason = "replica 1 is out".to_owned();
+        }
+        let lines = lines(&rows, address());
+        assert!(lines[2].contains("does not answer"), "{}", lines[2]);
+        assert!(lines[3].contains("not ready: replica 1 is out"), "{}", lines[3]);
+        assert!(summary(&rows).contains("replica 1 does not answer; replica 2 not ready"));
+    }
+
+    #[test]
+    fn empty_levels_at_the_end_are_left_out() {
+        assert_eq!(levels(&[0, 0, 0]), "0");
+        assert_eq!(levels(&[]), "0");
+        assert_eq!(levels(&[3, 0, 7, 0]), "3/0/7");
+    }
+}

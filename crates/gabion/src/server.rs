@@ -1,0 +1,56 @@
+//! `gabion server`: one replica, as a child of `gabion up`.
+
+use crate::cluster::{self, replica_dir};
+use crate::options::ServerOptions;
+use gabion_base::{Error, ReplicaId, Result};
+use gabion_node::NodeOptions;
+use gabion_server::{PeerAddress, ServerConfig};
+use rustix::process::{Pid, Signal};
+
+/// Memory for decoded blocks of files, of each replica.
+const BLOCK_CACHE_BYTES: usize = 64 << 20;
+
+pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
+    die_with(options.parent)?;
+    let settings = cluster::load_existing(&options.data)?;
+    let doors = settings.doors(options.replica);
+    let peers = settings.members().filter(|number| *number != options.replica);
+    let config = ServerConfig {
+        replica: ReplicaId(options.replica),
+        data: replica_dir(&options.data, options.replica),
+        resp: doors.resp,
+        peer_listen: doors.peer,
+        target_listen: doors.target,
+        peers: peers
+            .map(|number| {
+                let doors = settings.doors(number);
+                PeerAddress {
+                    replica: ReplicaId(number),
+                    peer: doors.peer,
+                    target: doors.target,
+                    resp: doors.resp,
+                }
+            })
+            .collect(),
+        io: options.io.backend(),
+        block_cache_bytes: BLOCK_CACHE_BYTES,
+        node: NodeOptions::default(),
+    };
+    let result = gabion_server::run(config);
+    match &result {
+        Ok(gabion_server::ExitReason::Signal) => {}
+        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => eprintln!("{error}"),
+    }
+    Ok(gabion_server::exit_code(&result))
+}
+
+/// Ends this process when the one that started it ends, however that happens.
+fn die_with(parent: i32) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| Error::io(format!("the parent's end cannot be watched: {e}")))?;
+    // It may have ended before the call.
+    if rustix::process::getppid() == Pid::from_raw(parent) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("process {parent}, which started this replica, is gone")))
+}

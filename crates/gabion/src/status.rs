@@ -1,0 +1,176 @@
+//! What replicas say of themselves, and `gabion status`.
+
+use crate::client::Client;
+use crate::cluster::addresses;
+use crate::options::StatusOptions;
+use crate::screen::{self, Screen};
+use gabion_base::Result;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a replica may take to say what it is doing.
+pub(crate) const STATUS_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// CPU roles in the order of the report (docs/architecture.md).
+pub(crate) const ROLES: [&str; 6] =
+    ["requests", "flush", "compaction", "shipping", "target", "other"];
+
+/// CPU seconds by role.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cpu(pub(crate) [f64; 6]);
+
+impl Cpu {
+    pub(crate) fn total(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, part) in self.0.iter_mut().zip(other.0) {
+            *sum += part;
+        }
+    }
+
+    /// Seconds of the roles named.
+    pub(crate) fn of(&self, roles: &[&str]) -> f64 {
+        let named = |(role, _): &(&&str, &f64)| roles.contains(*role);
+        ROLES.iter().zip(&self.0).filter(named).map(|(_, seconds)| seconds).sum()
+    }
+}
+
+/// One replica at one moment: the part of `GABION STATUS` that is drawn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status {
+    pub(crate) pid: u64,
+    pub(crate) role: String,
+    pub(crate) term: u64,
+    pub(crate) is_ready: bool,
+    /// Why it is not ready.
+    pub(crate) reason: String,
+    pub(crate) compaction: String,
+    pub(crate) ack: String,
+    pub(crate) uptime_s: u64,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) sealed: u64,
+    pub(crate) level_files: Vec<u64>,
+    pub(crate) live_bytes: u64,
+    pub(crate) slots_used: u64,
+    pub(crate) slots_total: u64,
+    pub(crate) flushes: u64,
+    pub(crate) compactions: u64,
+    pub(crate) shipped_bytes: u64,
+    pub(crate) log_end: u64,
+    pub(crate) cpu: Cpu,
+}
+
+impl Status {
+    pub(crate) fn from_json(value: &Value) -> Self {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        let (slots, counters) = (&value["slots"], &value["counters"]);
+        let levels = value["levels"].as_array().map_or(&[][..], Vec::as_slice);
+        let seconds = ROLES.map(|role| value["cpu_seconds_by_role"][role].as_f64().unwrap_or(0.0));
+        Self {
+            pid: number(&value["pid"]),
+            role: text(&value["role"]),
+            term: number(&value["term"]),
+            is_ready: value["ready"].as_bool().unwrap_or(false),
+            reason: text(&value["reason"]),
+            compaction: text(&value["compaction"]),
+            ack: text(&value["ack"]),
+            uptime_s: number(&value["uptime_ms"]) / 1000,
+            memtable_bytes: number(&value["memtable"]["active_bytes"]),
+            sealed: number(&value["memtable"]["sealed"]),
+            level_files: levels.iter().map(|level| number(&level["files"])).collect(),
+            live_bytes: number(&value["live_bytes"]),
+            slots_used: number(&slots["total"]).saturating_sub(number(&slots["free"])),
+            slots_total: number(&slots["total"]),
+            flushes: number(&counters["flushes"]),
+            compactions: number(&counters["compactions"]),
+            shipped_bytes: number(&counters["shipped_bytes"]),
+            log_end: number(&value["log"]["end"]),
+            cpu: Cpu(seconds),
+        }
+    }
+}
+
+/// What a replica answers, or why it does not.
+pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
+    Client::connect(address, Some(STATUS_TIMEOUT))?.ask("STATUS")
+}
+
+/// `gabion status`.
+pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
+    let addresses = addresses(&options.place)?;
+    let mut screen = Screen::new();
+    loop {
+        let answers: Vec<(u32, SocketAddr, Result<Value>)> =
+            addresses.iter().map(|&(number, at)| (number, at, ask(at))).collect();
+        if options.json {
+            return Ok(print_json(&answers));
+        }
+        let rows: Vec<screen::Row> = answers
+            .iter()
+            .map(|(number, _, answer)| screen::Row {
+                number: *number,
+                status: answer.as_ref().ok().map(Status::from_json),
+                note: answer.as_ref().err().map(|_| "does not answer".to_owned()),
+                earlier_cpu: Cpu::default(),
+            })
+            .collect();
+        let lines = screen::lines(&rows, addresses[0].1);
+        if !options.watch {
+            for line in lines {
+                println!("{line}");
+            }
+            return Ok(exit_code(rows.iter().map(|row| row.status.as_ref())));
+        }
+        screen.draw(&lines);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn exit_code<'a>(rows: impl Iterator<Item = Option<&'a Status>>) -> u8 {
+    u8::from(!rows.into_iter().all(|row| row.is_some_and(|status| status.is_ready)))
+}
+
+fn print_json(answers: &[(u32, SocketAddr, Result<Value>)]) -> u8 {
+    let replicas: Vec<Value> = answers
+        .iter()
+        .map(|(number, at, answer)| match answer {
+            Ok(value) => value.clone(),
+            Err(error) => json!({
+                "replica": number,
+                "address": at.to_string(),
+                "ready": false,
+                "error": error.to_string(),
+            }),
+        })
+        .collect();
+    println!("{:#}", json!({ "replicas": replicas }));
+    let parsed: Vec<Status> = replicas.iter().map(Status::from_json).collect();
+    exit_code(parsed.iter().map(Some))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_strange_in_an_answer_reads_as_nothing() {
+        for value in [json!({}), json!([1]), json!({"levels": 3, "slots": "x", "pid": -1})] {
+            let status = Status::from_json(&value);
+            assert!(!status.is_ready);
+            assert_eq!(status.pid, 0);
+            assert!(status.level_files.is_empty());
+        }
+    }
+
+    #[test]
+    fn cpu_is_summed_over_the_roles_that_are_named() {
+        let mut cpu = Cpu([1.0, 2.0, 4.0, 8.0, 16.0, 32.0]);
+        assert_eq!(cpu.of(&["flush", "compaction"]), 6.0);
+        cpu.add(&Cpu([1.0; 6]));
+        assert_eq!(cpu.total(), 69.0);
+    }
+}

@@ -1,0 +1,139 @@
+//! Sizes and times as people write and read them.
+
+use gabion_base::units::{GIB, KIB, MIB};
+
+/// One TiB in bytes.
+const TIB: u64 = 1 << 40;
+
+/// Bytes from `4GiB`, `256M`, `64k` or `4096`. Units are powers of 1,024.
+///
+/// # Errors
+/// A sentence that says what is possible.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size: a whole number with K, M, G or T, as in 256MiB");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => KIB,
+        "m" | "mb" | "mib" => MIB,
+        "g" | "gb" | "gib" => GIB,
+        "t" | "tb" | "tib" => TIB,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more bytes than 64 bits count"))
+}
+
+/// A size in words: `4.0 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let (value, unit) = scaled(bytes);
+    if unit.is_empty() { format!("{bytes} B") } else { format!("{value:.1} {unit}iB") }
+}
+
+/// A size in at most six characters: `4.0G`.
+pub(crate) fn short_size(bytes: u64) -> String {
+    let (value, unit) = scaled(bytes);
+    if unit.is_empty() { bytes.to_string() } else { format!("{value:.1}{unit}") }
+}
+
+/// The exact size as an option takes it: `256MiB`, or bytes where no unit divides it.
+pub(crate) fn exact_size(bytes: u64) -> String {
+    for (scale, unit) in [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+        if bytes >= scale && bytes.is_multiple_of(scale) {
+            return format!("{}{unit}", bytes / scale);
+        }
+    }
+    bytes.to_string()
+}
+
+fn scaled(bytes: u64) -> (f64, &'static str) {
+    for (scale, unit) in [(TIB, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K")] {
+        if bytes >= scale {
+            return (bytes as f64 / scale as f64, unit);
+        }
+    }
+    (bytes as f64, "")
+}
+
+/// CPU time in at most seven characters: `12.3`, `1,234`, in seconds.
+pub(crate) fn seconds(value: f64) -> String {
+    if value < 1000.0 { format!("{value:.1}") } else { grouped(value as u64) }
+}
+
+/// A number with commas between thousands.
+pub(crate) fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A count in at most five characters: `999`, `12.3k`, `4.5M`.
+pub(crate) fn short_count(value: u64) -> String {
+    match value {
+        0..10_000 => value.to_string(),
+        10_000..1_000_000 => format!("{:.0}k", value as f64 / 1e3),
+        _ => format!("{:.1}M", value as f64 / 1e6),
+    }
+}
+
+/// A span of time: `7 s`, `12:34`, `3:12:34`.
+pub(crate) fn span(seconds: u64) -> String {
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest} s"),
+        (0, _) => format!("{minutes}:{rest:02}"),
+        _ => format!("{hours}:{minutes:02}:{rest:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_the_units_that_people_use() {
+        for (text, bytes) in
+            [("4GiB", 4 * GIB), ("256M", 256 * MIB), ("64 kb", 64 * KIB), ("4096", 4096), ("0", 0)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_an_example() {
+        for text in ["", "GiB", "4.5G", "-1", "4X", "99999999999T"] {
+            let error = parse_size(text).unwrap_err();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_exact_size_reads_back_as_itself() {
+        for bytes in [1, 4096, 1000, 256 * MIB, 4 * GIB, GIB + KIB] {
+            assert_eq!(parse_size(&exact_size(bytes)), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn numbers_fit_their_columns() {
+        for value in [0, 1, 999, 1023, 1024, MIB - 1, GIB - 1, 999 * GIB, 8 * TIB] {
+            assert!(short_size(value).len() <= 7, "{}", short_size(value));
+        }
+        for value in [0, 9_999, 10_000, 999_999, 99_999_999] {
+            assert!(short_count(value).len() <= 5, "{}", short_count(value));
+        }
+        assert_eq!(seconds(1234.5), "1,234");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(
+            (span(7), span(754), span(11_554)),
+            ("7 s".into(), "12:34".into(), "3:12:34".into())
+        );
+    }
+}

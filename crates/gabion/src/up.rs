@@ -1,0 +1,412 @@
+//! `gabion up`: makes the data if there is none, starts one process per replica, and watches them.
+//!
+//! ```text
+//!   lock ─► ports ─► create ─► start ─► ready ─► watch: redraw, restart what died ─► stop
+//! ```
+//!
+//! All processes are started by this one thread, so that each can ask the kernel to end with it.
+
+use crate::child::{Death, Replica};
+use crate::cluster::{self, Lock, Settings};
+use crate::options::{PORT_DEFAULT, UpOptions};
+use crate::screen::{self, Row, Screen};
+use crate::status::{self, Cpu, Status};
+use crate::units::size;
+use gabion_base::{Error, ErrorKind, Result};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often processes are looked at.
+const TICK: Duration = Duration::from_millis(100);
+const REDRAW: Duration = Duration::from_secs(1);
+/// How often a line is printed where nothing can be redrawn.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+/// How long replicas may take from their start until the group serves.
+const START_MAX: Duration = Duration::from_secs(120);
+/// Deaths of one replica during start-up at which `up` gives up.
+const START_DEATHS_MAX: u32 = 3;
+/// How long a replica may take to stop before it is killed.
+const STOP_MAX: Duration = Duration::from_secs(15);
+
+pub(crate) fn run(options: &UpOptions) -> Result<u8> {
+    let (events, inbox) = channel();
+    watch_signals(&events)?;
+    let data = cluster::data_dir(&options.data)?;
+    let mut screen = Screen::new();
+    let (settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
+    let mut group = Group::new(settings, data, options, screen, inbox);
+    for replica in &mut group.replicas {
+        replica.start()?;
+    }
+    group.watch_status(&events)?;
+    let outcome = group.run();
+    group.stop();
+    outcome
+}
+
+/// What the supervisor waits for.
+enum Event {
+    /// SIGINT, SIGTERM or SIGHUP.
+    Stop,
+    /// What a replica answered, or that it did not.
+    Status(u32, Option<Box<Status>>),
+}
+
+fn watch_signals(events: &Sender<Event>) -> Result<()> {
+    let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let events = events.clone();
+    let watch = move || {
+        for _ in signals.forever() {
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    };
+    spawn("gabion-signals", watch)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    started
+        .map(drop)
+        .map_err(|e| Error::with_source(ErrorKind::Io, format!("thread {name} cannot start"), e))
+}
+
+/// Locks the data, makes it if there is none, and checks that the options and the ports fit.
+fn prepare(
+    options: &UpOptions,
+    data: &Path,
+    screen: &mut Screen,
+    inbox: &Receiver<Event>,
+) -> Result<(Settings, Lock)> {
+    if !data.exists() {
+        // Nothing is made, not even a directory, when the options or the ports do not fit.
+        new_settings(options, data)?.check_ports()?;
+        std::fs::create_dir_all(data).map_err(|e| cluster::failed(data, "cannot be made", e))?;
+    }
+    let lock = Lock::take(data)?;
+    if cluster::clear_leftovers(data)? {
+        screen.say("removed what an interrupted creation or removal had left");
+    }
+    if let Some(mut settings) = cluster::load(data)? {
+        settings.check_fixed(&options.fixed, data)?;
+        let port = options.port.unwrap_or(settings.port);
+        let has_moved = port != settings.port;
+        settings.port = port;
+        settings.check_ports()?;
+        if has_moved {
+            cluster::save(data, &settings)?;
+        }
+        return Ok((settings, lock));
+    }
+    let settings = new_settings(options, data)?;
+    settings.check_ports()?;
+    screen.say(&format!("making {} replicas in {}", settings.replicas, data.display()));
+    cluster::create(data, &settings, |number| {
+        screen.say(&format!(
+            "replica {number}: reserving {}",
+            size(settings.pool_len + settings.ring_len())
+        ));
+        inbox.try_recv().is_err()
+    })?;
+    Ok((settings, lock))
+}
+
+fn new_settings(options: &UpOptions, data: &Path) -> Result<Settings> {
+    let there = data.ancestors().find(|path| path.exists()).unwrap_or(data);
+    let free = gabion_fabric::free_space(there)?;
+    Settings::new(&options.fixed, options.port.unwrap_or(PORT_DEFAULT), data, free)
+}
+
+/// The replicas and what is known of them.
+struct Group {
+    settings: Settings,
+    data: PathBuf,
+    is_default_data: bool,
+    screen: Screen,
+    inbox: Receiver<Event>,
+    replicas: Vec<Replica>,
+    known: Vec<Known>,
+    has_been_ready: bool,
+}
+
+/// What one replica said, and what its earlier processes had spent.
+#[derive(Default)]
+struct Known {
+    last: Option<Status>,
+    /// Whether it answered when it was last asked.
+    answers: bool,
+    earlier_cpu: Cpu,
+    /// When its process died, until the next one is ready.
+    died_at: Option<Instant>,
+}
+
+impl Group {
+    fn new(
+        settings: Settings,
+        data: PathBuf,
+        options: &UpOptions,
+        screen: Screen,
+        inbox: Receiver<Event>,
+    ) -> Self {
+        let replicas: Vec<Replica> =
+            settings.members().map(|n| Replica::new(n, &data, options.io)).collect();
+        let known = replicas.iter().map(|_| Known::default()).collect();
+        let is_default_data = options.data.data.is_none();
+        Self {
+            settings,
+            data,
+            is_default_data,
+            screen,
+            inbox,
+            replicas,
+            known,
+            has_been_ready: false,
+        }
+    }
+
+    /// Asks every replica now and then, each on a thread of its own: one that hangs delays no other.
+    fn watch_status(&self, events: &Sender<Event>) -> Result<()> {
+        for number in self.settings.members() {
+            let address: SocketAddr = self.settings.doors(number).resp;
+            let events = events.clone();
+            let ask = move || {
+                loop {
+                    let status = status::ask(address).ok().map(|v| Box::new(Status::from_json(&v)));
+                    let is_ready = status.as_ref().is_some_and(|s| s.is_ready);
+                    if events.send(Event::Status(number, status)).is_err() {
+                        return;
+                    }
+                    std::thread::sleep(if is_ready { REDRAW } else { TICK });
+                }
+            };
+            spawn("gabion-status", ask)?;
+        }
+        Ok(())
+    }
+
+    /// Until a signal comes, or the start fails.
+    fn run(&mut self) -> Result<u8> {
+        let started = Instant::now();
+        let mut shown = Instant::now();
+        loop {
+            match self.inbox.recv_timeout(TICK) {
+                Ok(Event::Stop) => return Ok(0),
+                Ok(Event::Status(number, status)) => self.learn(number, status),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::io("the thread that watches signals is gone"));
+                }
+            }
+            self.look_after_processes()?;
+            if !self.has_been_ready {
+                if self.all_ready() {
+                    self.has_been_ready = true;
+                    let line = self.ready_line();
+                    self.screen.say(&line);
+                    self.show();
+                } else if started.elapsed() > START_MAX {
+                    return Err(self.slow_start());
+                }
+                continue;
+            }
+            let every = if self.screen.is_terminal() { REDRAW } else { LINE_EVERY };
+            if shown.elapsed() >= every {
+                shown = Instant::now();
+                self.show();
+            }
+        }
+    }
+
+    fn learn(&mut self, number: u32, status: Option<Box<Status>>) {
+        let i = (number - 1) as usize;
+        let pid = self.replicas[i].pid().map(u64::from);
+        let known = &mut self.known[i];
+        // An answer of a process that died meanwhile says nothing of the one that runs.
+        let status = status.filter(|status| Some(status.pid) == pid);
+        known.answers = status.is_some();
+        let Some(status) = status else { return };
+        if let Some(last) = &known.last
+            && last.pid != status.pid
+        {
+            let spent = last.cpu;
+            known.earlier_cpu.add(&spent);
+        }
+        let is_ready = status.is_ready;
+        known.last = Some(*status);
+        if is_ready
+            && let Some(died_at) = known.died_at.take()
+            && self.has_been_ready
+        {
+            let line = format!(
+                "replica {number} is back and has caught up, {:.1} s after it died",
+                died_at.elapsed().as_secs_f64()
+            );
+            self.screen.say(&line);
+            self.show();
+        }
+    }
+
+    fn look_after_processes(&mut self) -> Result<()> {
+        for i in 0..self.replicas.len() {
+            if let Some(death) = self.replicas[i].check() {
+                self.known[i].answers = false;
+                self.known[i].died_at.get_or_insert_with(Instant::now);
+                self.mourn(i, &death)?;
+            }
+            if self.replicas[i].restart_if_due()? {
+                let pid = self.replicas[i].pid().unwrap_or(0);
+                let line = format!("replica {} starts again as process {pid}", i + 1);
+                self.screen.say(&line);
+            }
+        }
+        Ok(())
+    }
+
+    fn mourn(&mut self, i: usize, death: &Death) -> Result<()> {
+        let replica = &self.replicas[i];
+        let mut line = format!("replica {} (process {}) died: {}", i + 1, death.pid, death.how);
+        if let Some(words) = &death.last_words {
+            line = format!("{line}: {words}");
+        }
+        if !self.has_been_ready && replica.deaths >= START_DEATHS_MAX {
+            let log = replica.log_path();
+            return Err(Error::unavailable(format!("{line}; its log: {}", log.display())));
+        }
+        let line = format!("{line}; next start in {:.1} s", death.restart_in.as_secs_f64());
+        self.screen.say(&line);
+        Ok(())
+    }
+
+    fn all_ready(&self) -> bool {
+        self.known
+            .iter()
+            .all(|known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready))
+    }
+
+    fn slow_start(&self) -> Error {
+        let mut waiting = String::new();
+        for (i, known) in self.known.iter().enumerate() {
+            let why = match &known.last {
+                _ if !known.answers => "does not answer",
+                Some(status) if status.is_ready => continue,
+                Some(status) => status.reason.as_str(),
+                None => "does not answer",
+            };
+            waiting.push_str(&format!("; replica {}: {why}", i + 1));
+        }
+        Error::unavailable(format!("not ready after {} s{waiting}", START_MAX.as_secs()))
+    }
+
+    /// Ready, where, what is reserved, and what to type next.
+    fn ready_line(&self) -> String {
+        let settings = &self.settings;
+        let (first, last) = (settings.port, settings.doors(settings.replicas).resp.port());
+        let address = settings.doors(1).resp;
+        let doors = if first == last { address.to_string() } else { format!("{address}-{last}") };
+        let program = program();
+        let place = if self.is_default_data {
+            String::new()
+        } else {
+            format!(" --data {}", quoted(&self.data.display().to_string()))
+        };
+        format!(
+            "ready: {doors}, {} replica(s); data in {}, {} reserved; next: \
+             `{program} cli{place} set k v`, `{program} status{place}`, `{program} verify{place}`, \
+             `redis-cli -p {first}`; Ctrl-C stops",
+            settings.replicas,
+            self.data.display(),
+            size(settings.reserved()),
+        )
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |(replica, known): (&Replica, &Known)| {
+            let mut earlier_cpu = known.earlier_cpu;
+            if !known.answers
+                && let Some(last) = &known.last
+            {
+                earlier_cpu.add(&last.cpu);
+            }
+            let note = match (replica.pid(), known.answers) {
+                (_, true) => None,
+                (Some(pid), false) => Some(format!("process {pid} does not answer yet")),
+                (None, false) => Some("died, waits for its next start".to_owned()),
+            };
+            let status = if known.answers { known.last.clone() } else { None };
+            Row { number: replica.number, status, note, earlier_cpu }
+        };
+        self.replicas.iter().zip(&self.known).map(row).collect()
+    }
+
+    fn show(&mut self) {
+        let rows = self.rows();
+        if self.screen.is_terminal() {
+            self.screen.draw(&screen::lines(&rows, self.settings.doors(1).resp));
+        } else {
+            self.screen.say(&screen::summary(&rows));
+        }
+    }
+
+    /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL.
+    fn stop(&mut self) {
+        let count = self.replicas.len();
+        self.screen.say(&format!("stopping {count} replica(s); Ctrl-C again stops at once"));
+        for replica in &self.replicas {
+            replica.signal(Signal::TERM);
+        }
+        let begun = Instant::now();
+        let mut is_killed = false;
+        loop {
+            let mut all_gone = true;
+            for replica in &mut self.replicas {
+                all_gone &= replica.is_gone();
+            }
+            if all_gone {
+                break;
+            }
+            let told_again = matches!(self.inbox.recv_timeout(TICK / 4), Ok(Event::Stop));
+            if !is_killed && (told_again || begun.elapsed() > STOP_MAX) {
+                is_killed = true;
+                for replica in &self.replicas {
+                    replica.signal(Signal::KILL);
+                }
+            }
+        }
+        let how = if is_killed { "killed" } else { "stopped" };
+        self.screen.say(&format!("{how}; the data stays in {}", self.data.display()));
+    }
+}
+
+/// How this program was called, as it can be typed again.
+fn program() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    quoted(&if name.is_empty() { "gabion".into() } else { name.to_string_lossy().into_owned() })
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_to_type_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(quoted("/a/b-c_1.d"), "/a/b-c_1.d");
+        assert_eq!(quoted("my data"), "'my data'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}

@@ -1,0 +1,272 @@
+//! `gabion verify`: every record at every replica, and every live file by its bytes.
+//!
+//! ```text
+//!   each replica ─► log end, files as the edits name them, scrub of their bytes, digest of records
+//!                                             │
+//!                  compare ◄──────────────────┘  at one log position and one edit
+//! ```
+//!
+//! A file's bytes are compared through its checksums: each replica's bytes with the checksum in the
+//! edit (scrub), and that checksum between replicas (files). Online the replicas look at themselves;
+//! offline this process opens the pools.
+
+mod offline;
+mod online;
+
+use crate::options::VerifyOptions;
+use crate::units::{grouped, size};
+use gabion_base::{Error, Result};
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal, Write};
+
+pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
+    let mut progress = Progress { drawn: io::stderr().is_terminal() && !options.json };
+    let found = if options.offline {
+        offline::look(options, &mut progress)?
+    } else {
+        online::look(options, &mut progress)?
+    };
+    progress.clear();
+    let verdict = compare(&found);
+    if options.json {
+        println!("{:#}", to_json(&found, &verdict));
+    } else {
+        print(&found, &verdict);
+    }
+    match verdict {
+        Verdict { differences, .. } if !differences.is_empty() => Ok(1),
+        Verdict { not_compared: Some(_), .. } => Ok(2),
+        Verdict { .. } => Ok(0),
+    }
+}
+
+/// A file as the edits of a replica name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LiveFile {
+    level: u64,
+    number: u64,
+    len: u64,
+    checksum: String,
+}
+
+/// Bytes of a replica that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Damage {
+    file: Option<u64>,
+    offset: Option<u64>,
+    message: String,
+}
+
+/// What one replica holds.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    replica: u32,
+    log_end: u64,
+    edit: u64,
+    files: Vec<LiveFile>,
+    bytes_read: u64,
+    damage: Vec<Damage>,
+    /// Number and checksum of all records; nothing where they could not be read.
+    records: Option<(u64, String)>,
+    /// Whether files are this replica's own business (compaction at every replica).
+    has_own_files: bool,
+}
+
+/// What comparing showed.
+#[derive(Debug, Default)]
+struct Verdict {
+    /// Replica and what is wrong there.
+    differences: Vec<(u32, Damage)>,
+    /// Why records were not compared.
+    not_compared: Option<String>,
+}
+
+fn compare(found: &[Found]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for replica in found {
+        let damage = replica.damage.iter().map(|damage| (replica.replica, damage.clone()));
+        verdict.differences.extend(damage);
+    }
+    let Some((first, others)) = found.split_first() else { return verdict };
+    for other in others {
+        if !first.has_own_files && first.edit == other.edit {
+            compare_files(first, other, &mut verdict.differences);
+        }
+        compare_records(first, other, &mut verdict);
+    }
+    verdict
+}
+
+/// The primary decides what the files are; what deviates is the other's.
+fn compare_files(first: &Found, other: &Found, differences: &mut Vec<(u32, Damage)>) {
+    let find =
+        |files: &[LiveFile], number: u64| files.iter().find(|file| file.number == number).cloned();
+    for file in &first.files {
+        let message = match find(&other.files, file.number) {
+            None => format!("is missing; replica {} has it", first.replica),
+            Some(theirs) if theirs != *file => format!(
+                "level {}, {} bytes, checksum {}; at replica {}: level {}, {} bytes, checksum {}",
+                theirs.level,
+                theirs.len,
+                theirs.checksum,
+                first.replica,
+                file.level,
+                file.len,
+                file.checksum
+            ),
+            Some(_) => continue,
+        };
+        let damage = Damage { file: Some(file.number), offset: None, message };
+        differences.push((other.replica, damage));
+    }
+    for file in other.files.iter().filter(|file| find(&first.files, file.number).is_none()) {
+        let message = format!("is there; replica {} does not have it", first.replica);
+        let damage = Damage { file: Some(file.number), offset: None, message };
+        differences.push((other.replica, damage));
+    }
+}
+
+fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
+    // Where a file is damaged, its records cannot be read; the damage is named already.
+    let (Some((count, crc)), Some((their_count, their_crc))) = (&first.records, &other.records)
+    else {
+        return;
+    };
+    if first.log_end != other.log_end || (!first.has_own_files && first.edit != other.edit) {
+        verdict.not_compared.get_or_insert(format!(
+            "replica {} is at log position {} and edit {}, replica {} at {} and {}",
+            first.replica, first.log_end, first.edit, other.replica, other.log_end, other.edit
+        ));
+        return;
+    }
+    if (count, crc) == (their_count, their_crc) {
+        return;
+    }
+    let message = format!(
+        "{} records with digest {their_crc}; replica {} has {} with digest {crc}",
+        grouped(*their_count),
+        first.replica,
+        grouped(*count)
+    );
+    verdict.differences.push((other.replica, Damage { file: None, offset: None, message }));
+}
+
+/// `000012.sst`, as everywhere.
+fn file_name(number: u64) -> String {
+    gabion_base::FileId::sst(number).to_string()
+}
+
+fn print(found: &[Found], verdict: &Verdict) {
+    for replica in found {
+        let records = match &replica.records {
+            Some((count, crc)) => format!("{} records, digest {crc}", grouped(*count)),
+            None => "records not read".to_owned(),
+        };
+        println!(
+            "replica {}: log position {}, edit {}; {records}; {} files, {} read",
+            replica.replica,
+            replica.log_end,
+            replica.edit,
+            replica.files.len(),
+            size(replica.bytes_read)
+        );
+    }
+    for (replica, damage) in &verdict.differences {
+        println!("DIFFERENCE {}", describe(*replica, damage));
+    }
+    if let Some(reason) = &verdict.not_compared {
+        println!("records were not compared: {reason}");
+    }
+    let count = verdict.differences.len();
+    if count > 0 {
+        println!("{count} difference{}", if count == 1 { "" } else { "s" });
+    } else if verdict.not_compared.is_none() {
+        println!("verified: {}", what_is_same(found));
+    }
+}
+
+fn what_is_same(found: &[Found]) -> String {
+    let records = found.first().and_then(|first| first.records.as_ref()).map_or(0, |(n, _)| *n);
+    let files = match found.first() {
+        Some(first) if !first.has_own_files => {
+            format!("the same {} files, byte for byte", first.files.len())
+        }
+        _ => "files that are each as they were written".to_owned(),
+    };
+    format!("{} replica(s) hold the same {} records and {files}", found.len(), grouped(records))
+}
+
+fn describe(replica: u32, damage: &Damage) -> String {
+    let mut text = format!("replica {replica}");
+    if let Some(file) = damage.file {
+        text.push_str(&format!(", file {}", file_name(file)));
+    }
+    if let Some(offset) = damage.offset {
+        text.push_str(&format!(", offset {offset}"));
+    }
+    format!("{text}: {}", damage.message)
+}
+
+fn to_json(found: &[Found], verdict: &Verdict) -> Value {
+    let replicas: Vec<Value> = found
+        .iter()
+        .map(|replica| {
+            json!({
+                "replica": replica.replica,
+                "log_end": replica.log_end,
+                "edit": replica.edit,
+                "files": replica.files.len(),
+                "bytes_read": replica.bytes_read,
+                "records": replica.records.as_ref().map(|(count, _)| count),
+                "digest": replica.records.as_ref().map(|(_, crc)| crc),
+            })
+        })
+        .collect();
+    let differences: Vec<Value> = verdict
+        .differences
+        .iter()
+        .map(|(replica, damage)| {
+            json!({
+                "replica": replica,
+                "file": damage.file.map(file_name),
+                "offset": damage.offset,
+                "message": damage.message,
+            })
+        })
+        .collect();
+    json!({
+        "verified": verdict.differences.is_empty() && verdict.not_compared.is_none(),
+        "replicas": replicas,
+        "differences": differences,
+        "not_compared": verdict.not_compared,
+    })
+}
+
+/// A line that says what is being done, on terminals only.
+struct Progress {
+    drawn: bool,
+}
+
+impl Progress {
+    fn say(&mut self, text: &str) {
+        if self.drawn {
+            let text: String = text.chars().take(crate::screen::WIDTH).collect();
+            eprint!("\r\x1b[K{text}");
+            let _ = io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.drawn {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// An error that is itself what was looked for.
+fn is_damage(error: &Error) -> bool {
+    error.kind() == gabion_base::ErrorKind::Corruption
+}
+
+#[cfg(test)]
+mod tests;

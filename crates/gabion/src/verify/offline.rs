@@ -1,0 +1,189 @@
+//! The pools of replicas that do not run, read by this process.
+//!
+//! A replica is opened as its own process would open it, which also checks its log; nothing is
+//! written. Where a chunk of a file is damaged and another replica has it whole, the two are compared
+//! to name the very byte.
+
+use super::{Damage, Found, LiveFile, Progress, is_damage};
+use crate::cluster::{self, Lock, replica_dir};
+use crate::options::VerifyOptions;
+use crate::units::size;
+use gabion_base::units::CHUNK_LEN;
+use gabion_base::{Error, FileId, Result, crc};
+use gabion_engine::{BlockCache, FileMeta, FileSource, Keyspace, TableCache, Tables};
+use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_node::{CompactionMode, FileMap, Node, NodeOptions, PoolSource, ReadMeter, open};
+use std::path::Path;
+use std::rc::Rc;
+
+const CACHE_BYTES: usize = 16 << 20;
+
+/// An opened replica.
+struct Replica {
+    number: u32,
+    medium: BlockingMedium,
+    node: Node,
+    source: PoolSource<FileMap>,
+}
+
+pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
+    let data = cluster::data_dir(&options.place.data)?;
+    let settings = cluster::load_existing(&data)?;
+    let _lock = Lock::take(&data).map_err(|e| e.within("the replicas must not be running"))?;
+    let mut replicas = Vec::new();
+    let mut found = Vec::new();
+    for number in settings.members() {
+        progress.say(&format!("opening replica {number}"));
+        match open_replica(&replica_dir(&data, number), number) {
+            Ok(replica) => replicas.push(replica),
+            Err(error) if is_damage(&error) => found.push(Found {
+                replica: number,
+                damage: vec![Damage { file: None, offset: None, message: error.to_string() }],
+                ..Found::default()
+            }),
+            Err(error) => return Err(error.within(format!("replica {number}"))),
+        }
+    }
+    for replica in &replicas {
+        found.push(replica.look(&replicas, progress)?);
+    }
+    found.sort_by_key(|replica| replica.replica);
+    Ok(found)
+}
+
+fn open_replica(dir: &Path, number: u32) -> Result<Replica> {
+    let file = PoolFile::open(&dir.join("pool"), DirectIo::Try)?;
+    let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
+    let medium = BlockingMedium::new(medium);
+    let opened = medium.block_on(open::open_pool(medium.handle()))?;
+    let ring = dir.join("ring");
+    if !ring.exists() {
+        return Err(Error::not_found(format!("{}: is missing", ring.display())));
+    }
+    let ring = MappedRing::open(&ring, opened.group.ring_len as usize)?;
+    let store = opened.store();
+    let (node, _) = medium.block_on(opened.open_node(Box::new(ring), NodeOptions::default(), 0))?;
+    let source =
+        PoolSource { store, locate: node.file_map(), meter: Rc::new(ReadMeter::default()) };
+    Ok(Replica { number, medium, node, source })
+}
+
+impl Replica {
+    fn look(&self, all: &[Self], progress: &mut Progress) -> Result<Found> {
+        let version = self.node.tree().version().clone();
+        let mut damage = Vec::new();
+        let total: u64 = version.files().map(|(_, meta)| meta.rounded_len()).sum();
+        for (_, meta) in version.files() {
+            progress.say(&format!(
+                "replica {}: {} of {} read, now {}",
+                self.number,
+                size(self.source.meter.bytes()),
+                size(total),
+                meta.id
+            ));
+            self.scrub(meta, all, &mut damage);
+        }
+        progress.say(&format!("replica {}: reading every record", self.number));
+        let bytes_read = self.source.meter.bytes();
+        let records = match self.medium.block_on(self.digest()) {
+            Ok(records) => Some(records),
+            Err(error) if is_damage(&error) && !damage.is_empty() => None,
+            Err(error) if is_damage(&error) => {
+                damage.push(Damage { file: None, offset: None, message: error.to_string() });
+                None
+            }
+            Err(error) => return Err(error.within(format!("replica {}", self.number))),
+        };
+        let live = |(level, meta): (u8, &std::sync::Arc<FileMeta>)| LiveFile {
+            level: u64::from(level),
+            number: meta.id.number,
+            len: meta.rounded_len(),
+            checksum: format!("{:08x}", meta.checksum),
+        };
+        Ok(Found {
+            replica: self.number,
+            log_end: self.node.log_end().get(),
+            edit: self.node.tree().last_edit(),
+            files: version.files().map(live).collect(),
+            bytes_read,
+            damage,
+            records,
+            has_own_files: self.node.config().compaction == CompactionMode::EveryReplica,
+        })
+    }
+
+    /// Compares each chunk of a file with the checksum in the edit.
+    fn scrub(&self, meta: &FileMeta, all: &[Self], damage: &mut Vec<Damage>) {
+        for (i, expected) in meta.chunk_crcs.iter().enumerate() {
+            let offset = i as u64 * CHUNK_LEN;
+            let len = CHUNK_LEN.min(meta.rounded_len() - offset) as usize;
+            let (offset, message) = match self.read(meta.id, offset, len) {
+                Ok(bytes) => {
+                    let found = crc::crc32c(&bytes);
+                    if found == *expected {
+                        continue;
+                    }
+                    let message = format!(
+                        "the 1 MiB from {offset} on has checksum {found:08x}, the edit says \
+                         {expected:08x}"
+                    );
+                    match self.first_difference(meta.id, offset, &bytes, *expected, all) {
+                        Some((at, other)) => {
+                            (at, format!("differs from replica {other} there; {message}"))
+                        }
+                        None => (offset, message),
+                    }
+                }
+                Err(error) => (offset, error.to_string()),
+            };
+            damage.push(Damage { file: Some(meta.id.number), offset: Some(offset), message });
+        }
+    }
+
+    fn read(&self, file: FileId, offset: u64, len: usize) -> Result<bytes::Bytes> {
+        self.medium.block_on(self.source.read(file, offset, len))
+    }
+
+    /// Where bad bytes begin to differ from those of a replica that has them whole, and which one.
+    fn first_difference(
+        &self,
+        file: FileId,
+        offset: u64,
+        bad: &[u8],
+        expected: u32,
+        all: &[Self],
+    ) -> Option<(u64, u32)> {
+        let others = all.iter().filter(|other| other.number != self.number);
+        for other in others {
+            let Ok(good) = other.read(file, offset, bad.len()) else { continue };
+            if crc::crc32c(&good) != expected {
+                continue;
+            }
+            let at = bad.iter().zip(&good).position(|(bad, good)| bad != good)?;
+            return Some((offset + at as u64, other.number));
+        }
+        None
+    }
+
+    /// Number and checksum of all records of users, as `GABION DIGEST` counts them.
+    async fn digest(&self) -> Result<(u64, String)> {
+        let tables = Tables {
+            source: self.source.clone(),
+            open: Rc::new(TableCache::new()),
+            blocks: Rc::new(BlockCache::new(CACHE_BYTES)),
+            group: self.node.config().group,
+        };
+        let (from, to) = ([Keyspace::User as u8], [Keyspace::User as u8 + 1]);
+        let mut scan = self.node.view().scan(&tables, &from, Some(&to));
+        let (mut records, mut sum) = (0_u64, 0_u32);
+        while let Some((key, value)) = scan.next().await? {
+            let key = &key[1..];
+            sum = crc::append(sum, &(key.len() as u32).to_le_bytes());
+            sum = crc::append(sum, &(value.len() as u32).to_le_bytes());
+            sum = crc::append(sum, key);
+            sum = crc::append(sum, &value);
+            records += 1;
+        }
+        Ok((records, format!("{sum:08x}")))
+    }
+}

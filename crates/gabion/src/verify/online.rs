@@ -1,0 +1,132 @@
+//! Replicas that run look at themselves and tell.
+
+use super::{Damage, Found, LiveFile, Progress};
+use crate::client::Client;
+use crate::cluster::addresses;
+use crate::options::VerifyOptions;
+use crate::units::size;
+use gabion_base::{Error, Result};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How often a common position is looked for before writes are said to go on.
+const TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(200);
+
+pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
+    let addresses = addresses(&options.place)?;
+    progress.say("asking every replica for its status");
+    let status = ask_all(&addresses, "STATUS")?;
+    for (value, (number, _)) in status.iter().zip(&addresses) {
+        if value["ready"] != true {
+            let reason = value["reason"].as_str().unwrap_or("it is starting");
+            return Err(Error::unavailable(format!("replica {number} is not ready: {reason}")));
+        }
+    }
+    let (files, digests) = at_one_position(&addresses, progress)?;
+    let bytes: u64 = status.iter().map(|value| value["live_bytes"].as_u64().unwrap_or(0)).sum();
+    progress.say(&format!("reading {} of files at {} replicas", size(bytes), addresses.len()));
+    let scrubs = ask_all(&addresses, "SCRUB")?;
+    let mut found = Vec::new();
+    for (i, (number, _)) in addresses.iter().enumerate() {
+        let number_of = |value: &Value| value.as_u64().unwrap_or(0);
+        found.push(Found {
+            replica: *number,
+            log_end: number_of(&files[i]["log_end"]),
+            edit: number_of(&files[i]["edit"]),
+            files: list(&files[i]["files"]).map(live_file).collect(),
+            bytes_read: number_of(&scrubs[i]["bytes"]),
+            damage: list(&scrubs[i]["errors"]).map(damage).collect(),
+            records: digests[i].clone(),
+            has_own_files: status[i]["compaction"] == "every-replica",
+        });
+    }
+    Ok(found)
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn live_file(value: &Value) -> LiveFile {
+    LiveFile {
+        level: value["level"].as_u64().unwrap_or(0),
+        number: value["file"].as_u64().unwrap_or(0),
+        len: value["len"].as_u64().unwrap_or(0),
+        checksum: value["checksum"].as_str().unwrap_or("").to_owned(),
+    }
+}
+
+fn damage(value: &Value) -> Damage {
+    Damage {
+        file: value["file"].as_u64(),
+        offset: value["offset"].as_u64(),
+        message: value["message"].as_str().unwrap_or("").to_owned(),
+    }
+}
+
+type Records = Option<(u64, String)>;
+
+/// Files and digests of all replicas at one log position and, where the primary decides on the
+/// files, one edit.
+fn at_one_position(
+    addresses: &[(u32, SocketAddr)],
+    progress: &mut Progress,
+) -> Result<(Vec<Value>, Vec<Records>)> {
+    let same =
+        |values: &[Value], field: &str| values.windows(2).all(|w| w[0][field] == w[1][field]);
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        progress.say("reading every record at every replica");
+        let before = ask_all(addresses, "FILES")?;
+        if !same(&before, "log_end") {
+            continue;
+        }
+        let answers = answers(addresses, "DIGEST");
+        let after = ask_all(addresses, "FILES")?;
+        if !same(&after, "log_end") || before[0]["log_end"] != after[0]["log_end"] {
+            continue;
+        }
+        let mut digests = Vec::new();
+        for answer in answers {
+            digests.push(match answer {
+                Ok(value) => Some((
+                    value["records"].as_u64().unwrap_or(0),
+                    value["crc"].as_str().unwrap_or("").to_owned(),
+                )),
+                // A damaged file is read here too; the scrub names it.
+                Err(_) => None,
+            });
+        }
+        return Ok((after, digests));
+    }
+    Err(Error::unavailable(
+        "writes go on, so that no two replicas are at the same log position: stop them and try again",
+    ))
+}
+
+fn answers(addresses: &[(u32, SocketAddr)], question: &'static str) -> Vec<Result<Value>> {
+    let ask = |address: SocketAddr| Client::connect(address, None)?.ask(question);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            addresses.iter().map(|(_, address)| scope.spawn(move || ask(*address))).collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread.join().unwrap_or_else(|_| Err(Error::io("a thread of verify panicked")))
+            })
+            .collect()
+    })
+}
+
+fn ask_all(addresses: &[(u32, SocketAddr)], question: &'static str) -> Result<Vec<Value>> {
+    let answers = answers(addresses, question);
+    answers
+        .into_iter()
+        .zip(addresses)
+        .map(|(answer, (number, _))| answer.map_err(|e| e.within(format!("replica {number}"))))
+        .collect()
+}

@@ -1,0 +1,84 @@
+use super::*;
+
+fn file(number: u64, checksum: &str) -> LiveFile {
+    LiveFile { level: 1, number, len: 4096, checksum: checksum.to_owned() }
+}
+
+fn replica(number: u32) -> Found {
+    Found {
+        replica: number,
+        log_end: 1000,
+        edit: 7,
+        files: vec![file(1, "aa"), file(2, "bb")],
+        records: Some((10, "cc".to_owned())),
+        ..Found::default()
+    }
+}
+
+fn told(found: &[Found]) -> Vec<String> {
+    compare(found).differences.iter().map(|(r, d)| describe(*r, d)).collect()
+}
+
+#[test]
+fn replicas_that_hold_the_same_have_no_difference() {
+    let found = [replica(1), replica(2), replica(3)];
+    let verdict = compare(&found);
+    assert!(verdict.differences.is_empty());
+    assert_eq!(verdict.not_compared, None);
+    assert_eq!(
+        what_is_same(&found),
+        "3 replica(s) hold the same 10 records and the same 2 files, byte for byte"
+    );
+}
+
+#[test]
+fn a_damaged_file_is_named_with_replica_and_offset() {
+    let mut other = replica(2);
+    other.damage =
+        vec![Damage { file: Some(2), offset: Some(1 << 20), message: "checksum 1".into() }];
+    other.records = None;
+    let told = told(&[replica(1), other]);
+    assert_eq!(told, ["replica 2, file 000002.sst, offset 1048576: checksum 1"]);
+}
+
+#[test]
+fn files_that_are_missing_extra_or_other_are_named_at_the_replica_that_deviates() {
+    let mut other = replica(3);
+    other.files = vec![file(2, "xx"), file(9, "yy")];
+    let told = told(&[replica(1), replica(2), other]);
+    assert_eq!(told.len(), 3);
+    assert!(told[0].starts_with("replica 3, file 000001.sst: is missing"), "{told:?}");
+    assert!(told[1].starts_with("replica 3, file 000002.sst: level 1"), "{told:?}");
+    assert!(told[2].starts_with("replica 3, file 000009.sst: is there"), "{told:?}");
+}
+
+#[test]
+fn records_that_differ_are_a_difference() {
+    let mut other = replica(2);
+    other.records = Some((11, "dd".to_owned()));
+    let told = told(&[replica(1), other]);
+    assert_eq!(told, ["replica 2: 11 records with digest dd; replica 1 has 10 with digest cc"]);
+}
+
+#[test]
+fn replicas_at_different_positions_are_not_said_to_be_the_same() {
+    let mut other = replica(2);
+    other.log_end = 2000;
+    other.records = Some((11, "dd".to_owned()));
+    let verdict = compare(&[replica(1), other]);
+    assert!(verdict.differences.is_empty());
+    assert!(verdict.not_compared.unwrap().contains("log position 1000"));
+}
+
+#[test]
+fn files_of_replicas_that_compact_for_themselves_are_not_compared() {
+    let mut found = [replica(1), replica(2)];
+    found[1].files.clear();
+    found[1].edit = 3;
+    for replica in &mut found {
+        replica.has_own_files = true;
+    }
+    let verdict = compare(&found);
+    assert!(verdict.differences.is_empty());
+    assert_eq!(verdict.not_compared, None);
+}
