@@ -36,7 +36,7 @@ pub enum Work {
     /// Read a file and compare it with its checksums.
     Verify(VerifyOrder),
     /// Read log records that only segments still hold, for a member that lags.
-    ReadLog(ReadLogOrder),
+    ReadLog(Box<ReadLogOrder>),
 }
 
 /// Blocks of the log on their way to segments.
@@ -123,6 +123,7 @@ pub struct ReadLogOrder {
 }
 
 /// What became of a work order.
+#[expect(clippy::large_enum_variant, reason = "few exist, and each is moved twice")]
 pub enum Done {
     /// Of [`Work::Commit`].
     Commit(Result<()>),

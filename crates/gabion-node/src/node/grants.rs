@@ -20,7 +20,7 @@ use gabion_pool::{Drained, FilePlacement, Placed};
 
 /// Name of the subsystem that a secondary serves in a term and session.
 #[must_use]
-pub fn subsystem_name(group: GroupId, term: Term, session: u64, pool_id: &[u8; 16]) -> String {
+pub(super) fn subsystem_name(group: GroupId, term: Term, session: u64, pool_id: &[u8; 16]) -> String {
     let mut pool = String::new();
     for byte in &pool_id[..8] {
         pool.push_str(&format!("{byte:02x}"));
@@ -30,7 +30,7 @@ pub fn subsystem_name(group: GroupId, term: Term, session: u64, pool_id: &[u8; 1
 
 /// Name by which the primary of a group makes itself known to targets.
 #[must_use]
-pub fn host_name(group: GroupId, term: Term) -> String {
+pub(super) fn host_name(group: GroupId, term: Term) -> String {
     format!("nqn.2026-11.dev.gabion:host:{group}:{term}")
 }
 
@@ -49,16 +49,13 @@ pub(super) struct Grants {
     wanted: u32,
     /// Checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
-    arriving: BTreeMap<FileId, Arrival>,
+    /// Shipped and flushed, on the way to having a durable place.
+    arriving: BTreeMap<FileId, Arc<FilePlacement>>,
     /// A term was adopted that begins at this position: files of older terms that no edit before it
     /// names belong to nobody.
     pub(super) orphans_of: Option<(Term, LogPosition)>,
 }
 
-struct Arrival {
-    file: ShippedFile,
-    placement: Arc<FilePlacement>,
-}
 
 impl Grants {
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
@@ -215,7 +212,7 @@ impl Node {
         let seen = self.take_received(&file);
         let chunk_crcs = file.chunk_crcs.clone();
         self.counters.received_bytes += file.len;
-        self.grants.arriving.insert(id, Arrival { file, placement: placement.clone() });
+        self.grants.arriving.insert(id, placement.clone());
         if seen {
             self.place_arrived(id);
         } else {
@@ -238,8 +235,8 @@ impl Node {
 
     /// An arrived file is whole: its place is made durable.
     pub(super) fn place_arrived(&mut self, file: FileId) {
-        let Some(arrival) = self.grants.arriving.remove(&file) else { return };
-        match self.pool.add_file((*arrival.placement).clone()) {
+        let Some(placement) = self.grants.arriving.remove(&file) else { return };
+        match self.pool.add_file((*placement).clone()) {
             Ok(()) => self.commits.staged.push(After::FilePlaced { file, tell: true }),
             Err(error) => self.refuse(error),
         }

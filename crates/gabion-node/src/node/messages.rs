@@ -3,6 +3,7 @@
 use super::{After, Node, Order, Output};
 use crate::message::NodeMessage;
 use crate::work::{ReadLogOrder, Work};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileKind, LogPosition, ReplicaId, Result, Term};
@@ -150,7 +151,7 @@ impl Node {
                 let files = segments.map(|placement| (placement.file, placement.clone())).collect();
                 let reader = self.log.segment_reader();
                 let order = ReadLogOrder { reader, from, bytes_max, files };
-                self.order(Order::ReadLog { ticket }, Work::ReadLog(order));
+                self.order(Order::ReadLog { ticket }, Work::ReadLog(Box::new(order)));
             }
             Ok(Resend::TooOld) => {
                 let error = Error::not_found(alloc::format!("the log from {from} on was trimmed"));
