@@ -149,7 +149,7 @@ impl World {
         let mut machines = Vec::new();
         for member in &group.members {
             let delay = random.below(6) as u32;
-            let disk = SimulatedDisk::new(DiskOptions::delayed(POOL_LEN, random.next(), delay));
+            let disk = SimulatedDisk::new(DiskOptions::delayed(POOL_LEN, random.number(), delay));
             let handle = disk.handle();
             let pool_id = [member.get() as u8; 16];
             disk.block_on(&handle, open::create(&handle, &group, *member, pool_id))
@@ -407,7 +407,7 @@ impl World {
         for other in 0..self.machines.len() {
             self.break_link(index, other);
         }
-        let (seed, wait) = (self.random.next(), self.random.below(400));
+        let (seed, wait) = (self.random.number(), self.random.below(400));
         let machine = &mut self.machines[index];
         if machine.process.take().is_none() {
             return;
