@@ -17,9 +17,24 @@
     reason = "a shell: clocks, threads, files and sockets are its business"
 )]
 
+mod admin;
 mod args;
+mod client;
+mod cluster;
+mod connection;
+#[cfg(test)]
+mod fake;
+mod figures;
+mod keys;
 mod launch;
+mod random;
+mod report;
 mod run;
+mod status;
+mod system;
+mod text;
+mod values;
+mod workload;
 
 pub use args::{
     CodecChoice, CompactionChoice, Distribution, WorkloadChoice, YcsbArgs, parse_bytes,

@@ -1,16 +1,240 @@
 //! A run of `gabion bench ycsb` from its options to its report.
 
-use crate::args::YcsbArgs;
-use crate::launch::Launcher;
-use gabion_base::Result;
-use std::process::ExitCode;
+use crate::args::{OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
+use crate::client::{Client, Route, Shared, drive};
+use crate::cluster::Cluster;
+use crate::keys::Chooser;
+use crate::launch::{ClusterSpec, Launcher, ScratchDir};
+use crate::report::{Phase, Run, compare, describe, json};
+use crate::status::Status;
+use crate::system::machine_cpu_seconds;
+use crate::text::Style;
+use crate::values::Values;
+use crate::workload::{Hand, Supply, Tally};
+use gabion_base::{Error, ErrorKind, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// Runs the benchmark and prints its report on the standard output.
+/// How often the progress bar moves.
+const BAR_PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0, or 1 when
+/// something was read that nobody had written.
 ///
 /// # Errors
-/// Bad options; a cluster that does not start, ends or refuses requests for good.
-pub fn ycsb(args: &YcsbArgs, launcher: &dyn Launcher) -> Result<ExitCode> {
-    let plan = args.plan()?;
-    let _ = (plan, launcher.data_dir());
-    Ok(ExitCode::SUCCESS)
+/// Bad options; a cluster that does not start, ends, or refuses requests for good; an interrupt.
+pub fn ycsb(args: &YcsbArgs, launcher: &dyn Launcher) -> Result<u8> {
+    ycsb_to(args, launcher, &mut std::io::stdout().lock())
 }
+
+/// The same, with the report written to `out`.
+pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Write) -> Result<u8> {
+    let plan = args.plan()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e))?;
+    }
+    let style = if args.markdown { Style::Markdown } else { Style::Plain };
+    let mut print = |text: &str| {
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
+    };
+    let mut runs = Vec::new();
+    let mut finish = |run: Run| {
+        if !args.json {
+            print(&describe(&run, style))?;
+        }
+        runs.push(run);
+        Ok::<(), Error>(())
+    };
+    match &plan.target {
+        Target::Running(addresses) => finish(measure(&plan, addresses, Map::new(), &stop)?)?,
+        Target::Own(clusters) => {
+            let parent = args.dir.clone().unwrap_or_else(|| launcher.data_dir());
+            for own in clusters {
+                let dir = ScratchDir::new(&parent)?;
+                let cluster = launcher.start(&spec(own, &dir))?;
+                finish(measure(&plan, &cluster.addresses(), own_config(own), &stop)?)?;
+            }
+        }
+    }
+    if args.json {
+        print(&format!("{:#}\n", json(&runs)))?;
+    } else {
+        print(&compare(&runs, style))?;
+    }
+    Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
+}
+
+fn spec(own: &OwnCluster, dir: &ScratchDir) -> ClusterSpec {
+    ClusterSpec {
+        replicas: own.replicas,
+        compaction: own.compaction,
+        ack: own.ack,
+        pool_len: own.pool_len,
+        memtable_len: own.memtable_len,
+        compression: own.compression,
+        dir: dir.path().to_path_buf(),
+    }
+}
+
+fn own_config(own: &OwnCluster) -> Map<String, Value> {
+    let mut config = Map::new();
+    config.insert("ack".into(), own.ack.as_str().into());
+    config.insert("memtable_bytes".into(), own.memtable_len.into());
+    config.insert("pool_bytes".into(), own.pool_len.into());
+    config.insert("codec".into(), format!("{:?}", own.compression).to_lowercase().into());
+    config
+}
+
+/// Runs the workloads of a plan against a cluster.
+fn measure(
+    plan: &Plan,
+    addresses: &[SocketAddr],
+    own: Map<String, Value>,
+    stop: &AtomicBool,
+) -> Result<Run> {
+    let mut cluster = Cluster::connect(addresses)?;
+    let first = cluster.wait_until_ready(stop)?;
+    let route = route(addresses, &first);
+    let compaction = first[0].compaction.clone();
+    let mut config = config(plan, &first, &compaction);
+    config.extend(own);
+    let mut phases = Vec::new();
+    let mut before = first;
+    for (number, &workload) in plan.workloads.iter().enumerate() {
+        let is_only_loaded = plan.workloads[0] == WorkloadChoice::Load
+            && !plan.workloads[..=number].contains(&WorkloadChoice::A);
+        let clock = Instant::now();
+        let machine = machine_cpu_seconds();
+        let started = (clock, number as u64);
+        let (tally, wall) = run_workload(plan, workload, route, started, is_only_loaded, stop)?;
+        let settled = cluster.settle(plan.settle, stop)?;
+        let after = settled.statuses;
+        let replicas =
+            after.iter().zip(&before).map(|(a, b)| a.since(b)).collect::<Result<Vec<_>>>()?;
+        let machine_cpu =
+            machine_cpu_seconds().zip(machine).map_or(0.0, |(after, before)| after - before);
+        phases.push(Phase {
+            workload,
+            tally,
+            wall_seconds: wall.as_secs_f64(),
+            settle_seconds: settled.since.saturating_duration_since(clock + wall).as_secs_f64(),
+            is_settled: settled.is_quiet,
+            machine_cpu_seconds: machine_cpu,
+            replicas,
+        });
+        before = after;
+    }
+    Ok(Run { config, compaction, phases })
+}
+
+/// Writes go to the head, reads to the tail; where neither is known, to the first address.
+fn route(addresses: &[SocketAddr], statuses: &[Status]) -> Route {
+    let find = |roles: &[&str]| {
+        let mut pairs = addresses.iter().zip(statuses);
+        pairs.find(|(_, status)| roles.contains(&status.role.as_str())).map(|(address, _)| *address)
+    };
+    let writes = find(&["primary"]).unwrap_or(addresses[0]);
+    Route { writes, reads: find(&["tail"]).unwrap_or(writes) }
+}
+
+fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Value> {
+    let workloads: Vec<&str> = plan.workloads.iter().map(|workload| workload.as_str()).collect();
+    let config = json!({
+        "workloads": workloads,
+        "records": plan.records,
+        "operations": plan.operations,
+        "value_size": plan.value_len,
+        "compressibility": plan.compressibility,
+        "distribution": plan.distribution.as_str(),
+        "clients": plan.clients,
+        "pipeline": plan.pipeline,
+        "threads": plan.threads,
+        "seed": plan.seed,
+        "replicas": statuses.len(),
+        "compaction": compaction,
+    });
+    match config {
+        Value::Object(config) => config,
+        _ => Map::new(),
+    }
+}
+
+/// Runs one workload and returns its account and the time from its start to its last answer.
+fn run_workload(
+    plan: &Plan,
+    workload: WorkloadChoice,
+    route: Route,
+    (clock, number): (Instant, u64),
+    is_only_loaded: bool,
+    stop: &AtomicBool,
+) -> Result<(Tally, Duration)> {
+    let total = if workload == WorkloadChoice::Load { plan.records } else { plan.operations };
+    let supply = Supply::new(workload, total, Chooser::new(plan.distribution, plan.records));
+    let shared = Shared {
+        values: Values::new(plan.value_len, plan.compressibility, plan.seed),
+        is_only_loaded,
+        pipeline: plan.pipeline as usize,
+        done: AtomicU64::new(0),
+        stop,
+        has_failed: AtomicBool::new(false),
+    };
+    let mut shares: Vec<Vec<Client>> = (0..plan.threads).map(|_| Vec::new()).collect();
+    for i in 0..plan.clients {
+        shares[(i % plan.threads) as usize].push(Client::connect(route)?);
+    }
+    let bar = progress_bar(workload, supply.total());
+    let outcomes = thread::scope(|scope| {
+        let handles: Vec<_> = (0..)
+            .zip(shares)
+            .map(|(i, clients)| {
+                let hand = Hand::new(&supply, plan.seed, number, i);
+                let shared = &shared;
+                scope.spawn(move || {
+                    let outcome = drive(clients, hand, shared);
+                    shared.has_failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
+                    outcome
+                })
+            })
+            .collect();
+        while !handles.iter().all(thread::ScopedJoinHandle::is_finished) {
+            bar.set_position(shared.done.load(Ordering::Relaxed));
+            thread::park_timeout(BAR_PAUSE);
+        }
+        handles.into_iter().map(|handle| handle.join()).collect::<Vec<_>>()
+    });
+    bar.finish_and_clear();
+    let mut tally = Tally::new();
+    let mut last = clock;
+    for outcome in outcomes {
+        let outcome =
+            outcome.map_err(|_| Error::unavailable("a thread of the clients panicked"))?;
+        let (counted, last_answer) = outcome?;
+        tally.merge(&counted);
+        last = last.max(last_answer);
+    }
+    Ok((tally, last - clock))
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress_bar(workload: WorkloadChoice, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    let template = "{prefix:>5} {wide_bar} {human_pos} of {human_len}  {per_sec}  {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(workload.as_str());
+    bar
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! The threads that drive the clients: each polls its connections, takes what was answered, and sends as many
+//! new requests as were answered, in one write (a closed loop).
+
+use crate::connection::Connection;
+use crate::system::thread_cpu_seconds;
+use crate::values::{LOADED, Values};
+use crate::workload::{Hand, Kind, Op, Tally};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_resp::Reply;
+use mio::{Events, Interest, Poll, Token};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Error codes that a later attempt may not meet.
+const TRANSIENT: [&str; 5] = ["TRYAGAIN", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN"];
+/// First and longest pause before a refused request is tried again.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(128);
+/// A workload fails when no request succeeds for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a thread without events looks up.
+const TURN_MAX: Duration = Duration::from_millis(100);
+/// Bytes of one read from a socket.
+const SCRATCH_LEN: usize = 256 * 1024;
+
+/// What the threads of a workload share.
+pub(crate) struct Shared<'a> {
+    pub(crate) values: Values,
+    /// Only this run's load has written, so reads must return exactly that.
+    pub(crate) is_only_loaded: bool,
+    /// Requests that each client has under way.
+    pub(crate) pipeline: usize,
+    /// Answered requests, for the progress bar.
+    pub(crate) done: AtomicU64,
+    /// Set when the run is interrupted.
+    pub(crate) stop: &'a AtomicBool,
+    /// Set when another thread failed, which makes going on pointless.
+    pub(crate) has_failed: AtomicBool,
+}
+
+/// Where requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The head of the chain.
+    pub(crate) writes: SocketAddr,
+    /// The tail of the chain.
+    pub(crate) reads: SocketAddr,
+}
+
+/// A client: two connections, or one where head and tail are the same, and a number of requests under way.
+pub(crate) struct Client {
+    connections: Vec<Connection>,
+    under_way: usize,
+    /// Refused requests, with the time of the next attempt.
+    refused: Vec<(Instant, Op)>,
+    pause: Duration,
+}
+
+impl Client {
+    /// Connects a client.
+    pub(crate) fn connect(route: Route) -> Result<Self> {
+        let mut connections = vec![Connection::open(route.writes)?];
+        if route.reads != route.writes {
+            connections.push(Connection::open(route.reads)?);
+        }
+        Ok(Self { connections, under_way: 0, refused: Vec::new(), pause: PAUSE_MIN })
+    }
+
+    fn push(&mut self, op: Op, values: &Values) {
+        let last = self.connections.len() - 1;
+        let lane = if op.kind == Kind::Read { last } else { 0 };
+        self.connections[lane].push(op, values);
+    }
+
+    /// Sends what is due again, then new requests, until the pipeline is full.
+    fn fill(&mut self, hand: &mut Hand<'_>, shared: &Shared<'_>) -> Result<()> {
+        if !self.refused.is_empty() {
+            let now = Instant::now();
+            let due: Vec<Op> =
+                self.refused.extract_if(.., |(due, _)| *due <= now).map(|(_, op)| op).collect();
+            for op in due {
+                self.push(op, &shared.values);
+            }
+        }
+        while self.under_way < shared.pipeline {
+            let Some(op) = hand.next() else { break };
+            self.under_way += 1;
+            self.push(op, &shared.values);
+        }
+        self.connections.iter_mut().try_for_each(Connection::flush)
+    }
+}
+
+/// Drives clients until the supply is empty and every request is answered. Returns the account and the time of
+/// the last answer.
+pub(crate) fn drive(
+    mut clients: Vec<Client>,
+    hand: Hand<'_>,
+    shared: &Shared<'_>,
+) -> Result<(Tally, Instant)> {
+    let failed =
+        |error| Error::with_source(ErrorKind::Io, "the connections cannot be watched", error);
+    let cpu_before = thread_cpu_seconds();
+    let mut poll = Poll::new().map_err(failed)?;
+    for (i, client) in clients.iter_mut().enumerate() {
+        for (lane, connection) in client.connections.iter_mut().enumerate() {
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry()
+                .register(&mut connection.stream, Token(2 * i + lane), interest)
+                .map_err(failed)?;
+        }
+    }
+    let mut driver = Driver {
+        hand,
+        shared,
+        tally: Tally::new(),
+        last_answer: Instant::now(),
+        last_refusal: String::new(),
+    };
+    let mut scratch = vec![0; SCRATCH_LEN];
+    let mut events = Events::with_capacity(1024);
+    for client in &mut clients {
+        client.fill(&mut driver.hand, shared)?;
+    }
+    while clients.iter().any(|client| client.under_way > 0)
+        && !shared.has_failed.load(Ordering::Relaxed)
+    {
+        driver.check_patience()?;
+        match poll.poll(&mut events, Some(driver.turn(&clients))) {
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        for event in &events {
+            let Token(token) = event.token();
+            let client = &mut clients[token / 2];
+            driver.receive(client, token % 2, &mut scratch)?;
+            client.fill(&mut driver.hand, shared)?;
+        }
+        for client in clients.iter_mut().filter(|client| !client.refused.is_empty()) {
+            client.fill(&mut driver.hand, shared)?;
+        }
+    }
+    driver.tally.cpu_seconds = thread_cpu_seconds() - cpu_before;
+    Ok((driver.tally, driver.last_answer))
+}
+
+struct Driver<'a> {
+    hand: Hand<'a>,
+    shared: &'a Shared<'a>,
+    tally: Tally,
+    last_answer: Instant,
+    last_refusal: String,
+}
+
+impl Driver<'_> {
+    fn check_patience(&self) -> Result<()> {
+        if self.shared.stop.load(Ordering::Relaxed) {
+            return Err(Error::unavailable("interrupted"));
+        }
+        if self.last_answer.elapsed() < PATIENCE {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "no request was carried out for {} s; the last refusal was: {}",
+            PATIENCE.as_secs(),
+            if self.last_refusal.is_empty() { "none" } else { &self.last_refusal }
+        )))
+    }
+
+    /// How long the next poll may take.
+    fn turn(&self, clients: &[Client]) -> Duration {
+        let refused = clients.iter().flat_map(|client| &client.refused);
+        match refused.map(|(due, _)| *due).min() {
+            Some(due) => due.saturating_duration_since(Instant::now()).min(TURN_MAX),
+            None => TURN_MAX,
+        }
+    }
+
+    /// Takes the replies on one connection of a client.
+    fn receive(&mut self, client: &mut Client, lane: usize, scratch: &mut [u8]) -> Result<()> {
+        let connection = &mut client.connections[lane];
+        connection.receive(scratch)?;
+        let now = Instant::now();
+        let (mut done, mut refused) = (0, 0);
+        while let Some((op, reply)) = connection.next_reply()? {
+            if let Reply::Error(text) = &reply {
+                self.refusal(&op, text)?;
+                client.refused.push((now + client.pause, op));
+                refused += 1;
+                continue;
+            }
+            self.check(&op, &reply)?;
+            let sent = op.sent.expect("a request that was answered was handed to a socket");
+            self.tally.record(op.kind, now.duration_since(sent));
+            client.under_way -= 1;
+            done += 1;
+        }
+        if done > 0 {
+            self.last_answer = now;
+            client.pause = PAUSE_MIN;
+            self.shared.done.fetch_add(done, Ordering::Relaxed);
+        } else if refused > 0 {
+            client.pause = (2 * client.pause).min(PAUSE_MAX);
+        }
+        Ok(())
+    }
+
+    /// Counts a refusal that may pass; any other ends the run.
+    fn refusal(&mut self, op: &Op, text: &[u8]) -> Result<()> {
+        let text = String::from_utf8_lossy(text);
+        let code = text.split(' ').next().unwrap_or_default();
+        if !TRANSIENT.contains(&code) {
+            return Err(Error::unavailable(format!(
+                "the {} of record {} was refused: {text}",
+                op.kind.as_str(),
+                op.record
+            )));
+        }
+        self.tally.refusal(code);
+        self.last_refusal = text.into_owned();
+        Ok(())
+    }
+
+    /// Whether the reply is what the request must have.
+    fn check(&mut self, op: &Op, reply: &Reply) -> Result<()> {
+        match (op.kind, reply) {
+            (Kind::Insert | Kind::Update, Reply::Simple(text)) if text == "OK" => {}
+            (Kind::Read, Reply::Bulk(value)) => {
+                let found = self.shared.values.check(op.record, value);
+                let found = match found {
+                    Ok(version) if self.shared.is_only_loaded && version != LOADED => {
+                        Err(crate::values::Wrong::Version(version))
+                    }
+                    found => found,
+                };
+                if let Err(wrong) = found {
+                    self.tally.mismatch(format!("record {}: its value {wrong}", op.record));
+                }
+            }
+            (Kind::Read, Reply::Null) => {
+                self.tally.mismatch(format!("record {}: it is not there", op.record));
+            }
+            (kind, reply) => {
+                return Err(Error::invalid(format!(
+                    "the {} of record {} was answered with {reply:?}",
+                    kind.as_str(),
+                    op.record
+                )));
+            }
+        }
+        Ok(())
+    }
+}

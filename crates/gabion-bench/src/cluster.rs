@@ -1,0 +1,119 @@
+//! The replicas that are measured, seen from outside: whether they are ready, whether they are quiet, what
+//! they have used.
+
+use crate::admin::Admin;
+use crate::status::Status;
+use gabion_base::{Error, Result};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the replicas are asked.
+const PAUSE: Duration = Duration::from_millis(250);
+/// No job may have run for so long before a cluster is called quiet.
+const QUIET: Duration = Duration::from_secs(2);
+/// How long a cluster may take to be ready.
+const READY_MAX: Duration = Duration::from_secs(60);
+
+/// A connection to each replica.
+pub(crate) struct Cluster {
+    replicas: Vec<Admin>,
+}
+
+/// How a cluster came to rest.
+pub(crate) struct Settled {
+    /// What the replicas said last.
+    pub(crate) statuses: Vec<Status>,
+    /// When work of jobs was seen last.
+    pub(crate) since: Instant,
+    /// False when jobs still ran after the time that was given.
+    pub(crate) is_quiet: bool,
+}
+
+impl Cluster {
+    /// Connects to each replica.
+    pub(crate) fn connect(addresses: &[SocketAddr]) -> Result<Self> {
+        let replicas = addresses.iter().map(|&address| Admin::connect(address));
+        Ok(Self { replicas: replicas.collect::<Result<_>>()? })
+    }
+
+    /// What each replica says of itself.
+    pub(crate) fn statuses(&mut self) -> Result<Vec<Status>> {
+        self.replicas.iter_mut().map(Admin::status).collect()
+    }
+
+    /// Waits until every replica is ready.
+    ///
+    /// # Errors
+    /// The replicas that were named are not those of one group; one is not ready in time.
+    pub(crate) fn wait_until_ready(&mut self, stop: &AtomicBool) -> Result<Vec<Status>> {
+        let clock = Instant::now();
+        loop {
+            let statuses = self.statuses()?;
+            check_members(&statuses)?;
+            let Some(late) = statuses.iter().find(|status| !status.is_ready) else {
+                return Ok(statuses);
+            };
+            if clock.elapsed() > READY_MAX {
+                return Err(Error::unavailable(format!(
+                    "replica {} was not ready in {} s",
+                    late.replica,
+                    READY_MAX.as_secs()
+                )));
+            }
+            pause(stop)?;
+        }
+    }
+
+    /// Waits until all sealed MemTables are flushed and no job has run for a while, so that what
+    /// compaction owes is paid in every mode; at most for `patience`.
+    pub(crate) fn settle(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Settled> {
+        let clock = Instant::now();
+        let mut busy = (clock, self.statuses()?);
+        loop {
+            pause(stop)?;
+            let (now, statuses) = (Instant::now(), self.statuses()?);
+            let elapsed = (now - busy.0).as_secs_f64();
+            let mut pairs = statuses.iter().zip(&busy.1);
+            let is_quiet = pairs.all(|(status, before)| {
+                status.sealed == 0 && status.usage.is_quiet_since(&before.usage, elapsed)
+            });
+            if !is_quiet {
+                busy = (now, statuses);
+            } else if now - busy.0 >= QUIET {
+                return Ok(Settled { statuses, since: busy.0, is_quiet: true });
+            }
+            if clock.elapsed() > patience {
+                return Ok(Settled { statuses: busy.1, since: busy.0, is_quiet: false });
+            }
+        }
+    }
+}
+
+fn check_members(statuses: &[Status]) -> Result<()> {
+    let members = statuses[0].members;
+    if statuses.len() != members {
+        return Err(Error::invalid(format!(
+            "{} addresses for a group of {members} replicas: name each, or what some use is not counted",
+            statuses.len()
+        )));
+    }
+    for (i, status) in statuses.iter().enumerate() {
+        if statuses[..i].iter().any(|other| other.replica == status.replica) {
+            return Err(Error::invalid(format!(
+                "two addresses lead to replica {}",
+                status.replica
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn pause(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::unavailable("interrupted"));
+    }
+    thread::sleep(PAUSE);
+    Ok(())
+}

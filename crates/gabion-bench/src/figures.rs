@@ -1,0 +1,197 @@
+//! What the differences of counters mean: the cost of producing and of shipping a kilobyte, the share of jobs
+//! in all work, and how the two ways of compacting compare with what the formula foretells.
+//!
+//! With s = share of flush and compaction in the CPU of the every-replica baseline, and x = CPU to ship a
+//! kilobyte to one secondary (both ends) ÷ CPU to produce it, R replicas that compact once need
+//! `1 − ((R−1)/R)·s·(1−x)` of the baseline's CPU. A kilobyte is 1,000 bytes.
+
+use crate::status::{ReplicaUse, Usage};
+
+/// Roles that make files.
+pub(crate) const JOBS: [&str; 2] = ["flush", "compaction"];
+/// Roles that carry files to other replicas, at both ends.
+pub(crate) const SHIPPING: [&str; 2] = ["shipping", "target"];
+
+/// The work of all replicas of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Figures {
+    /// Processor seconds of all replicas.
+    pub(crate) cpu_seconds: f64,
+    /// Share of flush and compaction in them.
+    pub(crate) jobs_share: f64,
+    /// CPU microseconds of flush and compaction per kilobyte that they wrote.
+    pub(crate) job_us_per_kb: f64,
+    /// CPU microseconds of both ends per kilobyte shipped to one secondary; `None` if nothing was.
+    pub(crate) shipping_us_per_kb: Option<f64>,
+}
+
+/// `a ÷ b`, and 0 where there is nothing to divide by.
+pub(crate) fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+/// The sum over replicas.
+pub(crate) fn sum(replicas: &[ReplicaUse]) -> Usage {
+    replicas.iter().fold(Usage::default(), |sum, replica| sum.plus(&replica.usage))
+}
+
+impl Figures {
+    pub(crate) fn of(replicas: &[ReplicaUse]) -> Self {
+        let all = sum(replicas);
+        let shipped_kb = all.shipped_bytes as f64 / 1e3;
+        Self {
+            cpu_seconds: all.cpu_seconds,
+            jobs_share: ratio(all.cpu_of(&JOBS), all.cpu_seconds),
+            job_us_per_kb: ratio(1e6 * all.cpu_of(&JOBS), all.job_written_bytes as f64 / 1e3),
+            shipping_us_per_kb: (all.shipped_bytes > 0)
+                .then(|| 1e6 * all.cpu_of(&SHIPPING) / shipped_kb),
+        }
+    }
+
+    /// The x of the formula: shipping a kilobyte ÷ producing it.
+    pub(crate) fn x(&self) -> f64 {
+        ratio(self.shipping_us_per_kb.unwrap_or(0.0), self.job_us_per_kb)
+    }
+}
+
+/// `1 − ((R−1)/R)·s·(1−x)`.
+pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
+    let replicas = replicas as f64;
+    1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
+}
+
+/// Compacting once against compacting everywhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Comparison {
+    /// Number of replicas.
+    pub(crate) replicas: usize,
+    /// CPU of the cluster whose primary compacts ÷ CPU of the baseline.
+    pub(crate) cpu_ratio: f64,
+    /// Share of jobs in the baseline's CPU.
+    pub(crate) s: f64,
+    /// Shipping ÷ producing a kilobyte, where the primary compacts.
+    pub(crate) x: f64,
+    /// What the formula makes of `s` and `x`.
+    pub(crate) formula: f64,
+    pub(crate) shipping_us_per_kb: f64,
+    pub(crate) job_us_per_kb: f64,
+}
+
+impl Comparison {
+    pub(crate) fn of(primary: &[ReplicaUse], baseline: &[ReplicaUse]) -> Self {
+        let (once, everywhere) = (Figures::of(primary), Figures::of(baseline));
+        let (s, x) = (everywhere.jobs_share, once.x());
+        Self {
+            replicas: baseline.len(),
+            cpu_ratio: ratio(once.cpu_seconds, everywhere.cpu_seconds),
+            s,
+            x,
+            formula: formula(baseline.len(), s, x),
+            shipping_us_per_kb: once.shipping_us_per_kb.unwrap_or(0.0),
+            job_us_per_kb: once.job_us_per_kb,
+        }
+    }
+}
+
+/// CPU seconds of one kind of work: of the primary, and of all secondaries together.
+pub(crate) fn by_rank(replicas: &[ReplicaUse], roles: &[&str]) -> (f64, f64) {
+    let mut split = (0.0, 0.0);
+    for replica in replicas {
+        let seconds = replica.usage.cpu_of(roles);
+        if replica.role == "primary" { split.0 += seconds } else { split.1 += seconds }
+    }
+    split
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A replica that used so many seconds for requests, jobs, shipping and target.
+    pub(crate) fn replica(
+        id: u64,
+        role: &str,
+        cpu: [f64; 4],
+        made: u64,
+        shipped: u64,
+    ) -> ReplicaUse {
+        let [requests, jobs, shipping, target] = cpu;
+        let cpu_by_role = [requests, jobs / 4.0, jobs * 3.0 / 4.0, shipping, target, 0.0];
+        ReplicaUse {
+            replica: id,
+            role: role.to_owned(),
+            live_files: 2,
+            live_bytes: 32_000_000,
+            usage: Usage {
+                cpu_seconds: cpu_by_role.iter().sum(),
+                cpu_by_role,
+                flushes: 3,
+                compactions: 1,
+                trivial_moves: 0,
+                compaction_read_bytes: 50_000_000,
+                job_written_bytes: made,
+                shipped_bytes: shipped,
+                read_bytes: 50_000_000,
+                write_bytes: 200_000_000,
+                sent: [1_000_000, 2_000_000, shipped],
+                received: [3_000_000, 4_000_000, 0],
+            },
+        }
+    }
+
+    /// Three replicas that each make 100 MB, and the same with a primary that ships them.
+    pub(crate) fn canned() -> (Vec<ReplicaUse>, Vec<ReplicaUse>) {
+        let mb = 1_000_000;
+        let once = vec![
+            replica(1, "primary", [1.0, 3.0, 0.06, 0.0], 100 * mb, 200 * mb),
+            replica(2, "middle", [1.0, 0.0, 0.0, 0.06], 0, 0),
+            replica(3, "tail", [1.0, 0.0, 0.0, 0.06], 0, 0),
+        ];
+        let everywhere = ["primary", "middle", "tail"]
+            .iter()
+            .zip(1..)
+            .map(|(role, id)| replica(id, role, [1.0, 3.0, 0.0, 0.0], 100 * mb, 0))
+            .collect();
+        (once, everywhere)
+    }
+
+    #[test]
+    fn the_formula_gives_the_papers_figures() {
+        // RubbleDB, Table 3b: 4,078 of 5,603 s are compaction; 3,121 / 5,603 = 0.557 was measured.
+        let s = (1319.0 + 2759.0) / 5603.0;
+        assert!((formula(3, s, 0.0) - 0.515).abs() < 0.001);
+        assert_eq!(formula(1, 0.7, 0.3), 1.0);
+        assert_eq!(formula(4, 0.7, 1.0), 1.0, "shipping as dear as producing saves nothing");
+    }
+
+    #[test]
+    fn what_is_measured_on_canned_replicas_is_what_the_formula_says() {
+        let (once, everywhere) = canned();
+        let comparison = Comparison::of(&once, &everywhere);
+        assert_eq!(comparison.replicas, 3);
+        assert!((comparison.s - 0.75).abs() < 1e-9);
+        // 0.18 s for 200,000 kB; 3 s for 100,000 kB.
+        assert!((comparison.shipping_us_per_kb - 0.9).abs() < 1e-9);
+        assert!((comparison.job_us_per_kb - 30.0).abs() < 1e-9);
+        assert!((comparison.x - 0.03).abs() < 1e-9);
+        assert!((comparison.cpu_ratio - 6.18 / 12.0).abs() < 1e-9);
+        assert!((comparison.formula - comparison.cpu_ratio).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_run_without_work_has_no_figures_and_no_fault() {
+        let idle = [replica(1, "primary", [0.0; 4], 0, 0)];
+        let figures = Figures::of(&idle);
+        assert_eq!((figures.jobs_share, figures.job_us_per_kb, figures.x()), (0.0, 0.0, 0.0));
+        assert_eq!(figures.shipping_us_per_kb, None);
+        assert_eq!(Comparison::of(&idle, &idle).cpu_ratio, 0.0);
+    }
+
+    #[test]
+    fn secondaries_are_all_but_the_primary() {
+        let (once, _) = canned();
+        let (primary, secondaries) = by_rank(&once, &SHIPPING);
+        assert!((primary - 0.06).abs() < 1e-9);
+        assert!((secondaries - 0.12).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,436 @@
+//! What a run found, as JSON, as text and as Markdown.
+
+use crate::args::WorkloadChoice;
+use crate::figures::{Comparison, Figures, JOBS, SHIPPING, by_rank, sum};
+use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
+use crate::text::{Style, Table, count, gigabytes, line, megabytes, seconds};
+use crate::workload::{Kind, Tally};
+use serde_json::{Map, Value, json};
+
+/// What one workload did and cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Phase {
+    pub(crate) workload: WorkloadChoice,
+    pub(crate) tally: Tally,
+    /// From the first request to the last answer.
+    pub(crate) wall_seconds: f64,
+    /// From the last answer until no job ran any more.
+    pub(crate) settle_seconds: f64,
+    /// Whether that was reached in the time that was given.
+    pub(crate) is_settled: bool,
+    /// Of the whole machine, from the first request until all was quiet.
+    pub(crate) machine_cpu_seconds: f64,
+    /// Of each replica, over the same time.
+    pub(crate) replicas: Vec<ReplicaUse>,
+}
+
+/// One cluster's measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Options and properties of the cluster, by name.
+    pub(crate) config: Map<String, Value>,
+    /// Who compacts, as the replicas say.
+    pub(crate) compaction: String,
+    pub(crate) phases: Vec<Phase>,
+}
+
+impl Run {
+    /// What each replica used over all workloads.
+    pub(crate) fn replicas(&self) -> Vec<ReplicaUse> {
+        let mut total: Vec<ReplicaUse> = Vec::new();
+        for phase in &self.phases {
+            if total.is_empty() {
+                total.clone_from(&phase.replicas);
+                continue;
+            }
+            for (sum, replica) in total.iter_mut().zip(&phase.replicas) {
+                let usage = sum.usage.plus(&replica.usage);
+                *sum = ReplicaUse { usage, ..replica.clone() };
+            }
+        }
+        total
+    }
+
+    /// What the figures that compare clusters are drawn from: the load where there is one, as in RubbleDB
+    /// §5.2, else everything.
+    pub(crate) fn compared(&self) -> Vec<ReplicaUse> {
+        let load = self.phases.iter().find(|phase| phase.workload == WorkloadChoice::Load);
+        load.map_or_else(|| self.replicas(), |phase| phase.replicas.clone())
+    }
+
+    /// Reads that were wrong.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.phases.iter().map(|phase| phase.tally.wrong).sum()
+    }
+}
+
+/// Pairs of runs with the same number of replicas: the primary compacts, every replica does.
+pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
+    let is = |run: &&Run, mode: &str| run.compaction == mode;
+    let primaries = runs.iter().filter(|run| is(run, "primary"));
+    let partner = |once: &Run| {
+        let len = once.phases.first().map_or(0, |phase| phase.replicas.len());
+        runs.iter()
+            .filter(|run| is(run, "every-replica"))
+            .find(move |run| run.phases.first().is_some_and(|phase| phase.replicas.len() == len))
+    };
+    primaries.filter_map(|once| Some((once, partner(once)?))).collect()
+}
+
+/// The report as JSON: one object for one run, an array for several.
+pub(crate) fn json(runs: &[Run]) -> Value {
+    let pairs = pairs(runs);
+    let object = |run: &Run| {
+        let mut object = run_json(run);
+        if let Some((once, baseline)) = pairs.iter().find(|(once, _)| std::ptr::eq(*once, run)) {
+            let comparison = Comparison::of(&once.compared(), &baseline.compared());
+            object["comparison"] = comparison_json(&comparison);
+        }
+        object
+    };
+    match runs {
+        [run] => object(run),
+        runs => runs.iter().map(object).collect(),
+    }
+}
+
+fn run_json(run: &Run) -> Value {
+    let replicas = run.replicas();
+    let figures = Figures::of(&run.compared());
+    json!({
+        "config": run.config,
+        "operations": run.phases.iter().flat_map(operations_json).collect::<Vec<_>>(),
+        "replicas": replicas.iter().map(replica_json).collect::<Vec<_>>(),
+        "totals": totals_json(&run.phases),
+        "phases": run.phases.iter().map(phase_json).collect::<Vec<_>>(),
+        "figures": {
+            "jobs_share": figures.jobs_share,
+            "job_us_per_kb": figures.job_us_per_kb,
+            "shipping_us_per_kb": figures.shipping_us_per_kb,
+        },
+    })
+}
+
+fn operations_json(phase: &Phase) -> Vec<Value> {
+    let tally = &phase.tally;
+    let kinds = Kind::ALL.into_iter().filter(|kind| tally.count(*kind) > 0);
+    let operation = |kind: Kind| {
+        json!({
+            "workload": phase.workload.as_str(),
+            "type": kind.as_str(),
+            "count": tally.count(kind),
+            "per_second": tally.count(kind) as f64 / phase.wall_seconds,
+            "latency_us": {
+                "p50": tally.latency_us(kind, 0.5),
+                "p99": tally.latency_us(kind, 0.99),
+                "p999": tally.latency_us(kind, 0.999),
+            },
+        })
+    };
+    kinds.map(operation).collect()
+}
+
+fn by_name<T: Into<Value> + Copy>(names: &[&str], values: &[T]) -> Value {
+    let pairs = names.iter().zip(values);
+    Value::Object(pairs.map(|(name, value)| ((*name).to_owned(), (*value).into())).collect())
+}
+
+fn replica_json(replica: &ReplicaUse) -> Value {
+    let usage = &replica.usage;
+    json!({
+        "id": replica.replica,
+        "role": replica.role,
+        "cpu_seconds": usage.cpu_seconds,
+        "cpu_seconds_by_role": by_name(&ROLES, &usage.cpu_by_role),
+        "flushes": usage.flushes,
+        "compactions": usage.compactions,
+        "trivial_moves": usage.trivial_moves,
+        "compaction_read_bytes": usage.compaction_read_bytes,
+        "job_written_bytes": usage.job_written_bytes,
+        "read_bytes": usage.read_bytes,
+        "write_bytes": usage.write_bytes,
+        "net_sent_bytes": usage.sent.iter().sum::<u64>(),
+        "net_sent_bytes_by_kind": by_name(&KINDS, &usage.sent),
+        "net_received_bytes": usage.received.iter().sum::<u64>(),
+        "net_received_bytes_by_kind": by_name(&KINDS, &usage.received),
+        "shipped_bytes": usage.shipped_bytes,
+        "live_files": replica.live_files,
+        "live_bytes": replica.live_bytes,
+    })
+}
+
+fn totals_json(phases: &[Phase]) -> Value {
+    let total = |of: fn(&Phase) -> f64| phases.iter().map(of).sum::<f64>();
+    json!({
+        "cpu_seconds": total(|phase| sum(&phase.replicas).cpu_seconds),
+        "wall_seconds": total(|phase| phase.wall_seconds),
+        "settle_seconds": total(|phase| phase.settle_seconds),
+        "settled": phases.iter().all(|phase| phase.is_settled),
+        "machine_cpu_seconds": total(|phase| phase.machine_cpu_seconds),
+        "client_cpu_seconds": total(|phase| phase.tally.cpu_seconds),
+    })
+}
+
+fn phase_json(phase: &Phase) -> Value {
+    json!({
+        "workload": phase.workload.as_str(),
+        "refusals": phase.tally.refusals,
+        "wrong_reads": phase.tally.wrong,
+        "wrong_read_examples": phase.tally.examples,
+        "replicas": phase.replicas.iter().map(replica_json).collect::<Vec<_>>(),
+        "totals": totals_json(std::slice::from_ref(phase)),
+    })
+}
+
+fn comparison_json(comparison: &Comparison) -> Value {
+    json!({
+        "replicas": comparison.replicas,
+        "cpu_ratio": comparison.cpu_ratio,
+        "s": comparison.s,
+        "x": comparison.x,
+        "formula": comparison.formula,
+        "job_us_per_kb": comparison.job_us_per_kb,
+        "shipping_us_per_kb": comparison.shipping_us_per_kb,
+    })
+}
+
+/// One run for people.
+pub(crate) fn describe(run: &Run, style: Style) -> String {
+    let mut out = String::new();
+    let replicas = run.phases.first().map_or(0, |phase| phase.replicas.len());
+    let mark = if style == Style::Markdown { "## " } else { "" };
+    line(&mut out, &format!("{mark}{replicas} replicas, compaction: {}\n", run.compaction));
+    operations_table(run).write(style, &mut out);
+    for phase in &run.phases {
+        describe_phase(phase, style, &mut out);
+    }
+    out
+}
+
+fn operations_table(run: &Run) -> Table {
+    let header = ["workload", "type", "count", "per second", "p50 µs", "p99 µs", "p99.9 µs"];
+    let mut table = Table::new("Operations", &header);
+    for phase in &run.phases {
+        let tally = &phase.tally;
+        for kind in Kind::ALL.into_iter().filter(|kind| tally.count(*kind) > 0) {
+            let per_second = tally.count(kind) as f64 / phase.wall_seconds;
+            let mut row = vec![
+                phase.workload.as_str().to_owned(),
+                kind.as_str().to_owned(),
+                count(tally.count(kind)),
+                count(per_second as u64),
+            ];
+            let latency = |share| format!("{:.0}", tally.latency_us(kind, share));
+            row.extend([0.5, 0.99, 0.999].map(latency));
+            table.row(row);
+        }
+    }
+    table
+}
+
+fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
+    let name = phase.workload.as_str();
+    let settled = if phase.is_settled { "quiet after" } else { "NOT quiet after" };
+    let all = sum(&phase.replicas);
+    line(
+        out,
+        &format!(
+            "Workload {name}: {:.2} s, {settled} {:.2} s more. CPU: replicas {:.2} s, clients {:.2} s, machine \
+             {:.2} s.\n",
+            phase.wall_seconds,
+            phase.settle_seconds,
+            all.cpu_seconds,
+            phase.tally.cpu_seconds,
+            phase.machine_cpu_seconds
+        ),
+    );
+    for (code, times) in &phase.tally.refusals {
+        line(out, &format!("Refused with {code} and tried again: {} times.\n", count(*times)));
+    }
+    if phase.tally.wrong > 0 {
+        line(out, &format!("WRONG READS: {}\n", count(phase.tally.wrong)));
+        for example in &phase.tally.examples {
+            line(out, &format!("- {example}"));
+        }
+        line(out, "");
+    }
+    cpu_table(phase).write(style, out);
+    disk_table(phase).write(style, out);
+    network_table(phase).write(style, out);
+}
+
+fn name_of(replica: &ReplicaUse) -> String {
+    format!("{} {}", replica.replica, replica.role)
+}
+
+/// Adds a row per replica and one for all of them.
+fn rows(table: &mut Table, replicas: &[ReplicaUse], cells: impl Fn(&Usage) -> Vec<String>) {
+    for replica in replicas {
+        table.row([vec![name_of(replica)], cells(&replica.usage)].concat());
+    }
+    table.row([vec!["all".to_owned()], cells(&sum(replicas))].concat());
+}
+
+fn cpu_table(phase: &Phase) -> Table {
+    let header = [&["replica", "CPU"][..], &ROLES[..]].concat();
+    let mut table =
+        Table::new(format!("CPU by role of work (s), {}", phase.workload.as_str()), &header);
+    rows(&mut table, &phase.replicas, |usage| {
+        let mut cells = vec![seconds(usage.cpu_seconds)];
+        cells.extend(usage.cpu_by_role.map(seconds));
+        cells
+    });
+    table
+}
+
+fn disk_table(phase: &Phase) -> Table {
+    let header = [
+        "replica",
+        "flushes",
+        "compactions",
+        "moves",
+        "job read",
+        "job written",
+        "read",
+        "written",
+        "shipped",
+    ];
+    let title = format!("Jobs and device (MB), {}", phase.workload.as_str());
+    let mut table = Table::new(title, &header);
+    rows(&mut table, &phase.replicas, |usage| {
+        let mut cells: Vec<String> =
+            [usage.flushes, usage.compactions, usage.trivial_moves].map(count).to_vec();
+        let bytes = [
+            usage.compaction_read_bytes,
+            usage.job_written_bytes,
+            usage.read_bytes,
+            usage.write_bytes,
+            usage.shipped_bytes,
+        ];
+        cells.extend(bytes.map(megabytes));
+        cells
+    });
+    table
+}
+
+fn network_table(phase: &Phase) -> Table {
+    let sent = KINDS.map(|kind| format!("sent {kind}"));
+    let received = KINDS.map(|kind| format!("received {kind}"));
+    let mut header = vec!["replica"];
+    header.extend(sent.iter().chain(&received).map(String::as_str));
+    let mut table = Table::new(format!("Network (MB), {}", phase.workload.as_str()), &header);
+    rows(&mut table, &phase.replicas, |usage| {
+        usage.sent.iter().chain(&usage.received).map(|&bytes| megabytes(bytes)).collect()
+    });
+    table
+}
+
+/// The figures that compare two clusters and the tables of RubbleDB §5.2, where there are pairs.
+pub(crate) fn compare(runs: &[Run], style: Style) -> String {
+    let mut out = String::new();
+    let pairs = pairs(runs);
+    if pairs.is_empty() {
+        return out;
+    }
+    let mark = if style == Style::Markdown { "## " } else { "" };
+    line(&mut out, &format!("{mark}Compacting once against compacting everywhere\n"));
+    ratio_table(&pairs).write(style, &mut out);
+    line(
+        &mut out,
+        "s: share of flush and compaction in the CPU of every-replica. x: shipping a kB to one secondary (both \
+         ends) ÷ producing it. Formula: 1 − ((R−1)/R)·s·(1−x).\n",
+    );
+    for (once, everywhere) in &pairs {
+        breakdown_table(once, everywhere).write(style, &mut out);
+    }
+    device_table(&pairs).write(style, &mut out);
+    traffic_table(&pairs).write(style, &mut out);
+    out
+}
+
+fn ratio_table(pairs: &[(&Run, &Run)]) -> Table {
+    let header =
+        ["replicas", "CPU ratio", "formula", "s", "x", "shipping µs/kB", "producing µs/kB"];
+    let mut table = Table::new("CPU of primary ÷ CPU of every-replica", &header);
+    for (once, everywhere) in pairs {
+        let comparison = Comparison::of(&once.compared(), &everywhere.compared());
+        let mut row = vec![format!("R = {}", comparison.replicas)];
+        let values = [
+            comparison.cpu_ratio,
+            comparison.formula,
+            comparison.s,
+            comparison.x,
+            comparison.shipping_us_per_kb,
+            comparison.job_us_per_kb,
+        ];
+        row.extend(values.map(|value| format!("{value:.3}")));
+        table.row(row);
+    }
+    table
+}
+
+/// The form of RubbleDB's Table 3, with the shipping that a network card does there.
+fn breakdown_table(once: &Run, everywhere: &Run) -> Table {
+    let (once, everywhere) = (once.compared(), everywhere.compared());
+    let header =
+        ["time spent", "every-replica: primary", "secondaries", "primary: primary", "secondaries"];
+    let title = format!("CPU time (s), R = {}", once.len());
+    let mut table = Table::new(title, &header);
+    let work: [(&str, &[&str]); 4] = [
+        ("Compaction", &JOBS),
+        ("Shipping", &SHIPPING),
+        ("Requests", &["requests"]),
+        ("Other", &["other"]),
+    ];
+    for (name, roles) in work {
+        let (a, b) = by_rank(&everywhere, roles);
+        let (c, d) = by_rank(&once, roles);
+        table.row([vec![name.to_owned()], [a, b, c, d].map(seconds).to_vec()].concat());
+    }
+    let total = |replicas: &[ReplicaUse]| seconds(sum(replicas).cpu_seconds);
+    let (a, b) = (total(&everywhere), total(&once));
+    table.row(vec!["Total".to_owned(), a, String::new(), b, String::new()]);
+    table
+}
+
+/// The form of RubbleDB's Table 4. One of its nodes holds one replica of each of R groups, so its sum
+/// is that of all replicas of one group.
+fn device_table(pairs: &[(&Run, &Run)]) -> Table {
+    let header = ["replicas", "every-replica: read", "write", "primary: read", "write"];
+    let mut table = Table::new("Device I/O of all replicas (GB)", &header);
+    for (once, everywhere) in pairs {
+        let (once, everywhere) = (once.compared(), everywhere.compared());
+        let (a, b) = (sum(&everywhere), sum(&once));
+        let bytes = [a.read_bytes, a.write_bytes, b.read_bytes, b.write_bytes];
+        let name = format!("R = {}", once.len());
+        table.row([vec![name], bytes.map(gigabytes).to_vec()].concat());
+    }
+    table
+}
+
+/// The form of RubbleDB's Table 5: requests and what members tell each other, and shipped files. Each byte
+/// counts once: what clients sent, what replicas sent.
+fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
+    let header = [
+        "replicas",
+        "every-replica: clients",
+        "members",
+        "NVMe/TCP",
+        "primary: clients",
+        "members",
+        "NVMe/TCP",
+    ];
+    let mut table = Table::new("Network traffic of all replicas (GB)", &header);
+    for (once, everywhere) in pairs {
+        let (once, everywhere) = (once.compared(), everywhere.compared());
+        let bytes =
+            |all: Usage| [all.sent[0] + all.received[0], all.sent[1], all.sent[2]].map(gigabytes);
+        let name = format!("R = {}", once.len());
+        let (a, b) = (bytes(sum(&everywhere)), bytes(sum(&once)));
+        table.row([vec![name], a.to_vec(), b.to_vec()].concat());
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+use super::*;
+use crate::fake::{FakeCluster, FakeLauncher, Faults};
+use crate::launch::RunningCluster;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: YcsbArgs,
+}
+
+const SMALL: [&str; 7] = [
+    "bench",
+    "--records=2000",
+    "--value-size=100",
+    "--clients=3",
+    "--pipeline=5",
+    "--threads=2",
+    "--json",
+];
+
+fn run(words: &[&str], faults: Faults) -> (Result<u8>, Value, Vec<ClusterSpec>) {
+    let launcher = FakeLauncher { faults, ..FakeLauncher::default() };
+    let line = Line::try_parse_from([&SMALL, words].concat()).unwrap();
+    let mut out = Vec::new();
+    let result = ycsb_to(&line.args, &launcher, &mut out);
+    let json = serde_json::from_slice(&out).unwrap_or(Value::Null);
+    (result, json, launcher.specs.into_inner().unwrap())
+}
+
+#[test]
+fn load_a_and_c_run_in_a_cluster_that_is_gone_afterwards() {
+    let (result, json, specs) = run(&["--workloads", "load,a,c"], Faults::default());
+    assert_eq!(result.unwrap(), 0);
+    let kinds: Vec<_> = json["operations"].as_array().unwrap().iter().collect();
+    let count = |i: usize| kinds[i]["count"].as_u64().unwrap();
+    assert_eq!(kinds.len(), 4);
+    assert_eq!((&kinds[0]["type"], count(0)), (&json!("insert"), 2000));
+    assert_eq!(count(1) + count(2), 2000, "half reads, half updates");
+    assert_eq!((&kinds[3]["type"], count(3)), (&json!("read"), 2000));
+    assert!(kinds.iter().all(|op| op["latency_us"]["p999"].as_f64().unwrap() > 0.0));
+    assert_eq!(json["replicas"].as_array().unwrap().len(), 3);
+    assert_eq!(json["totals"]["settled"], true);
+    assert!(json["totals"]["client_cpu_seconds"].as_f64().unwrap() > 0.0);
+    assert!(!specs[0].dir.exists(), "{}", specs[0].dir.display());
+}
+
+#[test]
+fn both_ways_of_compacting_are_two_objects_with_the_comparison() {
+    let (result, json, specs) = run(&["--compaction=both", "--replicas=2"], Faults::default());
+    assert_eq!(result.unwrap(), 0);
+    assert_eq!(specs.len(), 2);
+    let runs = json.as_array().unwrap();
+    assert_eq!(runs[0]["config"]["compaction"], "primary");
+    assert_eq!(runs[1]["config"]["compaction"], "every-replica");
+    assert_eq!(runs[0]["comparison"]["replicas"], 2);
+    assert_eq!(runs[1].get("comparison"), None);
+}
+
+#[test]
+fn refused_writes_are_tried_again_until_all_are_there() {
+    let (result, json, _) =
+        run(&["--workloads=load,c"], Faults { refuse_every: 7, ..Faults::default() });
+    assert_eq!(result.unwrap(), 0);
+    assert_eq!(json["operations"][0]["count"], 2000);
+    let refusals = json["phases"][0]["refusals"]["TRYAGAIN"].as_u64().unwrap();
+    assert_eq!(refusals, 2000 / 6, "every seventh of all attempts");
+}
+
+#[test]
+fn a_changed_byte_is_found_counted_and_told() {
+    let faults = Faults { corrupt_every: 100, ..Faults::default() };
+    let (result, json, _) = run(&["--workloads=load,c"], faults);
+    assert_eq!(result.unwrap(), 1, "the exit code tells");
+    assert_eq!(json["phases"][1]["wrong_reads"], 20);
+    let example = json["phases"][1]["wrong_read_examples"][0].as_str().unwrap();
+    assert!(example.contains("its value differs at byte 99"), "{example}");
+}
+
+#[test]
+fn a_record_that_is_not_there_is_a_wrong_read() {
+    let (result, json, _) =
+        run(&["--workloads=load,c"], Faults { loses: true, ..Faults::default() });
+    assert_eq!(result.unwrap(), 1);
+    assert_eq!(json["phases"][1]["wrong_reads"], 2000);
+}
+
+#[test]
+fn an_error_that_does_not_pass_ends_the_run_and_is_shown() {
+    let faults = Faults { error: Some("OOM no space: the pool is full"), ..Faults::default() };
+    let (result, _, specs) = run(&[], faults);
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("was refused: OOM no space: the pool is full"), "{error}");
+    assert!(!specs[0].dir.exists());
+}
+
+#[test]
+fn a_connection_that_ends_is_an_error_with_its_address() {
+    let (result, ..) = run(&[], Faults { close_at: 500, ..Faults::default() });
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("127.0.0.1") && error.contains("closed the connection"), "{error}");
+}
+
+#[test]
+fn a_running_cluster_is_measured_and_left_alone() {
+    let cluster = FakeCluster::start(3, "primary", Faults::default());
+    let addresses: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
+    let connect = format!("--connect={}", addresses.join(","));
+    let (result, json, specs) = run(&[&connect], Faults::default());
+    assert_eq!(result.unwrap(), 0);
+    assert!(specs.is_empty());
+    assert_eq!(json["config"]["replicas"], 3);
+    assert_eq!(cluster.keys(), 2000);
+    // Another seed writes other values, so what is there now is not what it would have written.
+    let (result, ..) = run(&[&connect, "--workloads=c", "--seed=2"], Faults::default());
+    assert_eq!(result.unwrap(), 1);
+}
+
+#[test]
+fn a_cluster_that_is_named_in_part_is_refused() {
+    let cluster = FakeCluster::start(3, "primary", Faults::default());
+    let connect = format!("--connect={}", cluster.addresses()[0]);
+    let error = run(&[&connect], Faults::default()).0.unwrap_err().to_string();
+    assert!(error.contains("1 addresses for a group of 3 replicas"), "{error}");
+}
