@@ -119,6 +119,18 @@ impl Client {
         }
     }
 
+    /// Replaces replies that wait for turns after `acknowledged` and up to `last`.
+    pub(crate) fn give_up(&mut self, acknowledged: u64, last: u64, error: &Reply) {
+        for slot in &mut self.slots {
+            if let Some((reply, turn)) = &mut slot.reply
+                && *turn > acknowledged
+                && *turn <= last
+            {
+                (*reply, *turn) = (error.clone(), 0);
+            }
+        }
+    }
+
     /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`. Returns the
     /// number of bytes; `None` when there are none now.
     ///

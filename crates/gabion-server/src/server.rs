@@ -22,13 +22,14 @@ use crate::run::{Finished, Item};
 use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
 use bytes::{Bytes, BytesMut};
-use gabion_base::{Error, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
 use gabion_fabric::nvme::{TargetCommand as FabricCommand, TargetEvent, TargetServer};
 use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{LocalStore, Output, RemoteCommand, TargetCommand};
+use gabion_node::{LocalStore, Output, RemoteCommand, TargetCommand, WriteGate};
+use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
 use std::cell::RefCell;
@@ -56,6 +57,12 @@ pub(crate) const CLIENTS: usize = STRANGERS + STRANGERS_MAX;
 const TICK_MS: u64 = 20;
 /// Rounds of tasks and of commands that become possible by them, in one turn.
 const ROUNDS_MAX: usize = 8;
+
+/// How long a reply waits for a member that is out, in ms.
+const UNACKNOWLEDGED_MAX_MS: u64 = 5_000;
+const UNACKNOWLEDGED: Reply = Reply::error(
+    "UNKNOWN a replica has been out for too long to wait for: the write is in the log and may take effect",
+);
 
 /// Milliseconds since 1970 that never go back while the process lives.
 pub(crate) struct Clock {
@@ -144,7 +151,8 @@ pub(crate) struct Server {
     pub(crate) turn: u64,
     /// A reply depends on this turn.
     pub(crate) turn_is_used: bool,
-    pub(crate) turns: VecDeque<(u64, LogPosition)>,
+    /// Turns that are not acknowledged: number, end of the log, when they ended.
+    pub(crate) turns: VecDeque<(u64, LogPosition, u64)>,
     pub(crate) acknowledged_turn: u64,
     pub(crate) acknowledged_at: LogPosition,
     /// The end of the log when the last turn ended.
@@ -156,6 +164,8 @@ pub(crate) struct Server {
     pub(crate) gated_bytes: usize,
     pub(crate) lagging: Vec<Item>,
 
+    /// Room for what the node wants done.
+    pub(crate) outputs: Vec<Output>,
     pub(crate) exit: Option<ExitReason>,
 }
 
@@ -192,6 +202,7 @@ impl Server {
                 self.node.borrow_mut().handle_tick(self.now_ms);
                 self.tick_peers();
                 self.tick_lagging();
+                self.tick_unacknowledged();
             }
             self.take_turn();
             if let Some(reason) = self.exit.take() {
@@ -202,7 +213,10 @@ impl Server {
     }
 
     fn is_busy(&self) -> bool {
-        self.executor.has_ready() || !self.eager.is_empty() || !self.listed.is_empty()
+        self.executor.has_ready()
+            || !self.eager.is_empty()
+            || !self.listed.is_empty()
+            || self.turn_is_used
     }
 
     fn handle_event(&mut self, event: &mio::event::Event) {
@@ -239,7 +253,10 @@ impl Server {
             }
             Event::Target(TargetEvent::Closed) => {}
             Event::Target(TargetEvent::Ended { peer, error }) => {
-                eprintln!("NVMe/TCP target: connection of {peer} ended: {error}");
+                // Connections end whenever a session does; only what should not be is said.
+                if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Fenced) {
+                    eprintln!("NVMe/TCP target: connection of {peer} ended: {error}");
+                }
             }
             Event::Target(TargetEvent::Failed(error)) => {
                 self.exit = Some(ExitReason::Failed(error.within("NVMe/TCP target")));
@@ -261,15 +278,12 @@ impl Server {
             let ran = self.executor.run_ready();
             let ended = self.take_finished();
             let begun = self.retry_gated() + self.retry_lagging() + self.retry_held();
-            self.end_turn();
-            if ran + ended + begun == 0 {
+            let has_record = self.end_turn();
+            let has_outputs = self.carry_on();
+            if ran + ended + begun == 0 && !has_record && !has_outputs {
                 break;
             }
         }
-        for event in self.local_events.take() {
-            self.take_event(event);
-        }
-        self.carry_on();
         self.answer_lost();
         self.acknowledge();
         self.flush_clients();
@@ -277,17 +291,17 @@ impl Server {
     }
 
     /// Ends the turn when a reply depends on it: its writes become a record, and its replies wait until
-    /// the log is acknowledged up to here.
-    fn end_turn(&mut self) {
+    /// the log is acknowledged up to here. Returns whether it ended.
+    fn end_turn(&mut self) -> bool {
         let has_written = self.store.take_written();
         if !has_written && !self.turn_is_used {
-            return;
+            return false;
         }
         let ended = self.node.borrow_mut().end_turn();
         let failure = self.store.take_failure();
         match (ended, failure) {
             (Ok(end), None) => {
-                self.turns.push_back((self.turn, end));
+                self.turns.push_back((self.turn, end, self.now_ms));
                 self.last_end = end;
                 self.turn += 1;
                 self.turn_is_used = false;
@@ -297,31 +311,27 @@ impl Server {
                 self.exit = Some(ExitReason::Failed(error.within("the log")));
             }
         }
+        true
     }
 
-    /// Lets the node carry on and does what it wants done.
-    fn carry_on(&mut self) {
-        loop {
-            let mut outputs = Vec::new();
-            {
-                let mut node = self.node.borrow_mut();
-                node.advance(self.now_ms);
-                while let Some(output) = node.poll_output() {
-                    outputs.push(output);
-                }
-            }
-            if outputs.is_empty() {
-                return;
-            }
-            for output in outputs {
-                self.carry_out(output);
-            }
-            // Orders are begun at once: their first poll hands them to the device.
-            self.executor.run_ready();
-            for event in self.local_events.take() {
-                self.take_event(event);
-            }
+    /// Lets the node carry on with what tasks told, and does what it wants done. Returns whether that was
+    /// anything.
+    fn carry_on(&mut self) -> bool {
+        for event in self.local_events.take() {
+            self.take_event(event);
         }
+        let mut outputs = std::mem::take(&mut self.outputs);
+        {
+            let mut node = self.node.borrow_mut();
+            node.advance(self.now_ms);
+            outputs.extend(std::iter::from_fn(|| node.poll_output()));
+        }
+        let has_outputs = !outputs.is_empty();
+        for output in outputs.drain(..) {
+            self.carry_out(output);
+        }
+        self.outputs = outputs;
+        has_outputs
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -377,7 +387,7 @@ impl Server {
     /// Shows the replies whose turn is acknowledged.
     fn acknowledge(&mut self) {
         let acknowledged = self.node.borrow().acknowledged();
-        while let Some(&(turn, end)) = self.turns.front()
+        while let Some(&(turn, end, _)) = self.turns.front()
             && end <= acknowledged
         {
             self.acknowledged_turn = turn;
@@ -395,6 +405,37 @@ impl Server {
             && turn <= self.acknowledged_turn
         {
             self.waiting_clients.pop_front();
+            self.list_client(token);
+        }
+    }
+
+    /// Gives up on replies that wait for a member that is out: their writes are in the log here, and what
+    /// becomes of them is not known before it is back.
+    fn tick_unacknowledged(&mut self) {
+        let is_late = |&&(_, _, since): &&(u64, LogPosition, u64)| {
+            self.now_ms.saturating_sub(since) > UNACKNOWLEDGED_MAX_MS
+        };
+        let Some(&(last, _, _)) = self.turns.iter().take_while(is_late).last() else { return };
+        if !matches!(self.node.borrow().write_gate(), WriteGate::Refuse(_)) {
+            return;
+        }
+        while let Some((turn, _, _)) = self.peer_replies.front()
+            && *turn <= last
+        {
+            if let Some((_, origin, _)) = self.peer_replies.pop_front() {
+                let mut bytes = Vec::new();
+                UNACKNOWLEDGED.encode(Protocol::Resp3, &mut bytes);
+                self.send_reply(&origin, LogPosition::ZERO, &bytes);
+            }
+        }
+        let acknowledged = self.acknowledged_turn;
+        while let Some(&(turn, token)) = self.waiting_clients.front()
+            && turn <= last
+        {
+            self.waiting_clients.pop_front();
+            if let Some(Some(client)) = self.clients.get_mut(token) {
+                client.give_up(acknowledged, last, &UNACKNOWLEDGED);
+            }
             self.list_client(token);
         }
     }

@@ -221,6 +221,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         gated: BTreeMap::new(),
         gated_bytes: 0,
         lagging: Vec::new(),
+        outputs: Vec::new(),
         exit: None,
     };
     watch(&mut server, readiness)?;

@@ -1,0 +1,262 @@
+//! A group of processes, as clients see it.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests")]
+
+mod support;
+
+use gabion_node::AckLevel;
+use gabion_resp::Reply;
+use std::time::{Duration, Instant};
+use support::{Client, Group, PATIENCE};
+
+/// Not a test: where the processes of the other tests begin.
+#[test]
+fn entry_of_a_replica() {
+    support::become_replica();
+}
+
+#[test]
+fn every_door_serves_the_whole_group() {
+    let mut group = Group::start("doors", 3, AckLevel::Replicated);
+    group.await_ready();
+    for id in 1..=3 {
+        let mut client = group.client(id);
+        let key = format!("key-{id}");
+        assert_eq!(client.text(&["SET", &key, "value"]), "+OK\r\n");
+        assert_eq!(client.text(&["GET", &key]), "$5\r\nvalue\r\n");
+        assert_eq!(client.text(&["INCR", "counter"]), format!(":{id}\r\n"));
+        assert_eq!(client.text(&["SET", &key, "other", "NX"]), "$-1\r\n");
+        assert_eq!(client.text(&["GET", "nothing"]), "$-1\r\n");
+        assert_eq!(client.text(&["MULTI"]), "+OK\r\n");
+        for words in [&["INCR", "counter"][..], &["PING"], &["DECR", "counter"], &["GET", &key]] {
+            assert_eq!(client.text(words), "+QUEUED\r\n");
+        }
+        let (up, down) = (id + 1, id);
+        let expected = format!("*4\r\n:{up}\r\n+PONG\r\n:{down}\r\n$5\r\nvalue\r\n");
+        assert_eq!(client.text(&["EXEC"]), expected);
+        pipeline(&mut client, id);
+        large(&mut client);
+    }
+    let mut first = group.client(1);
+    assert_eq!(first.text(&["DBSIZE"]), ":5\r\n");
+    status_is_complete(&group);
+    assert_eq!(group.stop(3), 0);
+    group.kill(1);
+    group.kill(2);
+    for id in 1..=3 {
+        group.start_replica(id);
+    }
+    group.await_ready();
+    assert_eq!(group.client(2).insist(&["GET", "counter"]), Reply::Bulk("3".into()));
+}
+
+/// Commands that are sent together behave as if each had waited for the one before.
+fn pipeline(client: &mut Client, id: u32) {
+    let counter = format!("pipeline-{id}");
+    for round in 0..50 {
+        let text = round.to_string();
+        client.send(&["SET", &counter, &text]);
+        client.send(&["GET", &counter]);
+        client.send(&["INCR", &counter]);
+        client.send(&["GET", &counter]);
+        client.send(&["DEL", &counter]);
+        client.send(&["GET", &counter]);
+    }
+    for round in 0..50_i64 {
+        let bulk = |number: i64| Reply::Bulk(number.to_string().into());
+        assert_eq!(client.receive(), Reply::OK);
+        assert_eq!(client.receive(), bulk(round));
+        assert_eq!(client.receive(), Reply::Integer(round + 1));
+        assert_eq!(client.receive(), bulk(round + 1));
+        assert_eq!(client.receive(), Reply::Integer(1));
+        assert_eq!(client.receive(), Reply::Null);
+    }
+}
+
+/// Values and replies that take several messages between members.
+fn large(client: &mut Client) {
+    let value = "x".repeat(6 << 20);
+    for key in ["large-1", "large-2", "large-3"] {
+        assert_eq!(client.call(&["SET", key, &value]), Reply::OK);
+    }
+    let values = vec![Reply::Bulk(value.into()); 3];
+    assert_eq!(client.call(&["MGET", "large-1", "large-2", "large-3"]), Reply::Array(values));
+    assert_eq!(client.call(&["DEL", "large-1", "large-2"]), Reply::Integer(2));
+    assert_eq!(client.call(&["SET", "large-3", "small"]), Reply::OK);
+}
+
+fn status_is_complete(group: &Group) {
+    for (id, role) in [(1, "primary"), (2, "middle"), (3, "tail")] {
+        let status = group.client(id).status();
+        for field in [
+            "version",
+            "pid",
+            "replica",
+            "role",
+            "group",
+            "members",
+            "term",
+            "config",
+            "ready",
+            "reason",
+            "readable",
+            "compaction",
+            "ack",
+            "uptime_ms",
+            "ports",
+            "log",
+            "memtable",
+            "levels",
+            "live_files",
+            "live_bytes",
+            "slots",
+            "counters",
+            "cpu_seconds",
+            "cpu_seconds_by_role",
+            "memory_bytes",
+            "read_bytes",
+            "write_bytes",
+            "net",
+        ] {
+            assert!(status.get(field).is_some(), "{field}");
+        }
+        assert_eq!((&status["role"], &status["replica"]), (&role.into(), &id.into()));
+        assert_eq!(status["ports"]["resp"], group.door(id));
+        for counter in ["flushes", "compactions", "shipped_bytes", "client_read_bytes", "edits"] {
+            assert!(status["counters"][counter].is_u64(), "{counter}");
+        }
+        for role in ["requests", "flush", "compaction", "shipping", "target", "other"] {
+            assert!(status["cpu_seconds_by_role"][role].is_f64(), "{role}");
+        }
+        assert!(status["net"]["sent"]["peer"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
+    let mut group = Group::start("kills", 3, AckLevel::Replicated);
+    group.await_ready();
+    let value = "v".repeat(1000);
+    let mut client = group.client(1);
+    fill(&mut client, &value, 6000);
+    for id in [2, 3, 1] {
+        group.kill(id);
+        if id != 1 {
+            let mut client = group.client(1);
+            let refused = await_refusal(&mut client);
+            assert!(refused.contains(&format!("replica {id}")), "{refused}");
+        }
+        group.start_replica(id);
+        group.await_ready();
+        let key = format!("after-{id}");
+        let mut client = group.client(1);
+        client.insist(&["SET", &key, "1"]);
+        assert_eq!(group.client(2).insist(&["GET", &key]), Reply::Bulk("1".into()));
+    }
+    fill(&mut group.client(2), &value, 3000);
+    replicas_are_equal(&group);
+    for id in 1..=3 {
+        let scrub = group.client(id).json(&["GABION", "SCRUB"]);
+        assert_eq!(scrub["errors"], serde_json::json!([]), "replica {id}");
+        assert!(scrub["bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+/// Sets keys in a pipeline; what a broken connection between members made uncertain is set again.
+fn fill(client: &mut Client, value: &str, count: u32) {
+    let key = |i: u32| format!("key-{:08}", i * 7919);
+    for start in (0..count).step_by(100) {
+        (start..start + 100).for_each(|i| client.send(&["SET", &key(i), value]));
+        let replies: Vec<Reply> = (0..100).map(|_| client.receive()).collect();
+        for (i, reply) in (start..).zip(replies) {
+            if reply != Reply::OK {
+                assert!(reply.is_error(), "{reply:?}");
+                client.insist(&["SET", &key(i), value]);
+            }
+        }
+    }
+}
+
+fn await_refusal(client: &mut Client) -> String {
+    let start = Instant::now();
+    loop {
+        if let Reply::Error(text) = client.call(&["SET", "during", "1"]) {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            if text.starts_with("TRYAGAIN writes are refused") {
+                return text;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "writes are still taken");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// At rest all replicas hold the same records in the same files.
+fn replicas_are_equal(group: &Group) {
+    let start = Instant::now();
+    loop {
+        let at = |id, question| group.client(id).json(&["GABION", question]);
+        let files: Vec<_> = (1..=3).map(|id| at(id, "FILES")).collect();
+        let digests: Vec<_> = (1..=3).map(|id| at(id, "DIGEST")).collect();
+        let rests =
+            files.iter().all(|f| f == &files[0]) && digests.iter().all(|d| d == &digests[0]);
+        if rests && files[0]["files"].as_array().is_some_and(|files| files.len() > 1) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{files:?} {digests:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn one_durable_replica_keeps_what_it_said_and_its_lock() {
+    let mut group = Group::start("alone", 1, AckLevel::Durable);
+    group.await_ready();
+    let mut client = group.client(1);
+    assert_eq!(client.status()["role"], "primary");
+    for i in 0..200 {
+        client.send(&["SET", &format!("key-{i}"), "value"]);
+        client.send(&["GET", &format!("key-{i}")]);
+        client.send(&["INCR", "counter"]);
+    }
+    for i in 1..=200 {
+        assert_eq!(client.receive(), Reply::OK);
+        assert_eq!(client.receive(), Reply::Bulk("value".into()));
+        assert_eq!(client.receive(), Reply::Integer(i));
+    }
+    let second = group.command(1).output().unwrap();
+    assert_eq!(second.status.code(), Some(75));
+    let message = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(message.contains("in use by process"), "{message}");
+    group.kill(1);
+    group.start_replica(1);
+    group.await_ready();
+    let mut client = group.client(1);
+    assert_eq!(client.text(&["GET", "counter"]), "$3\r\n200\r\n");
+    assert_eq!(client.text(&["DBSIZE"]), ":201\r\n");
+    let info = client.text(&["INFO"]);
+    assert!(info.contains("role:master") && info.contains("used_cpu_user"), "{info}");
+    assert!(client.text(&["GABION", "NONSENSE"]).starts_with("-ERR unknown question"));
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
+    let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("refused");
+    let _ = std::fs::remove_dir_all(&dir);
+    let group = support::group_config(3, AckLevel::Replicated);
+    let replica = gabion_base::ReplicaId(1);
+    gabion_server::create_replica(&dir.join("1"), 64 << 20, &group, replica).unwrap();
+    let again = gabion_server::create_replica(&dir.join("1"), 64 << 20, &group, replica);
+    assert!(again.unwrap_err().to_string().ends_with("holds a replica already"));
+    let refusal = |change: &dyn Fn(&mut gabion_server::ServerConfig)| {
+        let mut config = support::config(&dir, 1, &[0; 9]);
+        change(&mut config);
+        gabion_server::run(config).unwrap_err().to_string()
+    };
+    let text = refusal(&|config| config.resp = "0.0.0.0:0".parse().unwrap());
+    assert!(text.contains("only loopback"), "{text}");
+    let text = refusal(&|config| config.replica = gabion_base::ReplicaId(2));
+    assert!(text.contains("belongs to replica 1, not 2"), "{text}");
+    let text = refusal(&|config| config.peers.truncate(1));
+    assert!(text.contains("no address is given for replica 3"), "{text}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
