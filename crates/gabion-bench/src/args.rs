@@ -84,8 +84,12 @@ impl Distribution {
     }
 }
 
-/// Loads records and asks for them through the RESP door, checks what it reads, and reports what that
-/// cost the clients and each replica.
+/// What is fixed when a cluster is made, and so cannot be chosen for one that runs.
+const OWN_OPTIONS: [&str; 7] =
+    ["compaction", "replicas", "ack", "memtable_size", "compression", "pool_size", "dir"];
+
+/// Loads records and asks for them through the RESP door, checks what it reads, and reports what
+/// that cost the clients and each replica.
 #[derive(Args, Clone, Debug)]
 pub struct YcsbArgs {
     /// Workloads to run, in this order. CPU, disk and network are reported for each and in all.
@@ -123,7 +127,7 @@ pub struct YcsbArgs {
         long,
         value_delimiter = ',',
         value_name = "ADDRESS",
-        conflicts_with_all = ["compaction", "replicas", "ack", "memtable", "codec", "pool_size", "dir"]
+        conflicts_with_all = OWN_OPTIONS
     )]
     pub connect: Vec<SocketAddr>,
     /// Who flushes and compacts in a cluster of its own.
@@ -137,10 +141,11 @@ pub struct YcsbArgs {
     pub ack: AckChoice,
     /// Bytes of a MemTable in a cluster of its own.
     #[arg(long, default_value = "16MiB", value_parser = parse_bytes)]
-    pub memtable: u64,
-    /// How a cluster of its own compresses blocks of files.
-    #[arg(long, value_enum, default_value_t = CodecChoice::Lz4)]
-    pub codec: CodecChoice,
+    pub memtable_size: u64,
+    /// How a cluster of its own compresses blocks of files [default: lz4 for values that can be
+    /// compressed, else none].
+    #[arg(long, value_enum)]
+    pub compression: Option<CodecChoice>,
     /// Bytes of each replica's pool [default: by the records].
     #[arg(long, value_parser = parse_bytes)]
     pub pool_size: Option<u64>,
@@ -265,9 +270,15 @@ impl YcsbArgs {
             CompactionChoice::EveryReplica => &[CompactionMode::EveryReplica],
             CompactionChoice::Both => &[CompactionMode::Primary, CompactionMode::EveryReplica],
         };
-        in_range("memtable", self.memtable, MIB, GIB)?;
+        in_range("memtable-size", self.memtable_size, MIB, GIB)?;
         let pool_len = self.pool_size.unwrap_or_else(|| self.pool_len_by_records());
-        in_range("pool-size", pool_len, 64 * MIB, 1 << 50)?;
+        in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
+        let compression = match self.compression {
+            Some(CodecChoice::None) => Compression::None,
+            Some(CodecChoice::Lz4) => Compression::Lz4,
+            None if self.compressibility > 0.0 => Compression::Lz4,
+            None => Compression::None,
+        };
         let mut clusters = Vec::new();
         for (i, &replicas) in self.replicas.iter().enumerate() {
             in_range("replicas", u64::from(replicas), 1, GroupConfig::MEMBERS_MAX as u64)?;
@@ -282,11 +293,8 @@ impl YcsbArgs {
                     AckChoice::Durable => AckLevel::Durable,
                 },
                 pool_len,
-                memtable_len: self.memtable,
-                compression: match self.codec {
-                    CodecChoice::None => Compression::None,
-                    CodecChoice::Lz4 => Compression::Lz4,
-                },
+                memtable_len: self.memtable_size,
+                compression,
             }));
         }
         if clusters.is_empty() {
@@ -295,13 +303,13 @@ impl YcsbArgs {
         Ok(clusters)
     }
 
-    /// Three times the records and half a GiB: the tree with its largest compaction under way, slots that
-    /// are granted, the log.
+    /// Three times the records and half a GiB: the tree with its largest compaction under way,
+    /// slots that are granted, the log.
     fn pool_len_by_records(&self) -> u64 {
         let record_len = self.value_size.saturating_add(64);
         let updates = if self.workloads.contains(&WorkloadChoice::A) { 2 } else { 1 };
         let data = self.records.saturating_mul(record_len).saturating_mul(updates);
-        let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable);
+        let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable_size);
         len.next_multiple_of(64 * MIB)
     }
 }
@@ -362,6 +370,20 @@ mod tests {
     }
 
     #[test]
+    fn values_that_can_be_compressed_are() {
+        let compression = |words: &[&str]| match plan(words).unwrap().target {
+            Target::Own(clusters) => clusters[0].compression,
+            Target::Running(_) => panic!("a cluster of its own"),
+        };
+        assert_eq!(compression(&[]), Compression::None);
+        assert_eq!(compression(&["--compressibility=0.5"]), Compression::Lz4);
+        assert_eq!(
+            compression(&["--compressibility=0.5", "--compression=none"]),
+            Compression::None
+        );
+    }
+
+    #[test]
     fn a_bad_option_is_refused_by_name_and_limit() {
         let cases: [(&[&str], &str); 12] = [
             (&["--records", "0"], "--records is 0, allowed are 1 to"),
@@ -385,7 +407,9 @@ mod tests {
 
     #[test]
     fn a_running_cluster_has_its_properties_already() {
-        for option in ["--compaction=both", "--replicas=2", "--memtable=1MiB", "--codec=none"] {
+        for option in
+            ["--compaction=both", "--replicas=2", "--memtable-size=1MiB", "--compression=none"]
+        {
             let error = plan(&["--connect", "127.0.0.1:6379", option]).unwrap_err();
             assert!(error.contains("cannot be used with"), "{error}");
         }

@@ -1,5 +1,5 @@
-//! The threads that drive the clients: each polls its connections, takes what was answered, and sends as many
-//! new requests as were answered, in one write (a closed loop).
+//! The threads that drive the clients: each polls its connections, takes what was answered, and
+//! sends as many new requests as were answered, in one write (a closed loop).
 
 use crate::connection::Connection;
 use crate::system::thread_cpu_seconds;
@@ -48,7 +48,8 @@ pub(crate) struct Route {
     pub(crate) reads: SocketAddr,
 }
 
-/// A client: two connections, or one where head and tail are the same, and a number of requests under way.
+/// A client: two connections, or one where head and tail are the same, and a number of requests
+/// under way.
 pub(crate) struct Client {
     connections: Vec<Connection>,
     under_way: usize,
@@ -92,8 +93,8 @@ impl Client {
     }
 }
 
-/// Drives clients until the supply is empty and every request is answered. Returns the account and the time of
-/// the last answer.
+/// Drives clients until the supply is empty and every request is answered. Returns the account and
+/// the time of the last answer.
 pub(crate) fn drive(
     mut clients: Vec<Client>,
     hand: Hand<'_>,

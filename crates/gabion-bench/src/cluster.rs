@@ -1,5 +1,5 @@
-//! The replicas that are measured, seen from outside: whether they are ready, whether they are quiet, what
-//! they have used.
+//! The replicas that are measured, seen from outside: whether they are ready, whether they are
+//! quiet, what they have used.
 
 use crate::admin::Admin;
 use crate::status::Status;
@@ -95,7 +95,8 @@ fn check_members(statuses: &[Status]) -> Result<()> {
     let members = statuses[0].members;
     if statuses.len() != members {
         return Err(Error::invalid(format!(
-            "{} addresses for a group of {members} replicas: name each, or what some use is not counted",
+            "{} addresses for a group of {members} replicas: each is to be named, so that what it \
+             uses is counted",
             statuses.len()
         )));
     }

@@ -102,7 +102,8 @@ impl Connection {
                 Ok(0) => return Err(self.closed()),
                 Ok(len) => {
                     self.input.extend_from_slice(&scratch[..len]);
-                    // A short read has emptied the socket (epoll(7)); what comes later is announced.
+                    // A short read has emptied the socket (epoll(7)); what comes later is
+                    // announced.
                     if len < scratch.len() {
                         return Ok(());
                     }

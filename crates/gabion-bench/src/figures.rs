@@ -1,9 +1,10 @@
-//! What the differences of counters mean: the cost of producing and of shipping a kilobyte, the share of jobs
-//! in all work, and how the two ways of compacting compare with what the formula foretells.
+//! What the differences of counters mean: the cost of producing and of shipping a kilobyte, the
+//! share of jobs in all work, and how the two ways of compacting compare with what the formula
+//! foretells.
 //!
-//! With s = share of flush and compaction in the CPU of the every-replica baseline, and x = CPU to ship a
-//! kilobyte to one secondary (both ends) ÷ CPU to produce it, R replicas that compact once need
-//! `1 − ((R−1)/R)·s·(1−x)` of the baseline's CPU. A kilobyte is 1,000 bytes.
+//! With s = share of flush and compaction in the CPU of the every-replica baseline, and x = CPU to
+//! ship a kilobyte to one secondary (both ends) ÷ CPU to produce it, R replicas that compact once
+//! need `1 − ((R−1)/R)·s·(1−x)` of the baseline's CPU. A kilobyte is 1,000 bytes.
 
 use crate::status::{ReplicaUse, Usage};
 

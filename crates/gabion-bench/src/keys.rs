@@ -1,9 +1,9 @@
 //! Which records exist, what their keys are, and which of them a request asks for. As YCSB has it
-//! (Cooper et al., SoCC 2010; `ZipfianGenerator`, `ScrambledZipfianGenerator`, `SkewedLatestGenerator`),
-//! so that figures can be held against others'.
+//! (Cooper et al., SoCC 2010; `ZipfianGenerator`, `ScrambledZipfianGenerator`,
+//! `SkewedLatestGenerator`), so that figures can be held against others'.
 //!
-//! Record `n` (0, 1, 2 … in the order of insertion) has the key `user` and 19 digits: the 64-bit FNV hash of
-//! `n`, without its sign. Neighbours in time are therefore strangers in the key space.
+//! Record `n` (0, 1, 2 … in the order of insertion) has the key `user` and 19 digits: the 64-bit
+//! FNV hash of `n`, without its sign. Neighbours in time are therefore strangers in the key space.
 
 use crate::args::Distribution;
 use crate::random::Random;

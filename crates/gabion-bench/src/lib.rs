@@ -8,8 +8,8 @@
 //!                                          └─► ratio, formula, tables
 //! ```
 //!
-//! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of compacting
-//!   saves of it.
+//! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of
+//!   compacting saves of it.
 //! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
 #![allow(
     clippy::disallowed_methods,
@@ -37,7 +37,7 @@ mod values;
 mod workload;
 
 pub use args::{
-    CodecChoice, CompactionChoice, Distribution, WorkloadChoice, YcsbArgs, parse_bytes,
+    AckChoice, CodecChoice, CompactionChoice, Distribution, WorkloadChoice, YcsbArgs, parse_bytes,
 };
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use run::ycsb;

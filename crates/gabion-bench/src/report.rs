@@ -51,8 +51,8 @@ impl Run {
         total
     }
 
-    /// What the figures that compare clusters are drawn from: the load where there is one, as in RubbleDB
-    /// §5.2, else everything.
+    /// What the figures that compare clusters are drawn from: the load where there is one, as in
+    /// RubbleDB §5.2, else everything.
     pub(crate) fn compared(&self) -> Vec<ReplicaUse> {
         let load = self.phases.iter().find(|phase| phase.workload == WorkloadChoice::Load);
         load.map_or_else(|| self.replicas(), |phase| phase.replicas.clone())
@@ -235,8 +235,8 @@ fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
     line(
         out,
         &format!(
-            "Workload {name}: {:.2} s, {settled} {:.2} s more. CPU: replicas {:.2} s, clients {:.2} s, machine \
-             {:.2} s.\n",
+            "Workload {name}: {:.2} s, {settled} {:.2} s more. CPU: replicas {:.2} s, clients \
+             {:.2} s, machine {:.2} s.\n",
             phase.wall_seconds,
             phase.settle_seconds,
             all.cpu_seconds,
@@ -337,8 +337,8 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
     ratio_table(&pairs).write(style, &mut out);
     line(
         &mut out,
-        "s: share of flush and compaction in the CPU of every-replica. x: shipping a kB to one secondary (both \
-         ends) ÷ producing it. Formula: 1 − ((R−1)/R)·s·(1−x).\n",
+        "s: share of flush and compaction in the CPU of every-replica. x: shipping a kB to one \
+         secondary (both ends) ÷ producing it. Formula: 1 − ((R−1)/R)·s·(1−x).\n",
     );
     for (once, everywhere) in &pairs {
         breakdown_table(once, everywhere).write(style, &mut out);
@@ -393,8 +393,8 @@ fn breakdown_table(once: &Run, everywhere: &Run) -> Table {
     table
 }
 
-/// The form of RubbleDB's Table 4. One of its nodes holds one replica of each of R groups, so its sum
-/// is that of all replicas of one group.
+/// The form of RubbleDB's Table 4. One of its nodes holds one replica of each of R groups, so its
+/// sum is that of all replicas of one group.
 fn device_table(pairs: &[(&Run, &Run)]) -> Table {
     let header = ["replicas", "every-replica: read", "write", "primary: read", "write"];
     let mut table = Table::new("Device I/O of all replicas (GB)", &header);
@@ -408,8 +408,8 @@ fn device_table(pairs: &[(&Run, &Run)]) -> Table {
     table
 }
 
-/// The form of RubbleDB's Table 5: requests and what members tell each other, and shipped files. Each byte
-/// counts once: what clients sent, what replicas sent.
+/// The form of RubbleDB's Table 5: requests and what members tell each other, and shipped files.
+/// Each byte counts once: what clients sent, what replicas sent.
 fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
     let header = [
         "replicas",

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// How often the progress bar moves.
 const BAR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0, or 1 when
-/// something was read that nobody had written.
+/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0,
+/// or 1 when something was read that nobody had written.
 ///
 /// # Errors
 /// Bad options; a cluster that does not start, ends, or refuses requests for good; an interrupt.
@@ -91,7 +91,7 @@ fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config.insert("ack".into(), own.ack.as_str().into());
     config.insert("memtable_bytes".into(), own.memtable_len.into());
     config.insert("pool_bytes".into(), own.pool_len.into());
-    config.insert("codec".into(), format!("{:?}", own.compression).to_lowercase().into());
+    config.insert("compression".into(), format!("{:?}", own.compression).to_lowercase().into());
     config
 }
 

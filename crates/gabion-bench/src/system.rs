@@ -13,8 +13,9 @@ pub(crate) fn machine_cpu_seconds() -> Option<f64> {
     busy_seconds(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// The first line of `/proc/stat` in hundredths of a second: user, nice, system, idle, waiting for I/O,
-/// interrupts, soft interrupts, stolen. Guests are in user already; idle, waiting and stolen are no work.
+/// The first line of `/proc/stat` in hundredths of a second: user, nice, system, idle, waiting for
+/// I/O, interrupts, soft interrupts, stolen. Guests are in user already; idle, waiting and stolen are no
+/// work.
 fn busy_seconds(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();

@@ -5,9 +5,9 @@
 //!                                       └── by seed, record and version ──┘
 //! ```
 //!
-//! A value follows from record, version and the options of the run, so a value that is read proves, without a
-//! table of what was written, that a client wrote it for that record: it is made again and compared.
-//! Version 0 is that of the load; an update has a version that no other request has.
+//! A value follows from record, version and the options of the run, so a value that is read proves,
+//! without a table of what was written, that a client wrote it for that record: it is made again
+//! and compared. Version 0 is that of the load; an update has a version that no other request has.
 
 use crate::random::{STEP, mix};
 
@@ -49,7 +49,8 @@ impl core::fmt::Display for Wrong {
 }
 
 impl Values {
-    /// Values of `len` bytes (at least the head), of which the share `compressibility` is one repeated byte.
+    /// Values of `len` bytes (at least the head), of which the share `compressibility` is one
+    /// repeated byte.
     pub(crate) fn new(len: usize, compressibility: f64, seed: u64) -> Self {
         assert!(len >= HEAD_LEN, "a value of {len} bytes has no room for its head");
         let repeated = (len as f64 * compressibility).round() as usize;
