@@ -1,6 +1,7 @@
 //! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
 
 use crate::rooms;
+use serde_json::Value;
 use std::process::Command;
 use std::time::Instant;
 
@@ -56,5 +57,18 @@ pub(crate) fn seeds(count: u32) -> Step {
 /// Our initiator against a target that another hand wrote.
 pub(crate) fn guest() -> Step {
     cargo(&["build", "--release", "-p", "gabion-fabric", "--example", "foreign_target"])?;
-    run(".ci/nvmet-guest", &["target/release/examples/foreign_target"], &[])
+    let program = format!("{}/release/examples/foreign_target", target_directory()?);
+    run(".ci/nvmet-guest", &[&program], &[])
+}
+
+/// Where cargo builds to, whatever the environment or its configuration say about it.
+fn target_directory() -> Result<String, String> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let directory = metadata["target_directory"].as_str();
+    directory.map(str::to_owned).ok_or_else(|| "cargo metadata: no target directory".to_owned())
 }
