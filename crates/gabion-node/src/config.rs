@@ -63,7 +63,7 @@ pub struct GroupConfig {
     pub compaction: CompactionMode,
     /// What an acknowledgement means unless a write says otherwise.
     pub ack: AckLevel,
-    /// Bytes of the log's ring: a multiple of `segment_len`, at least two segments.
+    /// Bytes of the log's ring: a multiple of `segment_len`, at least four segments.
     pub ring_len: u64,
     /// Bytes of a log segment. Default 16 MiB, which is also the largest record.
     pub segment_len: u64,
@@ -91,6 +91,13 @@ impl GroupConfig {
             return Err(Error::invalid(format!(
                 "a group of {count} replicas: 1 to {} are possible",
                 Self::MEMBERS_MAX
+            )));
+        }
+        if self.ring_len < 4 * self.segment_len {
+            return Err(Error::invalid(format!(
+                "ring of {} bytes: it must be at least four log segments of {}, so that one can be \
+                 filled while another is flushed",
+                self.ring_len, self.segment_len
             )));
         }
         for (i, member) in self.members.iter().enumerate() {
