@@ -87,7 +87,7 @@ impl Settings {
 
     /// Bytes of the log's ring of each replica.
     pub(crate) fn ring_len(&self) -> u64 {
-        if self.pool_len < GIB { 2 * SEGMENT_LEN } else { 4 * SEGMENT_LEN }
+        4 * SEGMENT_LEN
     }
 
     /// Bytes of disk that the whole group reserves.
