@@ -199,6 +199,9 @@ pub struct NodeOptions {
     pub compactions_max: usize,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,
+    /// A defect to be shown by tests. None by default.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::Mutant>,
 }
 
 impl Default for NodeOptions {
@@ -211,6 +214,8 @@ impl Default for NodeOptions {
             granted_slots: 128,
             compactions_max: 1,
             placement_wait_ms: 500,
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 }

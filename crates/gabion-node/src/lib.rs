@@ -25,6 +25,7 @@ mod files;
 pub mod message;
 mod node;
 pub mod open;
+mod planted;
 mod state;
 mod tlv;
 pub mod work;
@@ -32,4 +33,6 @@ pub mod work;
 pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 pub use files::{FileMap, LocalStore, Locate, PoolSource, ReadMeter};
 pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
+#[cfg(feature = "planted")]
+pub use planted::Mutant;
 pub use state::{ReplicaState, opaque};

@@ -1,59 +1,97 @@
 //! Clients: each has one operation under way, writes at the head, reads at the tail, and remembers
 //! when it called and when it was answered.
+//!
+//! Besides registers (one key each) there are *twins*: pairs of keys at the two ends of the keyspace that
+//! one record always writes together, with one value. A scan that dawdles over many steps, and two reads
+//! of one view far apart in time, must never see them differ (FAULTS.md E1: no half batch; E12: no slot
+//! is used again under a reader). What a scan sees also enters the history, key by key.
 
+use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
 use gabion_base::LogPosition;
 use gabion_engine::Keyspace;
-use gabion_node::WriteGate;
+use gabion_node::{Node, WriteGate};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::task::Poll;
 
-/// The bytes of a value: its number, and filler whose length follows from it.
+/// The first number of a pair of twins; smaller ones are registers.
+pub const TWINS: u64 = 1 << 32;
+
+/// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in 16).
 #[must_use]
 pub fn encode_value(value: u64) -> Vec<u8> {
+    let mixed = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let limit = if mixed >> 60 == 0 { 3_000 } else { 600 };
     let mut bytes = value.to_le_bytes().to_vec();
-    bytes.resize(8 + (value.wrapping_mul(0x9e37_79b9) % 600) as usize, value as u8);
+    bytes.resize(8 + ((mixed >> 20) % limit) as usize, value as u8);
     bytes
 }
 
 /// The number of a value's bytes.
 ///
-/// # Panics
+/// # Errors
 /// When they are no value that [`encode_value`] made.
-#[must_use]
-pub fn decode_value(bytes: &[u8]) -> u64 {
-    let (number, _) = bytes.split_first_chunk::<8>().expect("a value has its number");
+pub fn decode_value(bytes: &[u8]) -> Result<u64, String> {
+    let number = bytes.first_chunk::<8>().ok_or("a value is too short")?;
     let value = u64::from_le_bytes(*number);
-    assert_eq!(bytes, encode_value(value), "a value was damaged");
-    value
+    if bytes == encode_value(value) {
+        return Ok(value);
+    }
+    Err(format!("a value was damaged: {} bytes that begin with number {value}", bytes.len()))
 }
 
-/// The engine key of a register.
+/// The user keys of a register or of both twins.
+fn user_keys(key: u64) -> Vec<Vec<u8>> {
+    match key.checked_sub(TWINS) {
+        None => vec![format!("key-{key:06}").into_bytes()],
+        Some(twin) => {
+            ["!", "~"].iter().map(|side| format!("{side}twin-{twin:06}").into_bytes()).collect()
+        }
+    }
+}
+
+/// The engine keys of a register or of both twins.
 #[must_use]
-pub fn engine_key(key: u64) -> Vec<u8> {
-    let mut bytes = vec![Keyspace::User as u8];
-    bytes.extend(user_key(key));
-    bytes
+pub fn engine_keys(key: u64) -> Vec<Vec<u8>> {
+    let with_space = |user: Vec<u8>| [vec![Keyspace::User as u8], user].concat();
+    user_keys(key).into_iter().map(with_space).collect()
 }
 
-fn user_key(key: u64) -> Vec<u8> {
-    format!("key-{key:06}").into_bytes()
+/// Puts (or deletes) keys as one turn's record.
+///
+/// # Panics
+/// When the node takes no writes.
+pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> LogPosition {
+    for (key, value) in writes {
+        for user_key in user_keys(*key) {
+            let result = match value {
+                Some(value) => node.put(Keyspace::User, &user_key, &encode_value(*value)),
+                None => node.delete(Keyspace::User, &user_key),
+            };
+            result.expect("keys and values are within their limits");
+        }
+    }
+    node.end_turn().expect("the ring has room for small records beyond the gate")
 }
+
+/// What a read saw, or why it is wrong.
+type Seen = Result<Vec<(u64, Option<u64>)>, String>;
+type Slot = Rc<RefCell<Option<Seen>>>;
 
 /// What an operation waits for.
 enum Waits {
     /// A task reads; the result appears here.
-    Read(Rc<RefCell<Option<Option<u64>>>>),
+    Read(Slot),
     /// As `Read`, and then the counter is written.
-    Increment(Rc<RefCell<Option<Option<u64>>>>),
+    Increment(Slot, u64),
     /// The log must be acknowledged up to here.
-    Acknowledged(LogPosition, Action),
+    Acknowledged(LogPosition, Vec<(u64, Action)>),
 }
 
 struct Pending {
-    key: u64,
     called: u64,
     incarnation: u64,
     waits: Waits,
@@ -75,130 +113,251 @@ impl Client {
         self.pending.is_none()
     }
 
-    /// Sets a key, or deletes it. Nothing happens when the head does not take writes.
+    /// Sets or deletes keys in one record. Nothing happens when the head does not take writes.
     pub fn write(
         &mut self,
         head: &mut Process,
         locks: &Locks,
-        key: u64,
-        value: Option<u64>,
+        writes: &[(u64, Option<u64>)],
         now: u64,
     ) {
-        let Some(node) = &mut head.node else { return };
-        if node.write_gate() != WriteGate::Open || locks.contains(&key) {
+        let Some(node) = open_head(head) else { return };
+        if writes.iter().any(|(key, _)| locks.contains(key)) {
             return;
         }
-        let result = match value {
-            Some(value) => node.put(Keyspace::User, &user_key(key), &encode_value(value)),
-            None => node.delete(Keyspace::User, &user_key(key)),
-        };
-        result.expect("keys and values are within their limits");
-        let position = node.end_turn().expect("the gate was open");
-        let waits = Waits::Acknowledged(position, Action::Write(value));
-        let incarnation = head.incarnation;
-        self.pending = Some(Pending { key, called: now, incarnation, waits });
+        let position = write_turn(node, writes);
+        let actions = writes.iter().map(|(key, value)| (*key, Action::Write(*value))).collect();
+        self.begin(head, now, Waits::Acknowledged(position, actions));
     }
 
-    /// Reads a key at the tail.
-    pub fn read(&mut self, tail: &mut Process, key: u64, now: u64) {
-        let Some(node) = &tail.node else { return };
-        if !node.is_readable() {
-            return;
+    /// Deletes everything; `keys` are all that there may be.
+    pub fn clear(
+        &mut self,
+        head: &mut Process,
+        locks: &Locks,
+        keys: impl Iterator<Item = u64>,
+        now: u64,
+    ) {
+        let Some(node) = open_head(head).filter(|_| locks.is_empty()) else { return };
+        node.clear().expect("the gate was open");
+        let position = node.end_turn().expect("the gate was open");
+        let actions = keys.map(|key| (key, Action::Write(None))).collect();
+        self.begin(head, now, Waits::Acknowledged(position, actions));
+    }
+
+    /// Reads a register, or both twins at one view, far apart in time.
+    pub fn read(&mut self, tail: &mut Process, key: u64, random: Random, now: u64) {
+        if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
+            let slot = spawn_get(tail, key, random);
+            self.begin(tail, now, Waits::Read(slot));
         }
-        let waits = Waits::Read(spawn_get(tail, key));
-        let incarnation = tail.incarnation;
-        self.pending = Some(Pending { key, called: now, incarnation, waits });
+    }
+
+    /// Scans everything, slowly; the history gets what it saw of `keys`.
+    pub fn scan(&mut self, tail: &mut Process, keys: Vec<u64>, random: Random, now: u64) {
+        if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
+            let slot = spawn_scan(tail, keys, random);
+            self.begin(tail, now, Waits::Read(slot));
+        }
     }
 
     /// Adds one to a counter: reads the head's newest state, then writes.
-    pub fn increment(&mut self, head: &mut Process, locks: &mut Locks, key: u64, now: u64) {
-        let Some(node) = &head.node else { return };
-        if node.write_gate() != WriteGate::Open || !locks.insert(key) {
+    pub fn increment(
+        &mut self,
+        head: &mut Process,
+        locks: &mut Locks,
+        key: u64,
+        random: Random,
+        now: u64,
+    ) {
+        if open_head(head).is_none() || !locks.insert(key) {
             return;
         }
-        let waits = Waits::Increment(spawn_get(head, key));
-        let incarnation = head.incarnation;
-        self.pending = Some(Pending { key, called: now, incarnation, waits });
+        let slot = spawn_get(head, key, random);
+        self.begin(head, now, Waits::Increment(slot, key));
     }
 
-    /// Looks whether the operation ended.
+    fn begin(&mut self, process: &Process, called: u64, waits: Waits) {
+        self.pending = Some(Pending { called, incarnation: process.incarnation, waits });
+    }
+
+    /// Whether what is under way waits for the tail.
+    #[must_use]
+    pub fn waits_for_tail(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| matches!(pending.waits, Waits::Read(_)))
+    }
+
+    /// Looks whether the operation, which waits for `process`, ended.
+    ///
+    /// # Errors
+    /// What a read saw that cannot be.
     pub fn poll(
         &mut self,
-        head: Option<&mut Process>,
-        tail: Option<&mut Process>,
+        process: Option<&mut Process>,
         locks: &mut Locks,
         history: &mut Vec<Operation>,
         now: u64,
-    ) {
-        let Some(pending) = &mut self.pending else { return };
-        let is_read = matches!(pending.waits, Waits::Read(_));
-        let process = if is_read { tail } else { head };
+    ) -> Result<(), String> {
+        let Some(pending) = &mut self.pending else { return Ok(()) };
         let alive = process.filter(|process| process.incarnation == pending.incarnation);
         let Some(process) = alive else {
             // The server died: a write may have happened, a read says nothing.
-            if let Waits::Acknowledged(_, action) = &pending.waits {
-                history.push(ended(pending, action.clone(), None));
+            match &pending.waits {
+                Waits::Acknowledged(_, actions) => {
+                    history.extend(ended(pending.called, actions.clone(), None));
+                }
+                Waits::Increment(_, key) => _ = locks.remove(key),
+                Waits::Read(_) => {}
             }
-            locks.remove(&pending.key);
             self.pending = None;
-            return;
+            return Ok(());
         };
-        let ended = match &pending.waits {
-            Waits::Read(slot) => slot.borrow_mut().take().map(Action::Read),
-            Waits::Increment(slot) => {
-                let read = slot.borrow_mut().take();
-                if let Some(value) = read {
-                    pending.waits = write_counter(process, pending.key, value);
-                    locks.remove(&pending.key);
+        let done = match &pending.waits {
+            Waits::Read(slot) => match slot.borrow_mut().take() {
+                Some(seen) => {
+                    Some(seen?.into_iter().map(|(key, value)| (key, Action::Read(value))).collect())
+                }
+                None => None,
+            },
+            Waits::Increment(slot, key) => {
+                let (key, seen) = (*key, slot.borrow_mut().take());
+                if let Some(seen) = seen {
+                    let value = seen?.first().and_then(|(_, value)| *value);
+                    let next = value.unwrap_or(0) + 1;
+                    let node = process.node.as_mut().expect("the process is open");
+                    // A gate that closed meanwhile is not waited for: the key is locked.
+                    let position = write_turn(node, &[(key, Some(next))]);
+                    let actions = vec![(key, Action::Increment(next))];
+                    pending.waits = Waits::Acknowledged(position, actions);
+                    locks.remove(&key);
                 }
                 None
             }
-            Waits::Acknowledged(position, action) => {
+            Waits::Acknowledged(position, actions) => {
                 let node = process.node.as_ref();
                 let acknowledged = node.is_some_and(|node| node.acknowledged() >= *position);
-                acknowledged.then(|| action.clone())
+                acknowledged.then(|| actions.clone())
             }
         };
-        if let Some(action) = ended {
-            history.push(self::ended(pending, action, Some(now)));
+        if let Some(actions) = done {
+            history.extend(ended(pending.called, actions, Some(now)));
             self.pending = None;
         }
-    }
-
-    /// Gives up waiting: what happened to a write is not known.
-    pub fn give_up(&mut self, history: &mut Vec<Operation>) {
-        if let Some(pending) = self.pending.take()
-            && let Waits::Acknowledged(_, action) = &pending.waits
-        {
-            history.push(ended(&pending, action.clone(), None));
-        }
+        Ok(())
     }
 }
 
-fn ended(pending: &Pending, action: Action, returned: Option<u64>) -> Operation {
-    Operation { key: pending.key, action, called: pending.called, returned }
+/// The head's node when it takes writes.
+fn open_head(head: &mut Process) -> Option<&mut Node> {
+    let node = head.node.as_deref_mut()?;
+    (node.write_gate() == WriteGate::Open).then_some(node)
 }
 
-/// Writes the counter that was read plus one. A gate that closed meanwhile is not waited for: the key
-/// is locked and the record fits the turn.
-fn write_counter(head: &mut Process, key: u64, value: Option<u64>) -> Waits {
-    let next = value.unwrap_or(0) + 1;
-    let node = head.node.as_mut().expect("the process is open");
-    node.put(Keyspace::User, &user_key(key), &encode_value(next)).expect("within the limits");
-    let position = node.end_turn().expect("the ring has room for small records beyond the gate");
-    Waits::Acknowledged(position, Action::Increment(next))
+fn ended(
+    called: u64,
+    actions: Vec<(u64, Action)>,
+    returned: Option<u64>,
+) -> impl Iterator<Item = Operation> {
+    actions.into_iter().map(move |(key, action)| Operation { key, action, called, returned })
 }
 
-fn spawn_get(process: &mut Process, key: u64) -> Rc<RefCell<Option<Option<u64>>>> {
-    let slot = Rc::new(RefCell::new(None));
+/// Lets up to `limit` turns of the executor pass.
+async fn dawdle(random: &mut Random, limit: u64) {
+    for _ in 0..random.below(limit + 1) {
+        let mut passed = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut passed, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+fn spawn_get(process: &mut Process, key: u64, mut random: Random) -> Slot {
+    let slot = Slot::default();
     let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
         return slot;
     };
     let (view, out) = (node.view(), slot.clone());
     process.executor.spawn(async move {
-        let value =
-            view.get(&tables, &engine_key(key)).await.expect("no fault hits a client's read");
-        *out.borrow_mut() = Some(value.map(|bytes| decode_value(&bytes)));
+        let read = async {
+            let mut values = Vec::new();
+            for engine_key in engine_keys(key) {
+                if !values.is_empty() {
+                    dawdle(&mut random, 200).await;
+                }
+                let value = view.get(&tables, &engine_key).await;
+                let value = value.map_err(|error| format!("read of key {key}: {error}"))?;
+                values.push(value.map(|bytes| decode_value(&bytes)).transpose()?);
+            }
+            if values.windows(2).any(|pair| pair[0] != pair[1]) {
+                return Err(format!("twins {key} differ at one view: {values:?}"));
+            }
+            Ok(vec![(key, values[0])])
+        };
+        let seen = read.await;
+        *out.borrow_mut() = Some(seen);
     });
     slot
+}
+
+fn spawn_scan(process: &mut Process, keys: Vec<u64>, mut random: Random) -> Slot {
+    let slot = Slot::default();
+    let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
+        return slot;
+    };
+    let (view, out) = (node.view(), slot.clone());
+    process.executor.spawn(async move {
+        let read = async {
+            let mut records = BTreeMap::new();
+            let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
+            drop(view);
+            dawdle(&mut random, 300).await;
+            while let Some((key, value)) =
+                iterator.next().await.map_err(|error| format!("scan: {error}"))?
+            {
+                let value = decode_value(&value)?;
+                if records.last_key_value().is_some_and(|(last, _)| *last >= key) {
+                    return Err(format!("a scan went back to key {key:?}"));
+                }
+                records.insert(key, value);
+                dawdle(&mut random, 6).await;
+            }
+            seen_by_scan(&keys, &records.into_iter().map(|(k, v)| (k.to_vec(), v)).collect())
+        };
+        let seen = read.await;
+        *out.borrow_mut() = Some(seen);
+    });
+    slot
+}
+
+fn seen_by_scan(keys: &[u64], records: &BTreeMap<Vec<u8>, u64>) -> Seen {
+    twins_agree(records)?;
+    let first = |key: u64| records.get(&engine_keys(key)[0]).copied();
+    Ok(keys.iter().map(|key| (*key, first(*key))).collect())
+}
+
+/// Whether both twins of each pair have the same value, or none.
+///
+/// # Errors
+/// Names a pair that does not.
+pub fn twins_agree(records: &BTreeMap<Vec<u8>, u64>) -> Result<(), String> {
+    for (key, value) in records {
+        let other = match key.get(1) {
+            Some(b'!') => b'~',
+            Some(b'~') => b'!',
+            _ => continue,
+        };
+        let mut twin = key.clone();
+        twin[1] = other;
+        let found = records.get(&twin);
+        if found != Some(value) {
+            let name = String::from_utf8_lossy(&key[1..]).into_owned();
+            return Err(format!("{name} is {value}, its twin {found:?}: half of a record"));
+        }
+    }
+    Ok(())
 }

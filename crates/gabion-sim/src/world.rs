@@ -3,12 +3,12 @@
 
 use crate::Random;
 use crate::check;
-use crate::client::{Client, Locks};
+use crate::client::{Client, Locks, TWINS, twins_agree};
 use crate::history::{self, Operation};
 use crate::process::{Process, Wish};
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
-use gabion_engine::{Keyspace, TreeConfig};
+use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, open};
 use gabion_replication::Frame;
@@ -28,6 +28,8 @@ pub struct Faults {
     pub link: u64,
     /// Break of the NVMe/TCP connections of one process.
     pub pipe: u64,
+    /// One disk becomes some twenty times slower, for a while.
+    pub slow: u64,
 }
 
 /// A run.
@@ -47,6 +49,26 @@ pub struct Options {
     pub compaction: CompactionMode,
     /// What an acknowledgement means.
     pub ack: AckLevel,
+    /// How files are compressed.
+    pub compression: Compression,
+    /// Pairs of keys that are always written together.
+    pub twins: u64,
+    /// A defect that the run has to show.
+    #[cfg(feature = "planted")]
+    pub planted: Option<gabion_node::Mutant>,
+}
+
+impl Options {
+    /// What varies with the seed besides chance itself.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let compaction =
+            if seed % 5 == 4 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
+        let ack = if seed % 3 == 2 { AckLevel::Durable } else { AckLevel::Replicated };
+        let replicas = [3, 3, 2, 3, 1, 3, 4][(seed % 7) as usize];
+        let compression = if seed % 4 == 1 { Compression::Lz4 } else { Compression::None };
+        Self { replicas, compaction, ack, compression, ..Self::default() }
+    }
 }
 
 impl Default for Options {
@@ -56,9 +78,20 @@ impl Default for Options {
             steps: 6_000,
             clients: 4,
             keys: 40,
-            faults: Faults { kill: 900, kill_all: 5_000, power: 2_500, link: 1_500, pipe: 1_500 },
+            faults: Faults {
+                kill: 900,
+                kill_all: 5_000,
+                power: 2_500,
+                link: 1_500,
+                pipe: 1_500,
+                slow: 1_500,
+            },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
+            compression: Compression::None,
+            twins: 8,
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 }
@@ -117,6 +150,8 @@ pub struct World {
     /// Kills and power cuts, for reports of failure.
     events: Vec<String>,
     deaths: Vec<String>,
+    /// What a client saw that cannot be.
+    violation: Option<String>,
 }
 
 const POOL_LEN: u64 = 320 * MIB;
@@ -130,7 +165,9 @@ impl World {
     #[must_use]
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
+        let sst = SstOptions { compression: options.compression, ..SstOptions::default() };
         let tree = TreeConfig {
+            sst,
             memtable_len: 24 * 1024,
             sst_len: 64 * 1024,
             level1_len: 256 * 1024,
@@ -175,6 +212,7 @@ impl World {
             outcome: Outcome::default(),
             events: Vec::new(),
             deaths: Vec::new(),
+            violation: None,
         }
     }
 
@@ -196,13 +234,19 @@ impl World {
             self.inject_faults();
             self.clients_act();
             self.step();
+            self.look_for_violation()?;
         }
+        self.machines.iter().for_each(|machine| machine.disk.slow_down(1));
         self.settle()?;
         self.final_reads()?;
         history::check(&self.history)?;
         check::at_rest(self)?;
         self.sum_up();
         Ok(())
+    }
+
+    fn look_for_violation(&mut self) -> Result<(), String> {
+        self.violation.take().map_or(Ok(()), Err)
     }
 
     /// The group's configuration.
@@ -247,7 +291,7 @@ impl World {
     }
 
     fn start_processes(&mut self) {
-        let (now_ms, options) = (self.now_ms, node_options());
+        let (now_ms, options) = (self.now_ms, node_options(&self.options));
         for machine in &mut self.machines {
             if machine.process.is_none() && now_ms >= machine.down_until_ms {
                 machine.starts += 1;
@@ -339,6 +383,8 @@ impl World {
                 }
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));
+                    let death = format!("replica {} ended itself: {error}", index + 1);
+                    self.violation.get_or_insert(death);
                     self.kill(index, false);
                 }
             }
@@ -389,6 +435,11 @@ impl World {
                 process.cut_remotes();
             }
         }
+        if happens(&mut self.random, faults.slow) {
+            let index = self.random.below(count) as usize;
+            let factor = [1, 1, 20][self.random.below(3) as usize];
+            self.machines[index].disk.slow_down(factor);
+        }
     }
 
     /// At level `replicated` a power cut everywhere loses what only rings held, and so does one after
@@ -396,6 +447,9 @@ impl World {
     fn may_lose_power(&self) -> bool {
         if self.options.ack == AckLevel::Durable {
             return true;
+        }
+        if self.machines.len() == 1 {
+            return false;
         }
         let Some(head) = self.node(0).filter(|head| head.chain().is_ready()) else { return false };
         let whole = |index: usize| self.node(index).is_some_and(|n| n.log_end() >= head.log_end());
@@ -451,45 +505,60 @@ impl World {
 
     fn clients_act(&mut self) {
         for i in 0..self.clients.len() {
-            if !self.clients[i].is_idle() || !self.random.once_in(3) {
-                continue;
-            }
-            self.moment += 1;
-            let now = self.moment;
-            // Half of the keys are counters, which only increments and deletes touch.
-            let key = self.random.below(self.options.keys);
-            let kind = self.random.below(10);
-            let tail = self.machines.len() - 1;
-            let client = &mut self.clients[i];
-            if kind < 4 {
-                if let Some(process) = &mut self.machines[tail].process {
-                    client.read(process, key, now);
-                }
-                continue;
-            }
-            let Some(process) = &mut self.machines[0].process else { continue };
-            if kind == 4 {
-                client.write(process, &self.locks, key, None, now);
-            } else if key.is_multiple_of(2) {
-                self.next_value += 1;
-                client.write(process, &self.locks, key, Some(self.next_value << 20), now);
-            } else {
-                client.increment(process, &mut self.locks, key, now);
+            if self.clients[i].is_idle() && self.random.once_in(3) {
+                self.moment += 1;
+                self.client_acts(i);
             }
         }
     }
 
+    fn client_acts(&mut self, i: usize) {
+        let now = self.moment;
+        // Half of the keys are counters, which only increments and deletes touch.
+        let key = self.random.below(self.options.keys);
+        let twins = TWINS + self.random.below(self.options.twins);
+        let kind = self.random.below(40);
+        let tail = self.machines.len() - 1;
+        let random = self.random.fork();
+        let client = &mut self.clients[i];
+        if kind < 16 {
+            let Some(process) = &mut self.machines[tail].process else { return };
+            match kind {
+                0 => client.scan(process, vec![key, twins, key / 2, key / 3], random, now),
+                1..4 => client.read(process, twins, random, now),
+                _ => client.read(process, key, random, now),
+            }
+            return;
+        }
+        let Some(process) = &mut self.machines[0].process else { return };
+        self.next_value += 1;
+        let value = Some(self.next_value << 20);
+        match kind {
+            16 if self.random.once_in(30) => {
+                let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
+                client.clear(process, &self.locks, keys.chain(twins), now);
+            }
+            16..19 => client.write(process, &self.locks, &[(key, None)], now),
+            19 => client.write(process, &self.locks, &[(twins, None)], now),
+            20..24 => {
+                let other = (key / 2 * 2 + 2) % (self.options.keys / 2 * 2);
+                let writes = [(twins, value), (key / 2 * 2, value), (other, value)];
+                client.write(process, &self.locks, &writes, now);
+            }
+            _ if key.is_multiple_of(2) => client.write(process, &self.locks, &[(key, value)], now),
+            _ => client.increment(process, &mut self.locks, key, random, now),
+        }
+    }
+
     fn poll_clients(&mut self) {
-        let (first, rest) = self.machines.split_at_mut(1);
+        let tail = self.machines.len() - 1;
         for client in &mut self.clients {
             self.moment += 1;
-            let head = first[0].process.as_mut();
-            match rest.last_mut() {
-                Some(tail) => {
-                    let tail = tail.process.as_mut();
-                    client.poll(head, tail, &mut self.locks, &mut self.history, self.moment);
-                }
-                None => client.poll(None, head, &mut self.locks, &mut self.history, self.moment),
+            let index = if client.waits_for_tail() { tail } else { 0 };
+            let process = self.machines[index].process.as_mut();
+            let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
+            if let Err(error) = polled {
+                self.violation.get_or_insert(error);
             }
         }
     }
@@ -501,6 +570,7 @@ impl World {
         let mut calm = 0;
         for _ in 0..30_000 {
             self.step();
+            self.look_for_violation()?;
             let busy = !self.clients.iter().all(Client::is_idle) || !self.rests();
             calm = if busy { 0 } else { calm + 1 };
             if calm > 300 {
@@ -530,7 +600,7 @@ impl World {
     /// Reads every key once more at the tail, as the last operations of the history.
     fn final_reads(&mut self) -> Result<(), String> {
         let tail = self.machines.len() - 1;
-        for key in 0..self.options.keys {
+        for key in (0..self.options.keys).chain(TWINS..TWINS + self.options.twins) {
             for _ in 0..100_000 {
                 self.moment += 1;
                 let now = self.moment;
@@ -538,12 +608,13 @@ impl World {
                     let Some(process) = &mut self.machines[tail].process else {
                         return Err("the tail is gone".into());
                     };
-                    self.clients[0].read(process, key, now);
+                    self.clients[0].read(process, key, self.random.fork(), now);
                     if self.clients[0].is_idle() {
                         return Err("the tail does not answer reads at rest".into());
                     }
                 }
                 self.step();
+                self.look_for_violation()?;
                 if self.clients[0].is_idle() {
                     break;
                 }
@@ -580,7 +651,8 @@ impl World {
         for _ in 0..1_000_000 {
             self.step();
             if let Some(result) = out.borrow_mut().take() {
-                return result.map(check::numbers);
+                let records = check::numbers(result?)?;
+                return twins_agree(&records).map(|()| records);
             }
         }
         Err(format!("the scan of replica {index} does not end"))
@@ -630,8 +702,11 @@ impl World {
     }
 }
 
-fn node_options() -> NodeOptions {
+#[cfg_attr(not(feature = "planted"), expect(unused_variables, reason = "only what is planted"))]
+fn node_options(options: &Options) -> NodeOptions {
     NodeOptions {
+        #[cfg(feature = "planted")]
+        planted: options.planted,
         heartbeat_ms: 20,
         timeout_ms: 200,
         granted_slots: 12,

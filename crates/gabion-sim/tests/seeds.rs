@@ -1,19 +1,10 @@
 //! Seeds of the simulator: delays, lost connections, kills and power cuts of any replica at any write,
 //! torn writes. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
-use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Options, World};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// What varies with the seed besides chance itself.
-fn options(seed: u64) -> Options {
-    let compaction =
-        if seed % 5 == 4 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
-    let ack = if seed % 3 == 2 { AckLevel::Durable } else { AckLevel::Replicated };
-    Options { compaction, ack, ..Options::default() }
 }
 
 #[test]
@@ -21,7 +12,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
     let mut failed = Vec::new();
     for seed in first..first + count {
-        let outcome = World::run(seed, options(seed));
+        let outcome = World::run(seed, Options::of_seed(seed));
         match &outcome {
             Ok(outcome) if std::env::var_os("GABION_VERBOSE").is_some() => {
                 eprintln!("seed {seed}: {outcome:?}");
@@ -34,7 +25,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
         }
         if seed % 50 == 0 && outcome.is_ok() {
             assert_eq!(
-                World::run(seed, options(seed)),
+                World::run(seed, Options::of_seed(seed)),
                 outcome,
                 "seed {seed} ran differently twice"
             );

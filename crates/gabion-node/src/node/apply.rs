@@ -7,11 +7,12 @@
 
 use super::{After, Node, Order};
 use crate::message::NodeMessage;
+use crate::planted::Mutant;
 use crate::state::opaque;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition};
+use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
 use gabion_engine::{Edit, FileMeta};
 use gabion_log::{Anchor, Header, Record, RecordKind, Seal};
 
@@ -73,6 +74,9 @@ impl Node {
         let mut moved = false;
         while let Some(record) = self.log.next_record() {
             moved = true;
+            if self.has(Mutant::RecordsOutOfOrder) && self.apply_next_before(&record) {
+                continue;
+            }
             if let Err(error) = self.apply_record(&record) {
                 return self.fatal(error);
             }
@@ -81,6 +85,25 @@ impl Node {
             let last = self.log.last();
             self.chain.handle_placed(last.end, last.crc);
         }
+    }
+
+    /// The planted disorder: a batch that another one follows is applied after it.
+    fn apply_next_before(&mut self, record: &Record) -> bool {
+        let is_batch = |record: &Record| record.header.kind == RecordKind::Batch;
+        if !is_batch(record) {
+            return false;
+        }
+        let first = record.header.first_sequence;
+        let Some(next) = self.log.next_record() else { return false };
+        if !is_batch(&next) {
+            let _ = self.apply_record(record);
+            let _ = self.apply_record(&next);
+            return true;
+        }
+        let second = SequenceNumber(first.get() + u64::from(next.header.count));
+        let _ = self.tree.apply_batch(first, &next.payload());
+        let _ = self.tree.apply_batch(second, &record.payload());
+        true
     }
 
     /// Applies a record of the log: at a secondary when it arrives, everywhere when it is replayed.
@@ -150,13 +173,13 @@ impl Node {
     }
 
     fn first_edit_is_ready(&mut self) -> bool {
-        let now_ms = self.now_ms;
+        let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
         let Some(first) = self.apply.waiting.front_mut() else { return false };
         first.since_ms.get_or_insert(now_ms);
         let (first, files) = (&*first, &self.files);
         first.end <= self.chain.commit()
             && first.end <= self.log.durable_end()
-            && first.edit.added.iter().all(|(_, meta)| files.get(meta.id).is_some())
+            && first.edit.added.iter().all(|(_, meta)| planted || files.get(meta.id).is_some())
     }
 
     fn apply_edit(&mut self, waiting: Waiting) -> gabion_base::Result<()> {
@@ -167,6 +190,9 @@ impl Node {
             let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
             if !moved {
                 self.pool.retire_file(*file)?;
+                if self.has(Mutant::SlotFreedUnderReader) {
+                    self.pool.free_file(*file)?;
+                }
             }
         }
         self.pool.stage_opaque(opaque::EDIT, waiting.encoded);

@@ -8,6 +8,7 @@
 
 use super::{After, Node, Output, TargetCommand};
 use crate::message::{NodeMessage, ShippedFile};
+use crate::planted::Mutant;
 use crate::work::VerifyOrder;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -71,7 +72,9 @@ impl Node {
         self.grants.arriving.clear();
         self.grants.received.clear();
         self.state.session += 1;
-        self.pool.void_grants(self.state.session);
+        if !self.has(Mutant::OldGrantsHonoured) {
+            self.pool.void_grants(self.state.session);
+        }
         if !self.grants.raising {
             self.grants.raising = true;
             self.stage_state(Some(After::SessionRaised));
@@ -190,7 +193,7 @@ impl Node {
 
     /// The primary shipped a file and flushed it.
     pub(super) fn handle_placement(&mut self, session: u64, file: ShippedFile) {
-        if session != self.state.session {
+        if session != self.state.session && !self.has(Mutant::OldGrantsHonoured) {
             return; // of a connection that is gone; the primary ships it again
         }
         let id = file.file;

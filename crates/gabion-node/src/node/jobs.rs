@@ -6,6 +6,7 @@
 //! ```
 
 use super::{After, Node, Order};
+use crate::planted::Mutant;
 use crate::work::{BuiltFile, JobDone, JobOrder, Work};
 use crate::{CompactionMode, WriteGate};
 use alloc::boxed::Box;
@@ -187,7 +188,10 @@ impl Node {
             .running
             .iter()
             .filter(|(_, job)| job.output.is_some() && job.placed && job.edit.is_none())
-            .filter(|(_, job)| job.built.iter().all(|file| self.held_everywhere(file.file)))
+            .filter(|(_, job)| {
+                let held = job.built.iter().all(|file| self.held_everywhere(file.file));
+                held || self.has(Mutant::EditBeforeFiles)
+            })
             .map(|(number, _)| *number)
             .collect();
         for number in ready {
@@ -200,7 +204,10 @@ impl Node {
     fn append_edit(&mut self, number: u64) -> bool {
         let Some(job) = self.jobs.running.get(&number) else { return true };
         let Some(output) = job.output.clone() else { return true };
-        let next = self.apply.last_appended(self.tree.last_edit()) + 1;
+        let mut next = self.apply.last_appended(self.tree.last_edit()) + 1;
+        if self.has(Mutant::GapInEdits) {
+            next += 1;
+        }
         let made = self.tree.finish_job(output, next);
         let (edit, encoded) = match made.and_then(|edit| edit.encode().map(|bytes| (edit, bytes))) {
             Ok(made) => made,

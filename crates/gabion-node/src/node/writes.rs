@@ -3,6 +3,7 @@
 //! become one record and one send (DESIGN.md, "What compacting once can save").
 
 use super::{Node, WriteGate};
+use crate::planted::Mutant;
 use crate::{AckLevel, CompactionMode};
 use alloc::format;
 use alloc::string::ToString;
@@ -173,6 +174,9 @@ impl Node {
     /// Position up to which writes are acknowledged at the group's level.
     #[must_use]
     pub fn acknowledged(&self) -> LogPosition {
+        if self.has(Mutant::AckWithoutMembers) {
+            return self.log.end();
+        }
         match self.config.ack {
             AckLevel::Replicated => self.chain.commit(),
             AckLevel::Durable => self.chain.durable_commit(),

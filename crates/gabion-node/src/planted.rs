@@ -1,0 +1,34 @@
+//! Defects that tests plant, to prove that the simulator's checkers can fail (FAULTS.md, "Seeded
+//! mutants"; the first three are RubbleDB's own). Without the feature `planted` nothing can be planted and
+//! every question is `false` at compile time.
+
+/// A defect.
+#[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// The slots of a file that an edit removes are free when the edit is applied, whoever reads them.
+    SlotFreedUnderReader,
+    /// The number of an edit is not the one after the last.
+    GapInEdits,
+    /// Two records that arrive together are applied the second one first.
+    RecordsOutOfOrder,
+    /// A write is acknowledged when the head has it (A1).
+    AckWithoutMembers,
+    /// An edit goes into the log before its files are everywhere, and is applied without them.
+    EditBeforeFiles,
+    /// A new session voids no grant.
+    OldGrantsHonoured,
+}
+
+impl super::Node {
+    #[cfg(feature = "planted")]
+    pub(crate) fn has(&self, mutant: Mutant) -> bool {
+        self.options.planted == Some(mutant)
+    }
+
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "the twin with the feature needs it")]
+    pub(crate) const fn has(&self, _: Mutant) -> bool {
+        false
+    }
+}

@@ -1,0 +1,85 @@
+//! Planted defects: the checkers must be able to fail. Each defect runs seeds until something reports
+//! it, and the same seed without it passes (FAULTS.md, "Seeded mutants"; the bugs of RubbleDB's code).
+
+use gabion_engine::Compression;
+use gabion_node::{AckLevel, CompactionMode, Mutant};
+use gabion_sim::{Options, World};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Seeds within which a defect must show.
+const SEEDS_MAX: u64 = 200;
+
+/// Three replicas that ship files; everything else as the seed says.
+fn options(seed: u64, planted: Option<Mutant>) -> Options {
+    let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
+    Options {
+        replicas: 3,
+        compaction: CompactionMode::Primary,
+        ack,
+        compression: Compression::None,
+        planted,
+        ..Options::of_seed(seed)
+    }
+}
+
+/// Why a run failed, also when an assertion within the product did.
+fn failure(seed: u64, planted: Option<Mutant>) -> Option<String> {
+    let run = AssertUnwindSafe(|| World::run(seed, options(seed, planted)));
+    match catch_unwind(run) {
+        Ok(outcome) => outcome.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Some(format!("panic: {}", text.unwrap_or_default()))
+        }
+    }
+}
+
+/// Runs seeds until the defect shows in one of the ways that fit it.
+fn is_caught(mutant: Mutant, ways: &[&str]) {
+    for seed in 1..=SEEDS_MAX {
+        let Some(message) = failure(seed, Some(mutant)) else { continue };
+        let first = message.lines().next().unwrap_or_default();
+        eprintln!("{mutant:?}: seed {seed} of at most {SEEDS_MAX}: {first}");
+        assert!(
+            ways.iter().any(|way| message.contains(way)),
+            "{mutant:?} was caught by something else: {message}"
+        );
+        assert_eq!(failure(seed, None), None, "seed {seed} fails without the defect");
+        return;
+    }
+    panic!("{mutant:?} was not caught in {SEEDS_MAX} seeds");
+}
+
+#[test]
+fn a_slot_freed_under_a_reader_is_caught() {
+    is_caught(Mutant::SlotFreedUnderReader, &["scan: ", "read of key", "checksum", "not free"]);
+}
+
+#[test]
+fn a_gap_in_edit_numbers_is_caught() {
+    is_caught(Mutant::GapInEdits, &["the numbers must not have a gap"]);
+}
+
+#[test]
+fn one_key_from_two_clients_out_of_order_is_caught() {
+    is_caught(Mutant::RecordsOutOfOrder, &["no linearizable order", "has other"]);
+}
+
+#[test]
+fn an_acknowledgement_without_all_members_is_caught() {
+    is_caught(Mutant::AckWithoutMembers, &["no linearizable order"]);
+}
+
+#[test]
+fn an_edit_applied_before_its_files_are_here_is_caught() {
+    is_caught(
+        Mutant::EditBeforeFiles,
+        &["has no place in this pool", "not live in the pool", "in the tree and in no slot"],
+    );
+}
+
+#[test]
+fn grants_of_an_old_session_that_are_honoured_are_caught() {
+    is_caught(Mutant::OldGrantsHonoured, &["slots are granted, the head knows of"]);
+}
