@@ -35,6 +35,8 @@ const PORT_TARGET: u16 = 200;
 const POOL_LEN_DEFAULT: u64 = 4 * GIB;
 const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
+/// Writes wait while less than half of it is free, draining begins at a quarter.
+const RING_LEN: u64 = 4 * SEGMENT_LEN;
 const MEMTABLE_LEN_MIN: u64 = 64 * KIB;
 const MEMTABLE_LEN_MAX: u64 = GIB;
 
@@ -85,14 +87,14 @@ impl Settings {
         }
     }
 
-    /// Bytes of the log's ring of each replica.
-    pub(crate) fn ring_len(&self) -> u64 {
-        4 * SEGMENT_LEN
+    /// Bytes of disk that one replica reserves: pool and ring.
+    pub(crate) const fn replica_len(&self) -> u64 {
+        self.pool_len + RING_LEN
     }
 
     /// Bytes of disk that the whole group reserves.
     pub(crate) fn reserved(&self) -> u64 {
-        u64::from(self.replicas) * (self.pool_len + self.ring_len())
+        u64::from(self.replicas) * self.replica_len()
     }
 
     /// What every pool of the group is made with.
@@ -105,7 +107,7 @@ impl Settings {
             members: self.members().map(ReplicaId).collect(),
             compaction: self.compaction,
             ack: self.ack,
-            ring_len: self.ring_len(),
+            ring_len: RING_LEN,
             segment_len: SEGMENT_LEN,
             tree: TreeConfig {
                 memtable_len: self.memtable_len,
@@ -218,7 +220,7 @@ impl Settings {
         };
         if wanted.pool_size.is_none() {
             let share = free / 5 * 4 / u64::from(replicas);
-            let capped = share.saturating_sub(settings.ring_len()) / MIB * MIB;
+            let capped = share.saturating_sub(RING_LEN) / MIB * MIB;
             settings.pool_len = settings.pool_len.min(capped);
         } else if settings.pool_len < POOL_LEN_MIN {
             return Err(Error::limit(format!(

@@ -2,9 +2,10 @@
 
 use crate::cluster::{self, Lock};
 use crate::options::DestroyOptions;
-use crate::units::size;
+use crate::screen::put;
+use crate::units::{count, size};
 use gabion_base::Result;
-use std::io::{self, Write};
+use std::io;
 
 pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     let data = cluster::data_dir(&options.data)?;
@@ -16,21 +17,24 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     let _lock = Lock::take(&data)?;
     let what = match settings {
         Ok(Some(settings)) => {
-            format!("{} replicas, {} of disk", settings.replicas, size(settings.reserved()))
+            format!(
+                "{}, {} of disk",
+                count(u64::from(settings.replicas), "replica"),
+                size(settings.reserved())
+            )
         }
         _ => "data of another version".to_owned(),
     };
     if !options.yes {
-        print!("Remove all data in {} ({what})? Type yes: ", data.display());
-        let _ = io::stdout().flush();
+        put(&format!("Remove all data in {} ({what})? Type yes: ", data.display()));
         let mut answer = String::new();
         let _ = io::stdin().read_line(&mut answer);
         if answer.trim() != "yes" {
-            println!("nothing was removed");
+            put("nothing was removed\n");
             return Ok(2);
         }
     }
     cluster::remove(&data)?;
-    println!("removed {}: {what}", data.display());
+    put(&format!("removed {}: {what}\n", data.display()));
     Ok(0)
 }

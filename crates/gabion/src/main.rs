@@ -17,7 +17,6 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    clippy::print_stdout,
     reason = "a shell: clocks, processes, files, sockets and the terminal are its business"
 )]
 

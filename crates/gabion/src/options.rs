@@ -245,7 +245,7 @@ fn parse_port(text: &str) -> Result<u16, String> {
 /// Prints what clap has to say: help and version as they are, a refusal in one line.
 pub(crate) fn refused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        print!("{error}");
+        crate::screen::put(&error.to_string());
         return ExitCode::SUCCESS;
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::CliOptions;
+use crate::screen::put;
 use gabion_base::Result;
 use gabion_resp::Reply;
 use std::fmt::Write as _;
@@ -78,13 +79,12 @@ fn prompt(session: &mut Session) -> Result<u8> {
     let mut failures = 0;
     loop {
         if is_terminal {
-            print!("{address}> ");
-            let _ = io::stdout().flush();
+            put(&format!("{address}> "));
         }
         let mut line = Vec::new();
         if input.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
             if is_terminal {
-                println!();
+                put("\n");
             }
             return Ok(u8::from(failures > 0 && !is_terminal));
         }
@@ -92,7 +92,7 @@ fn prompt(session: &mut Session) -> Result<u8> {
             Ok(words) if words.is_empty() => continue,
             Ok(words) => words,
             Err(error) => {
-                println!("{error}");
+                put(&format!("{error}\n"));
                 failures += 1;
                 continue;
             }
@@ -106,7 +106,7 @@ fn prompt(session: &mut Session) -> Result<u8> {
                 session.print(&words, &reply);
             }
             // The next command connects anew.
-            Err(error) if is_terminal => println!("{error}"),
+            Err(error) if is_terminal => put(&format!("{error}\n")),
             Err(error) => return Err(error),
         }
     }

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::StatusOptions;
-use crate::screen::{self, Screen};
+use crate::screen::{self, Screen, put};
 use gabion_base::Result;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -53,7 +53,6 @@ pub(crate) struct Status {
     pub(crate) memtable_bytes: u64,
     pub(crate) sealed: u64,
     pub(crate) level_files: Vec<u64>,
-    pub(crate) live_bytes: u64,
     pub(crate) slots_used: u64,
     pub(crate) slots_total: u64,
     pub(crate) flushes: u64,
@@ -82,7 +81,6 @@ impl Status {
             memtable_bytes: number(&value["memtable"]["active_bytes"]),
             sealed: number(&value["memtable"]["sealed"]),
             level_files: levels.iter().map(|level| number(&level["files"])).collect(),
-            live_bytes: number(&value["live_bytes"]),
             slots_used: number(&slots["total"]).saturating_sub(number(&slots["free"])),
             slots_total: number(&slots["total"]),
             flushes: number(&counters["flushes"]),
@@ -120,9 +118,7 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
             .collect();
         let lines = screen::lines(&rows, addresses[0].1);
         if !options.watch {
-            for line in lines {
-                println!("{line}");
-            }
+            put(&(lines.join("\n") + "\n"));
             return Ok(exit_code(rows.iter().map(|row| row.status.as_ref())));
         }
         screen.draw(&lines);
@@ -147,7 +143,7 @@ fn print_json(answers: &[(u32, SocketAddr, Result<Value>)]) -> u8 {
             }),
         })
         .collect();
-    println!("{:#}", json!({ "replicas": replicas }));
+    put(&format!("{:#}\n", json!({ "replicas": replicas })));
     let parsed: Vec<Status> = replicas.iter().map(Status::from_json).collect();
     exit_code(parsed.iter().map(Some))
 }

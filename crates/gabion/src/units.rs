@@ -74,6 +74,11 @@ pub(crate) fn grouped(value: u64) -> String {
     out
 }
 
+/// A number of things: `1 replica`, `1,200 files`.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A count in at most five characters: `999`, `12.3k`, `4.5M`.
 pub(crate) fn short_count(value: u64) -> String {
     match value {

@@ -11,7 +11,7 @@ use crate::cluster::{self, Lock, Settings};
 use crate::options::{PORT_DEFAULT, UpOptions};
 use crate::screen::{self, Row, Screen};
 use crate::status::{self, Cpu, Status};
-use crate::units::size;
+use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
 /// What the supervisor waits for.
 enum Event {
     /// SIGINT, SIGTERM or SIGHUP.
-    Stop,
+    Stop(i32),
     /// What a replica answered, or that it did not.
     Status(u32, Option<Box<Status>>),
 }
@@ -62,8 +62,8 @@ fn watch_signals(events: &Sender<Event>) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     let events = events.clone();
     let watch = move || {
-        for _ in signals.forever() {
-            if events.send(Event::Stop).is_err() {
+        for signal in signals.forever() {
+            if events.send(Event::Stop(signal)).is_err() {
                 return;
             }
         }
@@ -107,12 +107,13 @@ fn prepare(
     }
     let settings = new_settings(options, data)?;
     settings.check_ports()?;
-    screen.say(&format!("making {} replicas in {}", settings.replicas, data.display()));
+    screen.say(&format!(
+        "making {} in {}",
+        count(u64::from(settings.replicas), "replica"),
+        data.display()
+    ));
     cluster::create(data, &settings, |number| {
-        screen.say(&format!(
-            "replica {number}: reserving {}",
-            size(settings.pool_len + settings.ring_len())
-        ));
+        screen.say(&format!("replica {number}: reserving {}", size(settings.replica_len())));
         inbox.try_recv().is_err()
     })?;
     Ok((settings, lock))
@@ -197,7 +198,12 @@ impl Group {
         let mut shown = Instant::now();
         loop {
             match self.inbox.recv_timeout(TICK) {
-                Ok(Event::Stop) => return Ok(0),
+                Ok(Event::Stop(signal)) => {
+                    if signal != SIGINT {
+                        self.screen.say(&format!("signal {signal} came"));
+                    }
+                    return Ok(0);
+                }
                 Ok(Event::Status(number, status)) => self.learn(number, status),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -317,10 +323,10 @@ impl Group {
             format!(" --data {}", quoted(&self.data.display().to_string()))
         };
         format!(
-            "ready: {doors}, {} replica(s); data in {}, {} reserved; next: \
+            "ready: {doors}, {}; data in {}, {} reserved; next: \
              `{program} cli{place} set k v`, `{program} status{place}`, `{program} verify{place}`, \
              `redis-cli -p {first}`; Ctrl-C stops",
-            settings.replicas,
+            count(u64::from(settings.replicas), "replica"),
             self.data.display(),
             size(settings.reserved()),
         )
@@ -356,8 +362,8 @@ impl Group {
 
     /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL.
     fn stop(&mut self) {
-        let count = self.replicas.len();
-        self.screen.say(&format!("stopping {count} replica(s); Ctrl-C again stops at once"));
+        let replicas = count(self.replicas.len() as u64, "replica");
+        self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         for replica in &self.replicas {
             replica.signal(Signal::TERM);
         }
@@ -371,7 +377,7 @@ impl Group {
             if all_gone {
                 break;
             }
-            let told_again = matches!(self.inbox.recv_timeout(TICK / 4), Ok(Event::Stop));
+            let told_again = matches!(self.inbox.recv_timeout(TICK / 4), Ok(Event::Stop(_)));
             if !is_killed && (told_again || begun.elapsed() > STOP_MAX) {
                 is_killed = true;
                 for replica in &self.replicas {

@@ -14,9 +14,11 @@ mod offline;
 mod online;
 
 use crate::options::VerifyOptions;
-use crate::units::{grouped, size};
+use crate::screen::put;
+use crate::units::{count, grouped, size};
 use gabion_base::{Error, Result};
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
@@ -29,9 +31,9 @@ pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
     progress.clear();
     let verdict = compare(&found);
     if options.json {
-        println!("{:#}", to_json(&found, &verdict));
+        put(&format!("{:#}\n", to_json(&found, &verdict)));
     } else {
-        print(&found, &verdict);
+        put(&to_text(&found, &verdict));
     }
     match verdict {
         Verdict { differences, .. } if !differences.is_empty() => Ok(1),
@@ -143,8 +145,8 @@ fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
         return;
     }
     let message = format!(
-        "{} records with digest {their_crc}; replica {} has {} with digest {crc}",
-        grouped(*their_count),
+        "{} with digest {their_crc}; replica {} has {} with digest {crc}",
+        crate::units::count(*their_count, "record"),
         first.replica,
         grouped(*count)
     );
@@ -156,44 +158,47 @@ fn file_name(number: u64) -> String {
     gabion_base::FileId::sst(number).to_string()
 }
 
-fn print(found: &[Found], verdict: &Verdict) {
+fn to_text(found: &[Found], verdict: &Verdict) -> String {
+    let mut out = String::new();
     for replica in found {
         let records = match &replica.records {
-            Some((count, crc)) => format!("{} records, digest {crc}", grouped(*count)),
+            Some((n, crc)) => format!("{}, digest {crc}", count(*n, "record")),
             None => "records not read".to_owned(),
         };
-        println!(
-            "replica {}: log position {}, edit {}; {records}; {} files, {} read",
+        let _ = writeln!(
+            out,
+            "replica {}: log position {}, edit {}; {records}; {}, {} read",
             replica.replica,
             replica.log_end,
             replica.edit,
-            replica.files.len(),
+            count(replica.files.len() as u64, "file"),
             size(replica.bytes_read)
         );
     }
     for (replica, damage) in &verdict.differences {
-        println!("DIFFERENCE {}", describe(*replica, damage));
+        let _ = writeln!(out, "DIFFERENCE {}", describe(*replica, damage));
     }
     if let Some(reason) = &verdict.not_compared {
-        println!("records were not compared: {reason}");
+        let _ = writeln!(out, "records were not compared: {reason}");
     }
-    let count = verdict.differences.len();
-    if count > 0 {
-        println!("{count} difference{}", if count == 1 { "" } else { "s" });
+    if !verdict.differences.is_empty() {
+        let _ = writeln!(out, "{}", count(verdict.differences.len() as u64, "difference"));
     } else if verdict.not_compared.is_none() {
-        println!("verified: {}", what_is_same(found));
+        let _ = writeln!(out, "verified: {}", what_is_same(found));
     }
+    out
 }
 
 fn what_is_same(found: &[Found]) -> String {
     let records = found.first().and_then(|first| first.records.as_ref()).map_or(0, |(n, _)| *n);
     let files = match found.first() {
         Some(first) if !first.has_own_files => {
-            format!("the same {} files, byte for byte", first.files.len())
+            format!("the same {}, byte for byte", count(first.files.len() as u64, "file"))
         }
         _ => "files that are each as they were written".to_owned(),
     };
-    format!("{} replica(s) hold the same {} records and {files}", found.len(), grouped(records))
+    let replicas = count(found.len() as u64, "replica");
+    format!("{replicas}: the same {} and {files}", count(records, "record"))
 }
 
 fn describe(replica: u32, damage: &Damage) -> String {

@@ -27,7 +27,7 @@ fn replicas_that_hold_the_same_have_no_difference() {
     assert_eq!(verdict.not_compared, None);
     assert_eq!(
         what_is_same(&found),
-        "3 replica(s) hold the same 10 records and the same 2 files, byte for byte"
+        "3 replicas: the same 10 records and the same 2 files, byte for byte"
     );
 }
 

@@ -1,0 +1,329 @@
+//! The program itself, from `up` to `destroy`: what a user types and what then happens to processes,
+//! ports and files.
+
+use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const GABION: &str = env!("CARGO_BIN_EXE_gabion");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory and ports of one test; everything is removed at its end.
+struct Place {
+    data: PathBuf,
+    port: u16,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let data = std::env::temp_dir().join(format!("gabion-up-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&data);
+        Self { data, port: free_ports() }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        Command::new(GABION)
+            .args(&words[..1])
+            .arg("--data")
+            .arg(&self.data)
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts")
+    }
+
+    fn up(&self, options: &[&str]) -> Up {
+        let mut child = Command::new(GABION)
+            .arg("up")
+            .arg("--data")
+            .arg(&self.data)
+            .args(["--port", &self.port.to_string(), "--pool-size", "256MiB"])
+            .args(["--memtable-size", "64KiB"])
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let out = child.stdout.take().expect("it is piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let up = Up { child, lines };
+        up.wait_for("ready: ");
+        up
+    }
+
+    /// Sends one inline command; the bytes of the reply's first packet.
+    fn resp(&self, replica: u16, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port + replica)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut reply = [0; 4096];
+        let len = stream.read(&mut reply).unwrap();
+        String::from_utf8_lossy(&reply[..len]).into_owned()
+    }
+
+    fn status(&self) -> Vec<Value> {
+        let output = self.run(&["status", "--json"]);
+        let value: Value = serde_json::from_slice(&output.stdout).expect("status is JSON");
+        value["replicas"].as_array().expect("replicas").clone()
+    }
+
+    fn pids(&self) -> Vec<u64> {
+        self.status().iter().map(|replica| replica["pid"].as_u64().expect("a pid")).collect()
+    }
+
+    /// Writes until files exist, and waits until every replica has the same.
+    fn fill(&self) {
+        for i in 0..40 {
+            let value = format!("{i:04}").repeat(4096);
+            let reply = self.run(&["cli", "set", &format!("key-{i}"), &value]);
+            assert!(reply.status.success(), "{}", said(&reply));
+        }
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            let edits = |replica: &Value| replica["live_files"].as_u64().unwrap_or(0);
+            if edits(&status[0]) > 0
+                && status.iter().all(|it| it["live_files"] == status[0]["live_files"])
+            {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "no files after a while: {status:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+/// A running `gabion up`.
+struct Up {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Up {
+    fn wait_for(&self, part: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let left = PATIENCE.saturating_sub(begun.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("`{part}` was not said: {error}"),
+            }
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        kill(u64::from(self.child.id()), signal);
+    }
+
+    fn wait(mut self) -> i32 {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(begun.elapsed() < PATIENCE, "`up` does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn kill(pid: u64, signal: &str) {
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
+    assert!(status.success(), "kill {signal} {pid}");
+}
+
+/// Whether a process runs; one that ended and was not waited for does not.
+fn runs(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z')
+}
+
+fn assert_gone(pids: &[u64]) {
+    let begun = Instant::now();
+    while let Some(pid) = pids.iter().find(|pid| runs(**pid)) {
+        assert!(begun.elapsed() < PATIENCE, "process {pid} is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A first port with its neighbours free. Tests of one process take different ranges.
+fn free_ports() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 20_000 + (std::process::id() % 500) as u16 * 20;
+    loop {
+        let port = base + NEXT.fetch_add(4, Ordering::Relaxed);
+        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if [0, 1, 2, 100, 101, 102, 200, 201, 202].iter().all(|above| free(port + above)) {
+            return port;
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Flips one byte of a live SST in a pool; returns the file's name and the byte's offset in it.
+fn flip_a_byte(pool: &Path) -> (String, u64) {
+    let (name, offset, at) = {
+        let file = PoolFile::open(pool, DirectIo::Never).unwrap();
+        let options = MediumOptions { notify: false, ..MediumOptions::default() };
+        let medium = BlockingMedium::new(file.medium(options).unwrap());
+        let recovered = medium.block_on(gabion_pool::open(medium.handle())).unwrap();
+        let placement = recovered
+            .pool
+            .files()
+            .find(|placement| placement.file.kind == gabion_base::FileKind::Sst)
+            .expect("a live SST");
+        let offset = placement.len / 2;
+        let (at, _) = gabion_pool::extents(&recovered.pool.region(), placement, offset, 1)
+            .next()
+            .expect("a place on the device");
+        (placement.file.to_string(), offset, at)
+    };
+    let file = File::options().read(true).write(true).open(pool).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+    file.sync_all().unwrap();
+    (name, offset)
+}
+
+#[test]
+fn a_group_lives_from_up_to_destroy() {
+    let place = Place::new("life");
+    let up = place.up(&[]);
+
+    // Any replica routes.
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    for replica in 0..3 {
+        assert_eq!(place.resp(replica, "GET colour"), "$5\r\ngreen\r\n");
+    }
+    place.fill();
+    let pids = place.pids();
+    assert_eq!(pids.len(), 3);
+
+    // The data belongs to one `up`.
+    let second = place.run(&["up"]);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(said(&second).contains("is in use by process"), "{}", said(&second));
+    let destroy = place.run(&["destroy", "--yes"]);
+    assert_eq!(destroy.status.code(), Some(2), "{}", said(&destroy));
+    let offline = place.run(&["verify", "--offline"]);
+    assert_eq!(offline.status.code(), Some(2), "{}", said(&offline));
+
+    // A replica that is killed is named, comes back and has everything.
+    kill(pids[1], "-9");
+    up.wait_for(&format!("replica 2 (process {}) died: killed (signal 9)", pids[1]));
+    up.wait_for("replica 2 is back and has caught up");
+    assert_ne!(place.pids()[1], pids[1]);
+    assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
+    let verify = place.run(&["verify", "--json"]);
+    assert!(verify.status.success(), "{}", said(&verify));
+    let verdict: Value = serde_json::from_slice(&verify.stdout).unwrap();
+    assert_eq!(verdict["replicas"][2]["records"], 41);
+
+    // Ctrl-C leaves nothing but the data.
+    let pids = place.pids();
+    up.signal("-INT");
+    assert_eq!(up.wait(), 0);
+    assert_gone(&pids);
+
+    // The data says what it was made with, and is whole.
+    let other = place.run(&["up", "--compaction", "every-replica"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(said(&other).contains("--compaction every-replica"), "{}", said(&other));
+    let offline = place.run(&["verify", "--offline"]);
+    assert!(offline.status.success(), "{}", said(&offline));
+
+    // One byte of one pool is found.
+    let (file, offset) = flip_a_byte(&place.data.join("replica-3/pool"));
+    let offline = place.run(&["verify", "--offline"]);
+    assert_eq!(offline.status.code(), Some(1), "{}", said(&offline));
+    let named = format!("replica 3, file {file}, offset {offset}:");
+    assert!(said(&offline).contains(&named), "{named}\n{}", said(&offline));
+
+    let destroy = place.run(&["destroy", "--yes"]);
+    assert!(destroy.status.success(), "{}", said(&destroy));
+    assert!(!place.data.exists());
+}
+
+#[test]
+fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
+    let place = Place::new("killed");
+    let up = place.up(&["--replicas", "2"]);
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    let pids = place.pids();
+    assert_eq!(pids.len(), 2);
+    up.signal("-9");
+    up.wait();
+    assert_gone(&pids);
+
+    let up = place.up(&[]);
+    assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
+    // Told twice, it stops at once.
+    let pids = place.pids();
+    up.signal("-INT");
+    up.signal("-INT");
+    assert_eq!(up.wait(), 0);
+    assert_gone(&pids);
+}
+
+#[test]
+fn a_busy_port_and_a_small_disk_are_one_clear_line_and_leave_nothing() {
+    let place = Place::new("refused");
+    let port = (place.port + 101).to_string();
+    let _holder = TcpListener::bind(("127.0.0.1", place.port + 101)).unwrap();
+    let first = place.port.to_string();
+    let busy = place.run(&["up", "--port", &first, "--pool-size", "256MiB"]);
+    assert_eq!(busy.status.code(), Some(2));
+    let text = said(&busy);
+    assert!(text.contains(&format!("port {port} (members of replica 2)")), "{text}");
+    assert!(text.contains("--port") && text.trim_end().lines().count() == 1, "{text}");
+    assert!(!place.data.exists());
+
+    let full = place.run(&["up", "--pool-size", "4096TiB"]);
+    assert_eq!(full.status.code(), Some(2));
+    let text = said(&full);
+    assert!(text.contains("free") && text.trim_end().lines().count() == 1, "{text}");
+    assert!(!place.data.exists());
+
+    for words in [&["cli", "ping"][..], &["status"], &["verify"], &["destroy", "--yes"]] {
+        let output = place.run(words);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains("start with `gabion up`"), "{}", said(&output));
+    }
+}
