@@ -93,7 +93,7 @@ impl GroupConfig {
                 Self::MEMBERS_MAX
             )));
         }
-        if self.ring_len < 4 * self.segment_len {
+        if self.ring_len < self.segment_len.saturating_mul(4) {
             return Err(Error::invalid(format!(
                 "ring of {} bytes: it must be at least four log segments of {}, so that one can be \
                  filled while another is flushed",

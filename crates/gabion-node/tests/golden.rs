@@ -1,0 +1,180 @@
+//! The bytes of what nodes say to each other, of a group's configuration and of a replica's state,
+//! pinned. A change here is a change of format: a new kind of message or a new field, never another
+//! meaning of an old one.
+//!
+//! None of the three carries a checksum: frames and records of the placement log, in which they
+//! travel and lie, cover them. Should damage come through nevertheless, it must not panic.
+#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+
+use gabion_base::units::SLOT_LEN;
+use gabion_base::{
+    ConfigNumber, Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId,
+    SlotIndex, Term,
+};
+use gabion_engine::TreeConfig;
+use gabion_log::{Anchor, Span};
+use gabion_node::message::{NodeMessage, ShippedFile};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
+use gabion_pool::Placed;
+use std::fmt::Debug;
+
+/// The pinned bytes, in `tests/golden`, 32 to a line.
+macro_rules! golden {
+    ($name:literal) => {
+        (
+            concat!("golden/", $name, ".hex"),
+            include_str!(concat!("golden/", $name, ".hex")).split_whitespace().collect::<String>(),
+        )
+    };
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[track_caller]
+fn assert_golden(bytes: &[u8], (name, golden): (&str, String)) {
+    let lines = bytes.chunks(32).map(|line| hex(line) + "\n").collect::<String>();
+    assert!(hex(bytes) == golden, "{name}: the bytes are now\n{lines}");
+}
+
+fn group_config() -> GroupConfig {
+    GroupConfig {
+        group: GroupId(0x0102_0304),
+        config: ConfigNumber(5),
+        members: vec![ReplicaId(1), ReplicaId(2), ReplicaId(3)],
+        compaction: CompactionMode::EveryReplica,
+        ack: AckLevel::Replicated,
+        ring_len: 64 << 20,
+        segment_len: 16 << 20,
+        tree: TreeConfig::default(),
+    }
+}
+
+fn replica_state() -> ReplicaState {
+    ReplicaState {
+        me: ReplicaId(2),
+        term: Term(3),
+        session: 0x1122_3344_5566,
+        files_reserved: 4096,
+        spans: vec![
+            Span { term: Term(1), start: LogPosition(0), end: Some(LogPosition(100)) },
+            Span { term: Term(3), start: LogPosition(4096), end: None },
+        ],
+        trimmed: Anchor { position: LogPosition(1 << 40), index: LogIndex(7), crc: 0xdead_beef },
+    }
+}
+
+fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
+    let placed =
+        |slot, generation| Placed { slot: SlotIndex(slot), generation: Generation(generation) };
+    let file = ShippedFile {
+        file: FileId::sst(0x1122_3344),
+        term: Term(2),
+        len: SLOT_LEN + 4096,
+        checksum: 0xdead_beef,
+        chunk_crcs: vec![1, 2, 3],
+        slots: vec![placed(3, 9), placed(300, 1_000_000)],
+    };
+    let grant = NodeMessage::Grant {
+        session: 3,
+        pool_id: *b"0123456789abcdef",
+        subsystem: "nqn.2026-01.org.gabion:g1:t2:s3".to_owned(),
+        port: 4420,
+        region_slots: 2027,
+        slots: vec![placed(1, 7), placed(2, 1 << 33)],
+    };
+    vec![
+        (grant, golden!("message_grant")),
+        (NodeMessage::WantGrant { slots: 8 }, golden!("message_want_grant")),
+        (NodeMessage::Placement { session: 3, file }, golden!("message_placement")),
+        (NodeMessage::Have { file: FileId::sst(1) }, golden!("message_have")),
+        (NodeMessage::NeedFile { file: FileId::log_segment(2) }, golden!("message_need_file")),
+        (
+            NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(1 << 40)] },
+            golden!("message_discard"),
+        ),
+    ]
+}
+
+#[test]
+fn messages_between_nodes_have_these_bytes() {
+    for (message, golden) in messages() {
+        assert_golden(&message.encode(), golden);
+        assert_eq!(NodeMessage::decode(&message.encode()).unwrap(), message);
+    }
+}
+
+#[test]
+fn a_groups_configuration_has_these_bytes() {
+    let bytes = group_config().encode();
+    assert_golden(&bytes, golden!("group_config"));
+    assert_eq!(GroupConfig::decode(&bytes).unwrap(), group_config());
+}
+
+#[test]
+fn a_replicas_state_has_these_bytes() {
+    let bytes = replica_state().encode();
+    assert_golden(&bytes, golden!("replica_state"));
+    assert_eq!(ReplicaState::decode(&bytes).unwrap(), replica_state());
+}
+
+/// Flips every bit and cuts at every byte; what is not refused must survive its own bytes. Returns
+/// how many flips were refused.
+fn mangle<T: PartialEq + Debug>(
+    bytes: &[u8],
+    decode: fn(&[u8]) -> Result<T, Error>,
+    encode: fn(&T) -> Vec<u8>,
+) -> usize {
+    let mut refused = 0;
+    let whole = decode(bytes).unwrap();
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        match decode(&flipped) {
+            Ok(decoded) => assert_eq!(decode(&encode(&decoded)).unwrap(), decoded, "bit {bit}"),
+            Err(error) => {
+                let kind = error.kind();
+                let expected =
+                    [ErrorKind::Corruption, ErrorKind::Unsupported, ErrorKind::InvalidInput];
+                assert!(expected.contains(&kind), "bit {bit}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    for len in 0..bytes.len() {
+        assert!(decode(&bytes[..len]).is_err(), "{whole:?} cut at {len}");
+    }
+    assert!(decode(&[bytes, &[0]].concat()).is_err(), "{whole:?} with a byte too many");
+    refused
+}
+
+#[test]
+fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
+    for (message, _) in messages() {
+        let refused = mangle(&message.encode(), NodeMessage::decode, NodeMessage::encode);
+        assert!(refused > 0, "{message:?}");
+    }
+    assert!(mangle(&group_config().encode(), GroupConfig::decode, GroupConfig::encode) > 100);
+    assert!(mangle(&replica_state().encode(), ReplicaState::decode, ReplicaState::encode) > 100);
+}
+
+/// A member of a later version may say or store what this one does not know.
+#[test]
+fn what_a_later_version_added_is_refused_by_name_or_skipped() {
+    let error = NodeMessage::decode(&[7, 0, 0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for (flags, refused) in [(gabion_base::codec::FIELD_CRITICAL, true), (0, false)] {
+        let mut config = group_config().encode();
+        let mut state = replica_state().encode();
+        for bytes in [&mut config, &mut state] {
+            gabion_base::codec::put_field(bytes, 999, flags, b"new");
+        }
+        let config = GroupConfig::decode(&config).map(|found| assert_eq!(found, group_config()));
+        let state = ReplicaState::decode(&state).map(|found| assert_eq!(found, replica_state()));
+        for outcome in [config, state] {
+            let kind = outcome.err().map(|error| error.kind());
+            assert_eq!(kind, refused.then_some(ErrorKind::Unsupported));
+        }
+    }
+}
