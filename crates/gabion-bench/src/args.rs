@@ -52,7 +52,7 @@ pub enum Distribution {
 /// One of YCSB's core workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadChoice {
-    /// Inserts every record, in the order of their hashes.
+    /// Inserts every record once, in no order of keys.
     Load,
     /// Half reads, half updates.
     A,
@@ -169,6 +169,8 @@ pub(crate) const VALUE_LEN_MIN: u64 = 32;
 const PIPELINE_MAX: u32 = 10_000;
 /// Most clients.
 const CLIENTS_MAX: u32 = 10_000;
+/// Most bytes of values that all clients may have under way.
+const UNDER_WAY_MAX: u128 = GIB as u128;
 /// Most records: what a version's counter and a key's number can hold with room to spare.
 const RECORDS_MAX: u64 = 1 << 40;
 
@@ -227,6 +229,14 @@ impl YcsbArgs {
         in_range("pipeline", u64::from(self.pipeline), 1, u64::from(PIPELINE_MAX))?;
         in_range("threads", u64::from(self.threads), 1, u64::from(self.clients))?;
         in_range("settle", self.settle, 3, 86_400)?;
+        let requests = u128::from(self.clients) * u128::from(self.pipeline);
+        let under_way = requests * u128::from(self.value_size);
+        if under_way > UNDER_WAY_MAX {
+            return Err(Error::invalid(format!(
+                "--clients times --pipeline times --value-size are {under_way} bytes under way, at \
+                 most {UNDER_WAY_MAX} are possible"
+            )));
+        }
         if !(0.0..=1.0).contains(&self.compressibility) {
             return Err(Error::invalid(format!(
                 "--compressibility is {}, allowed are 0 to 1",
@@ -385,7 +395,8 @@ mod tests {
 
     #[test]
     fn a_bad_option_is_refused_by_name_and_limit() {
-        let cases: [(&[&str], &str); 12] = [
+        let cases: [(&[&str], &str); 13] = [
+            (&["--value-size", "8MiB", "--pipeline", "17"], "1140850688 bytes under way"),
             (&["--records", "0"], "--records is 0, allowed are 1 to"),
             (&["--value-size", "31"], "--value-size is 31, allowed are 32 to 8388608"),
             (&["--value-size", "9MiB"], "--value-size is 9437184"),
