@@ -25,7 +25,6 @@ mod files;
 pub mod message;
 mod node;
 pub mod open;
-mod planted;
 mod state;
 mod tlv;
 pub mod work;
@@ -34,5 +33,5 @@ pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 pub use files::{FileMap, LocalStore, Locate, PoolSource, ReadMeter};
 pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
 #[cfg(feature = "planted")]
-pub use planted::Mutant;
+pub use node::Mutant;
 pub use state::{ReplicaState, opaque};

@@ -5,9 +5,8 @@
 //! files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
 //! per group"; RubbleDB §4.2.2 has (1) and (4) only).
 
-use super::{After, Node, Order};
+use super::{After, Mutant, Node, Order};
 use crate::message::NodeMessage;
-use crate::planted::Mutant;
 use crate::state::opaque;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

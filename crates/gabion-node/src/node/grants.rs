@@ -6,9 +6,8 @@
 //!      ─► voided slots are free again ─► grant ─► durable ─► admitted at the target ─► Grant message
 //! ```
 
-use super::{After, Node, Output, TargetCommand};
+use super::{After, Mutant, Node, Output, TargetCommand};
 use crate::message::{NodeMessage, ShippedFile};
-use crate::planted::Mutant;
 use crate::work::VerifyOrder;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

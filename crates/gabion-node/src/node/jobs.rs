@@ -5,8 +5,7 @@
 //!      ─► all flushed here ─► places durable here ─► every secondary has them ─► edit appended
 //! ```
 
-use super::{After, Node, Order};
-use crate::planted::Mutant;
+use super::{After, Mutant, Node, Order};
 use crate::work::{BuiltFile, JobDone, JobOrder, Work};
 use crate::{CompactionMode, WriteGate};
 use alloc::boxed::Box;

@@ -9,12 +9,12 @@ mod grants;
 mod jobs;
 mod log;
 mod messages;
+mod planted;
 mod shipping;
 mod writes;
 
 use crate::files::FileMap;
 use crate::message::NodeMessage;
-use crate::planted::Mutant;
 use crate::state::{ReplicaState, Snapshot, opaque};
 use crate::work::{Done, Work, WorkId};
 use crate::{CompactionMode, GroupConfig, NodeOptions};
@@ -28,6 +28,7 @@ use gabion_engine::{ReadView, Tree};
 use gabion_log::{Log, SegmentSource};
 use gabion_pool::Pool;
 use gabion_replication::{Chain, Frame, Message};
+pub use planted::Mutant;
 
 /// What the driver is to do.
 pub enum Output {

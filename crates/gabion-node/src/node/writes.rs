@@ -2,8 +2,7 @@
 //! same turn sees them, and into one record at the end of the turn: all ready connections of a turn
 //! become one record and one send (DESIGN.md, "What compacting once can save").
 
-use super::{Node, WriteGate};
-use crate::planted::Mutant;
+use super::{Mutant, Node, WriteGate};
 use crate::{AckLevel, CompactionMode};
 use alloc::format;
 use alloc::string::ToString;
