@@ -54,11 +54,13 @@ pub(crate) fn seeds(count: u32) -> Step {
     )
 }
 
-/// Our initiator against a target that another hand wrote.
+/// Our initiator against a target that another hand wrote, and our target against its initiator.
 pub(crate) fn guest() -> Step {
-    cargo(&["build", "--release", "-p", "gabion-fabric", "--example", "foreign_target"])?;
-    let program = format!("{}/release/examples/foreign_target", target_directory()?);
-    run(".ci/nvmet-guest", &[&program], &[])
+    let examples = ["--example", "foreign_target", "--example", "foreign_host"];
+    cargo(&[&["build", "--release", "-p", "gabion-fabric"][..], &examples].concat())?;
+    let built = format!("{}/release/examples", target_directory()?);
+    run(".ci/nvmet-guest", &[&format!("{built}/foreign_target")], &[])?;
+    run(&format!("{built}/foreign_host"), &[".ci/nvmet-guest", "--host"], &[])
 }
 
 /// Where cargo builds to, whatever the environment or its configuration say about it.
