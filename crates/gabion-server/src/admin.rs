@@ -7,7 +7,7 @@ use gabion_base::{Result, crc};
 use gabion_engine::ReadView;
 use gabion_node::{LocalStore, Node};
 use gabion_pool::FilePlacement;
-use gabion_resp::{Reply, Request};
+use gabion_resp::Reply;
 use serde_json::{Value, json};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,21 +25,19 @@ pub(crate) enum Question {
     Digest,
 }
 
-/// The question in a request, if it is one of `GABION`.
-pub(crate) fn question(request: &Request) -> Option<Result<Question, Reply>> {
-    let name = request.args.first()?;
-    if name.len() != 6 || !name.eq_ignore_ascii_case(b"gabion") {
-        return None;
-    }
-    let word = request.args.get(1).map_or(&b""[..], |word| word);
-    let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    Some(match request.args.len() {
+/// The question in the words of a `GABION` command.
+///
+/// # Errors
+/// The error that the client gets.
+pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
+    let is = |name: &str| words.get(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
+    match words.len() {
         2 if is("status") => Ok(Question::Status),
         2 if is("files") => Ok(Question::Files),
         2 if is("scrub") => Ok(Question::Scrub),
         2 if is("digest") => Ok(Question::Digest),
         _ => Err(Reply::error("ERR unknown question. Try GABION STATUS, FILES, SCRUB or DIGEST.")),
-    })
+    }
 }
 
 /// JSON as a reply.

@@ -54,6 +54,10 @@ pub(crate) struct Client {
     pub(crate) writes_out: u32,
     pub(crate) can_read: bool,
     pub(crate) can_write: bool,
+    /// The client sends no more, though something may still be in the socket.
+    pub(crate) is_read_closed: bool,
+    /// All that it sent was read; it is still answered.
+    pub(crate) is_finished: bool,
     /// No more requests; closed when every reply is sent.
     pub(crate) is_closing: bool,
     /// In the list of those to look after.
@@ -81,6 +85,8 @@ impl Client {
             writes_out: 0,
             can_read: true,
             can_write: true,
+            is_read_closed: false,
+            is_finished: false,
             is_closing: false,
             is_listed: false,
             waits_for: 0,
@@ -158,7 +164,8 @@ impl Client {
                     self.input.reserve(wanted.max(count));
                     self.input.extend_from_slice(&scratch[..count]);
                 }
-                self.can_read = count == scratch.len();
+                // A short read has emptied the socket, but the end may lie behind it.
+                self.can_read = count == scratch.len() || self.is_read_closed;
                 Ok(Some(count))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

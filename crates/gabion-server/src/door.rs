@@ -12,6 +12,7 @@ use crate::server::{CLIENTS, Server};
 use crate::status;
 use gabion_base::LogPosition;
 use gabion_resp::{Protocol, Reply, Request};
+use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use std::io::{self, Write};
@@ -32,9 +33,8 @@ impl Server {
                 Ok((stream, address)) => self.admit(stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    // Out of descriptors, most likely: the listener tells of the next arrival.
-                    eprintln!("door for clients: {error}");
+                Err(_) => {
+                    self.door_is_stuck = true;
                     return;
                 }
             }
@@ -68,16 +68,16 @@ impl Server {
         self.clients[token] = Some(Box::new(Client::new(stream, session, self.next_serial)));
     }
 
-    pub(crate) fn wake_client(&mut self, token: usize, readable: bool, writable: bool) {
+    pub(crate) fn wake_client(&mut self, token: usize, event: &Event) {
         let Some(Some(client)) = self.clients.get_mut(token) else { return };
-        if writable && !client.can_write {
+        client.is_read_closed |= event.is_read_closed() || event.is_error();
+        let can_read = event.is_readable() || client.is_read_closed;
+        client.can_read |= can_read;
+        if event.is_writable() && !client.can_write {
             client.can_write = true;
             self.list_client(token);
         }
-        if readable {
-            if let Some(Some(client)) = self.clients.get_mut(token) {
-                client.can_read = true;
-            }
+        if can_read {
             self.serve_client(token);
         }
     }
@@ -129,14 +129,9 @@ impl Server {
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     // It may still want to hear the answers.
-                    client.is_closing = true;
-                    client.held = None;
+                    client.is_read_closed = true;
                     client.can_read = false;
-                    self.mark(token, client);
-                    if client.is_done() {
-                        return false;
-                    }
-                    break;
+                    client.is_finished = true;
                 }
                 Err(_) => return false,
             }
@@ -149,6 +144,10 @@ impl Server {
         while !client.is_blocked() {
             match client.parser.parse(&mut client.input) {
                 Ok(Some(request)) => self.take_request(token, client, request),
+                Ok(None) if client.is_finished => {
+                    client.is_closing = true;
+                    return self.mark(token, client);
+                }
                 Ok(None) => return,
                 Err(error) => {
                     let reply = Reply::error_from(format!("ERR {error}"));
@@ -161,9 +160,6 @@ impl Server {
     }
 
     fn take_request(&mut self, token: usize, client: &mut Client, request: Request) {
-        if let Some(question) = admin::question(&request) {
-            return self.ask(token, client, question);
-        }
         let step = self.commands.handle(&mut client.session, request, &*self.host);
         let protocol = client.session.protocol();
         match step {
@@ -177,6 +173,7 @@ impl Server {
                 self.mark(token, client);
             }
             Step::Run(work) => self.offer(token, client, work, protocol),
+            Step::Ask(call) => self.ask(token, client, admin::question(call.args())),
         }
     }
 

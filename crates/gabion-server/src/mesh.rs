@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use gabion_base::{LogPosition, ReplicaId, ShardId};
 use gabion_replication::{Frame, Message};
 use gabion_resp::{Reply, ReplyParser};
+use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use std::io;
@@ -91,17 +92,18 @@ impl Server {
         }
     }
 
-    pub(crate) fn wake_peer(&mut self, place: usize, readable: bool, writable: bool) {
+    pub(crate) fn wake_peer(&mut self, place: usize, event: &Event) {
         let Some(link) = self.peers.get_mut(place).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        if writable {
+        link.is_read_closed |= event.is_read_closed() || event.is_error();
+        if event.is_writable() {
             link.can_write = true;
             if !link.is_up && !self.finish_connecting(place) {
                 return;
             }
         }
-        if readable {
+        if event.is_readable() || event.is_read_closed() {
             self.read_peer(place);
         }
     }

@@ -80,6 +80,8 @@ pub(crate) struct Link {
     /// The chain's first message is on its way: others may follow.
     pub(crate) has_greeted: bool,
     pub(crate) can_write: bool,
+    /// The other end sends no more.
+    pub(crate) is_read_closed: bool,
     input: BytesMut,
     out: VecDeque<Bytes>,
     /// Bytes of the first part that are sent.
@@ -95,6 +97,7 @@ impl Link {
             is_up,
             has_greeted: false,
             can_write: is_up,
+            is_read_closed: false,
             input: BytesMut::new(),
             out: VecDeque::new(),
             sent: 0,
@@ -174,7 +177,8 @@ impl Link {
                         self.input.reserve(READ_LEN);
                     }
                     self.input.extend_from_slice(&scratch[..n]);
-                    if n < scratch.len() {
+                    // A short read has emptied the socket, but the end may lie behind it.
+                    if n < scratch.len() && !self.is_read_closed {
                         return Ok((count, false));
                     }
                 }

@@ -134,6 +134,8 @@ pub(crate) struct Server {
     pub(crate) clients: Vec<Option<Box<Client>>>,
     pub(crate) free_clients: Vec<usize>,
     pub(crate) next_serial: u64,
+    /// Nobody could be accepted, most likely for want of descriptors.
+    pub(crate) door_is_stuck: bool,
     /// Connections whose replies or sockets want looking after in this turn.
     pub(crate) listed: Vec<usize>,
     /// Connections that can read on without a new event.
@@ -201,6 +203,9 @@ impl Server {
                 next_tick_ms = self.now_ms + TICK_MS;
                 self.node.borrow_mut().handle_tick(self.now_ms);
                 self.tick_peers();
+                if std::mem::take(&mut self.door_is_stuck) {
+                    self.accept_clients();
+                }
                 self.tick_lagging();
                 self.tick_unacknowledged();
             }
@@ -225,11 +230,9 @@ impl Server {
             PEER_DOOR => self.accept_strangers(),
             MEDIUM | WAKER => {}
             SIGNAL => self.take_signal(),
-            Token(n) if n >= CLIENTS => {
-                self.wake_client(n - CLIENTS, event.is_readable(), event.is_writable());
-            }
+            Token(n) if n >= CLIENTS => self.wake_client(n - CLIENTS, event),
             Token(n) if n >= STRANGERS => self.hear_stranger(n - STRANGERS),
-            Token(n) => self.wake_peer(n - PEERS, event.is_readable(), event.is_writable()),
+            Token(n) => self.wake_peer(n - PEERS, event),
         }
     }
 

@@ -24,6 +24,8 @@ pub enum Step {
     Run(Work),
     /// Answer, then close the connection.
     Close(Reply),
+    /// A question about the replica, which the process answers.
+    Ask(Call),
 }
 
 /// What CLIENT LIST shows of a connection.
@@ -171,6 +173,7 @@ impl Commands {
         self.stats.count_call(call.row());
         match (spec.route, spec.id) {
             (Route::Local, Id::Quit) => Step::Close(Reply::OK),
+            (Route::Local, Id::Gabion) => Step::Ask(call),
             (Route::Local, _) => Step::Reply(self.answer(session, &call, host)),
             _ => Step::Run(Work::Call(call)),
         }

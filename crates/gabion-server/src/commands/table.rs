@@ -137,6 +137,7 @@ pub enum Id {
     Exec,
     Exists,
     FlushAll,
+    Gabion,
     Get,
     GetDel,
     GetRange,
@@ -285,6 +286,9 @@ table! {
         "Sections server, clients, memory, persistence, stats, replication, cpu, keyspace, commandstats (without times) and gabion.";
     Config "config" -2 Local ["admin" "noscript" "loading" "stale"] (0 0 0) "2.0.0" "server"
         "Returns options." "GET, RESETSTAT, HELP. Options are set in the configuration file.";
+    Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
+        "Answers operators about this replica, as JSON."
+        "Gabion's own: GABION STATUS, FILES, SCRUB or DIGEST; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
         "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS, HELP.";
     Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"

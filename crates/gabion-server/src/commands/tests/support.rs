@@ -189,6 +189,7 @@ impl Client {
     pub(super) fn reply(&mut self, request: Request) -> Reply {
         match self.node.commands.handle(&mut self.session, request, &FixedHost) {
             Step::Reply(reply) => reply,
+            Step::Ask(_) => Reply::Null,
             Step::Close(reply) => {
                 self.is_closed = true;
                 reply
