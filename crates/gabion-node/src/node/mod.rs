@@ -28,6 +28,7 @@ use gabion_engine::{ReadView, Tree};
 use gabion_log::{Log, SegmentSource};
 use gabion_pool::Pool;
 use gabion_replication::{Chain, Frame, Message};
+#[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
 pub use planted::Mutant;
 
 /// What the driver is to do.
@@ -388,18 +389,21 @@ impl Node {
 
     /// A connection with a member was made. Its number is never used again in this process.
     pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.end_turn_before_event();
         self.now_ms = now_ms;
         self.chain.handle_connected(peer, connection, now_ms);
     }
 
     /// A connection with a member was lost.
     pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+        self.end_turn_before_event();
         self.now_ms = now_ms;
         self.chain.handle_disconnected(peer, connection, now_ms);
     }
 
     /// A message came on a connection. A message that breaks the protocol ends the connection.
     pub fn handle_message(&mut self, from: ReplicaId, connection: u64, frame: Frame, now_ms: u64) {
+        self.end_turn_before_event();
         self.now_ms = now_ms;
         if let Err(reason) = self.chain.handle_message(from, connection, frame, now_ms) {
             let connection = Some(connection);

@@ -33,8 +33,11 @@ impl Node {
         if let Some(error) = &self.writing.failed {
             return WriteGate::Refuse(error.to_string());
         }
-        if let Some(reason) = &self.refused {
-            return WriteGate::Refuse(reason.clone());
+        if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
+            return WriteGate::Refuse(reason.into());
+        }
+        if !self.chain.is_joined() {
+            return WriteGate::Refuse("the group is starting".into());
         }
         if let Some(error) = &self.jobs.out_of_space {
             return WriteGate::Refuse(format!("the pool is full: {error}"));
@@ -161,13 +164,22 @@ impl Node {
         let payload = batch.finish();
         let result = self.append_record(RecordKind::Batch, &payload, first, count, flags);
         if let Err(error) = result {
+            // The MemTable holds what the log does not: only a restart makes them equal again.
             self.writing.failed = Some(error.clone());
+            self.fatal(error.clone());
             return Err(error);
         }
         if self.tree.needs_seal() {
             self.append_seal();
         }
         Ok(self.log.end())
+    }
+
+    /// Ends the turn before an event that may change who takes writes: what was written before it
+    /// belongs before it in the log.
+    pub(super) fn end_turn_before_event(&mut self) {
+        // An error has been reported as fatal.
+        let _ = self.end_turn();
     }
 
     /// Position up to which writes are acknowledged at the group's level.
