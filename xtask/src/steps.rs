@@ -49,7 +49,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     run(
         "cargo",
-        &["test", "--release", "-p", "gabion-sim", "--test", "seeds"],
+        &["test", "-p", "gabion-sim", "--test", "seeds"],
         &[("GABION_SEEDS", &count.to_string()), ("GABION_FIRST_SEED", &first.to_string())],
     )
 }

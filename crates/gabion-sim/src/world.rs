@@ -53,6 +53,11 @@ pub struct Options {
     pub compression: Compression,
     /// Pairs of keys that are always written together.
     pub twins: u64,
+    /// Whether half of the keys are counters, which only increments and deletes touch.
+    pub counters: bool,
+    /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
+    /// clients end there.
+    pub power_all_at: Option<u64>,
     /// A defect that the run has to show.
     #[cfg(feature = "planted")]
     pub planted: Option<gabion_node::Mutant>,
@@ -90,6 +95,8 @@ impl Default for Options {
             ack: AckLevel::Replicated,
             compression: Compression::None,
             twins: 8,
+            counters: true,
+            power_all_at: None,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -113,6 +120,8 @@ pub struct Outcome {
     pub edits: u64,
     /// File bytes shipped.
     pub shipped_bytes: u64,
+    /// Files that a member asked for.
+    pub pulled_files: u64,
 }
 
 struct Machine {
@@ -225,12 +234,18 @@ impl World {
         let result = world.run_all();
         result.map(|()| world.outcome.clone()).map_err(|error| {
             let events = world.events.join("\n  ");
-            format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test --release -p gabion-sim --test seeds")
+            format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test -p gabion-sim --test seeds")
         })
     }
 
     fn run_all(&mut self) -> Result<(), String> {
-        for _ in 0..self.options.steps {
+        for step in 0..self.options.steps {
+            if self.options.power_all_at == Some(step) {
+                (0..self.machines.len()).for_each(|index| self.kill(index, true));
+                if self.options.ack == AckLevel::Replicated {
+                    return self.check_prefix();
+                }
+            }
             self.inject_faults();
             self.clients_act();
             self.step();
@@ -243,6 +258,14 @@ impl World {
         check::at_rest(self)?;
         self.sum_up();
         Ok(())
+    }
+
+    /// Rings are lost everywhere: what is left must be what a whole number of records made.
+    fn check_prefix(&mut self) -> Result<(), String> {
+        self.settle()?;
+        check::at_rest(self)?;
+        let records = self.scan(0)?;
+        check::prefix(&self.history, &records)
     }
 
     fn look_for_violation(&mut self) -> Result<(), String> {
@@ -514,7 +537,6 @@ impl World {
 
     fn client_acts(&mut self, i: usize) {
         let now = self.moment;
-        // Half of the keys are counters, which only increments and deletes touch.
         let key = self.random.below(self.options.keys);
         let twins = TWINS + self.random.below(self.options.twins);
         let kind = self.random.below(40);
@@ -545,7 +567,7 @@ impl World {
                 let writes = [(twins, value), (key / 2 * 2, value), (other, value)];
                 client.write(process, &self.locks, &writes, now);
             }
-            _ if key.is_multiple_of(2) => client.write(process, &self.locks, &[(key, value)], now),
+            _ if key.is_multiple_of(2) || !self.options.counters => client.write(process, &self.locks, &[(key, value)], now),
             _ => client.increment(process, &mut self.locks, key, random, now),
         }
     }
@@ -666,6 +688,7 @@ impl World {
             self.outcome.compactions += counters.compactions;
             self.outcome.edits += counters.edits;
             self.outcome.shipped_bytes += counters.shipped_bytes;
+            self.outcome.pulled_files += counters.pulled_files;
         }
     }
 
