@@ -1,7 +1,8 @@
 //! What must hold when everything rests: replicas have the same files and the same records, and no
 //! slot is lost or in quarantine.
 
-use crate::client::decode_value;
+use crate::client::{decode_value, engine_keys};
+use crate::history::{Action, Operation};
 use crate::world::World;
 use gabion_base::{FileId, FileKind};
 use gabion_node::{CompactionMode, Node};
@@ -85,6 +86,42 @@ pub fn slots(node: &Node) -> Result<(), String> {
         return Err(format!("{in_files} slots in files, {counts:?}"));
     }
     Ok(())
+}
+
+/// Whether records are what a whole number of the history's writes made, in their order. Only for
+/// histories without increments, of one life of the head.
+///
+/// # Errors
+/// When no number of writes leads there.
+pub fn prefix(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result<(), String> {
+    let mut by_call: BTreeMap<u64, Vec<(u64, Option<u64>)>> = BTreeMap::new();
+    for operation in history {
+        if let Action::Write(value) = operation.action {
+            by_call.entry(operation.called).or_default().push((operation.key, value));
+        }
+    }
+    let mut model = BTreeMap::new();
+    if model == *records {
+        return Ok(());
+    }
+    for writes in by_call.values() {
+        for (key, value) in writes {
+            for engine_key in engine_keys(*key) {
+                match value {
+                    Some(value) => _ = model.insert(engine_key, *value),
+                    None => _ = model.remove(&engine_key),
+                }
+            }
+        }
+        if model == *records {
+            return Ok(());
+        }
+    }
+    Err(format!(
+        "{} records are left that no prefix of {} writes made",
+        records.len(),
+        by_call.len()
+    ))
 }
 
 /// The number in each value.

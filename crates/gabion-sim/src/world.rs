@@ -567,7 +567,9 @@ impl World {
                 let writes = [(twins, value), (key / 2 * 2, value), (other, value)];
                 client.write(process, &self.locks, &writes, now);
             }
-            _ if key.is_multiple_of(2) || !self.options.counters => client.write(process, &self.locks, &[(key, value)], now),
+            _ if key.is_multiple_of(2) || !self.options.counters => {
+                client.write(process, &self.locks, &[(key, value)], now)
+            }
             _ => client.increment(process, &mut self.locks, key, random, now),
         }
     }

@@ -1,0 +1,233 @@
+//! Every crash point of three workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! everything that reaches its disk or its ring is recorded, and for every boundary between two such
+//! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
+//!
+//! - Power cut: the ring is lost; of what no flush covered nothing, all, or a seeded mixture of torn
+//!   sectors survives. Everything that was durable must be there.
+//! - Kill: the ring is as it was, or its last write is torn. Everything that was in the ring must be there.
+//!
+//! What is recovered must be the state after a whole number of records, between those that were
+//! acknowledged and those that had begun: nothing lost, no deleted key back, no half record. At rest
+//! no slot is lost. Recovery is then interrupted by power cuts itself, again and again.
+//!
+//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary.
+
+#[path = "crash_points/rig.rs"]
+mod rig;
+
+use gabion_engine::Compression;
+use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
+use gabion_node::AckLevel;
+use gabion_sim::Random;
+use gabion_sim::client::TWINS;
+use rig::{Bounds, Moment, Records, Replica, RingReplay, Run, Turn, group};
+
+/// Moments that a test takes without `GABION_CRASH_FULL`.
+const MOMENTS_MAX: usize = 120;
+
+struct Enumeration {
+    run: Run,
+    states: u64,
+    deepest: u32,
+}
+
+fn is_full() -> bool {
+    std::env::var_os("GABION_CRASH_FULL").is_some()
+}
+
+/// Opens an image, lets it come to rest, checks it, and opens what that left once more.
+fn recover(
+    disk: &SimulatedDisk,
+    ring: &SimulatedMemory,
+    run: &Run,
+    bounds: Bounds,
+) -> Result<Records, String> {
+    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
+    replica.settle()?;
+    let found = replica.records()?;
+    is_allowed(run, &found, bounds)?;
+    replica.check_at_rest()?;
+    drop(replica);
+    let mut again = Replica::start(disk.clone(), Box::new(ring.clone()));
+    again.settle().map_err(|error| format!("second opening: {error}"))?;
+    if again.records()? != found {
+        return Err("a second opening found something else".into());
+    }
+    again.check_at_rest()?;
+    Ok(found)
+}
+
+fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> {
+    if run.models[bounds.least..=bounds.most].contains(found) {
+        return Ok(());
+    }
+    let other = run.models.iter().position(|model| model == found);
+    let wanted = &run.models[bounds.least];
+    let missing = wanted.iter().find(|(key, value)| found.get(*key) != Some(value));
+    let extra = found.iter().find(|(key, _)| !wanted.contains_key(*key));
+    Err(format!(
+        "recovered the state after {other:?} records, allowed is {bounds:?}; first difference: \
+         wanted {missing:?}, too many {extra:?}"
+    ))
+}
+
+impl Enumeration {
+    fn new(ack: AckLevel, compression: Compression, turns: &[Turn]) -> Self {
+        Self { run: Run::record(&group(ack, compression), turns), states: 0, deepest: 0 }
+    }
+
+    fn all(mut self, name: &str) {
+        let moments = self.run.moments();
+        let stride = if is_full() { 1 } else { moments.len().div_ceil(MOMENTS_MAX) };
+        let (recording, run) = (self.run.recording.clone(), &self.run);
+        let (mut replay, mut ring) = (recording.replay(), RingReplay::new(run));
+        let mut failures = Vec::new();
+        for (i, moment) in moments.iter().enumerate() {
+            while replay.boundary() < moment.effects {
+                replay.advance();
+            }
+            // A stride that is no multiple of anything in the workload.
+            if i % stride != 0 {
+                continue;
+            }
+            let last_of_effect =
+                moments.get(i + 1).is_none_or(|next| next.effects > moment.effects);
+            let mut check = |what: &str, disk: &SimulatedDisk, memory: &SimulatedMemory, bounds| {
+                self.states += 1;
+                if let Err(error) = recover(disk, memory, run, bounds) {
+                    failures.push(format!("{name}, {moment:?}, {what}: {error}"));
+                }
+            };
+            let kill = run.bounds(*moment, true);
+            check("kill", &replay.image(1), &ring.image(moment.ring_writes, None), kill);
+            if ring.ends_with_write(*moment) {
+                let before = Moment { ring_writes: moment.ring_writes - 1, ..*moment };
+                let bounds = Bounds { least: run.bounds(before, true).least, ..kill };
+                let torn = ring.image(moment.ring_writes, Some(i as u64));
+                check("kill, torn ring", &replay.image(1), &torn, bounds);
+            }
+            if last_of_effect || stride > 1 {
+                let bounds = run.bounds(*moment, false);
+                let mixtures = if is_full() { 4 } else { 2 };
+                let variants = if replay.unsynced() == 0 { 1 } else { 2 + mixtures };
+                for variant in 0..variants {
+                    let seed = if variant < 2 { variant } else { variant + 31 * i as u64 };
+                    let lost = lost_ring(&mut ring, moment.ring_writes, seed);
+                    check(&format!("power cut {seed}"), &replay.image(seed), &lost, bounds);
+                }
+            }
+            if i % (stride * 24) == 0 {
+                let lost = lost_ring(&mut ring, moment.ring_writes, 0);
+                let bounds = run.bounds(*moment, false);
+                let image = replay.image(7 + i as u64);
+                match again_and_again(&image, &lost, run, bounds, 1) {
+                    Ok((states, depth)) => {
+                        self.states += states;
+                        self.deepest = self.deepest.max(depth);
+                    }
+                    Err(error) => failures.push(format!("{name}, {moment:?}, {error}")),
+                }
+            }
+        }
+        eprintln!(
+            "{name}: {} effects on the disk, {} boundaries, stride {stride}, {} states, recovery \
+             interrupted {} times in a row; {}",
+            recording.effects().len(),
+            moments.len(),
+            self.states,
+            self.deepest,
+            self.run.counters
+        );
+        let first: Vec<_> = failures.iter().take(5).collect();
+        assert!(failures.is_empty(), "{} states are wrong: {first:#?}", failures.len());
+    }
+}
+
+fn lost_ring(ring: &mut RingReplay<'_>, writes: usize, seed: u64) -> SimulatedMemory {
+    let lost = ring.image(writes, None);
+    lost.crash_power(seed);
+    lost
+}
+
+/// Recovers an image and cuts the power at boundaries of the recovery, to a depth of three (E2).
+fn again_and_again(
+    image: &SimulatedDisk,
+    ring: &SimulatedMemory,
+    run: &Run,
+    bounds: Bounds,
+    depth: u32,
+) -> Result<(u64, u32), String> {
+    let disk = image.fork();
+    disk.start_recording();
+    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
+    replica.settle()?;
+    is_allowed(run, &replica.records()?, bounds)?;
+    let recording = disk.recording().ok_or("no recording")?;
+    drop(replica);
+    let boundaries = recording.effects().len() + 1;
+    let wanted = if is_full() { 12 } else { 3 };
+    let stride = boundaries.div_ceil(wanted);
+    let (mut states, mut deepest) = (1, depth);
+    for boundary in (depth as usize % stride..boundaries).step_by(stride) {
+        for variant in [0, 1, 3 + boundary as u64] {
+            let cut = recording.image_at(boundary, variant);
+            let lost = SimulatedMemory::new(gabion_media::MemoryRegion::len(ring) as usize);
+            lost.crash_power(variant);
+            let at =
+                |error| format!("recovery {depth} cut at {boundary}, variant {variant}: {error}");
+            if depth < 3 && variant > 1 {
+                let (more, deeper) =
+                    again_and_again(&cut, &lost, run, bounds, depth + 1).map_err(at)?;
+                states += more;
+                deepest = deepest.max(deeper);
+            } else {
+                recover(&cut, &lost, run, bounds).map_err(at)?;
+                states += 1;
+            }
+        }
+    }
+    Ok((states, deepest))
+}
+
+#[test]
+fn puts_and_overwrites_with_flush_and_compaction_survive_every_crash_point() {
+    let mut random = Random::new(1);
+    let turn = |number: u64| {
+        let key = random.below(60);
+        Turn::Write(vec![(key, Some(number << 8))])
+    };
+    let turns: Vec<Turn> = (1..400).map(turn).collect();
+    Enumeration::new(AckLevel::Replicated, Compression::None, &turns).all("puts");
+}
+
+#[test]
+fn deletes_and_clears_with_lz4_survive_every_crash_point() {
+    let mut random = Random::new(2);
+    let turn = |number: u64| {
+        let (key, twins) = (random.below(40), TWINS + random.below(5));
+        let value = Some(number << 8);
+        match random.below(60) {
+            0 => Turn::Clear,
+            1..15 => Turn::Write(vec![(key, None), (key + 1, None)]),
+            15..20 => Turn::Write(vec![(twins, None), (key, None)]),
+            _ => Turn::Write(vec![(key, value), (twins, value), (key + 7, value)]),
+        }
+    };
+    let turns: Vec<Turn> = (1..300).map(turn).collect();
+    Enumeration::new(AckLevel::Replicated, Compression::Lz4, &turns).all("deletes");
+}
+
+#[test]
+fn durable_batches_over_segments_and_trims_survive_every_crash_point() {
+    let mut random = Random::new(3);
+    let turn = |number: u64| {
+        let (key, twins) = (random.below(30), TWINS + random.below(4));
+        let value = Some(number << 8);
+        if random.once_in(5) {
+            return Turn::Write(vec![(key, None), (twins, None)]);
+        }
+        Turn::Write(vec![(twins, value), (key, value)])
+    };
+    let turns: Vec<Turn> = (1..160).map(turn).collect();
+    Enumeration::new(AckLevel::Durable, Compression::None, &turns).all("durable");
+}

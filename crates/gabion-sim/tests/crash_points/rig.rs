@@ -1,0 +1,369 @@
+//! One replica, everything that it did to its disk and its ring, and the models after each of its
+//! records.
+
+use gabion_base::units::MIB;
+use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId};
+use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
+use gabion_media::MemoryRegion;
+use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, WriteGate, open};
+use gabion_sim::client::{engine_keys, twins_agree, write_turn};
+use gabion_sim::process::{Process, Wish};
+use gabion_sim::{Random, check};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const POOL_LEN: u64 = 128 * MIB;
+const SEGMENT_LEN: u64 = 64 * 1024;
+
+/// Engine keys and the number in each value.
+pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
+
+/// What one record does.
+pub(crate) enum Turn {
+    /// Sets (or deletes) registers and twins, by number.
+    Write(Vec<(u64, Option<u64>)>),
+    /// Deletes everything.
+    Clear,
+}
+
+impl Turn {
+    fn apply(&self, records: &mut Records) {
+        match self {
+            Self::Clear => records.clear(),
+            Self::Write(writes) => {
+                for (key, value) in writes {
+                    for engine_key in engine_keys(*key) {
+                        match value {
+                            Some(value) => records.insert(engine_key, *value),
+                            None => records.remove(&engine_key),
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A group of one.
+pub(crate) fn group(ack: AckLevel, compression: Compression) -> GroupConfig {
+    let tree = TreeConfig {
+        memtable_len: 16 * 1024,
+        sst_len: 32 * 1024,
+        level1_len: 64 * 1024,
+        l0_trigger: 2,
+        sst: SstOptions { compression, ..SstOptions::default() },
+        ..TreeConfig::default()
+    };
+    GroupConfig {
+        group: GroupId(1),
+        config: ConfigNumber(1),
+        members: vec![ReplicaId(1)],
+        compaction: CompactionMode::Primary,
+        ack,
+        ring_len: 4 * SEGMENT_LEN,
+        segment_len: SEGMENT_LEN,
+        tree,
+    }
+}
+
+/// A process on a disk in immediate mode.
+pub(crate) struct Replica {
+    pub(crate) disk: SimulatedDisk,
+    process: Process,
+    now_ms: u64,
+}
+
+impl Replica {
+    pub(crate) fn start(disk: SimulatedDisk, ring: Box<dyn MemoryRegion>) -> Self {
+        let handle = disk.handle();
+        let options = NodeOptions::default();
+        let process = Process::start(1, handle, ring, options, 0, Random::new(1));
+        Self { disk, process, now_ms: 0 }
+    }
+
+    pub(crate) fn node(&mut self) -> Option<&mut Node> {
+        self.process.node.as_deref_mut()
+    }
+
+    /// One turn of the loop.
+    pub(crate) fn pump(&mut self) -> Result<(), String> {
+        self.now_ms += 1;
+        let now_ms = self.now_ms;
+        if let Some(node) = self.node() {
+            node.handle_tick(now_ms);
+        }
+        for wish in self.process.pump(now_ms) {
+            if let Wish::Die(error) = wish {
+                return Err(format!("the replica ended itself: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_writable(&mut self) -> bool {
+        self.node().is_some_and(|node| node.write_gate() == WriteGate::Open)
+    }
+
+    fn rests(&mut self) -> bool {
+        let idle = self.process.is_idle();
+        self.node().is_some_and(|node| {
+            idle && node.chain().is_ready()
+                && node.edits_waiting() == 0
+                && node.jobs_running() == 0
+                && node.tree().sealed_count() == 0
+        })
+    }
+
+    /// Until nothing is left to do.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        let mut calm = 0;
+        for _ in 0..20_000 {
+            self.pump()?;
+            calm = if self.rests() { calm + 1 } else { 0 };
+            if calm > 3 {
+                return Ok(());
+            }
+        }
+        Err("the replica does not come to rest".into())
+    }
+
+    /// Everything that it holds.
+    pub(crate) fn records(&mut self) -> Result<Records, String> {
+        let (Some(tables), Some(node)) = (self.process.tables(), self.process.node.as_ref()) else {
+            return Err("the replica is not open".into());
+        };
+        let (view, handle) = (node.view(), tables.source.store.medium.clone());
+        let records = self.disk.block_on(&handle, async {
+            let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
+            let mut records = Vec::new();
+            while let Some((key, value)) = iterator.next().await.map_err(|e| e.to_string())? {
+                records.push((key.to_vec(), value.to_vec()));
+            }
+            check::numbers(records)
+        })?;
+        twins_agree(&records)?;
+        Ok(records)
+    }
+
+    /// No slot is lost, and the parts agree.
+    pub(crate) fn check_at_rest(&mut self) -> Result<(), String> {
+        let node = self.node().ok_or("the replica is not open")?;
+        node.invariants();
+        check::slots(node)
+    }
+}
+
+/// How much had happened: effects on the disk, writes to the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) effects: usize,
+    pub(crate) ring_writes: usize,
+}
+
+impl Moment {
+    fn is_by(self, other: Self) -> bool {
+        self.effects <= other.effects && self.ring_writes <= other.ring_writes
+    }
+}
+
+struct RingWrite {
+    /// Effects on the disk before it.
+    effects: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// A ring that remembers every write.
+#[derive(Clone)]
+struct RecordedRing {
+    memory: SimulatedMemory,
+    disk: SimulatedDisk,
+    before: usize,
+    writes: Rc<RefCell<Vec<RingWrite>>>,
+}
+
+fn effects(disk: &SimulatedDisk) -> usize {
+    let stats = disk.stats();
+    (stats.writes + stats.flushes) as usize
+}
+
+impl MemoryRegion for RecordedRing {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let effects = effects(&self.disk) - self.before;
+        self.writes.borrow_mut().push(RingWrite { effects, offset, bytes: data.to_vec() });
+        self.memory.write(offset, data);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.memory.read(offset, into);
+    }
+}
+
+/// What a workload did, so that any moment of it can be made again.
+pub(crate) struct Run {
+    pub(crate) recording: Recording,
+    ring_len: usize,
+    ring: Vec<RingWrite>,
+    /// The state before the first record and after each.
+    pub(crate) models: Vec<Records>,
+    /// For each record: when it began, when the ring was said to have it, when the disk was.
+    began: Vec<Moment>,
+    replicated: Vec<Moment>,
+    durable: Vec<Moment>,
+    pub(crate) counters: String,
+}
+
+/// What may be there after a crash: the states after `least` to `most` records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) least: usize,
+    pub(crate) most: usize,
+}
+
+impl Run {
+    /// Runs the turns, with up to three records under way.
+    pub(crate) fn record(group: &GroupConfig, turns: &[Turn]) -> Self {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+        let handle = disk.handle();
+        disk.block_on(&handle, open::create(&handle, group, ReplicaId(1), [1; 16])).unwrap();
+        disk.start_recording();
+        let memory = SimulatedMemory::new(group.ring_len as usize);
+        let before = effects(&disk);
+        let ring = RecordedRing { memory, disk: disk.clone(), before, writes: Rc::default() };
+        let writes = ring.writes.clone();
+        let now =
+            || Moment { effects: effects(&disk) - before, ring_writes: writes.borrow().len() };
+        let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
+        while !replica.is_writable() {
+            replica.pump().unwrap();
+        }
+        let (mut models, mut model) = (vec![Records::new()], Records::new());
+        let (mut began, mut replicated, mut durable) = (Vec::new(), Vec::new(), Vec::new());
+        let mut positions: Vec<LogPosition> = Vec::new();
+        while replicated.len() < turns.len() || durable.len() < turns.len() {
+            let under_way = positions.len() - durable.len();
+            let room = group.ack == AckLevel::Replicated || under_way < 3;
+            if let Some(turn) = turns.get(positions.len())
+                && room
+                && replica.is_writable()
+            {
+                began.push(now());
+                positions.push(write(replica.node().unwrap(), turn));
+                turn.apply(&mut model);
+                models.push(model.clone());
+            }
+            replica.pump().unwrap();
+            let node = replica.node().unwrap();
+            let reached = |list: &Vec<Moment>, end| {
+                positions.get(list.len()).is_some_and(|position| *position <= end)
+            };
+            while reached(&replicated, node.chain().commit()) {
+                replicated.push(now());
+            }
+            while reached(&durable, node.durable_everywhere()) {
+                durable.push(now());
+            }
+            if positions.len() == turns.len() && group.ack == AckLevel::Replicated {
+                replica.settle().unwrap();
+                break;
+            }
+        }
+        replica.settle().unwrap();
+        assert_eq!(replica.records().unwrap(), model, "the workload itself");
+        let counters = format!("{:?}", replica.node().unwrap().counters());
+        let recording = disk.recording().expect("no crash ended it");
+        assert_eq!(recording.effects().len(), now().effects);
+        drop(replica);
+        let ring_len = group.ring_len as usize;
+        let ring = Rc::try_unwrap({
+            drop(ring);
+            writes
+        })
+        .ok()
+        .expect("nobody writes any more");
+        let ring = ring.into_inner();
+        Self { recording, ring_len, ring, models, began, replicated, durable, counters }
+    }
+
+    /// Every moment after an effect on the disk or a write to the ring.
+    pub(crate) fn moments(&self) -> Vec<Moment> {
+        let mut moments = vec![Moment { effects: 0, ring_writes: 0 }];
+        let mut ring_writes = 0;
+        for effects in 0..=self.recording.effects().len() {
+            moments.push(Moment { effects, ring_writes });
+            while self.ring.get(ring_writes).is_some_and(|write| write.effects <= effects) {
+                ring_writes += 1;
+                moments.push(Moment { effects, ring_writes });
+            }
+        }
+        moments.dedup();
+        moments
+    }
+
+    /// What may be there after the kill of the process (`kill`) or a power cut.
+    pub(crate) fn bounds(&self, moment: Moment, kill: bool) -> Bounds {
+        let count = |list: &[Moment]| list.iter().take_while(|m| m.is_by(moment)).count();
+        let least = if kill { count(&self.replicated) } else { count(&self.durable) };
+        Bounds { least: least.max(count(&self.durable)), most: count(&self.began) }
+    }
+}
+
+/// Goes through the ring's writes beside the disk's replay.
+pub(crate) struct RingReplay<'a> {
+    run: &'a Run,
+    memory: SimulatedMemory,
+    done: usize,
+    /// What the last write replaced.
+    replaced: Vec<u8>,
+}
+
+impl<'a> RingReplay<'a> {
+    pub(crate) fn new(run: &'a Run) -> Self {
+        let memory = SimulatedMemory::new(run.ring_len);
+        Self { run, memory, done: 0, replaced: Vec::new() }
+    }
+
+    /// A copy of the ring after `writes` writes; a seed tears the last one.
+    pub(crate) fn image(&mut self, writes: usize, tear: Option<u64>) -> SimulatedMemory {
+        while self.done < writes {
+            let write = &self.run.ring[self.done];
+            self.replaced.resize(write.bytes.len(), 0);
+            self.memory.read(write.offset, &mut self.replaced);
+            self.memory.write(write.offset, &write.bytes);
+            self.done += 1;
+        }
+        let mut bytes = vec![0; self.run.ring_len];
+        self.memory.read(0, &mut bytes);
+        let mut image = SimulatedMemory::new(self.run.ring_len);
+        image.write(0, &bytes);
+        if let (Some(seed), Some(last)) = (tear, writes.checked_sub(1)) {
+            let last = &self.run.ring[last];
+            image.write(last.offset, &self.replaced);
+            image.write(last.offset, &last.bytes);
+            image.tear_last_write(seed);
+        }
+        image
+    }
+
+    /// Whether the write before `moment` was the last thing that happened.
+    pub(crate) fn ends_with_write(&self, moment: Moment) -> bool {
+        let last = moment.ring_writes.checked_sub(1).map(|last| &self.run.ring[last]);
+        last.is_some_and(|write| write.effects == moment.effects)
+    }
+}
+
+fn write(node: &mut Node, turn: &Turn) -> LogPosition {
+    match turn {
+        Turn::Write(writes) => write_turn(node, writes),
+        Turn::Clear => {
+            node.clear().unwrap();
+            node.end_turn().unwrap()
+        }
+    }
+}
