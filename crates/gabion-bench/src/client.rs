@@ -12,8 +12,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Error codes that a later attempt may not meet.
-const TRANSIENT: [&str; 5] = ["TRYAGAIN", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN"];
+/// Error codes that a later attempt may not meet. After `UNKNOWN` the write may be there already;
+/// the second attempt writes the same value, so that does no harm.
+const TRANSIENT: [&str; 6] =
+    ["TRYAGAIN", "UNKNOWN", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN"];
 /// First and longest pause before a refused request is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(128);

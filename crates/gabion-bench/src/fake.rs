@@ -17,7 +17,8 @@ use std::thread;
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Every so many writes one is refused with `TRYAGAIN`; 0 for none.
+    /// Every so many writes one is refused, in turn with `TRYAGAIN` and with `UNKNOWN` though it is
+    /// carried out; 0 for none.
     pub(crate) refuse_every: u64,
     /// Every so many reads one has a changed byte; 0 for none.
     pub(crate) corrupt_every: u64,
@@ -33,6 +34,7 @@ pub(crate) struct Faults {
 struct State {
     keys: Mutex<BTreeMap<Bytes, Bytes>>,
     writes: AtomicU64,
+    refusals: AtomicU64,
     reads: AtomicU64,
     faults: Faults,
     compaction: &'static str,
@@ -127,7 +129,11 @@ fn answer(request: &Request, id: u32, replicas: u32, state: &State) -> Option<Re
                 return Some(Reply::error(error));
             }
             if is_nth(&state.writes, faults.refuse_every) {
-                return Some(Reply::error("TRYAGAIN full for now"));
+                if state.refusals.fetch_add(1, SeqCst).is_multiple_of(2) {
+                    return Some(Reply::error("TRYAGAIN full for now"));
+                }
+                state.keys.lock().unwrap().insert(key.clone(), value.clone());
+                return Some(Reply::error("UNKNOWN a replica is out"));
             }
             if faults.close_at > 0 && state.writes.load(SeqCst) >= faults.close_at {
                 return None;
