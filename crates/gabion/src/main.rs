@@ -4,13 +4,14 @@
 //!   gabion up ──► cluster.json, one child process per replica, the status that redraws
 //!     └─ gabion server (hidden) ──► gabion_server::run
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
-//!   gabion destroy ──► removes the data
+//!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!
 //! - [`options`]: what can be typed; [`units`]: sizes and times as people write them.
 //! - [`cluster`]: the data directory: what is fixed at creation, the lock, creation and removal.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: what is drawn.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion verify`.
+//! - [`bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the command
 //! could not be carried out.
@@ -20,6 +21,7 @@
     reason = "a shell: clocks, processes, files, sockets and the terminal are its business"
 )]
 
+mod bench;
 mod child;
 mod client;
 mod cluster;
@@ -58,6 +60,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Cli(options) => repl::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Bench(command) => bench::run(&command),
         Command::Destroy(options) => destroy::run(&options),
         Command::Server(options) => server::run(&options),
     }

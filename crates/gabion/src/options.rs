@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
+    /// Measure what a workload costs, on a cluster made for it.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Remove all data.
     Destroy(DestroyOptions),
     /// One replica's process. Started by `gabion up`.
@@ -126,6 +129,13 @@ pub(crate) struct VerifyOptions {
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What can be measured.
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// Load, A and C of YCSB, through the RESP door
+    Ycsb(gabion_bench::YcsbArgs),
 }
 
 #[derive(Args, Debug)]

@@ -125,7 +125,13 @@ fn note_of(row: &Row) -> String {
 fn row(row: &Row) -> String {
     let Some(status) = &row.status else { return format!("{:<3}{}", row.number, note_of(row)) };
     if !status.is_ready {
-        return format!("{:<3}{:<9}{:>4} {}", row.number, status.role, status.term, note_of(row));
+        return format!(
+            "{:<3}{:<9}{:>4} {}",
+            row.number,
+            status.role,
+            short_count(status.term),
+            note_of(row)
+        );
     }
     let mut memtable = short_size(status.memtable_bytes);
     if status.sealed > 0 {
@@ -135,10 +141,10 @@ fn row(row: &Row) -> String {
         "{:<3}{:<9}{:>4} {:>8} {:<14}{:>10}{:>7}{:>6}{:>8}{:>8}",
         row.number,
         status.role,
-        status.term,
+        short_count(status.term),
         memtable,
         levels(&status.level_files),
-        format!("{}/{}", status.slots_used, status.slots_total),
+        format!("{}/{}", short_count(status.slots_used), short_count(status.slots_total)),
         short_count(status.flushes),
         short_count(status.compactions),
         short_size(status.shipped_bytes),
@@ -307,7 +313,7 @@ mod tests {
     #[test]
     fn nothing_of_a_day_of_processor_time_is_cut_off() {
         let lines = lines(&rows("primary", [9_999.0; 6], 1), address());
-        assert!(lines[3].ends_with("other 9,999"), "{}", lines[3]);
+        assert!(lines[3].ends_with("other 9999"), "{}", lines[3]);
         assert!(lines[4].ends_with('d'), "{}", lines[4]);
     }
 

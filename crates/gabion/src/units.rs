@@ -31,10 +31,13 @@ pub(crate) fn size(bytes: u64) -> String {
     if unit.is_empty() { format!("{bytes} B") } else { format!("{value:.1} {unit}iB") }
 }
 
-/// A size in at most six characters: `4.0G`.
+/// A size in at most five characters: `4.0G`, `1023K`.
 pub(crate) fn short_size(bytes: u64) -> String {
-    let (value, unit) = scaled(bytes);
-    if unit.is_empty() { bytes.to_string() } else { format!("{value:.1}{unit}") }
+    match scaled(bytes) {
+        (_, "") => bytes.to_string(),
+        (value, unit) if value < 99.95 => format!("{value:.1}{unit}"),
+        (value, unit) => format!("{value:.0}{unit}"),
+    }
 }
 
 /// The exact size as an option takes it: `256MiB`, or bytes where no unit divides it.
@@ -56,9 +59,9 @@ fn scaled(bytes: u64) -> (f64, &'static str) {
     (bytes as f64, "")
 }
 
-/// CPU time in at most seven characters: `12.3`, `1,234`, in seconds.
+/// CPU time in at most five characters: `12.3`, `1234`, `56k`, in seconds.
 pub(crate) fn seconds(value: f64) -> String {
-    if value < 1000.0 { format!("{value:.1}") } else { grouped(value as u64) }
+    if value < 999.95 { format!("{value:.1}") } else { short_count(value as u64) }
 }
 
 /// A number with commas between thousands.
@@ -79,11 +82,12 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// A count in at most five characters: `999`, `12.3k`, `4.5M`.
+/// A count in at most five characters: `9999`, `12k`, `4.5M`.
 pub(crate) fn short_count(value: u64) -> String {
     match value {
         0..10_000 => value.to_string(),
         10_000..1_000_000 => format!("{:.0}k", value as f64 / 1e3),
+        100_000_000.. => format!("{:.0}M", value as f64 / 1e6),
         _ => format!("{:.1}M", value as f64 / 1e6),
     }
 }
@@ -129,12 +133,12 @@ mod tests {
     #[test]
     fn numbers_fit_their_columns() {
         for value in [0, 1, 999, 1023, 1024, MIB - 1, GIB - 1, 999 * GIB, 8 * TIB] {
-            assert!(short_size(value).len() <= 7, "{}", short_size(value));
+            assert!(short_size(value).len() <= 5, "{}", short_size(value));
         }
-        for value in [0, 9_999, 10_000, 999_999, 99_999_999] {
+        for value in [0, 9_999, 10_000, 999_999, 99_999_999, 4_000_000_000] {
             assert!(short_count(value).len() <= 5, "{}", short_count(value));
         }
-        assert_eq!(seconds(1234.5), "1,234");
+        assert_eq!(seconds(1234.5), "1234");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(
             (span(7), span(754), span(11_554)),

@@ -1,0 +1,125 @@
+//! `gabion bench`: the replicas that are measured, each a process as under `gabion up`.
+
+use crate::child::Replica;
+use crate::cluster::{self, Settings};
+use crate::options::{BenchCommand, DataOption, Io};
+use crate::status::{self, Status};
+use gabion_base::{Error, Result};
+use gabion_bench::{ClusterSpec, Launcher, RunningCluster};
+use rustix::process::Signal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// First ports are looked for from here on, far from where `up` is.
+const PORT_FROM: u16 = 17_000;
+const PORT_STEP: u16 = 16;
+const START_MAX: Duration = Duration::from_secs(60);
+const STOP_MAX: Duration = Duration::from_secs(15);
+const TICK: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
+    match command {
+        BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
+    }
+}
+
+/// Starts replicas as processes of this program.
+struct Processes;
+
+impl Launcher for Processes {
+    fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
+        let settings = settings(spec)?;
+        cluster::create(&spec.dir, &settings, |_| true)?;
+        let replicas =
+            settings.members().map(|number| Replica::new(number, &spec.dir, Io::Auto)).collect();
+        let mut group = Group { settings, replicas };
+        for replica in &mut group.replicas {
+            replica.start()?;
+        }
+        group.wait_until_ready()?;
+        Ok(Box::new(group))
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        let data = cluster::data_dir(&DataOption { data: None });
+        let parent = data.ok().and_then(|data| data.parent().map(PathBuf::from));
+        parent.unwrap_or_else(std::env::temp_dir)
+    }
+}
+
+/// The settings of a cluster on ports that nobody uses.
+fn settings(spec: &ClusterSpec) -> Result<Settings> {
+    let mut settings = Settings {
+        replicas: spec.replicas,
+        port: PORT_FROM,
+        pool_len: spec.pool_len,
+        compaction: spec.compaction,
+        ack: spec.ack,
+        memtable_len: spec.memtable_len,
+        compression: spec.compression,
+    };
+    let last = u16::MAX - cluster::PORTS_ABOVE - PORT_STEP;
+    while let Err(busy) = settings.check_ports() {
+        if settings.port >= last {
+            return Err(busy.within("no free ports for the replicas"));
+        }
+        settings.port += PORT_STEP;
+    }
+    Ok(settings)
+}
+
+struct Group {
+    settings: Settings,
+    replicas: Vec<Replica>,
+}
+
+impl Group {
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_ready() {
+            for replica in &mut self.replicas {
+                let Some(death) = replica.check() else { continue };
+                return Err(Error::unavailable(format!(
+                    "replica {} died at its start: {}: {}",
+                    replica.number,
+                    death.how,
+                    death.last_words.unwrap_or_default()
+                )));
+            }
+            if begun.elapsed() > START_MAX {
+                return Err(Error::unavailable(format!(
+                    "the replicas are not ready after {} s",
+                    START_MAX.as_secs()
+                )));
+            }
+            std::thread::sleep(TICK);
+        }
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.addresses()
+            .into_iter()
+            .all(|at| status::ask(at).is_ok_and(|value| Status::from_json(&value).is_ready))
+    }
+}
+
+impl RunningCluster for Group {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.settings.members().map(|number| self.settings.doors(number).resp).collect()
+    }
+}
+
+/// A process that does not stop is killed when its [`Replica`] is dropped.
+impl Drop for Group {
+    fn drop(&mut self) {
+        for replica in &self.replicas {
+            replica.signal(Signal::TERM);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < STOP_MAX && !self.replicas.iter_mut().all(Replica::is_gone) {
+            std::thread::sleep(TICK);
+        }
+    }
+}
