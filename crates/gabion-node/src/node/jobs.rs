@@ -69,9 +69,12 @@ impl Node {
         }
     }
 
-    /// Files can only be shipped while every member is there.
+    /// Files can only be shipped while every member is there. And an edit that was replayed from the log
+    /// and waits has no job here that would keep what it flushes or removes from being taken again.
     fn may_start_jobs(&self) -> bool {
-        self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none()
+        let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
+        let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
+        here && self.apply.waiting_count() == own
     }
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.

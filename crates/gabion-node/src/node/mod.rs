@@ -141,6 +141,8 @@ pub struct Node {
     /// Whether reads are answered here.
     readable: bool,
     outputs: VecDeque<Output>,
+    /// Something fatal happened: nothing is begun any more.
+    ended: bool,
     next_work: u64,
     orders: BTreeMap<WorkId, Order>,
     writing: writes::Writing,
@@ -243,6 +245,7 @@ impl Node {
             refused: Some("the group is starting".into()),
             readable: false,
             outputs: VecDeque::new(),
+            ended: false,
             next_work: 0,
             orders: BTreeMap::new(),
             writing: writes::Writing::default(),
@@ -443,7 +446,7 @@ impl Node {
     /// Carries on with everything that events made possible.
     pub fn advance(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        loop {
+        while !self.ended {
             let before = (self.outputs.len(), self.log.end(), self.tree.last_edit());
             self.pump_chain();
             self.apply_records();
@@ -484,6 +487,7 @@ impl Node {
     }
 
     fn fatal(&mut self, error: Error) {
+        self.ended = true;
         self.outputs.push_back(Output::Fatal(error));
     }
 
