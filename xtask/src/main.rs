@@ -6,12 +6,16 @@
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
+//! cargo xtask kills         kill -9 of real processes under load: nothing acknowledged is lost
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench         the figures of docs/benchmarks.md
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a program that runs programs, not a core")]
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod cluster;
+mod kills;
+mod redis;
 mod rooms;
 mod steps;
 
@@ -28,7 +32,10 @@ fn main() -> ExitCode {
             Err(_) => Err(format!("'{count}' is not a number of seeds")),
         },
         ["guest"] => steps::guest(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest (see xtask/src/main.rs)".into()),
+        ["redis"] => redis::check(),
+        ["kills"] => kills::check(),
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills (see xtask/src/main.rs)"
+            .into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

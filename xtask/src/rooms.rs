@@ -18,7 +18,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "gabion-node",
         &[
-            "gabion-base", "gabion-media", "gabion-pool", "gabion-log", "gabion-engine",
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-log",
+            "gabion-engine",
             "gabion-replication",
         ],
     ),
@@ -28,13 +32,30 @@ const ROOMS: &[(&str, &[&str])] = &[
 
 /// Core rooms: no standard library, at most five third-party crates each.
 const CORES: &[&str] = &[
-    "gabion-base", "gabion-media", "gabion-pool", "gabion-log", "gabion-engine",
-    "gabion-replication", "gabion-node", "gabion-resp",
+    "gabion-base",
+    "gabion-media",
+    "gabion-pool",
+    "gabion-log",
+    "gabion-engine",
+    "gabion-replication",
+    "gabion-node",
+    "gabion-resp",
 ];
 
 const LICENCES: &[&str] = &[
-    "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0",
-    "Apache-2.0 WITH LLVM-exception", "Unlicense", "CC0-1.0", "BSL-1.0", "0BSD", "MIT-0",
+    "Apache-2.0",
+    "MIT",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unicode-3.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "Unlicense",
+    "CC0-1.0",
+    "BSL-1.0",
+    "0BSD",
+    "MIT-0",
 ];
 
 /// Checks both.
@@ -44,8 +65,8 @@ pub(crate) fn check() -> Step {
         .args(["metadata", "--format-version", "1", "--locked"])
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
-    let metadata: Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let mut wrong = Vec::new();
     let rooms: BTreeMap<&str, &[&str]> = ROOMS.iter().copied().collect();

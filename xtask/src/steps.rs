@@ -1,6 +1,6 @@
 //! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
 
-use crate::rooms;
+use crate::{kills, redis, rooms};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Instant;
@@ -37,6 +37,8 @@ pub(crate) fn ci() -> Step {
     cargo(&["test"])?;
     check()?;
     seeds(300)?;
+    redis::check()?;
+    kills::check()?;
     guest()
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn guest() -> Step {
 }
 
 /// Where cargo builds to, whatever the environment or its configuration say about it.
-fn target_directory() -> Result<String, String> {
+pub(crate) fn target_directory() -> Result<String, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
         .output()
