@@ -314,7 +314,7 @@ mod tests {
     fn nothing_of_a_day_of_processor_time_is_cut_off() {
         let lines = lines(&rows("primary", [9_999.0; 6], 1), address());
         assert!(lines[3].ends_with("other 9999"), "{}", lines[3]);
-        assert!(lines[4].ends_with('d'), "{}", lines[4]);
+        assert!(lines[4].ends_with("more spent"), "{}", lines[4]);
     }
 
     #[test]

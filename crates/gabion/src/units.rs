@@ -87,7 +87,7 @@ pub(crate) fn short_count(value: u64) -> String {
     match value {
         0..10_000 => value.to_string(),
         10_000..1_000_000 => format!("{:.0}k", value as f64 / 1e3),
-        100_000_000.. => format!("{:.0}M", value as f64 / 1e6),
+        99_950_000.. => format!("{:.0}M", value as f64 / 1e6),
         _ => format!("{:.1}M", value as f64 / 1e6),
     }
 }
