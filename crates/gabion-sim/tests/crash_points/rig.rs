@@ -1,5 +1,6 @@
 //! One replica, everything that it did to its disk and its ring, and the models after each of its
 //! records.
+#![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId};
