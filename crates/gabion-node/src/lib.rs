@@ -31,7 +31,7 @@ pub mod work;
 
 pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 pub use files::{FileMap, LocalStore, Locate, PoolSource, ReadMeter};
-pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
 #[cfg(feature = "planted")]
 pub use node::Mutant;
+pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
 pub use state::{ReplicaState, opaque};

@@ -20,7 +20,12 @@ use gabion_pool::{Drained, FilePlacement, Placed};
 
 /// Name of the subsystem that a secondary serves in a term and session.
 #[must_use]
-pub(super) fn subsystem_name(group: GroupId, term: Term, session: u64, pool_id: &[u8; 16]) -> String {
+pub(super) fn subsystem_name(
+    group: GroupId,
+    term: Term,
+    session: u64,
+    pool_id: &[u8; 16],
+) -> String {
     let mut pool = String::new();
     for byte in &pool_id[..8] {
         pool.push_str(&format!("{byte:02x}"));
@@ -56,7 +61,6 @@ pub(super) struct Grants {
     pub(super) orphans_of: Option<(Term, LogPosition)>,
 }
 
-
 impl Grants {
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
         self.arriving.contains_key(&file)
@@ -89,13 +93,13 @@ impl Node {
         self.outputs.push_back(Output::Target(TargetCommand::Open {
             subsystem,
             session: self.state.session,
-            host: host_name(self.config.group, self.chain.term()),
+            host: host_name(self.config.group, self.state.term),
         }));
     }
 
     fn subsystem(&self) -> String {
         let pool_id = self.pool.pool_id();
-        subsystem_name(self.config.group, self.chain.term(), self.state.session, &pool_id)
+        subsystem_name(self.config.group, self.state.term, self.state.session, &pool_id)
     }
 
     /// The target closed what it served before, nothing of it is in flight, and it serves the
@@ -161,6 +165,10 @@ impl Node {
         self.grants.free.extend(slots.iter().map(|placed| placed.slot));
         let ranges = self.ranges(&slots);
         self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
+        self.tell_grant(slots);
+    }
+
+    fn tell_grant(&mut self, slots: Vec<Placed>) {
         let message = NodeMessage::Grant {
             session: self.state.session,
             pool_id: self.pool.pool_id(),
@@ -196,9 +204,8 @@ impl Node {
             return; // of a connection that is gone; the primary ships it again
         }
         let id = file.file;
-        if self.files.get(id).is_some() {
-            let head = self.config.head();
-            return self.tell(head, &NodeMessage::Have { file: id });
+        if self.pool.placement(id).is_some() || self.grants.is_arriving(id) {
+            return self.return_slots(&file);
         }
         let placement = Arc::new(FilePlacement {
             file: id,
@@ -219,6 +226,18 @@ impl Node {
             self.place_arrived(id);
         } else {
             self.order_verify(id, VerifyOrder { placement, chunk_crcs });
+        }
+    }
+
+    /// A file came that is here already or about to be: its slots can be used again.
+    fn return_slots(&mut self, file: &ShippedFile) {
+        let slots = file.slots.iter().filter(|placed| self.grants.free.contains(&placed.slot));
+        let slots = slots.copied().collect();
+        self.take_received(file);
+        self.tell_grant(slots);
+        if self.files.get(file.file).is_some() {
+            let head = self.config.head();
+            self.tell(head, &NodeMessage::Have { file: file.file });
         }
     }
 

@@ -85,7 +85,7 @@ impl Node {
     /// Orders the ring's next blocks to be written, and flushed when something waits for it or half
     /// of the ring is not safe to overwrite.
     pub(super) fn schedule_drains(&mut self) {
-        if self.drain.in_flight {
+        if self.drain.in_flight || self.held.is_some() {
             return;
         }
         let wanted = self.durable_wanted() > self.log.durable_end();
@@ -146,6 +146,10 @@ impl Node {
         self.drain.segments.insert(number, false);
         self.commits.staged.push(After::SegmentPlaced(number));
         true
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain.in_flight
     }
 
     /// How far the ring is drained, in words, for reports.

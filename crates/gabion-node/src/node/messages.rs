@@ -13,7 +13,16 @@ use gabion_replication::{Action, Message, Spans};
 impl Node {
     /// Carries out what the chain wants done.
     pub(super) fn pump_chain(&mut self) {
-        while let Some(action) = self.chain.poll(self.now_ms) {
+        while let Some(action) = self.held.take().or_else(|| self.chain.poll(self.now_ms)) {
+            let cuts = matches!(
+                action,
+                Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
+            );
+            if cuts && self.is_draining() {
+                // A log is not cut under a drain; nothing that comes later overtakes this.
+                self.held = Some(action);
+                return;
+            }
             match action {
                 Action::Send { frame } => self.outputs.push_back(Output::Send { frame }),
                 Action::Disconnect { peer, connection, reason } => {

@@ -27,8 +27,11 @@ use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
 use gabion_engine::{ReadView, Tree};
 use gabion_log::{Log, SegmentSource};
 use gabion_pool::Pool;
-use gabion_replication::{Chain, Frame, Message};
-#[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
+use gabion_replication::{Action, Chain, Frame, Message};
+#[cfg_attr(
+    not(feature = "planted"),
+    expect(unreachable_pub, reason = "exported with the feature")
+)]
 pub use planted::Mutant;
 
 /// What the driver is to do.
@@ -140,6 +143,8 @@ pub struct Node {
     refused: Option<String>,
     /// Whether reads are answered here.
     readable: bool,
+    /// What the chain wants done to the log once no drain is under way.
+    held: Option<Action>,
     outputs: VecDeque<Output>,
     /// Something fatal happened: nothing is begun any more.
     ended: bool,
@@ -244,6 +249,7 @@ impl Node {
             obsolete: Vec::new(),
             refused: Some("the group is starting".into()),
             readable: false,
+            held: None,
             outputs: VecDeque::new(),
             ended: false,
             next_work: 0,
