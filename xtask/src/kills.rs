@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a group that is ready may acknowledge nothing.
 const PROGRESS_MAX: Duration = Duration::from_secs(20);
+/// How long all the kills and recoveries may take.
+const KILLS_MAX: Duration = Duration::from_secs(180);
 /// Kills while the group is still recovering, in a row, at most.
 const HASTY_MAX: u32 = 2;
 
@@ -67,12 +69,15 @@ fn since_epoch() -> u64 {
 }
 
 fn kill_all(cluster: &mut Cluster, load: &Load, random: &mut Random) -> Step {
-    let (mut hasty, mut without_up) = (0, 0);
+    let (mut hasty, mut without_up, begun) = (0, 0, Instant::now());
     for number in 1..=KILLS {
+        if begun.elapsed() > KILLS_MAX {
+            return Err(format!("{KILLS} kills take longer than {} s", KILLS_MAX.as_secs()));
+        }
         std::thread::sleep(Duration::from_millis(random.below(1200)));
         let pids = cluster.replica_pids();
         // Restarts of one replica wait longer each time; `up` anew begins with the shortest.
-        let with_up = without_up >= 2 || random.below(5) < 2;
+        let with_up = without_up >= 2 || random.below(5) == 0;
         without_up = if with_up { 0 } else { without_up + 1 };
         let first = random.below(pids.len().max(1) as u64) as usize;
         let count = if with_up { pids.len() } else { 1 + random.below(2) as usize };

@@ -7,6 +7,7 @@
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
 //! cargo xtask kills         kill -9 of real processes under load: nothing acknowledged is lost
+//! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench         the figures of docs/benchmarks.md
 //! ```
@@ -17,6 +18,7 @@ mod cluster;
 mod kills;
 mod redis;
 mod rooms;
+mod shipping;
 mod steps;
 
 use std::process::ExitCode;
@@ -34,7 +36,8 @@ fn main() -> ExitCode {
         ["guest"] => steps::guest(),
         ["redis"] => redis::check(),
         ["kills"] => kills::check(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills (see xtask/src/main.rs)"
+        ["shipping"] => shipping::check(),
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills|shipping (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -1,6 +1,6 @@
 //! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
 
-use crate::{kills, redis, rooms};
+use crate::{kills, redis, rooms, shipping};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Instant;
@@ -39,6 +39,7 @@ pub(crate) fn ci() -> Step {
     seeds(300)?;
     redis::check()?;
     kills::check()?;
+    shipping::check()?;
     guest()
 }
 
