@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// Something that happened on a thread.
+#[expect(clippy::large_enum_variant, reason = "a few at a time, each moved once")]
 pub(crate) enum Event {
     /// A job built a file.
     JobFile(WorkId, BuiltFile),

@@ -46,6 +46,7 @@ impl Item {
 }
 
 /// A task that ended.
+#[expect(clippy::large_enum_variant, reason = "most are of the large kind")]
 pub(crate) enum Finished {
     /// A command; void when it met a closed gate.
     Command { item: Item, reply: Reply, hit_gate: bool },

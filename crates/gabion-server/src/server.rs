@@ -186,7 +186,7 @@ impl Server {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
                 Err(error) => {
-                    let kind = gabion_base::ErrorKind::Io;
+                    let kind = ErrorKind::Io;
                     return Err(Error::with_source(kind, "the loop cannot wait", error));
                 }
             }
@@ -457,8 +457,7 @@ pub(crate) fn scratch() -> Vec<u8> {
 
 /// What [`Mailbox`] needs; kept in one place with the tokens.
 pub(crate) fn mailbox(poll: &Poll, sender: std::sync::mpsc::Sender<Event>) -> Result<Mailbox> {
-    let waker = mio::Waker::new(poll.registry(), WAKER).map_err(|error| {
-        Error::with_source(gabion_base::ErrorKind::Io, "the loop gets no waker", error)
-    })?;
+    let waker = mio::Waker::new(poll.registry(), WAKER)
+        .map_err(|error| Error::with_source(ErrorKind::Io, "the loop gets no waker", error))?;
     Ok(Mailbox::new(sender, std::sync::Arc::new(waker)))
 }

@@ -73,7 +73,9 @@ impl ShipThread {
 
     pub(crate) fn send(&self, command: ShipCommand) {
         // Both fail only when the thread is gone, which its alarm has told.
-        let _ = self.commands.as_ref().map(|commands| commands.send(command));
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(command);
+        }
         let _ = self.waker.wake();
     }
 

@@ -168,6 +168,7 @@ fn listen(address: SocketAddr, what: &str) -> Result<TcpListener> {
 }
 
 /// Opens everything; what is returned runs.
+#[expect(clippy::too_many_lines, reason = "a list of the server's parts, one a line")]
 fn prepare(config: ServerConfig) -> Result<Server> {
     let clock = Clock::start();
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;

@@ -1,5 +1,10 @@
 //! The program itself, from `up` to `destroy`: what a user types and what then happens to processes,
 //! ports and files.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test with real processes: it waits, and fails where it stands"
+)]
 
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use serde_json::Value;
