@@ -192,7 +192,7 @@ impl Node {
             .filter(|(_, job)| job.output.is_some() && job.placed && job.edit.is_none())
             .filter(|(_, job)| {
                 let held = job.built.iter().all(|file| self.held_everywhere(file.file));
-                held || self.has(Mutant::EditBeforeFiles) || self.has(Mutant::EditBeforeShipped)
+                held || self.has(Mutant::EditBeforeFiles)
             })
             .map(|(number, _)| *number)
             .collect();

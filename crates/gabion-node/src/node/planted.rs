@@ -16,8 +16,6 @@ pub enum Mutant {
     AckWithoutMembers,
     /// An edit goes into the log before its files are everywhere, and is applied without them.
     EditBeforeFiles,
-    /// An edit goes into the log before its files are everywhere: members must ask for them.
-    EditBeforeShipped,
     /// A new session voids no grant.
     OldGrantsHonoured,
 }
