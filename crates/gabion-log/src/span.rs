@@ -195,6 +195,14 @@ impl Spans {
         self.0.push(Span { term, start: LogPosition(start), end: None });
     }
 
+    /// Forgets the oldest spans that end at or below `position` and that `other` does not have, but
+    /// never the newest.
+    pub(crate) fn forget(&mut self, position: u64, other: &Self) {
+        let known = |span: &Span| other.0.iter().any(|theirs| theirs.term == span.term);
+        let keep = self.0.iter().position(|s| s.end_or_max() > position || known(s));
+        self.0.drain(..keep.unwrap_or(self.0.len().saturating_sub(1)));
+    }
+
     /// Forgets spans that end at or below `position`, but never the newest.
     pub(crate) fn prune(&mut self, position: u64) {
         let keep = self.0.iter().position(|s| s.end_or_max() > position);

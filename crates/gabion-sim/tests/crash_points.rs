@@ -23,7 +23,7 @@ use gabion_sim::client::TWINS;
 use rig::{Bounds, Moment, Records, Replica, RingReplay, Run, Turn, group};
 
 /// Moments that a test takes without `GABION_CRASH_FULL`.
-const MOMENTS_MAX: usize = 120;
+const MOMENTS_MAX: usize = 50;
 
 struct Enumeration {
     run: Run,

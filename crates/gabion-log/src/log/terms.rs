@@ -61,7 +61,7 @@ impl Log {
         let theirs = Spans::new(list.to_vec())?;
         // What either side has trimmed cannot be compared, and need not be.
         let mut mine = self.spans.clone();
-        mine.prune(self.trimmed.max(list[0].start.get()));
+        mine.forget(self.trimmed.max(list[0].start.get()), &theirs);
         if theirs.term() < self.spans.term() {
             return Err(Error::new(
                 ErrorKind::Fenced,
