@@ -37,10 +37,16 @@ pub(crate) fn ci() -> Step {
     cargo(&["test"])?;
     check()?;
     seeds(300)?;
+    planted()?;
     redis::check()?;
     kills::check()?;
     shipping::check()?;
     guest()
+}
+
+/// Defects of the prototypes, planted in the node: each must be caught by a checker.
+pub(crate) fn planted() -> Step {
+    cargo(&["test", "-p", "gabion-sim", "--features", "planted", "--test", "planted"])
 }
 
 /// More seeds of the simulator than `cargo test` runs; the first seed follows from the commit.
