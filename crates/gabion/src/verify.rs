@@ -88,6 +88,12 @@ fn compare(found: &[Found]) -> Verdict {
     for replica in found {
         let damage = replica.damage.iter().map(|damage| (replica.replica, damage.clone()));
         verdict.differences.extend(damage);
+        if replica.records.is_none() && replica.damage.is_empty() {
+            // What could not be read was not compared: never a success.
+            let message = "its records could not be read, though no file is damaged".to_owned();
+            let damage = Damage { file: None, offset: None, message };
+            verdict.differences.push((replica.replica, damage));
+        }
     }
     let Some((first, others)) = found.split_first() else { return verdict };
     for other in others {

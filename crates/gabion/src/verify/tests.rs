@@ -42,6 +42,14 @@ fn a_damaged_file_is_named_with_replica_and_offset() {
 }
 
 #[test]
+fn records_that_could_not_be_read_are_no_success() {
+    let mut other = replica(2);
+    other.records = None;
+    let told = told(&[replica(1), other]);
+    assert_eq!(told, ["replica 2: its records could not be read, though no file is damaged"]);
+}
+
+#[test]
 fn files_that_are_missing_extra_or_other_are_named_at_the_replica_that_deviates() {
     let mut other = replica(3);
     other.files = vec![file(2, "xx"), file(9, "yy")];
