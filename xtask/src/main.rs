@@ -19,6 +19,7 @@ mod kills;
 mod redis;
 mod rooms;
 mod shipping;
+mod soak;
 mod steps;
 
 use std::process::ExitCode;
@@ -37,7 +38,13 @@ fn main() -> ExitCode {
         ["redis"] => redis::check(),
         ["kills"] => kills::check(),
         ["shipping"] => shipping::check(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills|shipping (see xtask/src/main.rs)"
+        ["soak"] => soak::soak(1.0),
+        ["soak", hours] => match hours.parse() {
+            Ok(hours) if hours > 0.0 => soak::soak(hours),
+            _ => Err(format!("'{hours}' is not a number of hours")),
+        },
+        ["bench"] => soak::bench(),
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -9,7 +9,7 @@ use std::time::Instant;
 pub(crate) type Step = Result<(), String>;
 
 /// Runs a program to its end; fails with the command line when it does.
-fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Step {
+pub(crate) fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Step {
     let line = format!("{program} {}", args.join(" "));
     println!("\n── {line}");
     let start = Instant::now();
@@ -49,11 +49,16 @@ pub(crate) fn planted() -> Step {
     cargo(&["test", "-p", "gabion-sim", "--features", "planted", "--test", "planted"])
 }
 
-/// More seeds of the simulator than `cargo test` runs; the first seed follows from the commit.
-pub(crate) fn seeds(count: u32) -> Step {
+/// The commit that is checked out.
+pub(crate) fn head_commit() -> Result<String, String> {
     let output = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let commit = output.map_err(|error| format!("git rev-parse: {error}"))?;
-    let commit = String::from_utf8_lossy(&commit.stdout).trim().to_owned();
+    Ok(String::from_utf8_lossy(&commit.stdout).trim().to_owned())
+}
+
+/// More seeds of the simulator than `cargo test` runs; the first seed follows from the commit.
+pub(crate) fn seeds(count: u32) -> Step {
+    let commit = head_commit()?;
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     run(

@@ -1,0 +1,72 @@
+//! Everything at length, in shards: a shard that ended well is written down under the target directory
+//! for its commit, and not run again, so that a soak that was cut short goes on where it was.
+
+use crate::steps::{Step, head_commit, run, target_directory};
+use std::fs;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+/// Seeds of the simulator in one shard.
+const SEEDS: u64 = 1_000;
+
+/// Runs shards until `hours` have passed: first each kind once, then more and more seeds.
+pub(crate) fn soak(hours: f64) -> Step {
+    let commit = head_commit()?;
+    let directory = format!("{}/soak", target_directory()?);
+    fs::create_dir_all(&directory).map_err(|error| format!("{directory}: {error}"))?;
+    let list = format!("{directory}/{commit}");
+    let done = fs::read_to_string(&list).unwrap_or_default();
+    let done: Vec<&str> = done.lines().collect();
+    let (begun, limit) = (Instant::now(), Duration::from_secs_f64(hours * 3600.0));
+    let once = ["crash points, all", "chain, 25000 seeds", "planted"].map(str::to_owned);
+    let more = (0..).flat_map(|n: u64| {
+        let kills = n.is_multiple_of(5).then(|| format!("kills {n}"));
+        [Some(format!("seeds {}", n * SEEDS)), kills].into_iter().flatten()
+    });
+    let mut count = done.len();
+    for shard in once.into_iter().chain(more) {
+        if begun.elapsed() > limit {
+            break;
+        }
+        if done.contains(&shard.as_str()) {
+            continue;
+        }
+        run_shard(&shard)?;
+        let file = fs::OpenOptions::new().create(true).append(true).open(&list);
+        file.and_then(|mut file| writeln!(file, "{shard}"))
+            .map_err(|error| format!("{list}: {error}"))?;
+        count += 1;
+    }
+    println!("\nsoak of {commit}: {count} shards passed, listed in {list}");
+    println!("to be recorded in docs/testing.md");
+    Ok(())
+}
+
+fn run_shard(shard: &str) -> Step {
+    println!("\n── shard: {shard}");
+    let sim = |test: &'static str| ["test", "-p", "gabion-sim", "--test", test];
+    match shard.split_once(' ') {
+        Some(("seeds", first)) => run(
+            "cargo",
+            &sim("seeds"),
+            &[("GABION_FIRST_SEED", first), ("GABION_SEEDS", &SEEDS.to_string())],
+        ),
+        Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
+        Some(("crash", _)) => run("cargo", &sim("crash_points"), &[("GABION_CRASH_FULL", "1")]),
+        Some(("chain,", _)) => run(
+            "cargo",
+            &["test", "-p", "gabion-replication", "random_faults"],
+            &[("GABION_SEEDS", "25000")],
+        ),
+        _ => crate::steps::planted(),
+    }
+}
+
+/// The figures of docs/benchmarks.md.
+pub(crate) fn bench() -> Step {
+    let load =
+        ["--records", "500000", "--value-size", "1000", "--compaction", "both", "--markdown"];
+    let ycsb = ["run", "--release", "-p", "gabion", "--", "bench", "ycsb"];
+    run("cargo", &[&ycsb[..], &load, &["--replicas", "2,3,4"]].concat(), &[])?;
+    run("cargo", &[&ycsb[..], &load, &["--compressibility", "0.5"]].concat(), &[])
+}
