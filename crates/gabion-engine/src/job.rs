@@ -396,7 +396,9 @@ fn open_output(recipe: &Recipe, group: GroupId, number: u64) -> Result<SstBuilde
             recipe.output_count, recipe.output_first
         )));
     }
-    Ok(SstBuilder::new(&recipe.sst, group, FileId::sst(number), recipe.term))
+    // Room for the whole file: a buffer that grows is copied, and its fresh pages are touched twice.
+    let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
+    Ok(SstBuilder::with_capacity(&recipe.sst, group, FileId::sst(number), recipe.term, capacity))
 }
 
 /// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
