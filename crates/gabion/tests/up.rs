@@ -206,6 +206,19 @@ fn free_ports() -> u16 {
     }
 }
 
+/// Listens on a port that was just found free. A process that another test is starting may hold a copy
+/// of the socket that found it free, for the moment between its fork and its exec.
+fn hold(port: u16) -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "port {port}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn said(output: &Output) -> String {
     format!(
         "{}{}",
@@ -324,7 +337,7 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
 fn a_busy_port_and_a_small_disk_are_one_clear_line_and_leave_nothing() {
     let place = Place::new("refused");
     let port = (place.port + 101).to_string();
-    let _holder = TcpListener::bind(("127.0.0.1", place.port + 101)).unwrap();
+    let _holder = hold(place.port + 101);
     let first = place.port.to_string();
     let busy = place.run(&["up", "--port", &first, "--pool-size", "256MiB"]);
     assert_eq!(busy.status.code(), Some(2));
