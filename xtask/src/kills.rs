@@ -26,8 +26,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a group that is ready may acknowledge nothing.
 const PROGRESS_MAX: Duration = Duration::from_secs(20);
-/// How long reads may be refused once all replicas are ready.
-const READS_MAX: Duration = Duration::from_secs(5);
 /// How long all the kills and recoveries may take.
 const KILLS_MAX: Duration = Duration::from_secs(180);
 /// Kills while the group is still recovering, in a row, at most.
@@ -282,7 +280,7 @@ fn read_back(cluster: &Cluster, loaded: &[Loaded]) -> Step {
             }
             let counter = format!("counter:{}", load.loader);
             let (least, most) = (load.counted, load.may_have_counted);
-            let found = match read(&mut client, &[b"GET", counter.as_bytes()])? {
+            let found = match client.call(&[b"GET", counter.as_bytes()])? {
                 Reply::Bulk(Some(bytes)) => String::from_utf8_lossy(&bytes).parse().unwrap_or(0),
                 Reply::Bulk(None) => 0,
                 other => return Err(format!("GET {counter}: {other:?}")),
@@ -299,26 +297,11 @@ fn read_back(cluster: &Cluster, loaded: &[Loaded]) -> Step {
     Ok(())
 }
 
-/// A read, made again while the answer is that it was not made: connections between replicas may be
-/// made anew just after a replica came back.
-fn read(client: &mut Client, words: &[&[u8]]) -> Result<Reply, String> {
-    let begun = Instant::now();
-    loop {
-        match client.call(words)? {
-            Reply::Error(error) if error.starts_with("TRYAGAIN") && begun.elapsed() < READS_MAX => {
-                println!("a read was not made: {error}");
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            reply => return Ok(reply),
-        }
-    }
-}
-
 fn read_back_some(client: &mut Client, loader: u16, numbers: &[u64], port: u16) -> Step {
     let keys: Vec<String> = numbers.iter().map(|number| key_of(loader, *number)).collect();
     let mut words: Vec<&[u8]> = vec![b"MGET"];
     words.extend(keys.iter().map(String::as_bytes));
-    let values = match read(client, &words)? {
+    let values = match client.call(&words)? {
         Reply::Array(values) => values,
         other => return Err(format!("MGET on port {port}: {other:?}")),
     };

@@ -86,6 +86,8 @@ pub(crate) enum Origin {
         /// Its number for the command.
         id: u64,
     },
+    /// Nobody: whether the tail answers reads is to be found out.
+    Probe,
 }
 
 /// A command as another node forwarded it.

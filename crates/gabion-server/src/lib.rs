@@ -31,6 +31,7 @@ mod jobs;
 mod mesh;
 mod peers;
 mod process;
+mod routing;
 mod run;
 mod server;
 mod shipping;

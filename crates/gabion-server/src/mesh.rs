@@ -1,14 +1,10 @@
-//! The other members, as the loop sees them: connections, frames, commands that are forwarded.
+//! The other members, as the loop sees them: connections and frames.
 
-use crate::commands::{Route, Transaction, Work};
-use crate::forward::{self, Origin};
 use crate::peers::{Link, Preamble, Stranger};
-use crate::run::{Begun, Item};
 use crate::server::{PEERS, STRANGERS, STRANGERS_MAX, Server};
-use bytes::{Bytes, BytesMut};
-use gabion_base::{LogPosition, ReplicaId, ShardId};
+use bytes::Bytes;
+use gabion_base::{ReplicaId, ShardId};
 use gabion_replication::{Frame, Message};
-use gabion_resp::{Reply, ReplyParser};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
@@ -16,29 +12,9 @@ use std::io;
 
 /// How long somebody may take to say who he is, in ms.
 const STRANGER_MAX_MS: u64 = 2_000;
-/// Commands of members that may be in the middle of their parts.
-const INCOMING_MAX: usize = 1024;
-
-const READ_LOST: Reply = Reply::error(
-    "TRYAGAIN the connection to the tail of the chain was lost: the read was not made",
-);
-const WRITE_LOST: Reply = Reply::error(
-    "UNKNOWN the connection to the head of the chain was lost: the write may have been made or not",
-);
-
-/// A command that another member runs for us.
-pub(crate) struct Forwarded {
-    to: ReplicaId,
-    connection: u64,
-    origin: Origin,
-    is_read: bool,
-    /// Of a transaction, where replies that were made here are to be put in.
-    transaction: Option<Transaction>,
-    reply: Vec<u8>,
-}
 
 impl Server {
-    fn peer_place(&self, id: ReplicaId) -> Option<usize> {
+    pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
         self.peers.iter().position(|peer| peer.id == id)
     }
 
@@ -206,26 +182,10 @@ impl Server {
         let id = peer.id;
         let _ = self.poll.registry().deregister(&mut link.stream);
         if link.is_up {
+            peer.down_since_ms = self.now_ms;
             self.node.borrow_mut().handle_disconnected(id, link.connection, self.now_ms);
         }
-        self.incoming.retain(|(from, _), _| *from != id);
-        let lost: Vec<u64> = self
-            .forwarded
-            .iter()
-            .filter(|(_, f)| f.to == id && f.connection == link.connection)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in lost {
-            self.lost.extend(self.forwarded.remove(&number));
-        }
-    }
-
-    /// Answers commands whose connection to the member that was to run them is gone.
-    pub(crate) fn answer_lost(&mut self) {
-        for forwarded in std::mem::take(&mut self.lost) {
-            let reply = if forwarded.is_read { READ_LOST } else { WRITE_LOST };
-            self.end_forwarded(&forwarded, reply, None);
-        }
+        self.lose_forwarded(id, link.connection);
     }
 
     // ---- those who connect to us
@@ -304,7 +264,7 @@ impl Server {
     }
 
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.
-    fn send_message(&mut self, to: ReplicaId, message: Message) -> bool {
+    pub(crate) fn send_message(&mut self, to: ReplicaId, message: Message) -> bool {
         let (config, term) = {
             let node = self.node.borrow();
             (node.config().config, node.chain().term())
@@ -348,151 +308,4 @@ impl Server {
             }
         }
     }
-
-    // ---- forwarded commands
-
-    /// Has another member run a command.
-    pub(crate) fn forward(&mut self, to: ReplicaId, item: Item) -> Begun {
-        let is_read = item.work.route() == Route::Read;
-        let link = self.peer_place(to).and_then(|place| self.peers[place].link.as_ref());
-        let Some(connection) = link.filter(|l| l.has_greeted).map(|link| link.connection) else {
-            return Begun::Done(unreachable_member(to, is_read), 0);
-        };
-        let body = forward::encode(&item.work, item.protocol, item.position);
-        if body.len() > forward::COMMAND_LEN_MAX {
-            return Begun::Done(
-                Reply::error_from(format!(
-                    "ERR the command takes {} bytes, the limit between members is {}",
-                    body.len(),
-                    forward::COMMAND_LEN_MAX
-                )),
-                0,
-            );
-        }
-        let number = self.next_forward;
-        self.next_forward += 1;
-        for bytes in forward::parts(&body) {
-            if !self.send_message(to, Message::Forward { id: number, bytes }) {
-                return Begun::Done(unreachable_member(to, is_read), 0);
-            }
-        }
-        let transaction = match item.work {
-            Work::Transaction(transaction) => Some(transaction),
-            Work::Call(_) => None,
-        };
-        let (origin, reply) = (item.origin, Vec::new());
-        let forwarded = Forwarded { to, connection, origin, is_read, transaction, reply };
-        self.forwarded.insert(number, forwarded);
-        Begun::Later
-    }
-
-    /// A message from a member that the chain only carried.
-    pub(crate) fn take_message(&mut self, from: ReplicaId, message: Message) {
-        let result = match message {
-            Message::Forward { id, bytes } => self.take_forward(from, id, &bytes),
-            Message::ForwardReply { id, position, bytes } => {
-                self.take_forward_reply(id, position, &bytes)
-            }
-            _ => Ok(()),
-        };
-        if let Err(error) = result {
-            self.disconnect(from, None, &error.to_string());
-        }
-    }
-
-    fn take_forward(&mut self, from: ReplicaId, id: u64, part: &Bytes) -> gabion_base::Result<()> {
-        let link = self.peer_place(from).and_then(|place| self.peers[place].link.as_ref());
-        let Some(connection) = link.map(|link| link.connection) else { return Ok(()) };
-        if self.incoming.len() > INCOMING_MAX {
-            return Err(gabion_base::Error::limit(
-                "too many commands in the middle of their parts",
-            ));
-        }
-        let mut joined = self.incoming.remove(&(from, id)).unwrap_or_default();
-        let Some(body) = forward::join(&mut joined, part, forward::COMMAND_LEN_MAX)? else {
-            self.incoming.insert((from, id), joined);
-            return Ok(());
-        };
-        let command = forward::decode(&body)?;
-        let origin = Origin::Peer { replica: from, connection, id };
-        let is_read = command.work.route() == Route::Read;
-        let place = if is_read { self.tail } else { self.head };
-        let protocol = command.protocol;
-        let item = self.item(origin.clone(), command.work, protocol, command.position);
-        let begun = if place == self.me {
-            self.begin(item)
-        } else {
-            Begun::Done(Reply::error("TRYAGAIN the member that was asked does not run this"), 0)
-        };
-        if let Begun::Done(reply, turn) = begun {
-            self.complete(&origin, protocol, is_read, reply, turn);
-        }
-        Ok(())
-    }
-
-    /// Sends a reply to the member that asked, if the connection is the one on which it did.
-    pub(crate) fn send_reply(&mut self, origin: &Origin, position: LogPosition, reply: &[u8]) {
-        let Origin::Peer { replica, connection, id } = origin else { return };
-        let link = self.peer_place(*replica).and_then(|place| self.peers[place].link.as_ref());
-        if link.is_none_or(|link| link.connection != *connection) {
-            return;
-        }
-        for bytes in forward::parts(reply) {
-            self.send_message(*replica, Message::ForwardReply { id: *id, position, bytes });
-        }
-    }
-
-    fn take_forward_reply(
-        &mut self,
-        id: u64,
-        position: LogPosition,
-        part: &Bytes,
-    ) -> gabion_base::Result<()> {
-        // Of an earlier connection, perhaps: nobody waits for it any more.
-        let Some(forwarded) = self.forwarded.get_mut(&id) else { return Ok(()) };
-        let joined = &mut forwarded.reply;
-        let Some(reply) = forward::join(joined, part, forward::REPLY_LEN_MAX)? else {
-            return Ok(());
-        };
-        let Some(forwarded) = self.forwarded.remove(&id) else { return Ok(()) };
-        let reply = match &forwarded.transaction {
-            Some(transaction) => merge(transaction, &reply)?,
-            None => Reply::Encoded(reply),
-        };
-        self.end_forwarded(&forwarded, reply, Some(position));
-        Ok(())
-    }
-
-    fn end_forwarded(
-        &mut self,
-        forwarded: &Forwarded,
-        reply: Reply,
-        position: Option<LogPosition>,
-    ) {
-        if let Origin::Client { token, serial, slot } = forwarded.origin {
-            let is_read = forwarded.is_read;
-            self.complete_client(token, serial, slot, is_read, reply, 0, position);
-        }
-    }
-}
-
-/// Puts the replies that were made here among those of the head.
-fn merge(transaction: &Transaction, reply: &Bytes) -> gabion_base::Result<Reply> {
-    let mut buffer = BytesMut::from(&reply[..]);
-    let parsed = ReplyParser::new().parse(&mut buffer)?;
-    Ok(match parsed {
-        Some(Reply::Array(replies)) if replies.len() == transaction.calls().len() => {
-            transaction.merge(replies)
-        }
-        Some(_) => Reply::Encoded(reply.clone()),
-        None => return Err(gabion_base::Error::corruption("the reply to a transaction is cut")),
-    })
-}
-
-fn unreachable_member(to: ReplicaId, is_read: bool) -> Reply {
-    let place = if is_read { "tail" } else { "head" };
-    Reply::error_from(format!(
-        "TRYAGAIN the {place} of the chain, replica {}, is not connected: the command was not run",
-        to.get()
-    ))
 }

@@ -70,6 +70,17 @@ impl Preamble {
     }
 }
 
+/// What is known of reads at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Nothing.
+    NotAsked,
+    /// One is on its way, to find out.
+    Asked,
+    /// They are answered, as long as the connection stands.
+    Answered,
+}
+
 /// A connection with a member.
 pub(crate) struct Link {
     pub(crate) stream: TcpStream,
@@ -82,6 +93,8 @@ pub(crate) struct Link {
     pub(crate) can_write: bool,
     /// The other end sends no more.
     pub(crate) is_read_closed: bool,
+    /// Whether reads that are forwarded on it are answered.
+    pub(crate) reads: Reads,
     input: BytesMut,
     out: VecDeque<Bytes>,
     /// Bytes of the first part that are sent.
@@ -98,6 +111,7 @@ impl Link {
             has_greeted: false,
             can_write: is_up,
             is_read_closed: false,
+            reads: Reads::NotAsked,
             input: BytesMut::new(),
             out: VecDeque::new(),
             sent: 0,
@@ -217,6 +231,8 @@ pub(crate) struct Peer {
     pub(crate) is_ours_to_make: bool,
     pub(crate) link: Option<Link>,
     pub(crate) retry_at_ms: u64,
+    /// When the last connection was lost, or else when this process started.
+    pub(crate) down_since_ms: u64,
     backoff_ms: u64,
     /// The last complaint, so that it is logged once.
     pub(crate) complaint: String,
@@ -228,6 +244,7 @@ impl Peer {
         address: SocketAddr,
         target: SocketAddr,
         is_ours_to_make: bool,
+        now_ms: u64,
     ) -> Self {
         Self {
             id,
@@ -236,9 +253,15 @@ impl Peer {
             is_ours_to_make,
             link: None,
             retry_at_ms: 0,
+            down_since_ms: now_ms,
             backoff_ms: BACKOFF_MS.0,
             complaint: String::new(),
         }
+    }
+
+    /// The connection on which messages may be sent.
+    pub(crate) fn greeted(&self) -> Option<&Link> {
+        self.link.as_ref().filter(|link| link.has_greeted)
     }
 
     /// The connection was lost, or was not made.

@@ -10,16 +10,18 @@ use gabion_resp::{Protocol, Reply};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// How long a read waits until this node has applied what its connection has seen, in ms.
-const LAG_MAX_MS: u64 = 5_000;
+/// How long a read waits, at each node on its way, for what a group that recovers will soon have: a
+/// connection with the tail, a tail that has joined, the log up to what the read's connection has seen.
+/// In ms. What has been missing for as long is not waited for at all.
+pub(crate) const READ_WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;
 /// Above so many bytes this node's own clients are not read any more.
 pub(crate) const GATED_BYTES_HIGH: usize = 32 << 20;
 
-const NOT_READABLE: Reply = Reply::error(
-    "TRYAGAIN reads are not possible yet: the tail of the chain has not joined its group since it started",
-);
+/// Why the tail answers no reads.
+pub(crate) const NOT_READABLE: &str =
+    "reads are not possible yet: the tail of the chain has not joined its group since it started";
 const TOO_FAR_BEHIND: Reply = Reply::error(
     "TRYAGAIN the tail of the chain has not yet applied what this connection has seen",
 );
@@ -40,7 +42,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.work.route() == Route::Read
     }
 }
@@ -85,18 +87,7 @@ impl Server {
     /// Begins a command here: this node is the tail for a read, the head for anything else.
     pub(crate) fn begin(&mut self, item: Item) -> Begun {
         if item.is_read() {
-            let (readable, end) = {
-                let node = self.node.borrow();
-                (node.is_readable(), node.log_end())
-            };
-            if !readable {
-                return Begun::Done(NOT_READABLE, 0);
-            }
-            if end < item.position {
-                self.lagging.push(item);
-                return Begun::Later;
-            }
-            return self.run_item(item);
+            return self.begin_read(item);
         }
         if !self.gated.is_empty() {
             return self.gate(item);
@@ -107,6 +98,23 @@ impl Server {
             WriteGate::Wait(_) => self.gate(item),
             WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),
         }
+    }
+
+    fn begin_read(&mut self, item: Item) -> Begun {
+        if self.may_read(&item) {
+            return self.run_item(item);
+        }
+        if !self.node.borrow().is_readable() && self.host.uptime_ms() > READ_WAIT_MAX_MS {
+            return Begun::Done(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")), 0);
+        }
+        self.lagging.push(item);
+        Begun::Later
+    }
+
+    /// Whether this node, the tail, can show what a read must show.
+    fn may_read(&self, item: &Item) -> bool {
+        let node = self.node.borrow();
+        node.is_readable() && node.log_end() >= item.position
     }
 
     fn gate(&mut self, item: Item) -> Begun {
@@ -204,34 +212,42 @@ impl Server {
         count
     }
 
-    /// Runs reads that waited for the log. Returns how many.
-    pub(crate) fn retry_lagging(&mut self) -> usize {
-        if self.lagging.is_empty() {
-            return 0;
-        }
-        let end = self.node.borrow().log_end();
+    /// Runs or forwards reads that waited, where that is possible now. Returns how many.
+    pub(crate) fn retry_reads(&mut self) -> usize {
         let mut count = 0;
         for item in std::mem::take(&mut self.lagging) {
-            if item.position > end {
+            if !self.may_read(&item) {
                 self.lagging.push(item);
                 continue;
             }
             count += 1;
             let (origin, protocol) = (item.origin.clone(), item.protocol);
-            if let Begun::Done(reply, turn) = self.begin(item) {
-                self.complete(&origin, protocol, true, reply, turn);
-            }
+            let begun = self.run_item(item);
+            self.end_read(&origin, protocol, begun);
         }
-        count
+        count + self.retry_unsent()
     }
 
     /// Ends reads that have waited too long.
-    pub(crate) fn tick_lagging(&mut self) {
+    pub(crate) fn tick_reads(&mut self) {
         let now_ms = self.now_ms;
-        let is_late = |item: &mut Item| now_ms.saturating_sub(item.since_ms) > LAG_MAX_MS;
+        let is_late = |item: &mut Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
         let late: Vec<Item> = self.lagging.extract_if(.., is_late).collect();
+        let is_readable = self.node.borrow().is_readable();
         for item in late {
-            self.complete(&item.origin, item.protocol, true, TOO_FAR_BEHIND, 0);
+            let reply = match is_readable {
+                true => TOO_FAR_BEHIND,
+                false => Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")),
+            };
+            self.complete(&item.origin, item.protocol, true, reply, 0);
+        }
+        self.tick_unsent();
+    }
+
+    /// Completes a read that was begun anew, unless its reply comes later.
+    pub(crate) fn end_read(&mut self, origin: &Origin, protocol: Protocol, begun: Begun) {
+        if let Begun::Done(reply, turn) = begun {
+            self.complete(origin, protocol, true, reply, turn);
         }
     }
 
@@ -248,6 +264,7 @@ impl Server {
             Origin::Client { token, serial, slot } => {
                 self.complete_client(*token, *serial, *slot, is_read, reply, turn, None);
             }
+            Origin::Probe => {}
             Origin::Peer { .. } => {
                 let mut bytes = Vec::new();
                 reply.encode(protocol, &mut bytes);

@@ -16,8 +16,8 @@ use crate::events::{Event, Mailbox};
 use crate::forward::Origin;
 use crate::host::ServerHost;
 use crate::jobs::{JobThreads, StoreParts};
-use crate::mesh::Forwarded;
 use crate::peers::{Peer, Stranger};
+use crate::routing::Forwarded;
 use crate::run::{Finished, Item};
 use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
@@ -164,7 +164,10 @@ pub(crate) struct Server {
     pub(crate) next_item: u64,
     pub(crate) gated: BTreeMap<u64, Item>,
     pub(crate) gated_bytes: usize,
+    /// Reads that wait until this node has what they must show.
     pub(crate) lagging: Vec<Item>,
+    /// Reads that wait for a connection with the tail.
+    pub(crate) unsent: Vec<Item>,
 
     /// Room for what the node wants done.
     pub(crate) outputs: Vec<Output>,
@@ -206,7 +209,8 @@ impl Server {
                 if std::mem::take(&mut self.door_is_stuck) {
                     self.accept_clients();
                 }
-                self.tick_lagging();
+                self.tick_reads();
+                self.probe_tail();
                 self.tick_unacknowledged();
             }
             self.take_turn();
@@ -280,7 +284,7 @@ impl Server {
         for _ in 0..ROUNDS_MAX {
             let ran = self.executor.run_ready();
             let ended = self.take_finished();
-            let begun = self.retry_gated() + self.retry_lagging() + self.retry_held();
+            let begun = self.retry_gated() + self.retry_reads() + self.retry_held();
             let has_record = self.end_turn();
             let has_outputs = self.carry_on();
             if ran + ended + begun == 0 && !has_record && !has_outputs {

@@ -211,7 +211,8 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let mut peers: Vec<Peer> = Vec::new();
     for member in node.borrow().config().members.iter().filter(|&&member| member != me) {
         if let Some(peer) = config.peers.iter().find(|peer| peer.replica == *member) {
-            peers.push(Peer::new(*member, peer.peer, peer.target, me > *member));
+            let is_ours = me > *member;
+            peers.push(Peer::new(*member, peer.peer, peer.target, is_ours, now_ms));
         }
     }
     let mut server = Server {
@@ -267,6 +268,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         gated: BTreeMap::new(),
         gated_bytes: 0,
         lagging: Vec::new(),
+        unsent: Vec::new(),
         outputs: Vec::new(),
         exit: None,
     };

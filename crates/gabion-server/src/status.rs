@@ -3,7 +3,7 @@
 use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
-use gabion_node::WriteGate;
+use gabion_node::{Node, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,12 +17,9 @@ pub(crate) fn status(server: &Server) -> Value {
         (false, true) => "tail",
         (false, false) => "middle",
     };
-    let reason = match node.write_gate() {
-        WriteGate::Open => None,
-        WriteGate::Wait(reason) => Some(reason.to_owned()),
-        WriteGate::Refuse(reason) => Some(reason),
-    };
-    let ready = node.chain().is_ready();
+    let obstacle = obstacle(server, &node);
+    let ready = obstacle.is_none();
+    let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.is_head()));
     let levels = node.tree().level_stats();
     let levels: Vec<Value> =
         levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect();
@@ -40,7 +37,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "term": node.chain().term().get(),
         "config": config.config.get(),
         "ready": ready,
-        "reason": if ready { reason.filter(|_| node.is_head()) } else { reason },
+        "reason": reason,
         "readable": node.is_readable(),
         "compaction": config.compaction.as_str(),
         "ack": config.ack.as_str(),
@@ -74,7 +71,26 @@ pub(crate) fn status(server: &Server) -> Value {
     })
 }
 
-fn slots(node: &gabion_node::Node) -> Value {
+/// Why the write gate is not open, if it is not.
+fn gate_reason(node: &Node) -> Option<String> {
+    match node.write_gate() {
+        WriteGate::Open => None,
+        WriteGate::Wait(reason) => Some(reason.to_owned()),
+        WriteGate::Refuse(reason) => Some(reason),
+    }
+}
+
+/// What keeps commands that come here from being run, if anything: who is told `ready` finds writes
+/// taken and reads answered through this node. A pool that is full is no such thing, as reads and
+/// deletes go on.
+fn obstacle(server: &Server, node: &Node) -> Option<String> {
+    if !node.chain().is_ready() {
+        return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
+    }
+    server.obstacle_to_forwarding()
+}
+
+fn slots(node: &Node) -> Value {
     let counts = node.pool().counts();
     json!({
         "total": counts.total,
@@ -87,7 +103,7 @@ fn slots(node: &gabion_node::Node) -> Value {
     })
 }
 
-fn counters(server: &Server, node: &gabion_node::Node) -> Value {
+fn counters(server: &Server, node: &Node) -> Value {
     let counters = node.counters();
     json!({
         "flushes": counters.flushes,

@@ -47,7 +47,7 @@ fn every_door_serves_the_whole_group() {
         group.start_replica(id);
     }
     group.await_ready();
-    assert_eq!(group.client(2).insist(&["GET", "counter"]), Reply::Bulk("3".into()));
+    assert_eq!(group.client(2).call(&["GET", "counter"]), Reply::Bulk("3".into()));
 }
 
 /// Commands that are sent together behave as if each had waited for the one before.
@@ -150,8 +150,8 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
         group.await_ready();
         let key = format!("after-{id}");
         let mut client = group.client(1);
-        client.insist(&["SET", &key, "1"]);
-        assert_eq!(group.client(2).insist(&["GET", &key]), Reply::Bulk("1".into()));
+        assert_eq!(client.call(&["SET", &key, "1"]), Reply::OK);
+        assert_eq!(group.client(2).call(&["GET", &key]), Reply::Bulk("1".into()));
     }
     fill(&mut group.client(2), &value, 3000);
     replicas_are_equal(&group);
@@ -160,6 +160,53 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
         assert_eq!(scrub["errors"], serde_json::json!([]), "replica {id}");
         assert!(scrub["bytes"].as_u64().unwrap() > 0);
     }
+}
+
+#[test]
+fn whoever_is_ready_after_a_restart_answers_reads_and_takes_writes() {
+    let mut group = Group::start("ready", 3, AckLevel::Replicated);
+    group.await_ready();
+    for round in 0..12_u32 {
+        let value = round.to_string();
+        assert_eq!(group.client(round % 3 + 1).call(&["SET", "key", &value]), Reply::OK);
+        let restarted: &[u32] = [&[1, 2, 3][..], &[3], &[2], &[1]][round as usize % 4];
+        restarted.iter().for_each(|&id| group.kill(id));
+        restarted.iter().for_each(|&id| group.start_replica(id));
+        group.await_ready();
+        for id in 1..=3 {
+            let found = group.client(id).call(&["GET", "key"]);
+            assert_eq!(found, Reply::Bulk(value.clone().into()), "round {round}, replica {id}");
+        }
+    }
+}
+
+/// A read that meets the restart of the tail waits for it, as long as the server says that reads wait.
+#[test]
+fn a_read_waits_while_the_tail_restarts() {
+    const READ_WAIT: Duration = Duration::from_secs(5);
+    let mut group = Group::start("waits", 3, AckLevel::Replicated);
+    group.await_ready();
+    assert_eq!(group.client(1).call(&["SET", "key", "value"]), Reply::OK);
+    let mut clients: Vec<Client> = (1..=2).map(|id| group.client(id)).collect();
+    let killed = Instant::now();
+    group.kill(3);
+    clients.iter_mut().for_each(|client| client.send(&["GET", "key"]));
+    group.start_replica(3);
+    for client in &mut clients {
+        let reply = client.receive();
+        let is_late = reply.is_error() && killed.elapsed() > READ_WAIT;
+        assert!(is_late || reply == Reply::Bulk("value".into()), "{reply:?}");
+    }
+    // A tail that stays away is not waited for for ever.
+    group.kill(3);
+    let mut client = group.client(1);
+    let refused = loop {
+        match client.call(&["GET", "key"]) {
+            Reply::Error(text) => break String::from_utf8_lossy(&text).into_owned(),
+            reply => assert_eq!(reply, Reply::Bulk("value".into())),
+        }
+    };
+    assert!(refused.starts_with("TRYAGAIN the tail of the chain, replica 3"), "{refused}");
 }
 
 /// Sets keys in a pipeline; what a broken connection between members made uncertain is set again.

@@ -69,21 +69,8 @@ impl Place {
         up
     }
 
-    /// The reply to an inline command, once it is another than `TRYAGAIN`: a replica that has just
-    /// come back may not have connected to the one that it forwards to.
+    /// The bytes of the first packet of the reply to an inline command.
     fn resp(&self, replica: u16, command: &str) -> String {
-        let begun = Instant::now();
-        loop {
-            let reply = self.resp_once(replica, command);
-            if !reply.starts_with("-TRYAGAIN") || begun.elapsed() > PATIENCE {
-                return reply;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// The bytes of the reply's first packet.
-    fn resp_once(&self, replica: u16, command: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port + replica)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();

@@ -1,0 +1,334 @@
+//! Commands that another member runs: writes go to the head, reads to the tail.
+//!
+//! ```text
+//!   client ─► forward ──(Forward)──► the member ──(ForwardReply)──► client
+//!               │  ▲
+//!               ▼  │ a connection with the tail is made
+//!             unsent ◄── reads whose connection was lost
+//! ```
+//!
+//! A read changes nothing and may be made again: one that finds no connection with the tail, or whose
+//! connection is lost, waits for the next one, for as long as a group that recovers takes. A write may
+//! have been made when its connection is lost, and only its client can know what to do about that.
+
+use crate::commands::{Call, Transaction, Work};
+use crate::forward::{self, Origin};
+use crate::peers::{Peer, Reads};
+use crate::run::{Begun, Item, NOT_READABLE, READ_WAIT_MAX_MS};
+use crate::server::Server;
+use bytes::{Bytes, BytesMut};
+use gabion_base::{LogPosition, ReplicaId};
+use gabion_replication::Message;
+use gabion_resp::{Args, Protocol, Reply, ReplyParser, Request};
+
+/// Commands of members that may be in the middle of their parts.
+const INCOMING_MAX: usize = 1024;
+
+const WRITE_LOST: Reply = Reply::error(
+    "UNKNOWN the connection to the head of the chain was lost: the write may have been made or not",
+);
+
+/// A command that another member runs for us.
+pub(crate) struct Forwarded {
+    to: ReplicaId,
+    connection: u64,
+    command: Kept,
+    reply: Vec<u8>,
+}
+
+/// What is kept of a command until its reply comes.
+enum Kept {
+    /// All of it, to make it again.
+    Read(Item),
+    /// Who asked; of a transaction also the replies that were made here, to be put in.
+    Write(Origin, Option<Transaction>),
+}
+
+impl Kept {
+    fn of(item: Item) -> Self {
+        if item.is_read() {
+            return Self::Read(item);
+        }
+        Self::Write(
+            item.origin,
+            match item.work {
+                Work::Transaction(transaction) => Some(transaction),
+                Work::Call(_) => None,
+            },
+        )
+    }
+}
+
+impl Server {
+    /// Has another member run a command.
+    pub(crate) fn forward(&mut self, to: ReplicaId, item: Item) -> Begun {
+        let link = self.peer(to).and_then(Peer::greeted);
+        let Some(connection) = link.map(|link| link.connection) else {
+            return self.await_connection(to, item);
+        };
+        let body = forward::encode(&item.work, item.protocol, item.position);
+        if body.len() > forward::COMMAND_LEN_MAX {
+            return Begun::Done(
+                Reply::error_from(format!(
+                    "ERR the command takes {} bytes, the limit between members is {}",
+                    body.len(),
+                    forward::COMMAND_LEN_MAX
+                )),
+                0,
+            );
+        }
+        let number = self.next_forward;
+        self.next_forward += 1;
+        for bytes in forward::parts(&body) {
+            if !self.send_message(to, Message::Forward { id: number, bytes }) {
+                return self.await_connection(to, item);
+            }
+        }
+        let (command, reply) = (Kept::of(item), Vec::new());
+        self.forwarded.insert(number, Forwarded { to, connection, command, reply });
+        Begun::Later
+    }
+
+    // ---- reads that wait for the tail
+
+    /// A read waits for a connection that is likely to come soon; anything else is refused.
+    fn await_connection(&mut self, to: ReplicaId, item: Item) -> Begun {
+        if !item.is_read() || self.is_hopeless(&item) {
+            return Begun::Done(unreachable_member(to, item.is_read()), 0);
+        }
+        self.unsent.push(item);
+        Begun::Later
+    }
+
+    /// Whether a read is not to wait for the tail any longer.
+    fn is_hopeless(&self, item: &Item) -> bool {
+        let down_since_ms = self.peer(self.tail).map_or(0, |peer| peer.down_since_ms);
+        let waited_ms = |since_ms: u64| self.now_ms.saturating_sub(since_ms);
+        waited_ms(item.since_ms.min(down_since_ms)) > READ_WAIT_MAX_MS
+    }
+
+    /// Forwards reads that waited for a connection with the tail. Returns how many.
+    pub(crate) fn retry_unsent(&mut self) -> usize {
+        if self.unsent.is_empty() || self.peer(self.tail).and_then(Peer::greeted).is_none() {
+            return 0;
+        }
+        let items = std::mem::take(&mut self.unsent);
+        let count = items.len();
+        for item in items {
+            let (origin, protocol) = (item.origin.clone(), item.protocol);
+            let begun = self.forward(self.tail, item);
+            self.end_read(&origin, protocol, begun);
+        }
+        count
+    }
+
+    /// Ends reads that have waited too long for a connection.
+    pub(crate) fn tick_unsent(&mut self) {
+        for item in std::mem::take(&mut self.unsent) {
+            if self.is_hopeless(&item) {
+                let reply = unreachable_member(self.tail, true);
+                self.complete(&item.origin, item.protocol, true, reply, 0);
+            } else {
+                self.unsent.push(item);
+            }
+        }
+    }
+
+    // ---- whether commands that come here can be run
+
+    /// Asks the tail for a read that nobody wants, once per connection, to know that it answers.
+    pub(crate) fn probe_tail(&mut self) {
+        let reads = self.peer(self.tail).and_then(Peer::greeted).map(|link| link.reads);
+        if reads != Some(Reads::NotAsked) {
+            return;
+        }
+        let args: Args = [Bytes::from_static(b"EXISTS"), Bytes::new()].into_iter().collect();
+        let Ok(call) = Call::new(Request { args }) else { return };
+        let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, LogPosition::ZERO);
+        self.note_reads(Reads::Asked);
+        let _ = self.forward(self.tail, item);
+    }
+
+    fn note_reads(&mut self, reads: Reads) {
+        let Some(place) = self.peer_place(self.tail) else { return };
+        if let Some(link) = &mut self.peers[place].link {
+            link.reads = reads;
+        }
+    }
+
+    /// Why commands that come here would not reach who runs them, if anything is in the way.
+    pub(crate) fn obstacle_to_forwarding(&self) -> Option<String> {
+        let unconnected = |to: ReplicaId, place: &str| {
+            Some(format!("the {place} of the chain, replica {}, is not connected", to.get()))
+        };
+        if self.head != self.me && self.peer(self.head).and_then(Peer::greeted).is_none() {
+            return unconnected(self.head, "head");
+        }
+        if self.tail == self.me {
+            let is_readable = self.node.borrow().is_readable();
+            return (!is_readable).then(|| NOT_READABLE.to_owned());
+        }
+        match self.peer(self.tail).and_then(Peer::greeted) {
+            None => unconnected(self.tail, "tail"),
+            Some(link) if link.reads != Reads::Answered => {
+                Some(format!("replica {}, the tail, has not answered a read yet", self.tail.get()))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn peer(&self, id: ReplicaId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.id == id)
+    }
+
+    // ---- commands that members forward to us
+
+    /// A message from a member that the chain only carried.
+    pub(crate) fn take_message(&mut self, from: ReplicaId, message: Message) {
+        let result = match message {
+            Message::Forward { id, bytes } => self.take_forward(from, id, &bytes),
+            Message::ForwardReply { id, position, bytes } => {
+                self.take_forward_reply(id, position, &bytes)
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            self.disconnect(from, None, &error.to_string());
+        }
+    }
+
+    fn take_forward(&mut self, from: ReplicaId, id: u64, part: &Bytes) -> gabion_base::Result<()> {
+        let link = self.peer(from).and_then(|peer| peer.link.as_ref());
+        let Some(connection) = link.map(|link| link.connection) else { return Ok(()) };
+        if self.incoming.len() > INCOMING_MAX {
+            return Err(gabion_base::Error::limit(
+                "too many commands in the middle of their parts",
+            ));
+        }
+        let mut joined = self.incoming.remove(&(from, id)).unwrap_or_default();
+        let Some(body) = forward::join(&mut joined, part, forward::COMMAND_LEN_MAX)? else {
+            self.incoming.insert((from, id), joined);
+            return Ok(());
+        };
+        let command = forward::decode(&body)?;
+        let origin = Origin::Peer { replica: from, connection, id };
+        let protocol = command.protocol;
+        let item = self.item(origin.clone(), command.work, protocol, command.position);
+        let is_read = item.is_read();
+        let place = if is_read { self.tail } else { self.head };
+        let begun = if place == self.me {
+            self.begin(item)
+        } else {
+            Begun::Done(Reply::error("TRYAGAIN the member that was asked does not run this"), 0)
+        };
+        if let Begun::Done(reply, turn) = begun {
+            self.complete(&origin, protocol, is_read, reply, turn);
+        }
+        Ok(())
+    }
+
+    /// Sends a reply to the member that asked, if the connection is the one on which it did.
+    pub(crate) fn send_reply(&mut self, origin: &Origin, position: LogPosition, reply: &[u8]) {
+        let Origin::Peer { replica, connection, id } = origin else { return };
+        let link = self.peer(*replica).and_then(|peer| peer.link.as_ref());
+        if link.is_none_or(|link| link.connection != *connection) {
+            return;
+        }
+        for bytes in forward::parts(reply) {
+            self.send_message(*replica, Message::ForwardReply { id: *id, position, bytes });
+        }
+    }
+
+    // ---- replies to what we forwarded
+
+    fn take_forward_reply(
+        &mut self,
+        id: u64,
+        position: LogPosition,
+        part: &Bytes,
+    ) -> gabion_base::Result<()> {
+        // Of an earlier connection, perhaps: nobody waits for it any more.
+        let Some(forwarded) = self.forwarded.get_mut(&id) else { return Ok(()) };
+        let joined = &mut forwarded.reply;
+        let Some(reply) = forward::join(joined, part, forward::REPLY_LEN_MAX)? else {
+            return Ok(());
+        };
+        let Some(forwarded) = self.forwarded.remove(&id) else { return Ok(()) };
+        match forwarded.command {
+            Kept::Read(item) => {
+                if matches!(item.origin, Origin::Probe) {
+                    let is_answer = !reply.starts_with(b"-");
+                    self.note_reads(if is_answer { Reads::Answered } else { Reads::NotAsked });
+                }
+                self.end_forwarded(&item.origin, true, Reply::Encoded(reply), Some(position));
+            }
+            Kept::Write(origin, transaction) => {
+                let reply = match &transaction {
+                    Some(transaction) => merge(transaction, &reply)?,
+                    None => Reply::Encoded(reply),
+                };
+                self.end_forwarded(&origin, false, reply, Some(position));
+            }
+        }
+        Ok(())
+    }
+
+    fn end_forwarded(
+        &mut self,
+        origin: &Origin,
+        is_read: bool,
+        reply: Reply,
+        position: Option<LogPosition>,
+    ) {
+        if let Origin::Client { token, serial, slot } = *origin {
+            self.complete_client(token, serial, slot, is_read, reply, 0, position);
+        }
+    }
+
+    /// A connection is gone, and with it the commands on their way on it, in both directions.
+    pub(crate) fn lose_forwarded(&mut self, id: ReplicaId, connection: u64) {
+        self.incoming.retain(|(from, _), _| *from != id);
+        let is_lost = |it: &Forwarded| it.to == id && it.connection == connection;
+        let forwarded = std::mem::take(&mut self.forwarded);
+        let (lost, kept): (Vec<_>, Vec<_>) = forwarded.into_iter().partition(|(_, it)| is_lost(it));
+        self.forwarded = kept.into_iter().collect();
+        self.lost.extend(lost.into_iter().map(|(_, forwarded)| forwarded));
+    }
+
+    /// Sees to commands whose connection to the member that was to run them is gone.
+    pub(crate) fn answer_lost(&mut self) {
+        for forwarded in std::mem::take(&mut self.lost) {
+            match forwarded.command {
+                // The next connection has a probe of its own.
+                Kept::Read(item) if matches!(item.origin, Origin::Probe) => {}
+                Kept::Read(item) => {
+                    let (origin, protocol) = (item.origin.clone(), item.protocol);
+                    let begun = self.await_connection(forwarded.to, item);
+                    self.end_read(&origin, protocol, begun);
+                }
+                Kept::Write(origin, _) => self.end_forwarded(&origin, false, WRITE_LOST, None),
+            }
+        }
+    }
+}
+
+/// Puts the replies that were made here among those of the head.
+fn merge(transaction: &Transaction, reply: &Bytes) -> gabion_base::Result<Reply> {
+    let mut buffer = BytesMut::from(&reply[..]);
+    let parsed = ReplyParser::new().parse(&mut buffer)?;
+    Ok(match parsed {
+        Some(Reply::Array(replies)) if replies.len() == transaction.calls().len() => {
+            transaction.merge(replies)
+        }
+        Some(_) => Reply::Encoded(reply.clone()),
+        None => return Err(gabion_base::Error::corruption("the reply to a transaction is cut")),
+    })
+}
+
+fn unreachable_member(to: ReplicaId, is_read: bool) -> Reply {
+    let place = if is_read { "tail" } else { "head" };
+    Reply::error_from(format!(
+        "TRYAGAIN the {place} of the chain, replica {}, is not connected: the command was not run",
+        to.get()
+    ))
+}
