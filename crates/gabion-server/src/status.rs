@@ -117,6 +117,7 @@ fn counters(server: &Server, node: &Node) -> Value {
         "verified_read_bytes": counters.verified_read_bytes,
         "reship_read_bytes": counters.reship_read_bytes,
         "pulled_files": counters.pulled_files,
+        "skipped_files": counters.skipped_files,
         "edits": counters.edits,
         "client_read_bytes": server.store.tables().source.pool.meter.bytes(),
     })

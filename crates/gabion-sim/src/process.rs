@@ -16,7 +16,7 @@ use gabion_node::{
     TargetCommand, open,
 };
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// What tasks of a process report.
@@ -94,6 +94,10 @@ pub struct Process {
     events: Events,
     target: Target,
     remotes: BTreeMap<ReplicaId, Remote>,
+    /// Commits of the placement log that were ordered and have not ended.
+    commits: BTreeSet<WorkId>,
+    /// Where the commits that were ordered since the last look write: offset and length.
+    commit_writes: Vec<(u64, usize)>,
     /// Replaced, with operations that still have to end.
     replaced: Vec<Remote>,
     random: Random,
@@ -147,6 +151,8 @@ impl Process {
             events,
             target: Target::default(),
             remotes: BTreeMap::new(),
+            commits: BTreeSet::new(),
+            commit_writes: Vec::new(),
             replaced: Vec::new(),
             random,
         }
@@ -174,6 +180,17 @@ impl Process {
         let id = self.target.next;
         self.target.next += 1;
         self.target.connections.insert(id, TargetConnection::new(pipe));
+    }
+
+    /// Where commits of the placement log will write that were ordered since the last call.
+    pub fn take_commit_writes(&mut self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut self.commit_writes)
+    }
+
+    /// Whether the replica is open and its placement log says all that it knows.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.node.is_some() && self.commits.is_empty()
     }
 
     /// Cuts every NVMe/TCP connection that this process made.
@@ -226,6 +243,7 @@ impl Process {
                     }
                 }
                 Event::Done(id, done) => {
+                    self.commits.remove(&id);
                     if let Some(node) = &mut self.node {
                         node.handle_done(id, done);
                     }
@@ -291,6 +309,11 @@ impl Process {
     fn begin(&mut self, id: WorkId, work: Work) {
         let Some(store) = self.store.clone() else { return };
         let events = self.events.clone();
+        if let Work::Commit(commit) = &work {
+            self.commits.insert(id);
+            let writes = commit.stages.iter().map(|stage| (stage.offset, stage.data.len()));
+            self.commit_writes.extend(writes);
+        }
         match work {
             Work::Job(order) => {
                 self.executor.spawn(async move {

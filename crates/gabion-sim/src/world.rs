@@ -5,6 +5,7 @@ use crate::Random;
 use crate::check;
 use crate::client::{Client, Locks, TWINS, twins_agree};
 use crate::history::{self, Operation};
+use crate::lost::Moments;
 use crate::process::{Process, Wish};
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
@@ -30,6 +31,9 @@ pub struct Faults {
     pub pipe: u64,
     /// One disk becomes some twenty times slower, for a while.
     pub slow: u64,
+    /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
+    /// applied edits with them (FAULTS.md E7), at a kill of its process.
+    pub lost: u64,
 }
 
 /// A run.
@@ -79,6 +83,9 @@ impl Options {
             options.faults.power *= 5;
             options.faults.kill_all *= 5;
         }
+        if seed % 4 == 2 {
+            options.faults.lost = 300;
+        }
         options
     }
 }
@@ -97,6 +104,7 @@ impl Default for Options {
                 link: 1_500,
                 pipe: 1_500,
                 slow: 1_500,
+                lost: 0,
             },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
@@ -129,6 +137,10 @@ pub struct Outcome {
     pub shipped_bytes: u64,
     /// Files that a member asked for.
     pub pulled_files: u64,
+    /// Files that a member did not ask for, though an edit added them and they were not there.
+    pub skipped_files: u64,
+    /// Commits of placement logs that a disk lost, several at once counted as one.
+    pub lost_commits: u64,
 }
 
 struct Machine {
@@ -137,6 +149,20 @@ struct Machine {
     process: Option<Process>,
     starts: u64,
     down_until_ms: u64,
+    moments: Moments,
+}
+
+impl Machine {
+    /// Keeps what it takes to lose the last commits of the placement log.
+    fn remember(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        for (offset, len) in process.take_commit_writes() {
+            self.moments.overwritten(offset, &self.disk.peek(offset, len));
+        }
+        if let Some(node) = process.node.as_ref().filter(|_| process.is_quiet()) {
+            self.moments.quiet(node);
+        }
+    }
 }
 
 /// A connection between two members: frames in both directions.
@@ -209,7 +235,9 @@ impl World {
             disk.block_on(&handle, open::create(&handle, &group, *member, pool_id))
                 .expect("the pool is large enough");
             let ring = SimulatedMemory::new(group.ring_len as usize);
-            machines.push(Machine { disk, ring, process: None, starts: 0, down_until_ms: 0 });
+            let moments = Moments::default();
+            let (starts, down_until_ms) = (0, 0);
+            machines.push(Machine { disk, ring, process: None, starts, down_until_ms, moments });
         }
         let clients = (0..options.clients).map(|_| Client::default()).collect();
         Self {
@@ -390,6 +418,9 @@ impl World {
         let now_ms = self.now_ms;
         let Some(process) = &mut self.machines[index].process else { return };
         let wishes = process.pump(now_ms);
+        if self.options.faults.lost > 0 {
+            self.machines[index].remember();
+        }
         for wish in wishes {
             match wish {
                 Wish::Send(frame) => self.send(index, frame),
@@ -466,6 +497,10 @@ impl World {
                 process.cut_remotes();
             }
         }
+        if happens(&mut self.random, faults.lost) {
+            let index = self.random.below(count) as usize;
+            self.lose_commits(index);
+        }
         if happens(&mut self.random, faults.slow) {
             let index = self.random.below(count) as usize;
             let factor = [1, 1, 20][self.random.below(3) as usize];
@@ -507,12 +542,28 @@ impl World {
             self.now_ms
         ));
         machine.down_until_ms = self.now_ms + wait;
+        machine.moments = Moments::default();
         if power {
             machine.disk.crash_power(seed);
             machine.ring.crash_power(seed);
         } else {
             machine.disk.crash_process(seed);
         }
+    }
+
+    /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.
+    fn lose_commits(&mut self, index: usize) {
+        let machine = &self.machines[index];
+        let Some(process) = machine.process.as_ref().filter(|it| index > 0 && it.is_quiet()) else {
+            return;
+        };
+        let Some(node) = &process.node else { return };
+        let Some(writes) = machine.moments.going_back(node) else { return };
+        self.events.push(format!("replica {} loses its last commits", index + 1));
+        self.outcome.lost_commits += 1;
+        self.kill(index, false);
+        let disk = &self.machines[index].disk;
+        writes.iter().for_each(|(offset, before)| disk.poke(*offset, before));
     }
 
     fn break_link(&mut self, a: usize, b: usize) {
@@ -704,6 +755,7 @@ impl World {
         self.outcome.edits += counters.edits;
         self.outcome.shipped_bytes += counters.shipped_bytes;
         self.outcome.pulled_files += counters.pulled_files;
+        self.outcome.skipped_files += counters.skipped_files;
     }
 
     fn describe(&self) -> String {

@@ -3,7 +3,7 @@
 
 use gabion_engine::Compression;
 use gabion_node::{AckLevel, CompactionMode, Mutant};
-use gabion_sim::{Options, World};
+use gabion_sim::{Faults, Options, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds within which a defect must show.
@@ -14,6 +14,8 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
     // Where head and tail are one, freed slots are used again at once: readers meet that most often.
     let alone = mutant == Mutant::SlotFreedUnderReader;
+    let of_seed = Options::of_seed(seed);
+    let lost = if mutant == Mutant::MissingFilesNotAsked { 100 } else { of_seed.faults.lost };
     Options {
         replicas: if alone { 1 } else { 3 },
         clients: if alone { 10 } else { 4 },
@@ -21,7 +23,8 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         ack,
         compression: Compression::None,
         planted: is_planted.then_some(mutant),
-        ..Options::of_seed(seed)
+        faults: Faults { lost, ..of_seed.faults },
+        ..of_seed
     }
 }
 
@@ -85,4 +88,9 @@ fn an_edit_applied_before_its_files_are_here_is_caught() {
 #[test]
 fn grants_of_an_old_session_that_are_honoured_are_caught() {
     is_caught(Mutant::OldGrantsHonoured, &["slots are granted, the head knows of"]);
+}
+
+#[test]
+fn a_lost_file_that_nobody_is_asked_for_is_caught() {
+    is_caught(Mutant::MissingFilesNotAsked, &["does not come to rest"]);
 }

@@ -20,6 +20,8 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
             total.edits += outcome.edits;
             total.operations += outcome.operations;
             total.pulled_files += outcome.pulled_files;
+            total.skipped_files += outcome.skipped_files;
+            total.lost_commits += outcome.lost_commits;
             total.shipped_bytes += outcome.shipped_bytes;
         }
         match &outcome {

@@ -4,11 +4,16 @@
 //! is applied, (2) every member has its record, (3) the log is durable here up to its end, (4) the added
 //! files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
 //! per group"; RubbleDB §4.2.2 has (1) and (4) only).
+//!
+//! Files are here before the edit that names them is in the log. A device may lose one all the same, and
+//! its replica then asks the primary for it. It needs only those that are left in the tree by the edits
+//! that it has: one that a later edit removes is not asked for, as the primary may have dropped it, and
+//! both edits are applied as one.
 
 use super::{After, Mutant, Node, Order};
 use crate::message::NodeMessage;
 use crate::state::opaque;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
@@ -29,7 +34,9 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Applying {
     waiting: VecDeque<Waiting>,
-    asked: Vec<FileId>,
+    asked: BTreeSet<FileId>,
+    /// Added by an edit of the group that is being applied as one, not here, and removed by the same.
+    skipped: BTreeSet<FileId>,
     /// Where the seals of the log lie that is kept: the places at which it may be trimmed.
     pub(super) seals: VecDeque<Anchor>,
 }
@@ -60,9 +67,10 @@ impl Applying {
         self.waiting.iter().any(|w| w.edit.added.iter().any(|(_, meta)| meta.id == file))
     }
 
-    /// Position up to which the log must be durable for the next edit.
+    /// Position up to which the log must be durable for the edits in line: all of them, as the first may
+    /// have to be applied together with others.
     pub(super) fn wants_durable(&self) -> Option<LogPosition> {
-        self.waiting.front().map(|waiting| waiting.end)
+        self.waiting.back().map(|waiting| waiting.end)
     }
 }
 
@@ -162,38 +170,69 @@ impl Node {
     /// Applies the edits in line that are ready. The tree follows at once; members are told, and slots
     /// of removed files are used again, when the placement commit is durable.
     pub(super) fn apply_edits(&mut self) {
-        while self.first_edit_is_ready() {
-            let Some(first) = self.apply.waiting.pop_front() else { return };
-            self.apply.asked.clear();
-            if let Err(error) = self.apply_edit(first) {
-                return self.fatal(error);
+        while let Some(count) = self.edits_ready() {
+            for _ in 0..count {
+                let Some(first) = self.apply.waiting.pop_front() else { return };
+                if let Err(error) = self.apply_edit(first) {
+                    return self.fatal(error);
+                }
             }
+            self.give_up_asked();
+            assert!(self.apply.skipped.is_empty(), "a file is in the tree and not here");
         }
     }
 
-    fn first_edit_is_ready(&mut self) -> bool {
+    /// How many of the edits in line are to be applied now: the first alone, or, where a file of it is
+    /// missing for good, all up to the one that removes the last such file. They are staged together and
+    /// so become durable in one commit, and nothing reads the tree between them.
+    fn edits_ready(&mut self) -> Option<usize> {
         let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
-        let Some(first) = self.apply.waiting.front_mut() else { return false };
-        first.since_ms.get_or_insert(now_ms);
-        let (first, files) = (&*first, &self.files);
-        first.end <= self.chain.commit()
-            && first.end <= self.log.durable_end()
-            && first.edit.added.iter().all(|(_, meta)| planted || files.get(meta.id).is_some())
+        self.apply.waiting.front_mut()?.since_ms.get_or_insert(now_ms);
+        let end = self.chain.commit().min(self.log.durable_end());
+        let mut missing = BTreeSet::new();
+        for (i, waiting) in self.apply.waiting.iter().enumerate() {
+            if waiting.end > end {
+                return None;
+            }
+            self.count_missing(&waiting.edit, &mut missing);
+            if planted || missing.is_empty() {
+                return Some(i + 1);
+            }
+            if missing.iter().any(|file| self.is_coming(*file)) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Files that must be here once this edit, too, is applied, and are not.
+    fn count_missing(&self, edit: &Edit, missing: &mut BTreeSet<FileId>) {
+        for (_, file) in &edit.removed {
+            missing.remove(file);
+        }
+        let added = edit.added.iter().map(|(_, meta)| meta.id);
+        missing.extend(added.filter(|file| self.files.get(*file).is_none()));
+    }
+
+    /// Whether a file was shipped here and its place is not durable yet.
+    fn is_coming(&self, file: FileId) -> bool {
+        self.grants.is_arriving(file) || self.pool.placement(file).is_some()
     }
 
     fn apply_edit(&mut self, waiting: Waiting) -> gabion_base::Result<()> {
         let edit = waiting.edit;
         self.check_added(&edit)?;
-        self.keep_leaving(&edit);
         for (_, file) in &edit.removed {
             let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
-            if !moved {
-                self.pool.retire_file(*file)?;
-                if self.has(Mutant::SlotFreedUnderReader) {
-                    self.pool.free_file(*file)?;
-                }
+            if moved || self.apply.skipped.remove(file) {
+                continue;
+            }
+            self.pool.retire_file(*file)?;
+            if self.has(Mutant::SlotFreedUnderReader) {
+                self.pool.free_file(*file)?;
             }
         }
+        self.skip_missing(&edit);
         self.pool.stage_opaque(opaque::EDIT, waiting.encoded);
         self.tree.apply_edit(&edit)?;
         self.counters.edits += 1;
@@ -201,6 +240,29 @@ impl Node {
         let flushed = self.tree.flushed().position;
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
         Ok(())
+    }
+
+    /// Remembers which files an edit adds that are not here, until an edit of the same group removes them.
+    fn skip_missing(&mut self, edit: &Edit) {
+        if self.has(Mutant::EditBeforeFiles) {
+            return;
+        }
+        for (_, meta) in &edit.added {
+            if self.files.get(meta.id).is_none() && self.apply.skipped.insert(meta.id) {
+                self.counters.skipped_files += 1;
+            }
+        }
+    }
+
+    /// What was asked for and is no part of a waiting edit any more is not taken when it comes.
+    fn give_up_asked(&mut self) {
+        for file in core::mem::take(&mut self.apply.asked) {
+            if self.apply.names(file) {
+                self.apply.asked.insert(file);
+            } else if self.files.get(file).is_none() {
+                self.grants.unneeded.insert(file);
+            }
+        }
     }
 
     /// Repair and acceptance trust the checksum in the edit: what lies here must be that file.
@@ -222,9 +284,9 @@ impl Node {
         Ok(())
     }
 
-    /// Asks the primary for files that the next edit names and that have not come for a while.
+    /// Asks the primary for files that the edits in line need and that have not come for a while.
     pub(super) fn ask_for_missing_files(&mut self) {
-        if !self.receives_files() {
+        if !self.receives_files() || self.has(Mutant::MissingFilesNotAsked) {
             return;
         }
         let Some(first) = self.apply.waiting.front() else { return };
@@ -232,18 +294,15 @@ impl Node {
         if waited < self.options.placement_wait_ms {
             return;
         }
-        let missing: Vec<FileId> = first
-            .edit
-            .added
-            .iter()
-            .map(|(_, meta)| meta.id)
-            .filter(|file| self.files.get(*file).is_none())
-            .filter(|file| !self.apply.asked.contains(file) && !self.grants.is_arriving(*file))
-            .collect();
+        let mut missing = BTreeSet::new();
+        for waiting in &self.apply.waiting {
+            self.count_missing(&waiting.edit, &mut missing);
+        }
+        missing.retain(|file| !self.apply.asked.contains(file) && !self.is_coming(*file));
         let head = self.config.head();
         for file in missing {
             self.counters.pulled_files += 1;
-            self.apply.asked.push(file);
+            self.apply.asked.insert(file);
             self.tell(head, &NodeMessage::NeedFile { file });
         }
     }

@@ -56,6 +56,8 @@ pub(super) struct Grants {
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     /// Shipped and flushed, on the way to having a durable place.
     arriving: BTreeMap<FileId, Arc<FilePlacement>>,
+    /// Asked for, and then not needed any more: not kept when they come.
+    pub(super) unneeded: BTreeSet<FileId>,
     /// A term was adopted that begins at this position: files of older terms that no edit before it
     /// names belong to nobody.
     pub(super) orphans_of: Option<(Term, LogPosition)>,
@@ -204,8 +206,9 @@ impl Node {
             return; // of a connection that is gone; the primary ships it again
         }
         let id = file.file;
-        if self.pool.placement(id).is_some() || self.grants.is_arriving(id) {
-            return self.return_slots(&file);
+        let is_unneeded = self.grants.unneeded.remove(&id);
+        if is_unneeded || self.pool.placement(id).is_some() || self.grants.is_arriving(id) {
+            return self.return_slots(&file, is_unneeded);
         }
         let placement = Arc::new(FilePlacement {
             file: id,
@@ -229,13 +232,14 @@ impl Node {
         }
     }
 
-    /// A file came that is here already or about to be: its slots can be used again.
-    fn return_slots(&mut self, file: &ShippedFile) {
+    /// A file came that is here already or about to be, or that nothing needs: its slots can be used
+    /// again.
+    fn return_slots(&mut self, file: &ShippedFile, is_unneeded: bool) {
         let slots = file.slots.iter().filter(|placed| self.grants.free.contains(&placed.slot));
         let slots = slots.copied().collect();
         self.take_received(file);
         self.tell_grant(slots);
-        if self.files.get(file.file).is_some() {
+        if is_unneeded || self.files.get(file.file).is_some() {
             let head = self.config.head();
             self.tell(head, &NodeMessage::Have { file: file.file });
         }

@@ -215,6 +215,9 @@ pub struct Counters {
     pub reship_read_bytes: u64,
     /// Files asked for because an edit named them and they were not here.
     pub pulled_files: u64,
+    /// Files that an edit added, that were not here, and that were not needed as a later edit that was
+    /// applied together with it removed them.
+    pub skipped_files: u64,
     /// Edits applied.
     pub edits: u64,
 }
@@ -560,8 +563,10 @@ impl Node {
     fn reclaim(&mut self) {
         self.obsolete.extend(self.tree.obsolete_files());
         let obsolete = core::mem::take(&mut self.obsolete);
+        // Those that were skipped were never here.
+        let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
         let (kept, gone): (Vec<FileId>, Vec<FileId>) =
-            obsolete.into_iter().partition(|file| self.may_be_asked_for(*file));
+            obsolete.partition(|file| self.is_to_be_read(*file));
         self.obsolete = kept;
         if !gone.is_empty() {
             for file in &gone {

@@ -18,6 +18,8 @@ pub enum Mutant {
     EditBeforeFiles,
     /// A new session voids no grant.
     OldGrantsHonoured,
+    /// A replica waits for a file that its disk lost, and asks nobody for it.
+    MissingFilesNotAsked,
 }
 
 impl super::Node {

@@ -1,5 +1,6 @@
 //! The primary's side of shipping: each built file goes to every secondary at once, from the buffer in
-//! which it was built (RubbleDB §4.2.1; PRIOR-ART.md §4.3.3), into slots that the secondary granted.
+//! which it was built (RubbleDB §4.2.1; PRIOR-ART.md §4.3.3), into slots that the secondary granted. A
+//! secondary that has lost a file asks for it; it is read here and shipped again.
 
 use super::{Node, Order, Output, RemoteCommand};
 use crate::CompactionMode;
@@ -14,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, FileId, ReplicaId, Result};
+use gabion_base::{FileId, ReplicaId, Result};
 use gabion_engine::{Edit, FileMeta};
 use gabion_pool::{FilePlacement, Geometry, Placed};
 
@@ -25,9 +26,6 @@ const SHIPMENTS_MAX: usize = 2;
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
     files: BTreeMap<FileId, Outgoing>,
-    /// Files that left the tree here and that a member which applies edits later may still ask for,
-    /// with the edit that removed them.
-    leaving: BTreeMap<FileId, (u64, Arc<FileMeta>)>,
 }
 
 /// A secondary as a place to ship to.
@@ -50,8 +48,28 @@ struct Outgoing {
     bytes: Option<Bytes>,
     reading: bool,
     held_by: BTreeSet<ReplicaId>,
-    /// Asked for by one secondary: not part of a job that waits.
-    pulled: bool,
+    /// Whose edits name it and who have lost it.
+    wanted_by: BTreeSet<ReplicaId>,
+    /// Its edit is not applied here yet: every secondary must hold it.
+    of_job: bool,
+}
+
+impl Outgoing {
+    fn new(meta: Arc<FileMeta>, bytes: Option<Bytes>) -> Self {
+        let of_job = bytes.is_some();
+        let (held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new());
+        Self { meta, bytes, reading: false, held_by, wanted_by, of_job }
+    }
+
+    /// Whether a secondary is to be sent it.
+    fn is_lacking_at(&self, member: ReplicaId) -> bool {
+        (self.of_job && !self.held_by.contains(&member)) || self.wanted_by.contains(&member)
+    }
+
+    /// Whether nobody is to be sent it any more.
+    fn is_done(&self) -> bool {
+        !self.of_job && self.wanted_by.is_empty()
+    }
 }
 
 impl Shipping {
@@ -62,7 +80,7 @@ impl Shipping {
         } else {
             BTreeMap::new()
         };
-        Self { remotes, files: BTreeMap::new(), leaving: BTreeMap::new() }
+        Self { remotes, files: BTreeMap::new() }
     }
 
     pub(super) fn files_remove(&mut self, file: FileId) {
@@ -72,13 +90,7 @@ impl Shipping {
 
 impl Node {
     pub(super) fn ship_built(&mut self, file: &BuiltFile) {
-        let outgoing = Outgoing {
-            meta: file.meta.clone(),
-            bytes: Some(file.bytes.clone()),
-            reading: false,
-            held_by: BTreeSet::new(),
-            pulled: false,
-        };
+        let outgoing = Outgoing::new(file.meta.clone(), Some(file.bytes.clone()));
         self.ship.files.insert(file.meta.id, outgoing);
         for remote in self.ship.remotes.values_mut() {
             remote.queue.push_back(file.meta.id);
@@ -108,9 +120,8 @@ impl Node {
             return;
         }
         if session > remote.session {
-            let lacking =
-                |outgoing: &Outgoing| !outgoing.pulled && !outgoing.held_by.contains(&from);
-            let queue = self.ship.files.iter().filter(|(_, o)| lacking(o)).map(|(id, _)| *id);
+            let lacking = self.ship.files.iter().filter(|(_, file)| file.is_lacking_at(from));
+            let queue = lacking.map(|(id, _)| *id);
             *remote = Remote {
                 session,
                 pool_id,
@@ -135,7 +146,10 @@ impl Node {
         if session > 0 {
             self.outputs.push_back(Output::Remote(RemoteCommand::Drop { to: peer }));
         }
-        self.ship.files.retain(|_, outgoing| !outgoing.pulled);
+        for outgoing in self.ship.files.values_mut() {
+            outgoing.wanted_by.remove(&peer); // It asks again.
+        }
+        self.ship.files.retain(|_, outgoing| !outgoing.is_done());
     }
 
     pub(super) fn schedule_shipping(&mut self) {
@@ -225,7 +239,8 @@ impl Node {
     pub(super) fn handle_have(&mut self, from: ReplicaId, file: FileId) {
         let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
         outgoing.held_by.insert(from);
-        if outgoing.pulled {
+        outgoing.wanted_by.remove(&from);
+        if outgoing.is_done() {
             self.ship.files.remove(&file);
         } else if self.held_everywhere(file)
             && let Some(outgoing) = self.ship.files.get_mut(&file)
@@ -234,61 +249,35 @@ impl Node {
         }
     }
 
-    /// A secondary lacks a file that an edit names: it is read here and shipped.
+    /// A secondary lacks a file that an edit names: it is read here and shipped. One that is here no
+    /// more was removed by an edit that the secondary has or will have in its log, and that it then
+    /// applies together with the one that names the file: there is nothing to be done.
     pub(super) fn handle_need_file(&mut self, from: ReplicaId, file: FileId) {
-        let Some(remote) = self.ship.remotes.get_mut(&from) else { return };
-        if remote.queue.contains(&file) || remote.in_flight.contains_key(&file) {
+        if !self.ship.remotes.contains_key(&from) || self.files.get(file).is_none() {
             return;
         }
         if !self.ship.files.contains_key(&file) {
             let live = self.tree.version().files().find(|(_, meta)| meta.id == file);
-            let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
-            let left = || self.ship.leaving.get(&file).map(|(_, meta)| meta.clone());
-            let Some(meta) = live.or_else(|| self.apply.added(file)).or_else(left) else {
-                let reason = Error::not_found(alloc::format!(
-                    "{from} asks for {file}, which the primary no longer has: it needs a full copy"
-                ));
-                return self.outputs.push_back(Output::Disconnect {
-                    peer: from,
-                    connection: None,
-                    reason,
-                });
-            };
-            let outgoing = Outgoing {
-                meta,
-                bytes: None,
-                reading: false,
-                held_by: BTreeSet::new(),
-                pulled: true,
-            };
-            self.ship.files.insert(file, outgoing);
-        }
-        remote.queue.push_back(file);
-    }
-
-    /// Keeps what a member may still ask for: files that an edit removes, until every member has
-    /// applied it.
-    pub(super) fn keep_leaving(&mut self, edit: &Edit) {
-        if self.ship.remotes.is_empty() {
-            return;
-        }
-        for (_, file) in &edit.removed {
-            let meta = self.tree.version().files().find(|(_, meta)| meta.id == *file);
             // A copy: holding the tree's own would count as a reader of the file.
-            if let Some(meta) = meta.map(|(_, meta)| Arc::new((**meta).clone())) {
-                self.ship.leaving.insert(*file, (edit.number, meta));
-            }
+            let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
+            let Some(meta) = live.or_else(|| self.apply.added(file)) else { return };
+            self.ship.files.insert(file, Outgoing::new(meta, None));
+        }
+        if let Some(outgoing) = self.ship.files.get_mut(&file) {
+            outgoing.held_by.remove(&from);
+            outgoing.wanted_by.insert(from);
+        }
+        if let Some(remote) = self.ship.remotes.get_mut(&from)
+            && !remote.queue.contains(&file)
+            && !remote.in_flight.contains_key(&file)
+        {
+            remote.queue.push_back(file);
         }
     }
 
-    /// Whether some member may still ask for a file that left the tree.
-    pub(super) fn may_be_asked_for(&mut self, file: FileId) -> bool {
-        let applied = self.chain.edits_applied_min();
-        let waits = self.ship.leaving.get(&file).is_some_and(|(edit, _)| *edit > applied);
-        if !waits {
-            self.ship.leaving.remove(&file);
-        }
-        waits
+    /// Whether a file that left the tree is still to be read for a secondary that lacks it.
+    pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
+        self.ship.files.get(&file).is_some_and(|outgoing| outgoing.bytes.is_none())
     }
 
     pub(super) fn reread_done(&mut self, file: FileId, result: Result<Bytes>) {
@@ -314,9 +303,12 @@ impl Node {
         }
     }
 
+    /// The edit of these files is applied here: they are shipped on only to who asks for them.
     pub(super) fn forget_built(&mut self, edit: &Edit) {
         for (_, meta) in &edit.added {
-            if self.ship.files.get(&meta.id).is_some_and(|outgoing| !outgoing.pulled) {
+            let Some(outgoing) = self.ship.files.get_mut(&meta.id) else { continue };
+            outgoing.of_job = false;
+            if outgoing.is_done() {
                 self.ship.files.remove(&meta.id);
             }
         }

@@ -1,0 +1,34 @@
+//! Disks that lose files which they had said were durable: the replica asks the primary for what it
+//! needs, and does without what a later edit has removed.
+
+use gabion_node::CompactionMode;
+use gabion_sim::{Faults, Options, Outcome, World};
+
+/// Seeds that are run; many times as many as it takes for everything to happen.
+const SEEDS: u64 = 12;
+
+/// Three replicas that ship files, disks that forget often, and little else.
+fn options(seed: u64) -> Options {
+    let calm = Options::of_seed(seed);
+    Options {
+        replicas: 3,
+        compaction: CompactionMode::Primary,
+        faults: Faults { lost: 60, kill: 4_000, link: 3_000, ..Faults::default() },
+        ..calm
+    }
+}
+
+#[test]
+fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
+    let mut total = Outcome::default();
+    for seed in 1..=SEEDS {
+        let outcome = World::run(seed, options(seed)).unwrap_or_else(|error| panic!("{error}"));
+        total.lost_commits += outcome.lost_commits;
+        total.pulled_files += outcome.pulled_files;
+        total.skipped_files += outcome.skipped_files;
+    }
+    eprintln!("{SEEDS} seeds: {total:?}");
+    assert!(total.lost_commits >= SEEDS, "disks lost too little");
+    assert!(total.pulled_files > 0, "no file was asked for");
+    assert!(total.skipped_files > 0, "no edits were applied as one");
+}
