@@ -197,6 +197,10 @@ pub struct NodeOptions {
     pub granted_slots: u32,
     /// Jobs that may run at once, a flush not counted. Default 1.
     pub compactions_max: usize,
+    /// Bytes of files that jobs have built and that not every secondary holds, which are kept in memory,
+    /// above which no further job is begun. One that has begun makes all its files, so there may be a
+    /// flush and `compactions_max` compactions more. Default 256 MiB.
+    pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,
     /// A defect to be shown by tests. None by default.
@@ -213,6 +217,7 @@ impl Default for NodeOptions {
             window_bytes: 8 << 20,
             granted_slots: 128,
             compactions_max: 1,
+            unshipped_bytes_max: 256 << 20,
             placement_wait_ms: 500,
             #[cfg(feature = "planted")]
             planted: None,

@@ -61,6 +61,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "live_files": files.len(),
         "live_bytes": files.iter().sum::<u64>(),
         "slots": slots(&node),
+        "unshipped_bytes": node.unshipped_bytes(),
         "counters": counters(server, &node),
         "cpu_seconds": cpu_total(),
         "cpu_seconds_by_role": cpu_by_role(),

@@ -198,6 +198,8 @@ pub struct World {
 
 const POOL_LEN: u64 = 320 * MIB;
 const SEGMENT_LEN: u64 = 256 * 1024;
+/// Less than most files have: the bound is met in every run.
+const UNSHIPPED_BYTES_MAX: u64 = 4 * 1024;
 
 impl World {
     /// A cluster of empty pools.
@@ -418,6 +420,7 @@ impl World {
         let now_ms = self.now_ms;
         let Some(process) = &mut self.machines[index].process else { return };
         let wishes = process.pump(now_ms);
+        self.check_unshipped(index);
         if self.options.faults.lost > 0 {
             self.machines[index].remember();
         }
@@ -450,6 +453,16 @@ impl World {
                     self.kill(index, false);
                 }
             }
+        }
+    }
+
+    /// No job is begun while too much of what others built waits in memory.
+    fn check_unshipped(&mut self, index: usize) {
+        let Some(counters) = self.node(index).map(Node::counters) else { return };
+        let unshipped = counters.unshipped_bytes_at_job_max;
+        if unshipped > UNSHIPPED_BYTES_MAX {
+            let what = format!("a job was begun while {unshipped} bytes were not shipped");
+            self.violation.get_or_insert(what);
         }
     }
 
@@ -800,6 +813,7 @@ fn node_options(options: &Options) -> NodeOptions {
         timeout_ms: 200,
         granted_slots: 12,
         placement_wait_ms: 100,
+        unshipped_bytes_max: UNSHIPPED_BYTES_MAX,
         window_bytes: 256 * 1024,
         ..NodeOptions::default()
     }

@@ -94,3 +94,8 @@ fn grants_of_an_old_session_that_are_honoured_are_caught() {
 fn a_lost_file_that_nobody_is_asked_for_is_caught() {
     is_caught(Mutant::MissingFilesNotAsked, &["does not come to rest"]);
 }
+
+#[test]
+fn jobs_that_are_begun_though_too_much_is_unshipped_are_caught() {
+    is_caught(Mutant::JobsWithoutBound, &["bytes were not shipped"]);
+}

@@ -74,7 +74,14 @@ impl Node {
     fn may_start_jobs(&self) -> bool {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
-        here && self.apply.waiting_count() == own
+        here && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
+    }
+
+    /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
+    /// wait behind them. Jobs that have begun are not stopped: they end as the secondary takes their files.
+    fn too_much_is_unshipped(&self) -> bool {
+        let is_over = self.unshipped_bytes() > self.options.unshipped_bytes_max;
+        is_over && !self.has(Mutant::JobsWithoutBound)
     }
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
@@ -93,6 +100,8 @@ impl Node {
             }
         };
         self.jobs.out_of_space = None;
+        self.counters.unshipped_bytes_at_job_max =
+            self.counters.unshipped_bytes_at_job_max.max(self.unshipped_bytes());
         let number = self.jobs.next;
         self.jobs.next += 1;
         let files = inputs

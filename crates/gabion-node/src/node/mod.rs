@@ -220,6 +220,8 @@ pub struct Counters {
     pub skipped_files: u64,
     /// Edits applied.
     pub edits: u64,
+    /// Most bytes of built files that waited to be shipped when a job was begun.
+    pub unshipped_bytes_at_job_max: u64,
 }
 
 impl Node {

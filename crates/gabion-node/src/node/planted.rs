@@ -20,6 +20,8 @@ pub enum Mutant {
     OldGrantsHonoured,
     /// A replica waits for a file that its disk lost, and asks nobody for it.
     MissingFilesNotAsked,
+    /// Jobs are begun however much of what others built waits to be shipped.
+    JobsWithoutBound,
 }
 
 impl super::Node {

@@ -314,6 +314,13 @@ impl Node {
         }
     }
 
+    /// Bytes of files that are kept in memory until every secondary that is to have them does.
+    #[must_use]
+    pub fn unshipped_bytes(&self) -> u64 {
+        let bytes = self.ship.files.values().filter_map(|outgoing| outgoing.bytes.as_ref());
+        bytes.map(|bytes| bytes.len() as u64).sum()
+    }
+
     /// Shipping to a secondary, for status: its session, slots granted and not used, files that
     /// wait, files on their way.
     #[must_use]
