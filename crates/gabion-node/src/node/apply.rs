@@ -68,9 +68,10 @@ impl Applying {
     }
 
     /// Position up to which the log must be durable for the edits in line: all of them, as the first may
-    /// have to be applied together with others.
+    /// have to be applied together with others. Edits decided here, which no log has, need less than ones
+    /// before them.
     pub(super) fn wants_durable(&self) -> Option<LogPosition> {
-        self.waiting.back().map(|waiting| waiting.end)
+        self.waiting.iter().map(|waiting| waiting.end).max()
     }
 }
 
