@@ -41,3 +41,4 @@ pub use args::{
 };
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use run::ycsb;
+pub use text::grouped;

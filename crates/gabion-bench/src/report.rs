@@ -3,7 +3,7 @@
 use crate::args::WorkloadChoice;
 use crate::figures::{Comparison, Figures, JOBS, SHIPPING, by_rank, sum};
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
-use crate::text::{Style, Table, count, gigabytes, line, megabytes, seconds};
+use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
 use serde_json::{Map, Value, json};
 
@@ -217,8 +217,8 @@ fn operations_table(run: &Run) -> Table {
             let mut row = vec![
                 phase.workload.as_str().to_owned(),
                 kind.as_str().to_owned(),
-                count(tally.count(kind)),
-                count(per_second as u64),
+                grouped(tally.count(kind)),
+                grouped(per_second as u64),
             ];
             let latency = |share| format!("{:.0}", tally.latency_us(kind, share));
             row.extend([0.5, 0.99, 0.999].map(latency));
@@ -245,10 +245,10 @@ fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
         ),
     );
     for (code, times) in &phase.tally.refusals {
-        line(out, &format!("Refused with {code} and tried again: {} times.\n", count(*times)));
+        line(out, &format!("Refused with {code} and tried again: {} times.\n", grouped(*times)));
     }
     if phase.tally.wrong > 0 {
-        line(out, &format!("WRONG READS: {}\n", count(phase.tally.wrong)));
+        line(out, &format!("WRONG READS: {}\n", grouped(phase.tally.wrong)));
         for example in &phase.tally.examples {
             line(out, &format!("- {example}"));
         }
@@ -299,7 +299,7 @@ fn disk_table(phase: &Phase) -> Table {
     let mut table = Table::new(title, &header);
     rows(&mut table, &phase.replicas, |usage| {
         let mut cells: Vec<String> =
-            [usage.flushes, usage.compactions, usage.trivial_moves].map(count).to_vec();
+            [usage.flushes, usage.compactions, usage.trivial_moves].map(grouped).to_vec();
         let bytes = [
             usage.compaction_read_bytes,
             usage.job_written_bytes,

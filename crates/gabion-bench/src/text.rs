@@ -74,8 +74,9 @@ pub(crate) fn line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{text}");
 }
 
-/// `1234567` as `1,234,567`.
-pub(crate) fn count(value: u64) -> String {
+/// A number with commas between thousands: `1234567` as `1,234,567`.
+#[must_use]
+pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -110,7 +111,7 @@ mod tests {
     fn columns_are_aligned_in_both_styles() {
         let mut table = Table::new("CPU (s)", &["role", "primary"]);
         table.row(vec!["flush".to_owned(), seconds(1.5)]);
-        table.row(vec!["compaction".to_owned(), count(1_234_567)]);
+        table.row(vec!["compaction".to_owned(), grouped(1_234_567)]);
         let (mut plain, mut markdown) = (String::new(), String::new());
         table.write(Style::Plain, &mut plain);
         table.write(Style::Markdown, &mut markdown);
@@ -127,7 +128,8 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
-        assert_eq!((count(0), count(999), count(1000)), ("0".into(), "999".into(), "1,000".into()));
+        let texts = [0, 999, 1000].map(grouped);
+        assert_eq!(texts, ["0", "999", "1,000"]);
         assert_eq!((megabytes(1_550_000), gigabytes(1_550_000)), ("1.6".into(), "0.002".into()));
     }
 }

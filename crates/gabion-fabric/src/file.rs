@@ -19,7 +19,7 @@ use crate::space::failed;
 use crate::uring::{Uring, is_passing};
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_media::medium::check_operation;
+use gabion_media::medium::{chains, check_operation};
 use gabion_media::{
     AlignedBuf, Completion, Medium, MediumProperties, Operation, OperationKind, Outcome,
 };
@@ -331,11 +331,7 @@ impl FileMedium {
     }
 
     fn report(&mut self, tag: u64, kind: OperationKind, outcome: Outcome) {
-        let buffer = match kind {
-            OperationKind::Read { into, .. } => Some(into),
-            OperationKind::Write { .. } | OperationKind::Flush => None,
-        };
-        self.ended.push(Completion { tag, outcome, buffer });
+        self.ended.push(kind.ended(tag, outcome));
     }
 
     /// Takes what came back and sends on what follows from it.
@@ -450,15 +446,7 @@ impl Medium for FileMedium {
 
     fn submit(&mut self, batch: Vec<Operation>) {
         self.in_flight += batch.len();
-        let mut chain = VecDeque::new();
-        for operation in batch {
-            let more = operation.then;
-            chain.push_back(operation);
-            if !more {
-                self.start_chain(std::mem::take(&mut chain));
-            }
-        }
-        self.start_chain(chain);
+        chains(batch).for_each(|chain| self.start_chain(chain));
         self.engine.submit();
     }
 

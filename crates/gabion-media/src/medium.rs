@@ -6,6 +6,7 @@
 //! `Failed` without having started.
 
 use crate::AlignedBuf;
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -46,6 +47,18 @@ pub enum OperationKind {
     },
     /// Makes durable every write that was complete when the flush was submitted.
     Flush,
+}
+
+impl OperationKind {
+    /// The end of an operation of this kind: a read gives its buffer back.
+    #[must_use]
+    pub fn ended(self, tag: u64, outcome: Outcome) -> Completion {
+        let buffer = match self {
+            Self::Read { into, .. } => Some(into),
+            Self::Write { .. } | Self::Flush => None,
+        };
+        Completion { tag, outcome, buffer }
+    }
 }
 
 /// One operation of a batch.
@@ -136,6 +149,23 @@ impl<M: Medium> Medium for Rc<RefCell<M>> {
     fn in_flight(&self) -> usize {
         self.borrow().in_flight()
     }
+}
+
+/// The chains of a batch, for implementations of `submit`: operations of which each waits for the one
+/// before. An operation that nothing waits for and that waits for nothing is a chain of its own.
+pub fn chains(batch: Vec<Operation>) -> impl Iterator<Item = VecDeque<Operation>> {
+    let mut operations = batch.into_iter();
+    core::iter::from_fn(move || {
+        let mut chain = VecDeque::new();
+        for operation in operations.by_ref() {
+            let goes_on = operation.then;
+            chain.push_back(operation);
+            if !goes_on {
+                break;
+            }
+        }
+        (!chain.is_empty()).then_some(chain)
+    })
 }
 
 /// Checks an operation against a medium's properties, for implementations of `submit`.

@@ -1,7 +1,7 @@
 //! The node as the key space that commands run on: reads of its newest state, writes into the record of
 //! the turn. At the tail the same reads serve clients.
 
-use crate::commands::{Op, Page, Store};
+use crate::commands::{Op, Page, PageBuilder, Store, Values};
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
@@ -152,19 +152,11 @@ impl Store for NodeStore {
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
         let view = self.0.node.borrow().view();
-        let mut values = Vec::with_capacity(keys.len());
-        let mut bytes = 0;
+        let mut values = Values::new(keys.len(), bytes_max);
         for key in keys {
-            let value = view.get(&self.0.tables, &engine_key(key)).await?;
-            bytes += value.as_ref().map_or(0, Bytes::len);
-            if bytes > bytes_max {
-                return Err(Error::limit(format!(
-                    "values are over the limit of {bytes_max} bytes"
-                )));
-            }
-            values.push(value);
+            values.push(view.get(&self.0.tables, &engine_key(key)).await?)?;
         }
-        Ok(values)
+        Ok(values.into_vec())
     }
 
     async fn range(
@@ -176,24 +168,18 @@ impl Store for NodeStore {
         with_values: bool,
     ) -> Result<Page> {
         let view = self.0.node.borrow().view();
-        let mut page = Page::default();
+        let mut page = PageBuilder::new(limit, bytes_max, with_values);
         if limit == 0 {
-            return Ok(page);
+            return Ok(page.finish());
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
         let mut scan = view.scan(&self.0.tables, &from, Some(&to));
-        let mut bytes = 0;
         while let Some((key, value)) = scan.next().await? {
-            let key = key.slice(1..);
-            bytes += key.len() + if with_values { value.len() } else { 0 };
-            let value = if with_values { value } else { Bytes::new() };
-            page.pairs.push((key, value));
-            if page.pairs.len() == limit || bytes >= bytes_max {
-                page.resume_after = page.pairs.last().map(|(key, _)| key.clone());
-                break;
+            if page.push(key.slice(1..), value) {
+                return Ok(page.cut());
             }
         }
-        Ok(page)
+        Ok(page.finish())
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

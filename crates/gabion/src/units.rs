@@ -1,6 +1,7 @@
 //! Sizes and times as people write and read them.
 
 use gabion_base::units::{GIB, KIB, MIB};
+use gabion_bench::grouped;
 
 /// One TiB in bytes.
 const TIB: u64 = 1 << 40;
@@ -62,19 +63,6 @@ fn scaled(bytes: u64) -> (f64, &'static str) {
 /// CPU time in at most five characters: `12.3`, `1234`, `56k`, in seconds.
 pub(crate) fn seconds(value: f64) -> String {
     if value < 999.95 { format!("{value:.1}") } else { short_count(value as u64) }
-}
-
-/// A number with commas between thousands.
-pub(crate) fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// A number of things: `1 replica`, `1,200 files`.
@@ -139,7 +127,10 @@ mod tests {
             assert!(short_count(value).len() <= 5, "{}", short_count(value));
         }
         assert_eq!(seconds(1234.5), "1234");
-        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(
+            (count(1, "file"), count(1200, "file")),
+            ("1 file".into(), "1,200 files".into())
+        );
         assert_eq!(
             (span(7), span(754), span(11_554)),
             ("7 s".into(), "12:34".into(), "3:12:34".into())

@@ -15,8 +15,9 @@ mod online;
 
 use crate::options::VerifyOptions;
 use crate::screen::put;
-use crate::units::{count, grouped, size};
+use crate::units::{count, size};
 use gabion_base::{Error, Result};
+use gabion_bench::grouped;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};

@@ -19,7 +19,8 @@ use super::fabrics::{
 };
 use super::pdu::Digests;
 use crate::medium::{
-    Completion, Medium, MediumProperties, Operation, OperationKind, Outcome, check_operation,
+    Completion, Medium, MediumProperties, Operation, OperationKind, Outcome, chains,
+    check_operation,
 };
 use crate::transport::Transport;
 use crate::{AlignedBuf, Bytes};
@@ -600,11 +601,7 @@ impl<T: Transport> Initiator<T> {
 }
 
 fn failed(operation: Operation, error: &Error) -> Completion {
-    let buffer = match operation.kind {
-        OperationKind::Read { into, .. } => Some(into),
-        OperationKind::Write { .. } | OperationKind::Flush => None,
-    };
-    Completion { tag: operation.tag, outcome: Outcome::Failed(error.clone()), buffer }
+    operation.kind.ended(operation.tag, Outcome::Failed(error.clone()))
 }
 
 fn answer(end: &End, what: &str) -> Result<u64> {
@@ -626,17 +623,7 @@ impl<T: Transport> Medium for Initiator<T> {
     /// ready and after it failed each ends as failed.
     fn submit(&mut self, batch: Vec<Operation>) {
         self.in_flight += batch.len();
-        let mut chain = VecDeque::new();
-        for operation in batch {
-            let goes_on = operation.then;
-            chain.push_back(operation);
-            if !goes_on {
-                self.pending.push_back(core::mem::take(&mut chain));
-            }
-        }
-        if !chain.is_empty() {
-            self.pending.push_back(chain);
-        }
+        self.pending.extend(chains(batch));
         if self.step != Step::Ready {
             let error = self.failure.clone();
             let error = error.unwrap_or_else(|| Error::unavailable("not connected yet"));

@@ -7,7 +7,7 @@ use super::random::Random;
 use super::recording::{Recorded, Recording, settle};
 use super::{DiskOptions, DiskStats, aligned_copy, properties};
 use crate::medium::{
-    Completion, MediumProperties, Operation, OperationKind, Outcome, check_operation,
+    Completion, MediumProperties, Operation, OperationKind, Outcome, chains, check_operation,
 };
 use crate::{AlignedBuf, Bytes};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -114,15 +114,9 @@ impl State {
         // The process that submits this was killed: nothing that it does reaches the disk.
         let Some(attached) = self.media.get_mut(&medium) else { return };
         attached.in_flight += batch.len();
-        let mut chain = VecDeque::new();
-        for operation in batch {
-            let more = operation.then;
-            chain.push_back(operation);
-            if !more {
-                self.start_chain(medium, core::mem::take(&mut chain));
-            }
+        for chain in chains(batch) {
+            self.start_chain(medium, chain);
         }
-        self.start_chain(medium, chain);
         if self.options.delay_ticks_max == 0 {
             self.run_due();
         }

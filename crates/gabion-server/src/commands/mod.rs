@@ -37,6 +37,7 @@ pub use info::ServerInfo;
 pub use locks::KeyLocks;
 pub use session::{Session, Step};
 pub use store::{Op, Page, Store};
+pub(crate) use store::{PageBuilder, Values};
 pub use table::{Route, Spec, TABLE};
 pub use work::{Call, Transaction, Work};
 

@@ -1,7 +1,7 @@
 //! A store with writes on top that it does not know of yet: what the commands of a transaction see
 //! while it runs. When it ends its writes go to the store beneath as one.
 
-use super::store::{Op, Page, Store, check_record_room, is_empty_range};
+use super::store::{Op, Page, Store, Values, check_record_room, is_empty_range};
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Bound;
@@ -91,19 +91,11 @@ impl<S: Store> Store for Overlay<'_, S> {
     }
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let mut values = Vec::with_capacity(keys.len());
-        let mut bytes = 0;
+        let mut values = Values::new(keys.len(), bytes_max);
         for key in keys {
-            let value = self.get(key).await?;
-            bytes += value.as_ref().map_or(0, Bytes::len);
-            if bytes > bytes_max {
-                return Err(Error::limit(format!(
-                    "values are over the limit of {bytes_max} bytes"
-                )));
-            }
-            values.push(value);
+            values.push(self.get(key).await?)?;
         }
-        Ok(values)
+        Ok(values.into_vec())
     }
 
     async fn range(

@@ -67,6 +67,74 @@ pub trait Store {
     fn write(&self, ops: &[Op]) -> Result<()>;
 }
 
+/// The values of several keys, as [`Store::get_many`] gathers them.
+pub(crate) struct Values {
+    values: Vec<Option<Bytes>>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Values {
+    /// Room for `count` values with at most `bytes_max` bytes.
+    pub(crate) fn new(count: usize, bytes_max: usize) -> Self {
+        Self { values: Vec::with_capacity(count), bytes: 0, bytes_max }
+    }
+
+    /// Adds the value of the next key.
+    ///
+    /// # Errors
+    /// `LimitExceeded` when the values are now too long.
+    pub(crate) fn push(&mut self, value: Option<Bytes>) -> Result<()> {
+        self.bytes += value.as_ref().map_or(0, Bytes::len);
+        if self.bytes > self.bytes_max {
+            let limit = self.bytes_max;
+            return Err(Error::limit(format!("values are over the limit of {limit} bytes")));
+        }
+        self.values.push(value);
+        Ok(())
+    }
+
+    /// The values, in the order of the keys.
+    pub(crate) fn into_vec(self) -> Vec<Option<Bytes>> {
+        self.values
+    }
+}
+
+/// A page that is being filled, in key order, as [`Store::range`] does.
+pub(crate) struct PageBuilder {
+    page: Page,
+    bytes: usize,
+    limit: usize,
+    bytes_max: usize,
+    with_values: bool,
+}
+
+impl PageBuilder {
+    /// An empty page with these limits.
+    pub(crate) fn new(limit: usize, bytes_max: usize, with_values: bool) -> Self {
+        Self { page: Page::default(), bytes: 0, limit, bytes_max, with_values }
+    }
+
+    /// Adds a pair. Returns whether that filled the page.
+    pub(crate) fn push(&mut self, key: Bytes, value: Bytes) -> bool {
+        let value = if self.with_values { value } else { Bytes::new() };
+        self.bytes += key.len() + value.len();
+        self.page.pairs.push((key, value));
+        self.page.pairs.len() >= self.limit || self.bytes >= self.bytes_max
+    }
+
+    /// The page, after the end of the range.
+    pub(crate) fn finish(self) -> Page {
+        self.page
+    }
+
+    /// The page, when the range may go on after its last key.
+    pub(crate) fn cut(mut self) -> Page {
+        self.page.resume_after = self.page.pairs.last().map(|(key, _)| key.clone());
+        self.page
+    }
+}
+
 /// Bytes of a record that an operation takes besides key and value, at most.
 const OP_OVERHEAD: usize = 24;
 /// Bytes of a record that are not operations, at most.

@@ -1,6 +1,8 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
-use crate::commands::{Commands, Host, Op, Page, ServerInfo, Session, Step, Store, Work};
+use crate::commands::{
+    Commands, Host, Op, Page, PageBuilder, ServerInfo, Session, Step, Store, Values, Work,
+};
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
 use core::future::Future;
@@ -71,13 +73,11 @@ impl Store for MemoryStore {
     }
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let values: Vec<_> = {
-            let state = self.keys.borrow();
-            keys.iter().map(|key| state.get(key).cloned()).collect()
-        };
-        let bytes: usize = values.iter().flatten().map(Bytes::len).sum();
+        let mut values = Values::new(keys.len(), bytes_max);
+        let result =
+            keys.iter().try_for_each(|key| values.push(self.keys.borrow().get(key).cloned()));
         self.wait().await;
-        if bytes > bytes_max { Err(Error::limit("values are over the limit")) } else { Ok(values) }
+        result.map(|()| values.into_vec())
     }
 
     async fn range(
@@ -89,21 +89,17 @@ impl Store for MemoryStore {
         with_values: bool,
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
-        let mut page = Page::default();
-        let mut bytes = 0;
+        let mut page = PageBuilder::new(limit, bytes_max, with_values);
         let state = self.keys.borrow().clone();
         let mut pairs = state.range::<[u8], _>((start, end)).peekable();
-        while let Some((key, value)) = pairs.next() {
-            let value = if with_values { value.clone() } else { Bytes::new() };
-            bytes += key.len() + value.len();
-            page.pairs.push((key.clone(), value));
-            if (page.pairs.len() == limit || bytes >= bytes_max) && pairs.peek().is_some() {
-                page.resume_after = Some(key.clone());
-                break;
+        let is_cut = loop {
+            let Some((key, value)) = pairs.next() else { break false };
+            if page.push(key.clone(), value.clone()) && pairs.peek().is_some() {
+                break true;
             }
-        }
+        };
         self.wait().await;
-        Ok(page)
+        Ok(if is_cut { page.cut() } else { page.finish() })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
