@@ -222,18 +222,18 @@ impl Cluster {
         self.up.as_ref().map_or(Vec::new(), |up| children(up.id()))
     }
 
-    /// `kill -9` of some replicas (their process ids), and of `up` itself when it is meant too.
+    /// `kill -9` of some replicas (their process ids), or of all and `up` itself.
     pub(crate) fn kill(&mut self, pids: &[u32], with_up: bool) -> Step {
-        let mut all: Vec<String> = pids.iter().map(u32::to_string).collect();
-        if with_up && let Some(up) = &self.up {
-            all.push(up.id().to_string());
-        }
-        // One may have ended by itself with its parent: not an error.
-        let _ = Command::new("kill").arg("-9").args(&all).stderr(Stdio::null()).status();
         if with_up && let Some(mut up) = self.up.take() {
-            up.wait().map_err(|error| format!("gabion up: {error}"))?;
-            wait_gone(pids)?;
+            // Stopped, it starts no replica that nobody would wait for and that holds ports and data.
+            signal("-STOP", &[up.id()]);
+            let mut all = children(up.id());
+            all.extend(pids);
+            signal("-9", &all);
+            up.kill().and_then(|()| up.wait()).map_err(|error| format!("gabion up: {error}"))?;
+            return wait_gone(&all);
         }
+        signal("-9", pids);
         Ok(())
     }
 
@@ -283,6 +283,12 @@ impl Drop for Cluster {
             println!("kept: {}", self.dir.display());
         }
     }
+}
+
+/// Sends a signal to processes. One may have ended by itself: not an error.
+fn signal(signal: &str, pids: &[u32]) {
+    let pids = pids.iter().map(u32::to_string);
+    let _ = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
 }
 
 /// Processes whose parent is the one named.
