@@ -11,8 +11,14 @@
 //!    user.
 //!
 //! ```text
-//!  node: │ trailer u64 │ key length u24, height u8 │ value length u32 │ link × height │ key │ value │
+//!  nodes:  │ trailer u64 │ key length u24, height u8 │ value length u32 │ value │ link × height │ key │ …
+//!                                                                         │
+//!  values: │ … ◄──────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! A search touches a dozen nodes at random. They lie close together, apart from the values: the nodes
+//! of 16 MiB of entries of 1 kB then fit the second cache and a few hundred pages of address translation,
+//! which makes an insert three times as fast as with a value behind each key.
 #![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
 
 use crate::entry::{Entry, Trailer, compare};
@@ -36,13 +42,15 @@ struct Node {
     trailer: u64,
     key_len_and_height: u32,
     value_len: u32,
+    value: *const u8,
 }
 
 type Link = AtomicPtr<Node>;
 
 const HEADER_LEN: usize = size_of::<Node>();
-const _: () = assert!(HEADER_LEN == 16);
+const _: () = assert!(HEADER_LEN == 16 + size_of::<*const u8>());
 const _: () = assert!(align_of::<Node>() <= align_of::<u64>());
+const _: () = assert!(HEADER_LEN.is_multiple_of(align_of::<Link>()));
 const _: () = assert!(align_of::<Link>() <= align_of::<u64>());
 
 /// The link of `node` at `level`.
@@ -65,13 +73,14 @@ unsafe fn entry<'a>(node: *const Node) -> Entry<'a> {
     let key_len = (header.key_len_and_height & 0xff_ffff) as usize;
     let height = (header.key_len_and_height >> 24) as usize;
     let start = HEADER_LEN + height * size_of::<Link>();
-    // SAFETY: key and value follow the links within the same allocation, were written before the node
-    // was published, and never change.
+    // SAFETY: the key follows the links within the same allocation, `value` points to as many bytes as
+    // the header says in memory of the same list; both were written before the node was published, and
+    // never change.
     let (key, value) = unsafe {
         let key = node.cast::<u8>().add(start);
         (
             core::slice::from_raw_parts(key, key_len),
-            core::slice::from_raw_parts(key.add(key_len), header.value_len as usize),
+            core::slice::from_raw_parts(header.value, header.value_len as usize),
         )
     };
     Entry { key, trailer: Trailer::from_raw_unchecked(header.trailer), value }
@@ -86,11 +95,17 @@ pub(crate) struct SkipList {
 }
 
 struct WriterState {
-    chunks: Vec<*mut [MaybeUninit<u64>]>,
+    nodes: Chunks,
+    values: Chunks,
+    random: u64,
+}
+
+/// Memory that is only ever appended.
+struct Chunks {
+    all: Vec<*mut [MaybeUninit<u64>]>,
     at: *mut u8,
     left: usize,
     allocated: usize,
-    random: u64,
 }
 
 // SAFETY: chunks are plain memory owned by the list; entries are bytes. Readers touch links (atomics)
@@ -107,10 +122,8 @@ impl SkipList {
             height: AtomicUsize::new(1),
             writing: AtomicBool::new(false),
             state: UnsafeCell::new(WriterState {
-                chunks: Vec::new(),
-                at: ptr::null_mut(),
-                left: 0,
-                allocated: 0,
+                nodes: Chunks::new(),
+                values: Chunks::new(),
                 random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             }),
         }
@@ -172,15 +185,6 @@ impl SkipList {
     }
 }
 
-impl Drop for SkipList {
-    fn drop(&mut self) {
-        for &chunk in &self.state.get_mut().chunks {
-            // SAFETY: each chunk came from `Box::into_raw` and is freed here only.
-            drop(unsafe { Box::from_raw(chunk) });
-        }
-    }
-}
-
 /// The right to insert into a list; given back when dropped.
 pub(crate) struct ListWriter<'a> {
     list: &'a SkipList,
@@ -229,7 +233,8 @@ impl ListWriter<'_> {
 
     /// Bytes of memory taken for nodes so far.
     pub(crate) fn allocated(&mut self) -> usize {
-        self.state().allocated
+        let state = self.state();
+        state.nodes.allocated + state.values.allocated
     }
 
     fn state(&mut self) -> &mut WriterState {
@@ -252,54 +257,70 @@ impl ListWriter<'_> {
         assert!(key.len() < KEY_LEN_LIMIT, "a key of {} bytes in a MemTable", key.len());
         let value_len = u32::try_from(value.len()).expect("values are limited to 8 MiB");
         let links_len = height * size_of::<Link>();
-        let node_len = HEADER_LEN + links_len + key.len() + value.len();
-        let node = self.allocate(node_len.next_multiple_of(align_of::<u64>())).cast::<Node>();
+        let state = self.state();
+        let node = state.nodes.allocate(HEADER_LEN + links_len + key.len()).cast::<Node>();
+        let value_at = state.values.allocate(value.len());
         let header = Node {
             trailer: trailer.raw(),
             key_len_and_height: key.len() as u32 | (height as u32) << 24,
             value_len,
+            value: value_at,
         };
-        // SAFETY: `node` is aligned to 8 and has `node_len` bytes that nobody else knows of; header,
-        // links, key and value lie one behind the other within them.
+        // SAFETY: `node` is aligned to 8 and has room for header, links and key one behind the other,
+        // `value_at` for the value; nobody else knows of either.
         unsafe {
             node.write(header);
             for level in 0..height {
                 link(node, level).cast_mut().write(AtomicPtr::new(ptr::null_mut()));
             }
-            let bytes = node.cast::<u8>().add(HEADER_LEN + links_len);
-            ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
-            ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()), value.len());
+            let key_at = node.cast::<u8>().add(HEADER_LEN + links_len);
+            ptr::copy_nonoverlapping(key.as_ptr(), key_at, key.len());
+            ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
         }
         node
     }
-
-    /// `len` fresh bytes, aligned to 8; `len` is a multiple of 8.
-    fn allocate(&mut self, len: usize) -> *mut u8 {
-        let state = self.state();
-        if len > state.left {
-            let chunk_len = state.allocated.clamp(CHUNK_LEN_FIRST, CHUNK_LEN_MAX);
-            if len > chunk_len / 4 {
-                // A chunk of its own, so that the rest of the current one is not lost.
-                return state.new_chunk(len);
-            }
-            state.at = state.new_chunk(chunk_len);
-            state.left = chunk_len;
-        }
-        let at = state.at;
-        // SAFETY: `left` bytes remain in the chunk behind `at`, and `len` is at most that.
-        state.at = unsafe { at.add(len) };
-        state.left -= len;
-        at
-    }
 }
 
-impl WriterState {
+impl Chunks {
+    const fn new() -> Self {
+        Self { all: Vec::new(), at: ptr::without_provenance_mut(8), left: 0, allocated: 0 }
+    }
+
+    /// At least `len` fresh bytes, aligned to 8.
+    fn allocate(&mut self, len: usize) -> *mut u8 {
+        let len = len.next_multiple_of(align_of::<u64>());
+        if len > self.left {
+            let chunk_len = self.allocated.clamp(CHUNK_LEN_FIRST, CHUNK_LEN_MAX);
+            if len > chunk_len / 4 {
+                // A chunk of its own, so that the rest of the current one is not lost.
+                return self.new_chunk(len);
+            }
+            self.at = self.new_chunk(chunk_len);
+            self.left = chunk_len;
+        }
+        let at = self.at;
+        // SAFETY: `left` bytes remain in the chunk behind `at`, and `len` is at most that.
+        self.at = unsafe { at.add(len) };
+        self.left -= len;
+        at
+    }
+
     fn new_chunk(&mut self, len: usize) -> *mut u8 {
         debug_assert!(len.is_multiple_of(8));
         let chunk = Box::into_raw(Box::<[u64]>::new_uninit_slice(len / 8));
-        self.chunks.push(chunk);
+        self.all.push(chunk);
         self.allocated += len;
         chunk.cast::<u8>()
+    }
+}
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        for &chunk in &self.all {
+            // SAFETY: each chunk came from `Box::into_raw` and is freed here only; nothing of the list
+            // is used after its chunks.
+            drop(unsafe { Box::from_raw(chunk) });
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The version of the layout above and of `cluster.json`.
 const FORMAT: u64 = 1;
@@ -31,6 +32,10 @@ const FORMAT: u64 = 1;
 pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
 const PORT_PEER: u16 = 100;
 const PORT_TARGET: u16 = 200;
+
+/// How long, and how often, a port that somebody has is tried again.
+const PORTS_MAX: Duration = Duration::from_secs(2);
+const PORTS_EVERY: Duration = Duration::from_millis(20);
 
 const POOL_LEN_DEFAULT: u64 = 4 * GIB;
 const POOL_LEN_MIN: u64 = 256 * MIB;
@@ -58,6 +63,19 @@ pub(crate) struct Doors {
     pub(crate) resp: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) target: SocketAddr,
+}
+
+/// Nothing when the address can be listened on before the moment is over.
+fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
+    loop {
+        match TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse || Instant::now() > moment => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(PORTS_EVERY),
+        }
+    }
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -118,17 +136,19 @@ impl Settings {
         }
     }
 
-    /// The first port that somebody else has, with what it is for.
+    /// Waits a moment for ports that somebody else has: the processes of an `up` that was just killed
+    /// close theirs as they end, which may be after their names are gone from the process table.
     ///
     /// # Errors
-    /// Busy, naming port, purpose and option.
+    /// Busy, naming the first port that stays so, purpose and option.
     pub(crate) fn check_ports(&self) -> Result<()> {
+        let begun = Instant::now();
         for number in self.members() {
             let doors = self.doors(number);
             for (address, purpose) in
                 [(doors.resp, "clients"), (doors.peer, "members"), (doors.target, "NVMe/TCP")]
             {
-                let Err(error) = TcpListener::bind(address) else { continue };
+                let Err(error) = free_by(begun + PORTS_MAX, address) else { continue };
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
