@@ -6,19 +6,23 @@
 //! so one pass over a file serves wire digests, chunks and the file.
 
 use crate::{FileId, GroupId};
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// CRC32C of `bytes`.
 #[inline]
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// CRC32C of what `crc` is the checksum of, followed by `bytes`.
 #[inline]
 #[must_use]
 pub fn append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
+    // A digest starts from a register, which is the complement of a checksum.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// CRC32C of two adjacent parts from the CRC of each and the second's length in bytes.
@@ -109,6 +113,20 @@ mod tests {
         for len in [1, 4096, 1 << 20, (1 << 31) + 12_345, u64::MAX >> 8] {
             let expected = crc32c::crc32c_combine(0x1234_5678, 0x9abc_def0, len as usize);
             assert_eq!(combine(0x1234_5678, 0x9abc_def0, len), expected, "{len}");
+        }
+    }
+
+    /// At every length around those at which the library changes its method.
+    #[test]
+    fn another_implementation_agrees() {
+        let bytes: Vec<u8> =
+            (0u32..1 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for len in (0..3000).chain([65_536, 1 << 20]) {
+            let start = len % 17 % (bytes.len() - len + 1);
+            let part = &bytes[start..start + len];
+            assert_eq!(crc32c(part), crc32c::crc32c(part), "{len} bytes");
+            let before = len as u32 * 7;
+            assert_eq!(append(before, part), crc32c::crc32c_append(before, part), "{len} bytes");
         }
     }
 

@@ -4,6 +4,7 @@
 //! first poll (or, for [`MediumHandle::submit`], at the call) and are woken by
 //! [`MediumHandle::drive`], which the thread's loop calls after its medium made progress.
 
+use crate::buffers::Buffers;
 use crate::medium::{Completion, Medium, MediumProperties, Operation, OperationKind, Outcome};
 use crate::{AlignedBuf, Bytes};
 use alloc::boxed::Box;
@@ -13,6 +14,7 @@ use core::cell::RefCell;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, HashMap, Result};
 
 enum Slot {
@@ -22,11 +24,15 @@ enum Slot {
     Abandoned,
 }
 
+/// Bytes of buffers that a handle keeps for the reads to come: some inputs of a merge.
+const BUFFERS_LEN_MAX: usize = 16 * TRANSFER_LEN_MAX;
+
 struct Inner {
     medium: Box<dyn Medium>,
     next_tag: u64,
     slots: HashMap<u64, Slot>,
     scratch: Vec<Completion>,
+    buffers: Buffers,
 }
 
 /// A shared medium whose operations can be awaited.
@@ -42,6 +48,7 @@ impl MediumHandle {
             next_tag: 0,
             slots: HashMap::default(),
             scratch: Vec::new(),
+            buffers: Buffers::default(),
         })))
     }
 
@@ -120,6 +127,37 @@ impl MediumHandle {
         let ended = self.submit_one(OperationKind::Read { offset, into }).await;
         ended.outcome.into_result()?;
         ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
+    }
+
+    /// Reads ranges (pairs of offset and length, as [`Self::read`] takes them), all at once, and returns
+    /// their bytes in order. Buffers of a whole transfer are used again when their bytes are dropped.
+    ///
+    /// # Errors
+    /// The first error; nothing is under way any more then.
+    pub async fn read_ranges(
+        &self,
+        ranges: impl Iterator<Item = (u64, usize)>,
+    ) -> Result<Vec<Bytes>> {
+        let take = |(offset, len)| {
+            let into = self.0.borrow_mut().buffers.take(len);
+            OperationKind::Read { offset, into }
+        };
+        let kinds: Vec<OperationKind> = ranges.map(take).collect();
+        let mut parts = Vec::with_capacity(kinds.len());
+        let mut result = Ok(());
+        // Every one is waited for, also after an error, so that none is left behind.
+        for pending in self.submit(kinds, false) {
+            let ended = pending.await;
+            let buffer = ended.outcome.into_result().and_then(|()| {
+                ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
+            });
+            result = result.and(buffer.map(|buffer| {
+                let (bytes, lent) = Buffers::lend(buffer);
+                self.0.borrow_mut().buffers.put(lent, BUFFERS_LEN_MAX);
+                parts.push(bytes);
+            }));
+        }
+        result.map(|()| parts)
     }
 
     /// Writes `data` at `offset`; both multiples of the alignment, the length within one transfer.

@@ -19,6 +19,7 @@
 extern crate alloc;
 
 pub mod buffer;
+mod buffers;
 pub mod handle;
 pub mod medium;
 pub mod memory;

@@ -88,20 +88,11 @@ pub(crate) async fn read_ranges(
     medium: &MediumHandle,
     ranges: impl Iterator<Item = (u64, usize)>,
 ) -> Result<Bytes> {
-    let read = |(offset, len)| OperationKind::Read { offset, into: AlignedBuf::zeroed(len) };
-    let mut parts = Vec::new();
-    let mut result = Ok(());
-    // Every transfer is waited for, also after an error, so that none is left behind.
-    for pending in medium.submit(ranges.map(read).collect(), false) {
-        let ended = pending.await;
-        result = result.and(ended.outcome.into_result());
-        parts.extend(ended.buffer);
-    }
-    result?;
+    let mut parts = medium.read_ranges(ranges).await?;
     if parts.len() == 1 {
-        return Ok(parts.remove(0).freeze());
+        return Ok(parts.remove(0));
     }
-    let mut whole = AlignedBuf::with_capacity(parts.iter().map(AlignedBuf::len).sum());
+    let mut whole = AlignedBuf::with_capacity(parts.iter().map(Bytes::len).sum());
     for part in parts {
         whole.extend(&part);
     }

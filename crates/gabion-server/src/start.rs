@@ -9,7 +9,7 @@ use crate::peers::Peer;
 use crate::server::{
     Clock, MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
 };
-use crate::shipping::ShipThread;
+use crate::shipping::{SOCKET_LEN, ShipThread};
 use crate::store::{NodeStore, ProbeSource, SharedNode};
 use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
@@ -303,7 +303,7 @@ fn start_threads(
         medium: parts.file.medium(parts.options)?,
         start: parts.geometry.offset(),
         config: TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id),
-        buffer_len: 0,
+        buffer_len: SOCKET_LEN,
     };
     let target_mailbox = mailbox.clone();
     let target = TargetServer::start(options, move |event| {

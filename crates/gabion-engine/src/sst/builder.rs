@@ -44,7 +44,43 @@ pub struct SstBuilder {
     hashes: Vec<u64>,
     separator: Vec<u8>,
     compressor: Option<Compressor>,
+    chunks: Chunks,
     properties: Properties,
+}
+
+/// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass over
+/// the finished file would fetch it from memory once more.
+#[derive(Default)]
+struct Chunks {
+    /// Of the chunks that are whole.
+    crcs: Vec<u32>,
+    /// Of the chunk that is not.
+    open: u32,
+    /// Bytes of the file that are in these.
+    len: usize,
+}
+
+impl Chunks {
+    /// Takes what was added to `file` since the last call.
+    fn extend(&mut self, file: &[u8]) {
+        const CHUNK: usize = CHUNK_LEN as usize;
+        while self.len < file.len() {
+            let end = file.len().min(self.len / CHUNK * CHUNK + CHUNK);
+            self.open = crc::append(self.open, &file[self.len..end]);
+            self.len = end;
+            if end.is_multiple_of(CHUNK) {
+                self.crcs.push(core::mem::take(&mut self.open));
+            }
+        }
+    }
+
+    /// All, the last chunk as long as it is.
+    fn finish(mut self) -> Vec<u32> {
+        if !self.len.is_multiple_of(CHUNK_LEN as usize) {
+            self.crcs.push(self.open);
+        }
+        self.crcs
+    }
 }
 
 impl SstBuilder {
@@ -85,6 +121,7 @@ impl SstBuilder {
             hashes: Vec::new(),
             separator: Vec::new(),
             compressor: (options.compression == Compression::Lz4).then(Compressor::new),
+            chunks: Chunks::default(),
             properties: Properties {
                 entries: 0,
                 deletes: 0,
@@ -233,12 +270,13 @@ impl SstBuilder {
         self.describe()
     }
 
-    fn describe(self) -> FinishedFile {
+    fn describe(mut self) -> FinishedFile {
         let len = self.area.len() as u64;
         assert!(len <= FILE_LEN_MAX, "{}: {len} bytes are over the limit", self.id);
         let rounded = round_up_to_block(len);
         let bytes = self.area.finish(rounded as usize).freeze().slice(..rounded as usize);
-        let chunk_crcs: Vec<u32> = bytes.chunks(CHUNK_LEN as usize).map(crc::crc32c).collect();
+        self.chunks.extend(&bytes);
+        let chunk_crcs = self.chunks.finish();
         let properties = self.properties;
         let meta = FileMeta {
             id: self.id,
@@ -287,6 +325,7 @@ impl SstBuilder {
         let crc = block_crc(&self.area.bytes()[start..], self.group, self.id, start as u64);
         self.area.extend(&crc.to_le_bytes());
         assert!(self.area.len() as u64 <= FILE_LEN_MAX, "{} is over 2 GiB", self.id);
+        self.chunks.extend(self.area.bytes());
         (self.area.len() - start) as u32
     }
 

@@ -11,6 +11,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Result, SequenceNumber};
 use gabion_media::Bytes;
 
@@ -210,8 +211,8 @@ enum Block {
 
 impl<S: FileSource> SstScan<S> {
     /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no entry
-    /// until the first [`SstScan::advance`]. Each read fetches `read_len` bytes (256 KiB to 1 MiB is good),
-    /// or one block if that is longer.
+    /// until the first [`SstScan::advance`]. Each read covers `read_len` bytes of the device (256 KiB to 1
+    /// MiB is good), or one block if that is longer.
     #[must_use]
     pub fn new(
         reader: Arc<SstReader>,
@@ -348,8 +349,10 @@ impl<S: FileSource> SstScan<S> {
         self.cursor.leave();
         let buffer_end = self.buffer_at as usize + self.buffer.len();
         if handle.offset < self.buffer_at || handle.end() as usize > buffer_end {
+            // A read ends at a block of the device, so that it is one transfer and no more.
+            let room = self.read_len.saturating_sub(handle.offset % BLOCK_LEN as u32);
             let left = self.data_end.saturating_sub(handle.offset);
-            let len = left.min(self.read_len).max(handle.stored_len);
+            let len = left.min(room).max(handle.stored_len);
             self.buffer = Bytes::new();
             let offset = u64::from(handle.offset);
             self.buffer =

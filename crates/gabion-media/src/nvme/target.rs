@@ -19,7 +19,6 @@
 //! [`Subsystem::in_flight`] is 0. From then on nothing of an earlier host can change the namespace.
 
 mod admin;
-mod buffers;
 mod connection;
 mod grants;
 mod slot;

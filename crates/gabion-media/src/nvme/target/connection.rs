@@ -7,9 +7,9 @@
 //! ```
 
 use super::admin::{self, Reply};
-use super::buffers::Buffers;
 use super::slot::{Kind, Slot, Stage, check_capsule, judge};
 use super::{IO_CAPSULE_DATA_LEN, QueueId, Refusal, Subsystem};
+use crate::buffers::Buffers;
 use crate::nvme::command::{
     Completion, FABRICS, Status, Submission, admin as opcode, fabrics_type, io,
 };
