@@ -16,9 +16,10 @@
 //!  values: │ … ◄──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A search touches a dozen nodes at random. They lie close together, apart from the values: the nodes
-//! of 16 MiB of entries of 1 kB then fit the second cache and a few hundred pages of address translation,
-//! which makes an insert three times as fast as with a value behind each key.
+//! A search is made of cache misses, and two things make them few. Nodes lie close together, apart from
+//! the values: those of 16 MiB of entries of 1 kB fit the second cache and a few hundred pages of address
+//! translation. And a link carries the *rank* of the node it leads to, the bytes of its key behind what
+//! most keys begin with, so that a node is touched only to go there, or when ranks are equal.
 #![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
 
 use crate::entry::{Entry, Trailer, compare};
@@ -29,7 +30,7 @@ use core::cell::UnsafeCell;
 use core::cmp::Ordering as Order;
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Levels of the list: with one node in four reaching the next, enough for 16 million entries.
 const HEIGHT_MAX: usize = 12;
@@ -45,7 +46,33 @@ struct Node {
     value: *const u8,
 }
 
-type Link = AtomicPtr<Node>;
+/// Where a node's successor at a level is, and its rank.
+///
+/// The writer stores `node` before `rank`, readers load `rank` before `node`. The rank that a reader has
+/// is therefore that of its node or of an older, later one, so it never goes too far; see
+/// [`SkipList::seek_node`] for not going far enough.
+#[repr(C)]
+struct Link {
+    node: AtomicPtr<Node>,
+    rank: AtomicU64,
+}
+
+impl Link {
+    /// To no node.
+    const fn end() -> Self {
+        Self { node: AtomicPtr::new(ptr::null_mut()), rank: AtomicU64::new(RANK_END) }
+    }
+
+    #[inline]
+    fn load(&self) -> (u64, *const Node) {
+        (self.rank.load(Ordering::Acquire), self.node.load(Ordering::Acquire))
+    }
+}
+
+/// The rank that stands for no node: after every other.
+const RANK_END: u64 = u64::MAX;
+/// Most bytes of a common prefix that ranks leave out.
+const PREFIX_LEN_MAX: usize = 64;
 
 const HEADER_LEN: usize = size_of::<Node>();
 const _: () = assert!(HEADER_LEN == 16 + size_of::<*const u8>());
@@ -88,6 +115,8 @@ unsafe fn entry<'a>(node: *const Node) -> Entry<'a> {
 
 /// Sorted entries; see the module.
 pub(crate) struct SkipList {
+    /// What most keys are expected to begin with.
+    prefix: Box<[u8]>,
     head: [Link; HEIGHT_MAX],
     height: AtomicUsize,
     writing: AtomicBool,
@@ -115,10 +144,12 @@ unsafe impl Send for SkipList {}
 unsafe impl Sync for SkipList {}
 
 impl SkipList {
-    /// An empty list. `seed` decides the shape, never the content.
-    pub(crate) fn new(seed: u64) -> Self {
+    /// An empty list. `seed` decides the shape and `prefix`, what keys are expected to begin with, the
+    /// speed; never the content.
+    pub(crate) fn new(seed: u64, prefix: &[u8]) -> Self {
         Self {
-            head: Default::default(),
+            prefix: prefix[..prefix.len().min(PREFIX_LEN_MAX)].into(),
+            head: [const { Link::end() }; HEIGHT_MAX],
             height: AtomicUsize::new(1),
             writing: AtomicBool::new(false),
             state: UnsafeCell::new(WriterState {
@@ -139,15 +170,74 @@ impl SkipList {
         ListWriter { list: self }
     }
 
+    /// Orders keys as far as it can: a smaller rank is a smaller key, of equal ranks nothing follows.
+    /// Keys with the prefix have its successors in the middle; all others are before or after them.
+    #[inline]
+    fn rank(&self, key: &[u8]) -> u64 {
+        const WITH_PREFIX: u64 = 1 << 62;
+        match key.strip_prefix(&*self.prefix) {
+            Some(rest) => {
+                let mut bytes = [0; 8];
+                let len = rest.len().min(8);
+                bytes[..len].copy_from_slice(&rest[..len]);
+                WITH_PREFIX | u64::from_be_bytes(bytes) >> 2
+            }
+            None if *key < *self.prefix => 0,
+            None => 2 * WITH_PREFIX,
+        }
+    }
+
+    /// The common prefix of all keys.
+    pub(crate) fn common_prefix(&self) -> &[u8] {
+        let first = self.head[0].node.load(Ordering::Acquire).cast_const();
+        if first.is_null() {
+            return &[];
+        }
+        let mut last = first;
+        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+            // At first from the head, whose links at this level are those of no node yet.
+            let mut next = match last == first {
+                true => self.head[level].node.load(Ordering::Acquire).cast_const(),
+                // SAFETY: `last` is a published node that was reached at this level or a higher one.
+                false => unsafe { (*link(last, level)).node.load(Ordering::Acquire) },
+            };
+            while !next.is_null() {
+                last = next;
+                // SAFETY: as above.
+                next = unsafe { (*link(last, level)).node.load(Ordering::Acquire) };
+            }
+        }
+        // SAFETY: both are published nodes of this list, which `&self` keeps alive.
+        let (first, last) = unsafe { (entry(first).key, entry(last).key) };
+        let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        &first[..common]
+    }
+
     /// The first entry at or after (key, trailer).
     pub(crate) fn seek(&self, key: &[u8], trailer: Trailer) -> Option<Entry<'_>> {
-        let node = self.find(key, trailer, |_, _| {});
-        // SAFETY: `find` returns null or a published node of this list, which `&self` keeps alive.
+        let node = self.seek_node(key, trailer);
+        // SAFETY: null or a published node of this list, which `&self` keeps alive.
         (!node.is_null()).then(|| unsafe { entry(node) })
     }
 
-    /// The first node at or after (key, trailer), or null. Calls `left` with each level, from the
-    /// highest, and the link through which the node would be reached there.
+    /// The first node at or after (key, trailer), or null.
+    fn seek_node(&self, key: &[u8], trailer: Trailer) -> *const Node {
+        let mut node = self.find(key, trailer, |_, _| {});
+        // A rank older than its link may have hidden that a node being inserted is before the target.
+        while !node.is_null() {
+            // SAFETY: nodes that links lead to are published, and have a link at level 0.
+            let (found, after) = unsafe { (entry(node), &*link(node, 0)) };
+            if compare(found.key, found.trailer, key, trailer) != Order::Less {
+                break;
+            }
+            node = after.node.load(Ordering::Acquire);
+        }
+        node
+    }
+
+    /// The first node at or after (key, trailer), or null; or, beside a writer, one that it is inserting
+    /// right before that. Calls `left` with each level, from the highest, and the link through which the
+    /// node would be reached there.
     #[inline]
     fn find(
         &self,
@@ -155,6 +245,7 @@ impl SkipList {
         trailer: Trailer,
         mut left: impl FnMut(usize, *const Link),
     ) -> *const Node {
+        let target = self.rank(key);
         let mut level = self.height.load(Ordering::Relaxed) - 1;
         let mut before: *const Node = ptr::null();
         let mut known_after: *const Node = ptr::null();
@@ -166,15 +257,22 @@ impl SkipList {
                 unsafe { link(before, level) }
             };
             // SAFETY: `at` points to a link of the head or of a published node.
-            let next: *const Node = unsafe { (*at).load(Ordering::Acquire) };
-            if !next.is_null() && next != known_after {
-                // SAFETY: a node read from a link is published.
-                let found = unsafe { entry(next) };
-                if compare(found.key, found.trailer, key, trailer) == Order::Less {
-                    before = next;
-                    continue;
+            let (rank, next) = unsafe { (*at).load() };
+            let goes_on = match rank.cmp(&target) {
+                Order::Less => true,
+                Order::Greater => false,
+                Order::Equal if next == known_after => false,
+                Order::Equal => {
+                    // SAFETY: only the end has no node, and its rank is no key's; a node read from a
+                    // link is published.
+                    let found = unsafe { entry(next) };
+                    known_after = next;
+                    compare(found.key, found.trailer, key, trailer) == Order::Less
                 }
-                known_after = next;
+            };
+            if goes_on {
+                before = next;
+                continue;
             }
             left(level, at);
             if level == 0 {
@@ -217,13 +315,16 @@ impl ListWriter<'_> {
         };
         debug_assert!(is_new, "an entry was inserted twice");
         let node = self.new_node(height, key, trailer, value);
+        let rank = list.rank(key);
         for (level, &at) in left.iter().enumerate().take(height) {
             // SAFETY: `left` holds links of the head or of published nodes for every level below
             // `height`; the new node has `height` links. Only this writer stores links.
             unsafe {
-                let after = (*at).load(Ordering::Relaxed);
-                (*link(node, level)).store(after, Ordering::Relaxed);
-                (*at).store(node, Ordering::Release);
+                let (at, new) = (&*at, &*link(node, level));
+                new.node.store(at.node.load(Ordering::Relaxed), Ordering::Relaxed);
+                new.rank.store(at.rank.load(Ordering::Relaxed), Ordering::Relaxed);
+                at.node.store(node, Ordering::Release);
+                at.rank.store(rank, Ordering::Release);
             }
         }
         if height > old_height {
@@ -271,7 +372,7 @@ impl ListWriter<'_> {
         unsafe {
             node.write(header);
             for level in 0..height {
-                link(node, level).cast_mut().write(AtomicPtr::new(ptr::null_mut()));
+                link(node, level).cast_mut().write(Link::end());
             }
             let key_at = node.cast::<u8>().add(HEADER_LEN + links_len);
             ptr::copy_nonoverlapping(key.as_ptr(), key_at, key.len());
@@ -343,12 +444,12 @@ impl Cursor {
 
     /// To the first entry, if there is one.
     pub(crate) fn seek_to_first(&mut self) {
-        self.node = self.list.head[0].load(Ordering::Acquire);
+        self.node = self.list.head[0].node.load(Ordering::Acquire);
     }
 
     /// To the first entry at or after (key, trailer), if there is one.
     pub(crate) fn seek(&mut self, key: &[u8], trailer: Trailer) {
-        self.node = self.list.find(key, trailer, |_, _| {});
+        self.node = self.list.seek_node(key, trailer);
     }
 
     /// To the next entry, if there is one; stays at no entry.
@@ -356,7 +457,7 @@ impl Cursor {
         if !self.node.is_null() {
             // SAFETY: the node is a published one of the list that the cursor keeps alive; every
             // node has a link at level 0.
-            self.node = unsafe { (*link(self.node, 0)).load(Ordering::Acquire) };
+            self.node = unsafe { (*link(self.node, 0)).node.load(Ordering::Acquire) };
         }
     }
 

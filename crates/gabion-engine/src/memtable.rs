@@ -32,15 +32,26 @@ impl MemTable {
     /// An empty table.
     #[must_use]
     pub fn new(id: MemTableId) -> Self {
+        Self::with_prefix(id, &[])
+    }
+
+    /// An empty table that is fastest for keys which begin with `prefix`.
+    fn with_prefix(id: MemTableId, prefix: &[u8]) -> Self {
         Self {
             id,
-            list: Arc::new(SkipList::new(id.get())),
+            list: Arc::new(SkipList::new(id.get(), prefix)),
             memory_used: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             clears: Default::default(),
             smallest_sequence: AtomicU64::new(u64::MAX),
             largest_sequence: AtomicU64::new(0),
         }
+    }
+
+    /// The next table, empty, for keys like these.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        Self::with_prefix(self.id.next(), self.list.common_prefix())
     }
 
     /// Its number.

@@ -342,7 +342,7 @@ impl Tree {
             )));
         }
         self.opening = false;
-        let next = Arc::new(MemTable::new(active.next()));
+        let next = Arc::new(self.active.successor());
         let table = core::mem::replace(&mut self.active, next);
         let last_sequence = self.last_sequence;
         self.sealed.push_back(Sealed { table, position: at, last_sequence });

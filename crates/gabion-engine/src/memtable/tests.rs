@@ -2,6 +2,7 @@
 
 use super::*;
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -35,8 +36,8 @@ fn model_get(model: &Model, key: &[u8], at: u64) -> Option<(EntryKind, u64, Vec<
     }
 }
 
-fn build(operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
-    let table = MemTable::new(MemTableId(7));
+fn build(prefix: &[u8], operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
+    let table = MemTable::with_prefix(MemTableId(7), prefix);
     let mut model = Model::new();
     for (i, (kind, key, value)) in operations.iter().enumerate() {
         let sequence = 10 + i as u64;
@@ -45,6 +46,8 @@ fn build(operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
             0 => (EntryKind::RangeDelete, vec![keyspace], Vec::new()),
             1..=4 => (EntryKind::Delete, vec![keyspace, *key % 8], Vec::new()),
             5 => (EntryKind::Put, vec![keyspace], value.clone()),
+            // Longer than what a rank holds, and equal as far as it goes.
+            6 => (EntryKind::Put, [&[keyspace, 3][..], &[0; 9], &[*key % 4]].concat(), vec![]),
             _ => (EntryKind::Put, vec![keyspace, *key % 8], value.clone()),
         };
         table.insert(&key, seq(sequence), kind, &value);
@@ -57,8 +60,9 @@ proptest! {
     #[test]
     fn a_memtable_answers_like_a_sorted_map(
         operations in prop::collection::vec(any::<(u8, u8, Vec<u8>)>(), 0..200),
+        prefix in prop::collection::vec(0..6u8, 0..4),
     ) {
-        let (table, model) = build(&operations);
+        let (table, model) = build(&prefix, &operations);
         prop_assert_eq!(table.len(), model.len());
         let charge: usize =
             model.iter().map(|((k, _), (_, v))| k.len() + v.len() + ENTRY_OVERHEAD).sum();
@@ -77,7 +81,9 @@ proptest! {
         prop_assert!(iter.entry().is_none());
 
         for keyspace in 0..2u8 {
-            for key in core::iter::once(vec![keyspace]).chain((0..8).map(|k| vec![keyspace, k])) {
+            let long = [&[keyspace, 3][..], &[0; 9], &[2]].concat();
+            let keys = [vec![keyspace], long].into_iter();
+            for key in keys.chain((0..8).map(|k| vec![keyspace, k])) {
                 for at in (0..operations.len() as u64 + 12).step_by(3) {
                     let found = table.get(&key, seq(at)).map(|(k, s, v)| (k, s.0, v.to_vec()));
                     prop_assert_eq!(found, model_get(&model, &key, at), "{:?} at {}", key, at);
@@ -91,6 +97,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_next_table_is_made_for_what_all_keys_begin_with() {
+    let table = MemTable::new(MemTableId(1));
+    assert_eq!(table.successor().list.common_prefix(), b"");
+    let mut sequence = 0;
+    let mut insert = |key: &[u8]| {
+        sequence += 1;
+        table.insert(key, seq(sequence), EntryKind::Put, b"v");
+    };
+    insert(b"\x01user7");
+    assert_eq!(table.list.common_prefix(), b"\x01user7");
+    (0..500u64).for_each(|n| insert(format!("\x01user{n}").as_bytes()));
+    assert_eq!(table.list.common_prefix(), b"\x01user");
+    insert(b"\x01z");
+    assert_eq!(table.list.common_prefix(), b"\x01");
+    assert_eq!(table.successor().id(), MemTableId(2));
 }
 
 #[test]
@@ -155,7 +179,8 @@ fn key_of(n: u64) -> Vec<u8> {
 #[test]
 fn readers_on_other_threads_see_every_entry_that_was_published_to_them() {
     let count = 20_000u64;
-    let table = Arc::new(MemTable::new(MemTableId(3)));
+    // Ranks tell most of these keys apart, and some not.
+    let table = Arc::new(MemTable::with_prefix(MemTableId(3), b"\x01\0\0\0"));
     let published = Arc::new(AtomicU64::new(0));
     let reader = |step: u64| {
         let (table, published) = (table.clone(), published.clone());
