@@ -26,7 +26,7 @@ impl Buffers {
     /// A buffer of `len` bytes with any content, as a rule one that was used before.
     pub(crate) fn take(&mut self, len: usize) -> AlignedBuf {
         if len == TRANSFER_LEN_MAX
-            && let Some(at) = self.idle.iter().position(|idle| Arc::strong_count(idle) == 1)
+            && let Some(at) = self.idle.iter().rposition(|idle| Arc::strong_count(idle) == 1)
             && let Some(buffer) = Arc::into_inner(self.idle.swap_remove(at))
         {
             return buffer;

@@ -61,7 +61,7 @@ pub struct JobOrder {
     pub files: BTreeMap<FileId, Arc<FilePlacement>>,
 }
 
-/// A file that a job made and wrote into local slots (not yet flushed).
+/// A file that a job made and writes into local slots; not yet flushed, perhaps not yet written.
 #[derive(Clone)]
 pub struct BuiltFile {
     /// What it is.
@@ -222,8 +222,8 @@ async fn read_log(order: &ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
     order.reader.read(&source, order.from, order.bytes_max).await
 }
 
-/// Carries out a job: makes its files, writes each into slots of its own as soon as it is built, and
-/// hands it to `built`, so that it is shipped from the same buffer while the next one is made.
+/// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
+/// into slots of its own, so that it is shipped from the same buffer meanwhile.
 /// Everything is flushed when the job is done.
 ///
 /// # Errors
@@ -268,6 +268,15 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             checksum: file.meta.checksum,
             slots: self.slots.drain(..wanted).collect(),
         });
+        let FinishedFile { meta, bytes } = file;
+        let meta = Arc::new(meta);
+        // Shipping begins at once: what is read of the buffer now is still in the processor's cache.
+        let (bytes_there, placement_there) = (bytes.clone(), placement.clone());
+        (self.built)(BuiltFile {
+            meta: meta.clone(),
+            bytes: bytes_there,
+            placement: placement_there,
+        });
         let store = self.store;
         gabion_pool::write_file(
             &store.medium,
@@ -275,12 +284,10 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             store.pool_id,
             store.group,
             &placement,
-            &file.bytes,
-            &file.meta.chunk_crcs,
+            &bytes,
+            &meta.chunk_crcs,
         )
-        .await?;
-        (self.built)(BuiltFile { meta: Arc::new(file.meta), bytes: file.bytes, placement });
-        Ok(())
+        .await
     }
 }
 
