@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 const VALUE_LEN: usize = 1000;
 /// Keys written while packets are captured.
 const CAPTURED_KEYS: u64 = 20_000;
+/// Keys of the load, unless `GABION_SHIPPING_KEYS` says how many.
 const KEYS: u64 = 100_000;
 const SECONDARIES: [u16; 2] = [2, 3];
 /// Bytes that a secondary may read from devices beyond what it itemises: programs and libraries that
@@ -38,10 +39,16 @@ const H2C_DATA: u8 = 6;
 pub(crate) fn check() -> Step {
     println!("\n── shipping: on the wire, in the kernel's counters, in the pools");
     need("tshark", "tshark")?;
-    let options = ["--pool-size", "1GiB", "--memtable-size", "4MiB"];
+    let keys = match std::env::var("GABION_SHIPPING_KEYS") {
+        Ok(text) => text.parse().map_err(|_| format!("GABION_SHIPPING_KEYS is {text:?}"))?,
+        Err(_) => KEYS,
+    };
+    // Room for four times the records: compaction writes new files before old ones go.
+    let pool_len = format!("{}MiB", 1024.max((4 * keys * VALUE_LEN as u64) >> 20));
+    let options = ["--pool-size", &pool_len, "--memtable-size", "4MiB"];
     let mut cluster = Cluster::new("shipping", &program()?, &options)?;
     let checked = on_the_wire(&mut cluster)
-        .and_then(|()| secondaries_do_not_compact(&mut cluster))
+        .and_then(|()| secondaries_do_not_compact(&mut cluster, keys))
         .and_then(|()| a_flipped_byte_is_named(&mut cluster));
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
 }
@@ -296,10 +303,10 @@ fn kernel_reads(status: &Value) -> Result<u64, String> {
 }
 
 /// The primary flushes and compacts; the secondaries take files and do not even read them.
-fn secondaries_do_not_compact(cluster: &mut Cluster) -> Step {
+fn secondaries_do_not_compact(cluster: &mut Cluster, keys: u64) -> Step {
     let before = cluster.wait_ready()?;
     let reads = before.iter().map(kernel_reads).collect::<Result<Vec<_>, _>>()?;
-    load(cluster.port, "ship:", KEYS, VALUE_LEN)?;
+    load(cluster.port, "ship:", keys, VALUE_LEN)?;
     let after = cluster.wait_quiet()?;
     let (flushes, compactions) = (counter(&after[0], "flushes"), counter(&after[0], "compactions"));
     if flushes == 0 || compactions == 0 {
@@ -324,7 +331,7 @@ fn secondaries_do_not_compact(cluster: &mut Cluster) -> Step {
         if flushes + compactions != 0 {
             return Err(format!("replica {replica} flushed or compacted"));
         }
-        if received < KEYS * VALUE_LEN as u64 {
+        if received < keys * VALUE_LEN as u64 {
             return Err(format!("replica {replica} received {received} bytes of files"));
         }
         if read > itemised + READ_NOISE {

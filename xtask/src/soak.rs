@@ -18,7 +18,16 @@ pub(crate) fn soak(hours: f64) -> Step {
     let done = fs::read_to_string(&list).unwrap_or_default();
     let done: Vec<&str> = done.lines().collect();
     let (begun, limit) = (Instant::now(), Duration::from_secs_f64(hours * 3600.0));
-    let once = ["crash points, all", "chain, 25000 seeds", "planted"].map(str::to_owned);
+    let once = [
+        "load of 2000000 records",
+        "padding bits",
+        "redis",
+        "guest",
+        "chain, 25000 seeds",
+        "planted",
+        "crash points, all",
+    ]
+    .map(str::to_owned);
     let more = (0..).flat_map(|n: u64| {
         let kills = n.is_multiple_of(5).then(|| format!("kills {n}"));
         [Some(format!("seeds {}", n * SEEDS)), kills].into_iter().flatten()
@@ -52,13 +61,22 @@ fn run_shard(shard: &str) -> Step {
             &[("GABION_FIRST_SEED", first), ("GABION_SEEDS", &SEEDS.to_string())],
         ),
         Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
+        Some(("load", _)) => {
+            run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", "2000000")])
+        }
+        Some(("padding", _)) => run(
+            "cargo",
+            &["test", "--release", "-p", "gabion-pool", "flips", "--", "--ignored"],
+            &[],
+        ),
         Some(("crash", _)) => run("cargo", &sim("crash_points"), &[("GABION_CRASH_FULL", "1")]),
         Some(("chain,", _)) => run(
             "cargo",
             &["test", "-p", "gabion-replication", "random_faults"],
             &[("GABION_SEEDS", "25000")],
         ),
-        _ => crate::steps::planted(),
+        _ if shard == "planted" => crate::steps::planted(),
+        _ => run("cargo", &["xtask", shard], &[]),
     }
 }
 
