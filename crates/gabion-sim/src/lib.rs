@@ -25,4 +25,4 @@ pub mod random;
 pub mod world;
 
 pub use random::Random;
-pub use world::{Faults, Options, Outcome, World};
+pub use world::{Faults, Options, Outcome, Targets, World};

@@ -6,6 +6,7 @@ use crate::check;
 use crate::client::{Client, Locks, TWINS, twins_agree};
 use crate::history::{self, Operation};
 use crate::lost::Moments;
+use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
@@ -118,6 +119,17 @@ impl Default for Options {
     }
 }
 
+/// What meets a primary that connects to the NVMe/TCP target of a secondary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// The target.
+    Open,
+    /// Nobody: the connection ends at once.
+    Refused,
+    /// Nobody as yet: what is sent lies there until targets are open.
+    Silent,
+}
+
 /// What a run did, and a checksum over all that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -133,8 +145,12 @@ pub struct Outcome {
     pub compactions: u64,
     /// Edits applied.
     pub edits: u64,
+    /// Files shipped.
+    pub shipped_files: u64,
     /// File bytes shipped.
     pub shipped_bytes: u64,
+    /// File bytes that secondaries took as theirs.
+    pub received_bytes: u64,
     /// Files that a member asked for.
     pub pulled_files: u64,
     /// Files that a member did not ask for, though an edit added them and they were not there.
@@ -182,6 +198,9 @@ pub struct World {
     machines: Vec<Machine>,
     links: BTreeMap<(usize, usize), Link>,
     next_link: u64,
+    targets: Targets,
+    /// Connections that no target took yet: to which machine, at which of its starts.
+    untaken: Vec<(usize, u64, [Pipe; 2])>,
     clients: Vec<Client>,
     locks: Locks,
     history: Vec<Operation>,
@@ -250,6 +269,8 @@ impl World {
             machines,
             links: BTreeMap::new(),
             next_link: 1,
+            targets: Targets::Open,
+            untaken: Vec::new(),
             clients,
             locks: Locks::new(),
             history: Vec::new(),
@@ -270,10 +291,48 @@ impl World {
     pub fn run(seed: u64, options: Options) -> Result<Outcome, String> {
         let mut world = Self::new(seed, options);
         let result = world.run_all();
-        result.map(|()| world.outcome.clone()).map_err(|error| {
+        result.map(|()| world.outcome()).map_err(|error| {
             let events = world.events.join("\n  ");
             format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test -p gabion-sim --test seeds")
         })
+    }
+
+    /// Steps with clients and faults, for a test that looks at the cluster in between. After the last
+    /// comes [`Self::finish`].
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn advance(&mut self, steps: u64) -> Result<(), String> {
+        for _ in 0..steps {
+            self.inject_faults();
+            self.clients_act();
+            self.step();
+            self.look_for_violation()?;
+        }
+        Ok(())
+    }
+
+    /// Peace, then the checks.
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn finish(&mut self) -> Result<(), String> {
+        self.machines.iter().for_each(|machine| machine.disk.slow_down(1));
+        self.settle()?;
+        self.final_reads()?;
+        history::check(&self.history)?;
+        check::at_rest(self)
+    }
+
+    /// Changes what meets a primary that connects to a target from now on.
+    pub fn set_targets(&mut self, targets: Targets) {
+        self.targets = targets;
+        if targets == Targets::Silent {
+            return;
+        }
+        for (to, start, pipes) in std::mem::take(&mut self.untaken) {
+            self.reach_target(to, start, pipes);
+        }
     }
 
     fn run_all(&mut self) -> Result<(), String> {
@@ -284,18 +343,9 @@ impl World {
                     return self.check_prefix();
                 }
             }
-            self.inject_faults();
-            self.clients_act();
-            self.step();
-            self.look_for_violation()?;
+            self.advance(1)?;
         }
-        self.machines.iter().for_each(|machine| machine.disk.slow_down(1));
-        self.settle()?;
-        self.final_reads()?;
-        history::check(&self.history)?;
-        check::at_rest(self)?;
-        self.sum_up();
-        Ok(())
+        self.finish()
     }
 
     /// Rings are lost everywhere: what is left must be what a whole number of records made.
@@ -433,18 +483,8 @@ impl World {
                     }
                 }
                 Wish::ConnectTarget(to, admin, io) => {
-                    let other = self.index_of(to);
-                    let process = other.and_then(|other| self.machines[other].process.as_mut());
-                    match process {
-                        Some(process) => {
-                            process.accept_target(admin);
-                            process.accept_target(io);
-                        }
-                        None => {
-                            admin.cut();
-                            io.cut();
-                        }
-                    }
+                    let Some(to) = self.index_of(to) else { continue };
+                    self.reach_target(to, self.machines[to].starts, [admin, io]);
                 }
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));
@@ -453,6 +493,19 @@ impl World {
                     self.kill(index, false);
                 }
             }
+        }
+    }
+
+    /// A connection arrives at a machine that had started so many times when it was made.
+    fn reach_target(&mut self, to: usize, start: u64, pipes: [Pipe; 2]) {
+        let machine = &mut self.machines[to];
+        let process = machine.process.as_mut().filter(|_| machine.starts == start);
+        match (process, self.targets) {
+            (Some(process), Targets::Open) => {
+                pipes.into_iter().for_each(|pipe| process.accept_target(pipe));
+            }
+            (Some(_), Targets::Silent) => self.untaken.push((to, start, pipes)),
+            _ => pipes.iter().for_each(Pipe::cut),
         }
     }
 
@@ -541,7 +594,9 @@ impl World {
             self.break_link(index, other);
         }
         let (seed, wait) = (self.random.number(), self.random.below(400));
-        self.count_work(index);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        self.count_work(index, &mut outcome);
+        self.outcome = outcome;
         let machine = &mut self.machines[index];
         if machine.process.take().is_none() {
             return;
@@ -755,20 +810,26 @@ impl World {
         Err(format!("the scan of replica {index} does not end"))
     }
 
-    fn sum_up(&mut self) {
-        self.outcome.operations = self.history.len() as u64;
-        (0..self.machines.len()).for_each(|index| self.count_work(index));
+    /// What happened until now.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let mut outcome = self.outcome.clone();
+        outcome.operations = self.history.len() as u64;
+        (0..self.machines.len()).for_each(|index| self.count_work(index, &mut outcome));
+        outcome
     }
 
-    /// Adds what a process did until now.
-    fn count_work(&mut self, index: usize) {
+    /// Adds what a living process did until now.
+    fn count_work(&self, index: usize, outcome: &mut Outcome) {
         let Some(counters) = self.node(index).map(Node::counters) else { return };
-        self.outcome.flushes += counters.flushes;
-        self.outcome.compactions += counters.compactions;
-        self.outcome.edits += counters.edits;
-        self.outcome.shipped_bytes += counters.shipped_bytes;
-        self.outcome.pulled_files += counters.pulled_files;
-        self.outcome.skipped_files += counters.skipped_files;
+        outcome.flushes += counters.flushes;
+        outcome.compactions += counters.compactions;
+        outcome.edits += counters.edits;
+        outcome.shipped_files += counters.shipped_files;
+        outcome.shipped_bytes += counters.shipped_bytes;
+        outcome.received_bytes += counters.received_bytes;
+        outcome.pulled_files += counters.pulled_files;
+        outcome.skipped_files += counters.skipped_files;
     }
 
     fn describe(&self) -> String {
