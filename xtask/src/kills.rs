@@ -16,7 +16,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Kills of a run, unless it is told another number.
 const KILLS: u32 = 20;
+/// Kills of the second run of the suite.
+const KILLS_SHORT: u32 = 5;
+/// What `gabion up` is told besides sizes: the defaults, and each option that takes another way. The
+/// seed of a run picks one.
+const CONFIGURATIONS: [&[&str]; 5] = [
+    &[],
+    &["--ack", "durable"],
+    &["--compaction", "every-replica"],
+    &["--compression", "lz4"],
+    &["--io", "threads"],
+];
 const LOADERS: u16 = 4;
 /// Keys of one round trip of a loader.
 const BATCH: u64 = 32;
@@ -31,36 +43,65 @@ const KILLS_MAX: Duration = Duration::from_secs(180);
 /// Kills while the group is still recovering, in a row, at most.
 const HASTY_MAX: u32 = 2;
 
-/// The check.
-pub(crate) fn check() -> Step {
+/// The check: one run with the configuration that the seed picks.
+pub(crate) fn check(count: Option<u32>) -> Step {
     let program = program()?;
-    kills(&program)?;
+    kills(&program, seed()?, count.unwrap_or(KILLS))?;
     comes_back_cheaply(&program)
 }
 
+/// As [`check`] for the suite: a run with the defaults, and a short one with anything else.
+pub(crate) fn check_all() -> Step {
+    let (program, seed) = (program()?, seed()?);
+    let (defaults, other) = seeds_of_suite(seed);
+    kills(&program, defaults, KILLS)?;
+    kills(&program, other, KILLS_SHORT)?;
+    comes_back_cheaply(&program)
+}
+
+fn seed() -> Result<u64, String> {
+    match std::env::var("GABION_KILL_SEED") {
+        Ok(seed) => seed.parse().map_err(|_| format!("GABION_KILL_SEED: '{seed}'")),
+        Err(_) => Ok(u64::from(std::process::id()) ^ since_epoch()),
+    }
+}
+
+/// Seeds close to this one: of the defaults, and of another configuration.
+fn seeds_of_suite(seed: u64) -> (u64, u64) {
+    let all = CONFIGURATIONS.len() as u64;
+    let first = seed / all * all;
+    (first, first + 1 + seed / all % (all - 1))
+}
+
+fn configuration(seed: u64) -> &'static [&'static str] {
+    CONFIGURATIONS[(seed % CONFIGURATIONS.len() as u64) as usize]
+}
+
 /// Kills at random moments of a load; nothing acknowledged is lost.
-fn kills(program: &Path) -> Step {
-    let seed = match std::env::var("GABION_KILL_SEED") {
-        Ok(seed) => seed.parse().map_err(|_| format!("GABION_KILL_SEED: '{seed}'"))?,
-        Err(_) => u64::from(std::process::id()) ^ since_epoch(),
-    };
-    println!(
-        "\n── {KILLS} times kill -9 under load; GABION_KILL_SEED={seed} picks the same victims"
-    );
-    let options = ["--pool-size", "2GiB", "--memtable-size", "1MiB"];
-    let mut cluster = Cluster::new("kills", program, &options)?;
+fn kills(program: &Path, seed: u64, count: u32) -> Step {
+    let sizes = ["--pool-size", "2GiB", "--memtable-size", "1MiB"];
+    let options = [&sizes[..], configuration(seed)].concat();
+    println!("\n── {count} times kill -9 under load of `gabion up {}`", options.join(" "));
+    let repeat = format!("GABION_KILL_SEED={seed} cargo xtask kills {count}");
+    println!("── `{repeat}` has the same options and picks the same victims");
+    let result = kills_with(program, &options, seed, count);
+    result.map_err(|error| format!("{}: {error}\nrepeat: {repeat}", options.join(" ")))
+}
+
+fn kills_with(program: &Path, options: &[&str], seed: u64, count: u32) -> Step {
+    let mut cluster = Cluster::new("kills", program, options)?;
     cluster.start()?;
     cluster.wait_ready()?;
     let load = Load::start(&cluster);
-    let killed = kill_all(&mut cluster, &load, &mut Random(seed));
+    let killed = kill_all(&mut cluster, &load, &mut Random(seed), count);
     let loaded = load.finish();
-    killed.map_err(|error| format!("seed {seed}: {error}"))?;
+    killed?;
     let loaded = loaded?;
     let checked = cluster.wait_ready().and_then(|_| read_back(&cluster, &loaded));
-    checked.map_err(|error| format!("seed {seed}: {error}\n{}", cluster.logs()))?;
-    cluster.verify_same(&[]).map_err(|error| format!("seed {seed}: {error}"))?;
+    checked.map_err(|error| format!("{error}\n{}", cluster.logs()))?;
+    cluster.verify_same(&[])?;
     cluster.stop()?;
-    cluster.verify_same(&["--offline"]).map_err(|error| format!("seed {seed}: {error}"))
+    cluster.verify_same(&["--offline"])
 }
 
 fn since_epoch() -> u64 {
@@ -68,11 +109,11 @@ fn since_epoch() -> u64 {
     now.map_or(0, |now| now.as_micros() as u64)
 }
 
-fn kill_all(cluster: &mut Cluster, load: &Load, random: &mut Random) -> Step {
+fn kill_all(cluster: &mut Cluster, load: &Load, random: &mut Random, count: u32) -> Step {
     let (mut hasty, mut without_up, begun) = (0, 0, Instant::now());
-    for number in 1..=KILLS {
+    for number in 1..=count {
         if begun.elapsed() > KILLS_MAX {
-            return Err(format!("{KILLS} kills take longer than {} s", KILLS_MAX.as_secs()));
+            return Err(format!("{count} kills take longer than {} s", KILLS_MAX.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(random.below(1200)));
         let pids = cluster.replica_pids();
@@ -80,9 +121,9 @@ fn kill_all(cluster: &mut Cluster, load: &Load, random: &mut Random) -> Step {
         let with_up = without_up >= 2 || random.below(5) == 0;
         without_up = if with_up { 0 } else { without_up + 1 };
         let first = random.below(pids.len().max(1) as u64) as usize;
-        let count = if with_up { pids.len() } else { 1 + random.below(2) as usize };
+        let some = if with_up { pids.len() } else { 1 + random.below(2) as usize };
         let victims: Vec<u32> =
-            pids.iter().cycle().skip(first).take(count.min(pids.len())).copied().collect();
+            pids.iter().cycle().skip(first).take(some.min(pids.len())).copied().collect();
         cluster.kill(&victims, with_up)?;
         if with_up {
             cluster.start()?;
@@ -91,7 +132,7 @@ fn kill_all(cluster: &mut Cluster, load: &Load, random: &mut Random) -> Step {
         let what = if with_up { "all and `up`" } else { "of the replicas" };
         println!("kill {number}: {} {what}; {acknowledged} keys acknowledged", victims.len());
         hasty += 1;
-        if hasty <= HASTY_MAX && number < KILLS && random.below(3) == 0 {
+        if hasty <= HASTY_MAX && number < count && random.below(3) == 0 {
             continue; // The next kill meets the recovery.
         }
         hasty = 0;
@@ -359,4 +400,23 @@ fn comes_back_cheaply(program: &Path) -> Step {
     cluster.wait_quiet()?;
     cluster.verify_same(&[])?;
     cluster.stop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suite_runs_the_defaults_and_in_turn_everything_else() {
+        let mut others = Vec::new();
+        for seed in 0..100 {
+            let (defaults, other) = seeds_of_suite(seed);
+            assert!(configuration(defaults).is_empty(), "seed {seed}");
+            assert!(!configuration(other).is_empty(), "seed {seed}");
+            others.push(configuration(other));
+        }
+        others.sort_unstable();
+        others.dedup();
+        assert_eq!(others.len(), CONFIGURATIONS.len() - 1, "{others:?}");
+    }
 }

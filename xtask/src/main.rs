@@ -6,7 +6,8 @@
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
-//! cargo xtask kills         kill -9 of real processes under load: nothing acknowledged is lost
+//! cargo xtask kills [N]     N times (default 20) kill -9 of real processes under load: nothing
+//!                           acknowledged is lost; GABION_KILL_SEED picks options and victims
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench         the figures of docs/benchmarks.md
@@ -36,7 +37,11 @@ fn main() -> ExitCode {
         },
         ["guest"] => steps::guest(),
         ["redis"] => redis::check(),
-        ["kills"] => kills::check(),
+        ["kills"] => kills::check(None),
+        ["kills", count] => match count.parse() {
+            Ok(count) if count > 0 => kills::check(Some(count)),
+            _ => Err(format!("'{count}' is not a number of kills")),
+        },
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {
@@ -44,7 +49,7 @@ fn main() -> ExitCode {
             _ => Err(format!("'{hours}' is not a number of hours")),
         },
         ["bench"] => soak::bench(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills [N]|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
             .into()),
     };
     match result {

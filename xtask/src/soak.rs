@@ -29,7 +29,8 @@ pub(crate) fn soak(hours: f64) -> Step {
     ]
     .map(str::to_owned);
     let more = (0..).flat_map(|n: u64| {
-        let kills = n.is_multiple_of(5).then(|| format!("kills {n}"));
+        // The configuration follows from the seed: they take turns.
+        let kills = n.is_multiple_of(5).then(|| format!("kills {}", n / 5));
         [Some(format!("seeds {}", n * SEEDS)), kills].into_iter().flatten()
     });
     let mut count = done.len();

@@ -39,7 +39,7 @@ pub(crate) fn ci() -> Step {
     seeds(300)?;
     planted()?;
     redis::check()?;
-    kills::check()?;
+    kills::check_all()?;
     shipping::check()?;
     guest()
 }
