@@ -4,8 +4,10 @@
 use crate::client::{decode_value, engine_keys};
 use crate::history::{Action, Operation};
 use crate::world::World;
-use gabion_base::{FileId, FileKind};
+use gabion_base::units::{BLOCK_LEN, SLOT_LEN};
+use gabion_base::{FileId, FileKind, SlotIndex};
 use gabion_node::{CompactionMode, Node};
+use gabion_pool::{QuarantineOrigin, SlotState};
 use std::collections::BTreeMap;
 
 /// Files by level with what the edit says of them.
@@ -59,6 +61,32 @@ fn grants(world: &World, node: &Node) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{granted} slots are granted, the head knows of {known}"))
+}
+
+/// A write that the target took in a session ended in a slot, or in its header, that the session still
+/// has: granted in it, or kept out of use because a write of it may still land (FAULTS.md H5).
+///
+/// # Errors
+/// Says what the slot is instead.
+pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
+    let geometry = node.pool().region().namespace();
+    let slot = match offset.checked_sub(geometry.headers_len()) {
+        Some(at) => at / SLOT_LEN,
+        None => offset / BLOCK_LEN as u64,
+    };
+    let slot = SlotIndex(slot as u32);
+    let Some(state) = node.pool().slot_state(slot) else {
+        return Err(format!("a write of session {session} landed in {slot}, which does not exist"));
+    };
+    let is_its_own = match state {
+        SlotState::Granted { session: granted, .. } => granted == session,
+        SlotState::Quarantined { origin } => origin == QuarantineOrigin::Session(session),
+        _ => false,
+    };
+    if is_its_own {
+        return Ok(());
+    }
+    Err(format!("a write of session {session} landed in {slot}, which is {state:?}"))
 }
 
 /// Every slot is free, granted, or part of a file that the tree or the log has.

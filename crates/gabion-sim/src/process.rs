@@ -1,7 +1,7 @@
 //! One replica's process: what the server's loop and threads do, step by step.
 
-use crate::Random;
 use crate::pipe::Pipe;
+use crate::{Random, check};
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_engine::{BlockCache, TableCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
@@ -33,6 +33,8 @@ pub enum Event {
         connection: u64,
         /// Which operation of it.
         id: u64,
+        /// The session in which it came.
+        session: u64,
         /// Its end.
         result: Result<Option<Bytes>>,
         /// For a write: offset in the namespace, length, checksum.
@@ -72,10 +74,36 @@ struct Remote {
 #[derive(Default)]
 struct Target {
     subsystem: Option<Subsystem>,
+    /// The session that it serves.
+    session: u64,
     connections: BTreeMap<u64, TargetConnection<Pipe>>,
     next: u64,
     /// What to open when everything before is drained.
     opening: Option<(String, u64, String)>,
+    /// The planted defect: nothing is drained before.
+    #[cfg(feature = "planted")]
+    is_hasty: bool,
+}
+
+impl Target {
+    /// Whether nothing that an earlier host sent can still change the namespace.
+    fn is_drained(&self) -> bool {
+        let Some(subsystem) = &self.subsystem else { return true };
+        #[cfg(feature = "planted")]
+        if self.is_hasty {
+            return true;
+        }
+        let has_ended = self.connections.values().all(TargetConnection::is_finished);
+        subsystem.is_closed() && subsystem.in_flight() == 0 && has_ended
+    }
+
+    fn open(&mut self, subsystem: Subsystem, session: u64) {
+        (self.subsystem, self.session) = (Some(subsystem), session);
+        #[cfg(feature = "planted")]
+        if self.is_hasty {
+            self.connections.clear();
+        }
+    }
 }
 
 /// One process.
@@ -113,6 +141,8 @@ pub enum Wish {
     ConnectTarget(ReplicaId, Pipe, Pipe),
     /// Nothing works any more.
     Die(Error),
+    /// Something happened that must not.
+    Report(String),
 }
 
 impl Process {
@@ -126,6 +156,11 @@ impl Process {
         now_ms: u64,
         random: Random,
     ) -> Self {
+        let target = Target {
+            #[cfg(feature = "planted")]
+            is_hasty: options.planted == Some(gabion_node::Mutant::DrainNotWaitedFor),
+            ..Target::default()
+        };
         let events = Events::default();
         let mut executor = Executor::new();
         let (out, medium) = (events.clone(), handle.clone());
@@ -149,7 +184,7 @@ impl Process {
             store: None,
             executor,
             events,
-            target: Target::default(),
+            target,
             remotes: BTreeMap::new(),
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
@@ -248,7 +283,11 @@ impl Process {
                         node.handle_done(id, done);
                     }
                 }
-                Event::TargetIo { connection, id, result, write } => {
+                Event::TargetIo { connection, id, session, result, write } => {
+                    if let (Some((offset, ..)), Some(node)) = (write, &self.node) {
+                        wishes
+                            .extend(check::landing(node, session, offset).err().map(Wish::Report));
+                    }
                     let ended_well = result.is_ok();
                     if let (Some(connection), Some(subsystem)) = (
                         self.target.connections.get_mut(&connection),
@@ -383,11 +422,13 @@ impl Process {
                 connection.progress(subsystem, now_ms);
                 while let Some(io) = connection.poll_io() {
                     let (events, store, number) = (self.events.clone(), store.clone(), *number);
+                    let session = target.session;
                     self.executor.spawn(async move {
                         let (result, write) = run_io(io.kind, &store).await;
                         events.borrow_mut().push_back(Event::TargetIo {
                             connection: number,
                             id: io.id,
+                            session,
                             result,
                             write,
                         });
@@ -396,20 +437,14 @@ impl Process {
             }
             target.connections.retain(|_, connection| !connection.is_finished());
         }
-        let drained = match &target.subsystem {
-            Some(subsystem) => subsystem.is_closed() && subsystem.in_flight() == 0,
-            None => true,
-        };
-        if !drained
-            || target.connections.values().any(|c| !c.is_finished() && target.subsystem.is_some())
-        {
+        if !target.is_drained() {
             return;
         }
         let Some((name, session, host)) = target.opening.take() else { return };
         let len = store.geometry.len();
         let config = TargetConfig::new(name, vec![host], len, store.pool_id);
         match Subsystem::new(config) {
-            Ok(subsystem) => target.subsystem = Some(subsystem),
+            Ok(subsystem) => target.open(subsystem, session),
             Err(error) => unreachable!("the target's configuration is sound: {error}"),
         }
         if let Some(node) = &mut self.node {

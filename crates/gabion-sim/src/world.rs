@@ -11,7 +11,7 @@ use crate::process::{Process, Wish};
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
 use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
-use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, open};
 use gabion_replication::Frame;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +32,8 @@ pub struct Faults {
     pub pipe: u64,
     /// One disk becomes some twenty times slower, for a while.
     pub slow: u64,
+    /// One of the next writes to a disk is held back, for up to half a second (FAULTS.md H5).
+    pub hold: u64,
     /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
     /// applied edits with them (FAULTS.md E7), at a kill of its process.
     pub lost: u64,
@@ -87,6 +89,9 @@ impl Options {
         if seed % 4 == 2 {
             options.faults.lost = 300;
         }
+        if seed.is_multiple_of(4) {
+            options.faults.hold = 200;
+        }
         options
     }
 }
@@ -105,6 +110,7 @@ impl Default for Options {
                 link: 1_500,
                 pipe: 1_500,
                 slow: 1_500,
+                hold: 0,
                 lost: 0,
             },
             compaction: CompactionMode::Primary,
@@ -165,6 +171,8 @@ struct Machine {
     process: Option<Process>,
     starts: u64,
     down_until_ms: u64,
+    /// When writes that are held back go on.
+    held_until_ms: u64,
     moments: Moments,
 }
 
@@ -257,8 +265,15 @@ impl World {
                 .expect("the pool is large enough");
             let ring = SimulatedMemory::new(group.ring_len as usize);
             let moments = Moments::default();
-            let (starts, down_until_ms) = (0, 0);
-            machines.push(Machine { disk, ring, process: None, starts, down_until_ms, moments });
+            machines.push(Machine {
+                disk,
+                ring,
+                process: None,
+                starts: 0,
+                down_until_ms: 0,
+                held_until_ms: 0,
+                moments,
+            });
         }
         let clients = (0..options.clients).map(|_| Client::default()).collect();
         Self {
@@ -317,7 +332,6 @@ impl World {
     /// # Errors
     /// What did not hold.
     pub fn finish(&mut self) -> Result<(), String> {
-        self.machines.iter().for_each(|machine| machine.disk.slow_down(1));
         self.settle()?;
         self.final_reads()?;
         history::check(&self.history)?;
@@ -486,6 +500,10 @@ impl World {
                     let Some(to) = self.index_of(to) else { continue };
                     self.reach_target(to, self.machines[to].starts, [admin, io]);
                 }
+                Wish::Report(violation) => {
+                    let text = format!("replica {}: {violation}", index + 1);
+                    self.violation.get_or_insert(text);
+                }
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));
                     let death = format!("replica {} ended itself: {error}", index + 1);
@@ -566,6 +584,18 @@ impl World {
         if happens(&mut self.random, faults.lost) {
             let index = self.random.below(count) as usize;
             self.lose_commits(index);
+        }
+        for machine in &self.machines {
+            if machine.held_until_ms <= self.now_ms {
+                machine.disk.release_held();
+            }
+        }
+        if happens(&mut self.random, faults.hold) {
+            let index = self.random.below(count) as usize;
+            let (nth, held_ms) = (1 + self.random.below(8), self.random.below(500));
+            let machine = &mut self.machines[index];
+            machine.disk.plan(OperationClass::Write, nth, Fault::Hold);
+            machine.held_until_ms = self.now_ms + held_ms;
         }
         if happens(&mut self.random, faults.slow) {
             let index = self.random.below(count) as usize;
@@ -719,6 +749,11 @@ impl World {
 
     /// Lets everything come to rest: no faults, no new operations.
     fn settle(&mut self) -> Result<(), String> {
+        for Machine { disk, .. } in &self.machines {
+            disk.slow_down(1);
+            disk.clear_faults();
+            disk.release_held();
+        }
         let mut calm = 0;
         for _ in 0..30_000 {
             self.step();

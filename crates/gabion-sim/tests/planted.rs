@@ -15,7 +15,12 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     // Where head and tail are one, freed slots are used again at once: readers meet that most often.
     let alone = mutant == Mutant::SlotFreedUnderReader;
     let of_seed = Options::of_seed(seed);
-    let lost = if mutant == Mutant::MissingFilesNotAsked { 100 } else { of_seed.faults.lost };
+    let faults = match mutant {
+        Mutant::MissingFilesNotAsked => Faults { lost: 100, ..of_seed.faults },
+        // Writes that are late, and connections that end meanwhile.
+        Mutant::DrainNotWaitedFor => Faults { hold: 60, link: 300, ..of_seed.faults },
+        _ => of_seed.faults,
+    };
     Options {
         replicas: if alone { 1 } else { 3 },
         clients: if alone { 10 } else { 4 },
@@ -23,7 +28,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         ack,
         compression: Compression::None,
         planted: is_planted.then_some(mutant),
-        faults: Faults { lost, ..of_seed.faults },
+        faults,
         ..of_seed
     }
 }
@@ -98,4 +103,9 @@ fn a_lost_file_that_nobody_is_asked_for_is_caught() {
 #[test]
 fn jobs_that_are_begun_though_too_much_is_unshipped_are_caught() {
     is_caught(Mutant::JobsWithoutBound, &["bytes were not shipped"]);
+}
+
+#[test]
+fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
+    is_caught(Mutant::DrainNotWaitedFor, &["landed in"]);
 }

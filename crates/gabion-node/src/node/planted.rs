@@ -22,6 +22,10 @@ pub enum Mutant {
     MissingFilesNotAsked,
     /// Jobs are begun however much of what others built waits to be shipped.
     JobsWithoutBound,
+    /// A new session's target is open before the old one's writes have ended (A13). Whoever drives the
+    /// target does what is wrong: it is what waits.
+    #[cfg(feature = "planted")]
+    DrainNotWaitedFor,
 }
 
 impl super::Node {
