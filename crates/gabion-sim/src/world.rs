@@ -13,7 +13,7 @@ use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
 use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, open};
-use gabion_replication::Frame;
+use gabion_replication::{Frame, Message};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What may go wrong, each about once in so many steps; 0 is never.
@@ -197,6 +197,15 @@ struct Link {
     incarnations: [u64; 2],
 }
 
+/// A frame of the log that a member was sent.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Index of the receiver.
+    pub to: usize,
+    /// The frame.
+    pub frame: Frame,
+}
+
 /// A cluster in one thread.
 pub struct World {
     seed: u64,
@@ -206,6 +215,8 @@ pub struct World {
     machines: Vec<Machine>,
     links: BTreeMap<(usize, usize), Link>,
     next_link: u64,
+    /// Frames with records, when a test keeps them.
+    kept: Option<Vec<Kept>>,
     targets: Targets,
     /// Connections that no target took yet: to which machine, at which of its starts.
     untaken: Vec<(usize, u64, [Pipe; 2])>,
@@ -284,6 +295,7 @@ impl World {
             machines,
             links: BTreeMap::new(),
             next_link: 1,
+            kept: None,
             targets: Targets::Open,
             untaken: Vec::new(),
             clients,
@@ -336,6 +348,35 @@ impl World {
         self.final_reads()?;
         history::check(&self.history)?;
         check::at_rest(self)
+    }
+
+    /// Keeps a copy of each frame with records that is delivered from now on.
+    pub fn keep_frames(&mut self) {
+        self.kept.get_or_insert_default();
+    }
+
+    /// The frames that were kept until now.
+    pub fn take_kept(&mut self) -> Vec<Kept> {
+        self.kept.take().unwrap_or_default()
+    }
+
+    /// Number of the connection over which a member hears another now, if there is one.
+    #[must_use]
+    pub fn connection(&self, from: ReplicaId, to: usize) -> Option<u64> {
+        let link = self.links.get(&link_key(self.index_of(from)?, to).0)?;
+        Some(link.number)
+    }
+
+    /// Delivers a frame over the connection that is there now, whatever the frame says of it.
+    ///
+    /// # Panics
+    /// When there is no connection, or no replica to deliver to.
+    pub fn deliver_now(&mut self, kept: Kept) {
+        let Kept { to, frame } = kept;
+        let (from, now_ms) = (frame.from, self.now_ms);
+        let connection = self.connection(from, to).expect("members are connected at rest");
+        let node = self.node_mut(to).expect("replicas are up at rest");
+        node.handle_message(from, connection, frame, now_ms);
     }
 
     /// Changes what meets a primary that connects to a target from now on.
@@ -468,6 +509,9 @@ impl World {
                 let encoded = frame.encode().expect("a frame within its limits").concat();
                 self.trace(&encoded);
                 let frame = Frame::decode(&encoded).expect("what was encoded");
+                if let (Some(kept), Message::Records { .. }) = (&mut self.kept, &frame.message) {
+                    kept.push(Kept { to: index, frame: frame.clone() });
+                }
                 let (from, now_ms) = (self.group.members[other], self.now_ms);
                 if let Some(node) = self.node_mut(index) {
                     node.handle_message(from, number, frame, now_ms);
@@ -748,7 +792,10 @@ impl World {
     // ---- the end
 
     /// Lets everything come to rest: no faults, no new operations.
-    fn settle(&mut self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What did not hold, or that there is no rest.
+    pub fn settle(&mut self) -> Result<(), String> {
         for Machine { disk, .. } in &self.machines {
             disk.slow_down(1);
             disk.clear_faults();
