@@ -17,12 +17,15 @@ use crate::{block_ceil, block_floor};
 use alloc::collections::VecDeque;
 use gabion_base::units::{KIB, TRANSFER_LEN_MAX};
 use gabion_base::{FileId, LogPosition};
-use gabion_media::{AlignedBuf, Bytes};
+use gabion_media::{Buffers, Bytes};
 
-/// Without force, less than this waits for more (Cyclone §2.2: 128 KiB).
-pub const DRAIN_LEN_MIN: u64 = 128 * KIB;
+/// Without force, less than this waits for more. Cyclone (§2.2) drains 128 KiB; here what waits is in the
+/// ring of every replica, and a device takes four times as much for little more.
+pub const DRAIN_LEN_MIN: u64 = 512 * KIB;
 /// Longest drain: one transfer.
 pub const DRAIN_LEN_MAX: u64 = TRANSFER_LEN_MAX as u64;
+/// Buffers kept for drains to come.
+const BUFFERS_LEN_MAX: usize = 4 * TRANSFER_LEN_MAX;
 
 /// Whole blocks to write into a segment.
 #[derive(Clone, Debug)]
@@ -49,6 +52,7 @@ pub(crate) struct Drains {
     pieces: VecDeque<Piece>,
     drained: u64,
     durable: u64,
+    buffers: Buffers,
 }
 
 impl Drains {
@@ -60,6 +64,7 @@ impl Drains {
             pieces: VecDeque::new(),
             drained: in_segments,
             durable,
+            buffers: Buffers::default(),
         }
     }
 
@@ -94,14 +99,16 @@ impl Drains {
         if len < DRAIN_LEN_MIN && stop != segment_end && !force {
             return None;
         }
-        let mut data = AlignedBuf::zeroed(len as usize);
-        ring.read(start, &mut data);
+        let mut data = self.buffers.take(TRANSFER_LEN_MAX);
+        ring.read(start, &mut data[..len as usize]);
+        let (data, lent) = Buffers::lend(data);
+        self.buffers.put(lent, BUFFERS_LEN_MAX);
         self.next = stop;
         self.pieces.push_back(Piece { end: stop, done: false });
         Some(Drain {
             segment: FileId::log_segment(start / segment_len),
             offset_in_segment: start % segment_len,
-            data: data.freeze(),
+            data: data.slice(..len as usize),
             end: LogPosition(stop),
         })
     }

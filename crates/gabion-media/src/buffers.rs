@@ -17,14 +17,15 @@ impl AsRef<[u8]> for Lent {
 }
 
 /// Idle buffers, all of the longest transfer: what shipping and jobs consist of.
-#[derive(Default)]
-pub(crate) struct Buffers {
+#[derive(Debug, Default)]
+pub struct Buffers {
     idle: Vec<Arc<AlignedBuf>>,
 }
 
 impl Buffers {
     /// A buffer of `len` bytes with any content, as a rule one that was used before.
-    pub(crate) fn take(&mut self, len: usize) -> AlignedBuf {
+    #[must_use]
+    pub fn take(&mut self, len: usize) -> AlignedBuf {
         if len == TRANSFER_LEN_MAX
             && let Some(at) = self.idle.iter().rposition(|idle| Arc::strong_count(idle) == 1)
             && let Some(buffer) = Arc::into_inner(self.idle.swap_remove(at))
@@ -35,14 +36,15 @@ impl Buffers {
     }
 
     /// The bytes of a full buffer, and what to give to [`Self::put`] so that it is used again.
-    pub(crate) fn lend(buffer: AlignedBuf) -> (Bytes, Arc<AlignedBuf>) {
+    #[must_use]
+    pub fn lend(buffer: AlignedBuf) -> (Bytes, Arc<AlignedBuf>) {
         let shared = Arc::new(buffer);
         (Bytes::from_owner(Lent(shared.clone())), shared)
     }
 
     /// Takes a buffer back; it is used again once nobody has its bytes any more. Kept are at most
     /// `len_max` bytes.
-    pub(crate) fn put(&mut self, buffer: Arc<AlignedBuf>, len_max: usize) {
+    pub fn put(&mut self, buffer: Arc<AlignedBuf>, len_max: usize) {
         if buffer.len() == TRANSFER_LEN_MAX {
             self.idle.push(buffer);
         }
@@ -50,7 +52,7 @@ impl Buffers {
     }
 
     /// Lets go of buffers until they have at most `len_max` bytes.
-    pub(crate) fn limit(&mut self, len_max: usize) {
+    pub fn limit(&mut self, len_max: usize) {
         self.idle.truncate(len_max / TRANSFER_LEN_MAX);
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! - [`medium`]: the trait, operations and their three outcomes: done, failed, *unknown*.
-//! - [`buffer`]: owned, aligned, reference-counted memory that operations carry.
+//! - [`buffer`]: owned, aligned, reference-counted memory that operations carry; [`buffers`]: some of it
+//!   that is used again.
 //! - [`handle`]: `async` reads, writes and flushes over any medium, without a runtime.
 //! - [`task`]: the small executor that drives such futures, in the server and in the simulator.
 //! - [`memory`]: byte-addressable regions (the ring of a log).
@@ -19,7 +20,7 @@
 extern crate alloc;
 
 pub mod buffer;
-mod buffers;
+pub mod buffers;
 pub mod handle;
 pub mod medium;
 pub mod memory;
@@ -29,6 +30,7 @@ pub mod task;
 pub mod transport;
 
 pub use buffer::AlignedBuf;
+pub use buffers::Buffers;
 pub use bytes::Bytes;
 pub use handle::MediumHandle;
 pub use medium::{Completion, Medium, MediumProperties, Operation, OperationKind, Outcome};
