@@ -187,29 +187,28 @@ impl SkipList {
         }
     }
 
-    /// The common prefix of all keys.
+    /// What most keys begin with: the common prefix of a sample without its outermost keys.
     pub(crate) fn common_prefix(&self) -> &[u8] {
-        let first = self.head[0].node.load(Ordering::Acquire).cast_const();
-        if first.is_null() {
-            return &[];
-        }
-        let mut last = first;
+        const ENOUGH: usize = 16;
+        let mut sample = Vec::new();
         for level in (0..self.height.load(Ordering::Relaxed)).rev() {
-            // At first from the head, whose links at this level are those of no node yet.
-            let mut next = match last == first {
-                true => self.head[level].node.load(Ordering::Acquire).cast_const(),
-                // SAFETY: `last` is a published node that was reached at this level or a higher one.
-                false => unsafe { (*link(last, level)).node.load(Ordering::Acquire) },
-            };
-            while !next.is_null() {
-                last = next;
-                // SAFETY: as above.
-                next = unsafe { (*link(last, level)).node.load(Ordering::Acquire) };
+            sample.clear();
+            let mut node = self.head[level].node.load(Ordering::Acquire).cast_const();
+            while !node.is_null() {
+                // SAFETY: links lead to published nodes of this list, which `&self` keeps alive; one that
+                // was reached at this level has a link there.
+                let (found, after) = unsafe { (entry(node), &*link(node, level)) };
+                sample.push(found.key);
+                node = after.node.load(Ordering::Acquire);
+            }
+            if sample.len() >= ENOUGH {
+                break;
             }
         }
-        // SAFETY: both are published nodes of this list, which `&self` keeps alive.
-        let (first, last) = unsafe { (entry(first).key, entry(last).key) };
-        let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        let strays = sample.len() / 8;
+        let inner = &sample[strays..sample.len() - strays];
+        let (Some(first), Some(last)) = (inner.first(), inner.last()) else { return &[] };
+        let common = first.iter().zip(*last).take_while(|(a, b)| a == b).count();
         &first[..common]
     }
 

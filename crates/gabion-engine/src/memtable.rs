@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
 
 /// What each entry costs besides key and value when a table's size is charged: header, links and the
-/// rounding of a node, on average.
-pub const ENTRY_OVERHEAD: usize = 32;
+/// rounding of node and value, on average.
+pub const ENTRY_OVERHEAD: usize = 52;
 
 /// A sorted table of entries in memory. `Send` and `Sync`; share it as `Arc<MemTable>`.
 pub struct MemTable {

@@ -96,8 +96,7 @@ impl Server {
         if !item.is_read() || self.is_hopeless(&item) {
             return Begun::Done(unreachable_member(to, item.is_read()), 0);
         }
-        self.unsent.push(item);
-        Begun::Later
+        self.unsent.push(item)
     }
 
     /// Whether a read is not to wait for the tail any longer.
@@ -112,7 +111,7 @@ impl Server {
         if self.unsent.is_empty() || self.peer(self.tail).and_then(Peer::greeted).is_none() {
             return 0;
         }
-        let items = std::mem::take(&mut self.unsent);
+        let items = self.unsent.take();
         let count = items.len();
         for item in items {
             let (origin, protocol) = (item.origin.clone(), item.protocol);
@@ -124,12 +123,13 @@ impl Server {
 
     /// Ends reads that have waited too long for a connection.
     pub(crate) fn tick_unsent(&mut self) {
-        for item in std::mem::take(&mut self.unsent) {
+        for item in self.unsent.take() {
             if self.is_hopeless(&item) {
                 let reply = unreachable_member(self.tail, true);
                 self.complete(&item.origin, item.protocol, true, reply, 0);
             } else {
-                self.unsent.push(item);
+                // There was room for it before.
+                let _ = self.unsent.push(item);
             }
         }
     }

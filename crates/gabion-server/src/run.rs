@@ -16,6 +16,8 @@ use std::task::{Context, Poll, Waker};
 pub(crate) const READ_WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of reads that may wait for the tail, or for what they must show.
+const WAITING_READ_BYTES_MAX: usize = 64 << 20;
 /// Above so many bytes this node's own clients are not read any more.
 pub(crate) const GATED_BYTES_HIGH: usize = 32 << 20;
 
@@ -25,6 +27,8 @@ pub(crate) const NOT_READABLE: &str =
 const TOO_FAR_BEHIND: Reply = Reply::error(
     "TRYAGAIN the tail of the chain has not yet applied what this connection has seen",
 );
+const TOO_MANY_READS: Reply =
+    Reply::error("TRYAGAIN too many reads wait for the tail of the chain to come back");
 const TOO_MUCH_WAITS: Reply =
     Reply::error("TRYAGAIN too many writes wait at the head of the chain");
 
@@ -44,6 +48,35 @@ pub(crate) struct Item {
 impl Item {
     pub(crate) fn is_read(&self) -> bool {
         self.work.route() == Route::Read
+    }
+}
+
+/// Reads that wait, within a limit: what they take comes from clients.
+#[derive(Default)]
+pub(crate) struct WaitingReads {
+    items: Vec<Item>,
+    bytes: usize,
+}
+
+impl WaitingReads {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Takes a read in, or ends it when too much waits.
+    pub(crate) fn push(&mut self, item: Item) -> Begun {
+        if self.bytes + item.len > WAITING_READ_BYTES_MAX {
+            return Begun::Done(TOO_MANY_READS, 0);
+        }
+        self.bytes += item.len;
+        self.items.push(item);
+        Begun::Later
+    }
+
+    /// All of them; those that are to go on waiting are pushed again.
+    pub(crate) fn take(&mut self) -> Vec<Item> {
+        self.bytes = 0;
+        std::mem::take(&mut self.items)
     }
 }
 
@@ -107,8 +140,7 @@ impl Server {
         if !self.node.borrow().is_readable() && self.host.uptime_ms() > READ_WAIT_MAX_MS {
             return Begun::Done(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")), 0);
         }
-        self.lagging.push(item);
-        Begun::Later
+        self.lagging.push(item)
     }
 
     /// Whether this node, the tail, can show what a read must show.
@@ -215,9 +247,10 @@ impl Server {
     /// Runs or forwards reads that waited, where that is possible now. Returns how many.
     pub(crate) fn retry_reads(&mut self) -> usize {
         let mut count = 0;
-        for item in std::mem::take(&mut self.lagging) {
+        for item in self.lagging.take() {
             if !self.may_read(&item) {
-                self.lagging.push(item);
+                // There was room for it before.
+                let _ = self.lagging.push(item);
                 continue;
             }
             count += 1;
@@ -231,10 +264,13 @@ impl Server {
     /// Ends reads that have waited too long.
     pub(crate) fn tick_reads(&mut self) {
         let now_ms = self.now_ms;
-        let is_late = |item: &mut Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
-        let late: Vec<Item> = self.lagging.extract_if(.., is_late).collect();
+        let is_late = |item: &Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
         let is_readable = self.node.borrow().is_readable();
-        for item in late {
+        for item in self.lagging.take() {
+            if !is_late(&item) {
+                let _ = self.lagging.push(item);
+                continue;
+            }
             let reply = match is_readable {
                 true => TOO_FAR_BEHIND,
                 false => Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")),

@@ -18,7 +18,7 @@ use crate::host::ServerHost;
 use crate::jobs::{JobThreads, StoreParts};
 use crate::peers::{Peer, Stranger};
 use crate::routing::Forwarded;
-use crate::run::{Finished, Item};
+use crate::run::{Finished, Item, WaitingReads};
 use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
 use bytes::{Bytes, BytesMut};
@@ -165,9 +165,9 @@ pub(crate) struct Server {
     pub(crate) gated: BTreeMap<u64, Item>,
     pub(crate) gated_bytes: usize,
     /// Reads that wait until this node has what they must show.
-    pub(crate) lagging: Vec<Item>,
+    pub(crate) lagging: WaitingReads,
     /// Reads that wait for a connection with the tail.
-    pub(crate) unsent: Vec<Item>,
+    pub(crate) unsent: WaitingReads,
 
     /// Room for what the node wants done.
     pub(crate) outputs: Vec<Output>,

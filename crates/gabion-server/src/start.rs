@@ -6,6 +6,7 @@ use crate::door::CLIENTS_MAX;
 use crate::host::{ServerHost, Traffic};
 use crate::jobs::{JobThreads, StoreParts, thread};
 use crate::peers::Peer;
+use crate::run::WaitingReads;
 use crate::server::{
     Clock, MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
 };
@@ -13,6 +14,7 @@ use crate::shipping::{SOCKET_LEN, ShipThread};
 use crate::store::{NodeStore, ProbeSource, SharedNode};
 use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
+use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, ErrorKind, LogPosition, Result};
 use gabion_engine::{BlockCache, TableCache, Tables};
 use gabion_fabric::nvme::{TargetOptions, TargetServer};
@@ -35,6 +37,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// How long the lock of a pool is waited for when its holder is gone.
+/// Bytes of data that one connection to the target has under way: four transfers keep the device busy, and
+/// their buffers nearly stay in the processor's cache.
+const TARGET_IN_FLIGHT_LEN: usize = 4 * TRANSFER_LEN_MAX;
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -267,8 +272,8 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         next_item: 0,
         gated: BTreeMap::new(),
         gated_bytes: 0,
-        lagging: Vec::new(),
-        unsent: Vec::new(),
+        lagging: WaitingReads::default(),
+        unsent: WaitingReads::default(),
         outputs: Vec::new(),
         exit: None,
     };
@@ -302,7 +307,10 @@ fn start_threads(
         listener,
         medium: parts.file.medium(parts.options)?,
         start: parts.geometry.offset(),
-        config: TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id),
+        config: TargetConfig {
+            data_in_flight_max: TARGET_IN_FLIGHT_LEN,
+            ..TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id)
+        },
         buffer_len: SOCKET_LEN,
     };
     let target_mailbox = mailbox.clone();

@@ -5,6 +5,7 @@ use crate::cache::BlockCache;
 use crate::entry::{EntryKind, Keyspace, Trailer, compare};
 use crate::file::{FileMeta, FileSource, FinishedFile};
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -71,7 +72,10 @@ fn build(options: &SstOptions, number: u64, rows: &[Row]) -> FinishedFile {
     for (key, trailer, value) in rows {
         builder.add(key, *trailer, value);
     }
-    builder.finish()
+    let file = builder.finish();
+    let crcs: Vec<u32> = file.bytes.chunks(1 << 20).map(crc::crc32c).collect();
+    assert_eq!(file.meta.chunk_crcs, crcs);
+    file
 }
 
 fn open(source: &Memory, meta: &FileMeta) -> Result<Arc<SstReader>> {
@@ -522,4 +526,20 @@ fn entries_out_of_order_are_refused() {
 #[should_panic(expected = "at least one entry")]
 fn an_empty_file_is_refused() {
     let _ = SstBuilder::new(&SstOptions::default(), GROUP, FileId::sst(1), TERM).finish();
+}
+
+#[test]
+fn the_checksums_of_chunks_are_those_of_the_finished_bytes() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let options = SstOptions { compression, ..SstOptions::default() };
+        let rows: Vec<Row> = (0..60u64)
+            .map(|n| {
+                let byte = |i: u64| (i * n).to_le_bytes()[usize::from(i.is_multiple_of(3))];
+                (format!("\x01key{n:04}").into_bytes(), put(n), (0..70_000).map(byte).collect())
+            })
+            .collect();
+        // `build` compares.
+        let file = build(&options, 1, &rows);
+        assert!(file.meta.chunk_crcs.len() > 1, "{compression:?}");
+    }
 }

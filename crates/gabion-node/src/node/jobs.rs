@@ -124,7 +124,7 @@ impl Node {
         true
     }
 
-    /// A running job built a file and wrote it into its slots.
+    /// A running job built a file and writes it into its slots.
     pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
         let Some(Order::Job(number)) = self.orders.get(&id) else { return };
         let number = *number;

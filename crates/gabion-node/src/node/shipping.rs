@@ -26,6 +26,8 @@ const SHIPMENTS_MAX: usize = 2;
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
     files: BTreeMap<FileId, Outgoing>,
+    /// Files of jobs of this process that failed: nobody wants them wherever they arrive.
+    discarded: BTreeSet<FileId>,
 }
 
 /// A secondary as a place to ship to.
@@ -80,7 +82,7 @@ impl Shipping {
         } else {
             BTreeMap::new()
         };
-        Self { remotes, files: BTreeMap::new() }
+        Self { remotes, files: BTreeMap::new(), discarded: BTreeSet::new() }
     }
 
     pub(super) fn files_remove(&mut self, file: FileId) {
@@ -172,8 +174,10 @@ impl Node {
             return true;
         };
         let Some(bytes) = outgoing.bytes.clone() else {
-            let start = !core::mem::replace(&mut outgoing.reading, true);
-            if start && let Some(placement) = self.files.get(file) {
+            if !outgoing.reading
+                && let Some(placement) = self.files.get(file)
+            {
+                outgoing.reading = true;
                 self.counters.reship_read_bytes += placement.len;
                 self.order(Order::ReadFile(file), Work::ReadFile(placement));
             }
@@ -237,7 +241,13 @@ impl Node {
     }
 
     pub(super) fn handle_have(&mut self, from: ReplicaId, file: FileId) {
-        let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
+        let Some(outgoing) = self.ship.files.get_mut(&file) else {
+            // It arrived after it was told that nobody wants it.
+            if self.ship.discarded.contains(&file) {
+                self.tell(from, &NodeMessage::Discard { files: alloc::vec![file] });
+            }
+            return;
+        };
         outgoing.held_by.insert(from);
         outgoing.wanted_by.remove(&from);
         if outgoing.is_done() {
@@ -296,6 +306,7 @@ impl Node {
         }
         for file in files {
             self.ship.files.remove(file);
+            self.ship.discarded.insert(*file);
         }
         let remotes: Vec<ReplicaId> = self.ship.remotes.keys().copied().collect();
         for to in remotes {
