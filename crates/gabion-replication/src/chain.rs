@@ -638,6 +638,11 @@ impl Chain {
     /// Queues a message on the current connection; false when there is none.
     fn push(&mut self, to: ReplicaId, message: Message) -> bool {
         let Some(i) = self.peer_index(to) else { return false };
+        let term = match &message {
+            // Also one that is not on disk yet: a head whose disk is blank must not choose it again.
+            Message::Hello(_) => self.latest_term(),
+            _ => self.term,
+        };
         let now_ms = self.now_ms;
         let Some(link) = self.peers[i].link.as_mut().filter(|l| !l.is_closing) else {
             return false;
@@ -653,7 +658,7 @@ impl Chain {
             group: self.config.group,
             shard: ShardId::ZERO,
             config: self.config.config,
-            term: self.term,
+            term,
             from: self.config.me,
             to,
             connection: link.connection,

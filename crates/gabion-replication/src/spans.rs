@@ -150,6 +150,21 @@ impl Spans {
         common
     }
 
+    /// This list for a log that follows it and is the same up to `common`, with the spans that it had. Where
+    /// this list has forgotten the span in which that log ends, it stays in front: its term is what the
+    /// log is compared by until it has records of a later one.
+    #[must_use]
+    pub fn followed_from(&self, had: &Self, common: LogPosition) -> Self {
+        let mut spans = self.clone();
+        if let (Some(last), Some(first)) = (had.clipped(common).0.last(), self.0.first())
+            && last.term < first.term
+            && round_up_to_block(last.end.get()) == first.start.get()
+        {
+            spans.0.insert(0, *last);
+        }
+        spans
+    }
+
     /// Whether a log that is the same as this one up to `common` misses records of spans that were
     /// forgotten here, when the log here begins at `oldest`.
     #[must_use]
@@ -253,6 +268,18 @@ mod tests {
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
         log.trim(LogPosition(12288), LogPosition(12288));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
+    }
+
+    #[test]
+    fn a_log_that_follows_keeps_the_span_in_which_it_ends() {
+        let had = spans(&[(1, 0, 5000), (2, 8192, 9000)]);
+        let head = spans(&[(2, 8192, 9000), (3, 12288, u64::MAX)]);
+        let at = |position| head.followed_from(&had, LogPosition(position));
+        assert_eq!(at(5000), spans(&[(1, 0, 5000), (2, 8192, 9000), (3, 12288, u64::MAX)]));
+        assert_eq!(at(5000).clipped(LogPosition(8192)).tip(), (Term(1), LogPosition(5000)));
+        assert_eq!(at(9000), head, "the last span is there");
+        assert_eq!(at(0), head, "an empty log has none");
+        assert_eq!(at(100), head, "one that ends far before the list is no part of it");
     }
 
     #[test]

@@ -110,10 +110,11 @@ impl Chain {
             self.actions.push_back(Action::Truncate { at: common });
             self.last_crc = 0;
         }
-        if state.spans.tip().0 > self.term {
-            self.actions.push_back(Action::Follow { spans: state.spans.clone() });
+        let spans = state.spans.followed_from(&mine, common);
+        if spans.tip().0 > self.term {
+            self.actions.push_back(Action::Follow { spans: spans.clone() });
         }
-        self.spans = state.spans;
+        self.spans = spans;
         self.received = from;
         self.progress.end = from;
         self.progress.durable = self.progress.durable.min(from);

@@ -40,6 +40,7 @@ impl Chain {
         }
         let common = mine.common_end(&spans);
         let keep = spans.after(common);
+        let spans = spans.followed_from(&mine, common);
         if let Some(reason) = self.reason_against(&mine, term, common, (end, last_crc), &spans) {
             self.push(self.head(), Message::Refused { reason: reason.clone() });
             self.blocked = Some(reason);
