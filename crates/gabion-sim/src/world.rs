@@ -165,6 +165,23 @@ pub struct Outcome {
     pub lost_commits: u64,
 }
 
+impl Outcome {
+    /// Adds what another run did; the checksum stays.
+    pub fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.crashes += other.crashes;
+        self.flushes += other.flushes;
+        self.compactions += other.compactions;
+        self.edits += other.edits;
+        self.shipped_files += other.shipped_files;
+        self.shipped_bytes += other.shipped_bytes;
+        self.received_bytes += other.received_bytes;
+        self.pulled_files += other.pulled_files;
+        self.skipped_files += other.skipped_files;
+        self.lost_commits += other.lost_commits;
+    }
+}
+
 struct Machine {
     disk: SimulatedDisk,
     ring: SimulatedMemory,

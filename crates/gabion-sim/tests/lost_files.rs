@@ -23,9 +23,7 @@ fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
     let mut total = Outcome::default();
     for seed in 1..=SEEDS {
         let outcome = World::run(seed, options(seed)).unwrap_or_else(|error| panic!("{error}"));
-        total.lost_commits += outcome.lost_commits;
-        total.pulled_files += outcome.pulled_files;
-        total.skipped_files += outcome.skipped_files;
+        total.add(&outcome);
     }
     eprintln!("{SEEDS} seeds: {total:?}");
     assert!(total.lost_commits >= SEEDS, "disks lost too little");

@@ -14,15 +14,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     for seed in first..first + count {
         let outcome = World::run(seed, Options::of_seed(seed));
         if let Ok(outcome) = &outcome {
-            total.crashes += outcome.crashes;
-            total.flushes += outcome.flushes;
-            total.compactions += outcome.compactions;
-            total.edits += outcome.edits;
-            total.operations += outcome.operations;
-            total.pulled_files += outcome.pulled_files;
-            total.skipped_files += outcome.skipped_files;
-            total.lost_commits += outcome.lost_commits;
-            total.shipped_bytes += outcome.shipped_bytes;
+            total.add(outcome);
         }
         match &outcome {
             Ok(outcome) if std::env::var_os("GABION_VERBOSE").is_some() => {

@@ -1,7 +1,7 @@
 //! What can be typed. Every option says what happens without it.
 
-use crate::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gabion_bench::parse_bytes;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode};
@@ -71,7 +71,7 @@ pub(crate) struct FixedOptions {
     pub(crate) replicas: Option<u32>,
     /// Bytes reserved for each replica's pool, at least 256MiB [default: 4GiB, or less where 80 % of
     /// the free disk is less]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_size: Option<u64>,
     /// Who flushes and compacts: the primary, which ships the files, or each for itself (the
     /// baseline) [default: primary]
@@ -82,7 +82,7 @@ pub(crate) struct FixedOptions {
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub(crate) ack: Option<Ack>,
     /// Memory of a MemTable before it is flushed, 64KiB to 1GiB [default: 16MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
     /// Compression of data blocks [default: none]
     #[arg(long, value_name = "CODEC", value_enum)]

@@ -6,26 +6,6 @@ use gabion_bench::grouped;
 /// One TiB in bytes.
 const TIB: u64 = 1 << 40;
 
-/// Bytes from `4GiB`, `256M`, `64k` or `4096`. Units are powers of 1,024.
-///
-/// # Errors
-/// A sentence that says what is possible.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no size: a whole number with K, M, G or T, as in 256MiB");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let scale = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => KIB,
-        "m" | "mb" | "mib" => MIB,
-        "g" | "gb" | "gib" => GIB,
-        "t" | "tb" | "tib" => TIB,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more bytes than 64 bits count"))
-}
-
 /// A size in words: `4.0 GiB`.
 pub(crate) fn size(bytes: u64) -> String {
     let (value, unit) = scaled(bytes);
@@ -93,20 +73,21 @@ pub(crate) fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_bench::parse_bytes;
 
     #[test]
     fn sizes_are_read_in_the_units_that_people_use() {
         for (text, bytes) in
             [("4GiB", 4 * GIB), ("256M", 256 * MIB), ("64 kb", 64 * KIB), ("4096", 4096), ("0", 0)]
         {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
     }
 
     #[test]
     fn what_is_no_size_is_refused_with_an_example() {
         for text in ["", "GiB", "4.5G", "-1", "4X", "99999999999T"] {
-            let error = parse_size(text).unwrap_err();
+            let error = parse_bytes(text).unwrap_err();
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }
     }
@@ -114,7 +95,7 @@ mod tests {
     #[test]
     fn an_exact_size_reads_back_as_itself() {
         for bytes in [1, 4096, 1000, 256 * MIB, 4 * GIB, GIB + KIB] {
-            assert_eq!(parse_size(&exact_size(bytes)), Ok(bytes));
+            assert_eq!(parse_bytes(&exact_size(bytes)), Ok(bytes));
         }
     }
 
