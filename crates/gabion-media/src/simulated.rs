@@ -204,7 +204,13 @@ impl SimulatedDisk {
         self.0.borrow_mut().faults.bad_ranges.push((offset, len));
     }
 
-    /// Forgets all planned faults and bad ranges.
+    /// From now on there is no room for writes that touch one of these ranges, pairs of offset and
+    /// length: they end as [`Fault::NoSpace`] says. An empty list gives room everywhere.
+    pub fn fill_up(&self, ranges: Vec<(u64, u64)>) {
+        self.0.borrow_mut().faults.full_ranges = ranges;
+    }
+
+    /// Forgets all planned faults, and ranges that are bad or full.
     pub fn clear_faults(&self) {
         self.0.borrow_mut().faults = faults::Faults::default();
     }

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
-use gabion_base::{Error, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
+use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
 use gabion_engine::{FileMeta, FileSink, FinishedFile, JobInputs, JobOutput};
 use gabion_log::SegmentReader;
 use gabion_media::MediumHandle;
@@ -240,9 +240,15 @@ pub async fn run_job(
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await?;
     let unused = sink.slots.into();
     if inputs.recipe.kind.makes_files() {
-        store.medium.flush().await?;
+        store.medium.flush().await.map_err(flush_failed)?;
     }
     Ok(JobDone { output, unused, read_bytes: meter.bytes() })
+}
+
+/// Whatever kind a device says, 'no space' too: a job whose flush failed is not to be tried again, as the
+/// next flush proves nothing (FAULTS.md E8).
+fn flush_failed(error: Error) -> Error {
+    Error::with_source(ErrorKind::Io, "the files of a job", error)
 }
 
 struct SlotSink<'a, F> {

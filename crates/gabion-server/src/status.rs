@@ -110,6 +110,7 @@ fn counters(server: &Server, node: &Node) -> Value {
         "flushes": counters.flushes,
         "compactions": counters.compactions,
         "trivial_moves": counters.trivial_moves,
+        "jobs_without_space": counters.jobs_without_space,
         "compaction_read_bytes": counters.job_read_bytes,
         "job_written_bytes": counters.job_written_bytes,
         "shipped_bytes": counters.shipped_bytes,

@@ -8,11 +8,12 @@ use crate::history::{self, Operation};
 use crate::lost::Moments;
 use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
-use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, ReplicaId, crc};
+use gabion_base::units::{MIB, SLOT_LEN};
+use gabion_base::{ConfigNumber, GroupId, ReplicaId, SlotIndex, crc};
 use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, open};
+use gabion_pool::SlotState;
 use gabion_replication::{Frame, Message};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,6 +38,8 @@ pub struct Faults {
     /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
     /// applied edits with them (FAULTS.md E7), at a kill of its process.
     pub lost: u64,
+    /// One disk has no room for files, for up to two seconds (FAULTS.md E10).
+    pub full: u64,
 }
 
 /// A run.
@@ -92,6 +95,9 @@ impl Options {
         if seed.is_multiple_of(4) {
             options.faults.hold = 200;
         }
+        if seed % 6 == 5 {
+            options.faults.full = 1_000;
+        }
         options
     }
 }
@@ -112,6 +118,7 @@ impl Default for Options {
                 slow: 1_500,
                 hold: 0,
                 lost: 0,
+                full: 0,
             },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
@@ -163,6 +170,8 @@ pub struct Outcome {
     pub skipped_files: u64,
     /// Commits of placement logs that a disk lost, several at once counted as one.
     pub lost_commits: u64,
+    /// Flushes and compactions that found no room on the disk.
+    pub jobs_without_space: u64,
 }
 
 impl Outcome {
@@ -179,6 +188,7 @@ impl Outcome {
         self.pulled_files += other.pulled_files;
         self.skipped_files += other.skipped_files;
         self.lost_commits += other.lost_commits;
+        self.jobs_without_space += other.jobs_without_space;
     }
 }
 
@@ -190,6 +200,8 @@ struct Machine {
     down_until_ms: u64,
     /// When writes that are held back go on.
     held_until_ms: u64,
+    /// Until when there is no room for files.
+    full_until_ms: u64,
     moments: Moments,
 }
 
@@ -203,6 +215,24 @@ impl Machine {
         if let Some(node) = process.node.as_ref().filter(|_| process.is_quiet()) {
             self.moments.quiet(node);
         }
+    }
+
+    /// Takes the room from slots that hold nothing yet, as a thin file system does that is full. What the
+    /// log writes gets its room, and what others ship here: a disk that refuses those ends the process or
+    /// the connection, which are other faults.
+    fn fill_up(&self, now_ms: u64) {
+        let node = self.process.as_ref().and_then(|process| process.node.as_ref());
+        let mut ranges = Vec::new();
+        if let Some(node) = node.filter(|_| now_ms < self.full_until_ms) {
+            let region = node.pool().region();
+            for slot in (0..node.pool().counts().total).map(SlotIndex) {
+                let state = node.pool().slot_state(slot);
+                if matches!(state, Some(SlotState::Free | SlotState::Allocated { .. })) {
+                    ranges.push((region.slot_offset(slot), SLOT_LEN));
+                }
+            }
+        }
+        self.disk.fill_up(ranges);
     }
 }
 
@@ -300,6 +330,7 @@ impl World {
                 starts: 0,
                 down_until_ms: 0,
                 held_until_ms: 0,
+                full_until_ms: 0,
                 moments,
             });
         }
@@ -405,6 +436,12 @@ impl World {
         for (to, start, pipes) in std::mem::take(&mut self.untaken) {
             self.reach_target(to, start, pipes);
         }
+    }
+
+    /// From now on, for so long or until the cluster is to come to rest, a disk has no room for files.
+    pub fn fill_disk(&mut self, index: usize, full_ms: u64) {
+        self.trace(b"full");
+        self.machines[index].full_until_ms = self.now_ms.saturating_add(full_ms);
     }
 
     fn run_all(&mut self) -> Result<(), String> {
@@ -545,6 +582,7 @@ impl World {
         let now_ms = self.now_ms;
         let Some(process) = &mut self.machines[index].process else { return };
         let wishes = process.pump(now_ms);
+        self.machines[index].fill_up(now_ms);
         self.check_unshipped(index);
         if self.options.faults.lost > 0 {
             self.machines[index].remember();
@@ -657,6 +695,11 @@ impl World {
             let machine = &mut self.machines[index];
             machine.disk.plan(OperationClass::Write, nth, Fault::Hold);
             machine.held_until_ms = self.now_ms + held_ms;
+        }
+        if happens(&mut self.random, faults.full) {
+            let index = self.random.below(count) as usize;
+            let full_ms = self.random.below(2_000);
+            self.fill_disk(index, full_ms);
         }
         if happens(&mut self.random, faults.slow) {
             let index = self.random.below(count) as usize;
@@ -813,7 +856,8 @@ impl World {
     /// # Errors
     /// What did not hold, or that there is no rest.
     pub fn settle(&mut self) -> Result<(), String> {
-        for Machine { disk, .. } in &self.machines {
+        for Machine { disk, full_until_ms, .. } in &mut self.machines {
+            *full_until_ms = 0;
             disk.slow_down(1);
             disk.clear_faults();
             disk.release_held();
@@ -929,6 +973,7 @@ impl World {
         outcome.received_bytes += counters.received_bytes;
         outcome.pulled_files += counters.pulled_files;
         outcome.skipped_files += counters.skipped_files;
+        outcome.jobs_without_space += counters.jobs_without_space;
     }
 
     fn describe(&self) -> String {

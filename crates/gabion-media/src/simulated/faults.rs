@@ -32,6 +32,8 @@ pub enum Fault {
     /// It fails with an I/O error. A write may leave any of its sectors; after a flush, writes not yet
     /// durable may never be, though later reads see them and the next flush succeeds.
     Fail,
+    /// A write finds no room: it fails with 'no space', and some beginning of it is there.
+    NoSpace,
     /// A write or flush is reported as done and has no effect.
     Lost,
     /// A read or write goes to this offset instead (cut at the end of the disk).
@@ -57,6 +59,7 @@ struct Planned {
 pub(super) struct Faults {
     planned: Vec<Planned>,
     pub(super) bad_ranges: Vec<(u64, u64)>,
+    pub(super) full_ranges: Vec<(u64, u64)>,
 }
 
 impl Faults {
@@ -81,6 +84,15 @@ impl Faults {
     }
 
     pub(super) fn is_bad(&self, offset: u64, len: u64) -> bool {
-        self.bad_ranges.iter().any(|&(start, n)| offset < start + n && start < offset + len)
+        touches(&self.bad_ranges, offset, len)
     }
+
+    /// Whether there is no room for a write.
+    pub(super) fn is_full(&self, offset: u64, len: u64) -> bool {
+        touches(&self.full_ranges, offset, len)
+    }
+}
+
+fn touches(ranges: &[(u64, u64)], offset: u64, len: u64) -> bool {
+    ranges.iter().any(|&(start, n)| offset < start + n && start < offset + len)
 }

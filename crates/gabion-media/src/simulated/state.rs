@@ -1,6 +1,6 @@
 //! The state behind all handles of one simulated disk.
 
-use super::crash::{Written, persist, tear};
+use super::crash::{SECTOR_LEN, Written, persist, tear};
 use super::faults::{Fault, Faults, OperationClass};
 use super::pages::Pages;
 use super::random::Random;
@@ -226,11 +226,15 @@ impl State {
     }
 
     fn write(&mut self, offset: u64, data: &Bytes, fault: Option<Fault>) -> Outcome {
+        if self.faults.is_full(offset, data.len() as u64) {
+            return self.find_no_room(offset, data);
+        }
         match fault {
             Some(Fault::Fail) => {
                 self.take_partial_effect(offset, data);
                 failed("write", offset, data.len())
             }
+            Some(Fault::NoSpace) => self.find_no_room(offset, data),
             Some(Fault::Lost) => Outcome::Done,
             Some(Fault::Misdirected { to }) => {
                 let room = self.options.len.saturating_sub(to).min(data.len() as u64);
@@ -284,6 +288,18 @@ impl State {
         let mut bytes = vec![0; data.len()];
         after.read(offset, &mut bytes);
         self.take_effect(offset, aligned_copy(&bytes));
+    }
+
+    fn find_no_room(&mut self, offset: u64, data: &Bytes) -> Outcome {
+        let sectors = (data.len() / SECTOR_LEN) as u64;
+        let len = self.random.below(sectors) as usize * SECTOR_LEN;
+        if len > 0 {
+            self.take_effect(offset, data.slice(..len));
+        }
+        Outcome::Failed(Error::no_space(format!(
+            "write of {} bytes at {offset}: simulated file system without room",
+            data.len()
+        )))
     }
 
     fn land_later(&mut self, offset: u64, data: Bytes) {

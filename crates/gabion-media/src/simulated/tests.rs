@@ -183,6 +183,44 @@ fn the_nth_operation_of_a_class_fails_and_no_other() {
 }
 
 #[test]
+fn a_write_without_room_leaves_a_beginning_of_itself_and_says_no_space() {
+    let mut lens = alloc::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let disk = SimulatedDisk::new(DiskOptions { len: DISK_LEN, seed, delay_ticks_max: 0 });
+        let handle = disk.handle();
+        write(&disk, &handle, 1, 1).unwrap();
+        disk.plan(OperationClass::Write, 1, Fault::NoSpace);
+        let error = write(&disk, &handle, 1, 2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(format!("{error}").contains("write of 4096 bytes at 4096"), "{error}");
+        let left = block(&disk, 1);
+        let len = left.iter().take_while(|&&b| b == 2).count();
+        assert!(left[len..].iter().all(|&b| b == 1), "the rest is as it was");
+        assert!(len.is_multiple_of(SECTOR_LEN) && len < BLOCK_LEN, "{len} bytes");
+        lens.insert(len);
+        assert!(write(&disk, &handle, 1, 3).is_ok());
+    }
+    assert!(lens.len() > 4, "{lens:?}");
+}
+
+#[test]
+fn a_full_range_takes_no_write_until_it_is_given_room_and_is_read_all_the_while() {
+    let (disk, handle) = immediate();
+    write(&disk, &handle, 3, 1).unwrap();
+    disk.fill_up(alloc::vec![(2 * BLOCK, 2 * BLOCK)]);
+    for _ in 0..3 {
+        assert_eq!(write(&disk, &handle, 3, 2).unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+    assert!(write(&disk, &handle, 1, 2).is_ok());
+    assert!(write(&disk, &handle, 4, 2).is_ok());
+    assert!(disk.block_on(&handle, handle.read(3 * BLOCK, BLOCK_LEN)).is_ok());
+    assert!(flush(&disk, &handle).is_ok());
+    disk.fill_up(Vec::new());
+    assert!(write(&disk, &handle, 3, 4).is_ok());
+    assert_eq!(block(&disk, 3), [4; BLOCK_LEN]);
+}
+
+#[test]
 fn after_a_failed_flush_the_next_one_succeeds_and_proves_nothing() {
     let mut lost = 0;
     for seed in 0..50 {

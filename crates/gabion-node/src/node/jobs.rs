@@ -5,11 +5,13 @@
 //!      ─► all flushed here ─► places durable here ─► every secondary has them ─► edit appended
 //! ```
 
+use super::back_off::BackOff;
 use super::{After, Mutant, Node, Order};
+use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobOrder, Work};
-use crate::{CompactionMode, WriteGate};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition};
@@ -23,7 +25,10 @@ pub(super) struct Jobs {
     running: BTreeMap<u64, Job>,
     next: u64,
     /// Why the last job could not be given slots, until one could.
-    pub(super) out_of_space: Option<Error>,
+    out_of_slots: Option<Error>,
+    /// Slots there are, and the device has no room for what is written into them: a pool file whose file
+    /// system is thin, or copies on write.
+    back_off: BackOff,
 }
 
 struct Job {
@@ -42,6 +47,11 @@ impl Jobs {
     /// Whether a job under way built the file.
     pub(super) fn build(&self, file: FileId) -> bool {
         self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
+    }
+
+    /// Why there is no room for files, if there is none.
+    pub(super) fn out_of_space(&self) -> Option<String> {
+        self.out_of_slots.as_ref().map(ToString::to_string).or_else(|| self.back_off.reason())
     }
 }
 
@@ -74,7 +84,8 @@ impl Node {
     fn may_start_jobs(&self) -> bool {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
-        here && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
+        let may_write = !self.jobs.back_off.is_pausing(self.now_ms);
+        here && may_write && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
     }
 
     /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
@@ -95,11 +106,11 @@ impl Node {
             Ok(slots) => slots,
             Err(error) => {
                 self.tree.job_failed(&inputs.recipe);
-                self.jobs.out_of_space = Some(error);
+                self.jobs.out_of_slots = Some(error);
                 return false;
             }
         };
-        self.jobs.out_of_space = None;
+        self.jobs.out_of_slots = None;
         self.counters.unshipped_bytes_at_job_max =
             self.counters.unshipped_bytes_at_job_max.max(self.unshipped_bytes());
         let number = self.jobs.next;
@@ -143,6 +154,7 @@ impl Node {
             Ok(done) => done,
             Err(error) => return self.job_failed(job, error),
         };
+        self.jobs.back_off.ended_well();
         if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
             return self.fatal(error);
         }
@@ -166,7 +178,8 @@ impl Node {
         self.jobs.running.insert(number, job);
     }
 
-    /// A job that failed leaves nothing behind; its inputs are free for the next try.
+    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
+    /// pause: else a device without room would be written to as fast as it refuses.
     fn job_failed(&mut self, job: Job, error: Error) {
         let mut slots = job.slots;
         slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
@@ -177,7 +190,10 @@ impl Node {
         self.discard_built(&files);
         self.tree.job_failed(&job.recipe);
         match error.kind() {
-            ErrorKind::NoSpace => self.jobs.out_of_space = Some(error),
+            ErrorKind::NoSpace => {
+                self.counters.jobs_without_space += 1;
+                self.jobs.back_off.failed(error, self.now_ms);
+            }
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }
@@ -232,7 +248,7 @@ impl Node {
                 edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position)
             }
             CompactionMode::Primary => {
-                if !matches!(self.write_gate(), WriteGate::Open | WriteGate::Wait(_)) {
+                if self.not_writing().is_some() {
                     return false; // a member is out: the edit waits for it
                 }
                 let flags = RecordFlags::BLOCK_END;

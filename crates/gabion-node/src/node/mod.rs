@@ -5,6 +5,7 @@
 //! acknowledged except through outputs.
 
 mod apply;
+mod back_off;
 mod grants;
 mod jobs;
 mod log;
@@ -199,6 +200,8 @@ pub struct Counters {
     pub compactions: u64,
     /// Trivial moves decided here.
     pub trivial_moves: u64,
+    /// Jobs that ended because the device had no room for their files.
+    pub jobs_without_space: u64,
     /// File bytes read by jobs.
     pub job_read_bytes: u64,
     /// File bytes written by jobs.

@@ -121,7 +121,8 @@ impl Node {
         if session < remote.session {
             return;
         }
-        if session > remote.session {
+        let is_new = session > remote.session;
+        if is_new {
             let lacking = self.ship.files.iter().filter(|(_, file)| file.is_lacking_at(from));
             let queue = lacking.map(|(id, _)| *id);
             *remote = Remote {
@@ -137,6 +138,9 @@ impl Node {
         }
         remote.asked = false;
         remote.granted.extend(slots);
+        if is_new {
+            self.discard_again(from);
+        }
     }
 
     /// The connection with a member is gone: what was granted on it is void.
@@ -301,16 +305,25 @@ impl Node {
 
     /// The files of a job that was given up go nowhere.
     pub(super) fn discard_built(&mut self, files: &[FileId]) {
+        for file in files {
+            self.ship.files_remove(*file);
+        }
         if files.is_empty() || self.ship.remotes.is_empty() {
             return;
         }
-        for file in files {
-            self.ship.files.remove(file);
-            self.ship.discarded.insert(*file);
-        }
+        self.ship.discarded.extend(files);
         let remotes: Vec<ReplicaId> = self.ship.remotes.keys().copied().collect();
         for to in remotes {
             self.tell(to, &NodeMessage::Discard { files: files.to_vec() });
+        }
+    }
+
+    /// A secondary began a new session: what it said on the old connection of a file that had arrived, or
+    /// was told there, may be lost.
+    fn discard_again(&mut self, to: ReplicaId) {
+        let files: Vec<FileId> = self.ship.discarded.iter().copied().collect();
+        if !files.is_empty() {
+            self.tell(to, &NodeMessage::Discard { files });
         }
     }
 

@@ -5,7 +5,7 @@
 use super::{Mutant, Node, WriteGate};
 use crate::{AckLevel, CompactionMode};
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX};
 use gabion_base::{Error, LogPosition, Result, SequenceNumber};
@@ -30,17 +30,11 @@ impl Node {
     /// Whether a write can be taken now.
     #[must_use]
     pub fn write_gate(&self) -> WriteGate {
-        if let Some(error) = &self.writing.failed {
-            return WriteGate::Refuse(error.to_string());
+        if let Some(reason) = self.not_writing() {
+            return WriteGate::Refuse(reason);
         }
-        if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
-            return WriteGate::Refuse(reason.into());
-        }
-        if !self.chain.is_joined() {
-            return WriteGate::Refuse("the group is starting".into());
-        }
-        if let Some(error) = &self.jobs.out_of_space {
-            return WriteGate::Refuse(format!("the pool is full: {error}"));
+        if let Some(reason) = self.jobs.out_of_space() {
+            return WriteGate::Refuse(format!("the pool is full: {reason}"));
         }
         if matches!(self.tree.write_state(), WriteState::Stop(_)) {
             return WriteGate::Wait("compaction is behind");
@@ -55,6 +49,18 @@ impl Node {
             return WriteGate::Wait("the log's ring is full");
         }
         WriteGate::Open
+    }
+
+    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that waits
+    /// to be appended may be what gives slots back.
+    pub(super) fn not_writing(&self) -> Option<String> {
+        if let Some(error) = &self.writing.failed {
+            return Some(error.to_string());
+        }
+        if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
+            return Some(reason.into());
+        }
+        (!self.chain.is_joined()).then(|| "the group is starting".into())
     }
 
     fn edits_not_applied_everywhere(&self) -> u64 {
