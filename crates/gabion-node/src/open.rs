@@ -62,6 +62,8 @@ pub struct OpenedPool {
     pub state: ReplicaState,
     pub(crate) pool: Pool,
     pub(crate) tree: Tree,
+    /// Edits that were applied since the placement log's last checkpoint, encoded.
+    edits: BTreeMap<u64, Vec<u8>>,
     store: LocalStore,
 }
 
@@ -75,10 +77,15 @@ pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
     let snapshot = Snapshot::decode(&recovered.opaque_snapshot)?;
     let (group, mut state) = (snapshot.group, snapshot.state);
     let mut tree = Tree::open(group.tree.clone(), group.group, &snapshot.tree)?;
-    for (kind, bytes) in &recovered.opaque {
-        match *kind {
-            opaque::EDIT => tree.apply_edit(&Edit::decode(bytes)?)?,
-            opaque::STATE => state = ReplicaState::decode(bytes)?,
+    let mut edits = BTreeMap::new();
+    for (kind, bytes) in recovered.opaque {
+        match kind {
+            opaque::EDIT => {
+                let edit = Edit::decode(&bytes)?;
+                tree.apply_edit(&edit)?;
+                edits.insert(edit.number, bytes);
+            }
+            opaque::STATE => state = ReplicaState::decode(&bytes)?,
             kind => {
                 return Err(Error::unsupported(format!("placement log: entry of kind {kind}")));
             }
@@ -102,7 +109,7 @@ pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
         pool_id: pool.pool_id(),
         group: group.group,
     };
-    Ok(OpenedPool { group, state, pool, tree, store })
+    Ok(OpenedPool { group, state, pool, tree, edits, store })
 }
 
 impl OpenedPool {
@@ -148,7 +155,7 @@ impl OpenedPool {
         let (group, state) = (self.group, self.state);
         let mut node =
             Node::assemble(group, options, state, log, self.tree, self.pool, chain, now_ms);
-        node.replay(&segments).await?;
+        node.replay(&segments, self.edits).await?;
         Ok((node, report))
     }
 

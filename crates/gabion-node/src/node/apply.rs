@@ -13,7 +13,7 @@
 use super::{After, Mutant, Node, Order};
 use crate::message::NodeMessage;
 use crate::state::opaque;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
@@ -39,6 +39,16 @@ pub(super) struct Applying {
     skipped: BTreeSet<FileId>,
     /// Where the seals of the log lie that is kept: the places at which it may be trimmed.
     pub(super) seals: VecDeque<Anchor>,
+    /// While the log is replayed, and only then: edits in it may have been applied before the restart.
+    replay: Option<Replay>,
+}
+
+/// What edits that are replayed must fit.
+struct Replay {
+    /// Edits that were applied, encoded: those since the placement log's last checkpoint.
+    applied: BTreeMap<u64, Vec<u8>>,
+    /// Number of the last edit that was replayed, and where its record ends.
+    last: Option<(u64, LogPosition)>,
 }
 
 impl Applying {
@@ -134,6 +144,9 @@ impl Node {
             RecordKind::Edit => {
                 let encoded = record.payload();
                 let edit = Edit::decode(&encoded).map_err(at)?;
+                if self.was_applied(&edit, &encoded, record.end()).map_err(at)? {
+                    return Ok(());
+                }
                 self.queue_edit(edit, encoded.to_vec(), record.end()).map_err(at)
             }
             RecordKind::Pad | RecordKind::TermStart => Ok(()),
@@ -146,6 +159,43 @@ impl Node {
         last <= self.tree.flushed().sequence.get() + 1 && header.count > 0
     }
 
+    /// From here to [`Self::end_replay`] the log is replayed, whose edits may be among those that were
+    /// applied: the placement log has these of them, by number.
+    pub(super) fn begin_replay(&mut self, applied: BTreeMap<u64, Vec<u8>>) {
+        self.apply.replay = Some(Replay { applied, last: None });
+    }
+
+    pub(super) fn end_replay(&mut self) {
+        self.apply.replay = None;
+    }
+
+    /// Whether an edit, whose record ends at `end`, is one that is replayed and was applied before the
+    /// restart. The log has each number once and in order, so one that is out of order, or another edit
+    /// of the same number, is no repetition: a primary miscounted, or the log is not this tree's.
+    fn was_applied(
+        &mut self,
+        edit: &Edit,
+        encoded: &[u8],
+        end: LogPosition,
+    ) -> gabion_base::Result<bool> {
+        let number = edit.number;
+        let Some(replay) = &mut self.apply.replay else { return Ok(false) };
+        if let Some((before, before_end)) = replay.last.replace((number, end))
+            && number != before + 1
+        {
+            return Err(Error::corruption(alloc::format!(
+                "edit {number} at {end} follows edit {before} at {before_end}: the log has each \
+                 number once and in order"
+            )));
+        }
+        if replay.applied.get(&number).is_some_and(|applied| applied != encoded) {
+            return Err(Error::corruption(alloc::format!(
+                "edit {number} at {end} is not the edit {number} that was applied"
+            )));
+        }
+        Ok(number <= self.tree.last_edit())
+    }
+
     /// Puts an edit in line. Numbers have no gaps: a gap would be an edit lost.
     pub(super) fn queue_edit(
         &mut self,
@@ -154,12 +204,10 @@ impl Node {
         end: LogPosition,
     ) -> gabion_base::Result<()> {
         let last = self.apply.last_appended(self.tree.last_edit());
-        if edit.number <= self.tree.last_edit() {
-            return Ok(()); // replayed from the log, applied before the restart
-        }
         if edit.number != last + 1 {
+            let rule = if edit.number > last { "have a gap" } else { "come twice" };
             return Err(Error::corruption(alloc::format!(
-                "edit {} follows edit {last}: the numbers must not have a gap",
+                "edit {} at {end} follows edit {last}: the numbers must not {rule}",
                 edit.number
             )));
         }
@@ -339,3 +387,6 @@ impl Node {
         self.order(Order::Verify(file), crate::work::Work::Verify(work));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -271,10 +271,12 @@ impl Node {
         }
     }
 
-    /// Takes what recovery found in the log; done once, before any event.
+    /// Takes what recovery found in the log; done once, before any event. `edits` are the last ones that
+    /// were applied, encoded.
     pub(crate) async fn replay(
         &mut self,
         segments: &impl SegmentSource,
+        edits: BTreeMap<u64, Vec<u8>>,
     ) -> gabion_base::Result<()> {
         for placement in self.pool.files() {
             if placement.file.kind == FileKind::Sst {
@@ -282,9 +284,11 @@ impl Node {
             }
         }
         self.adopt_segments();
+        self.begin_replay(edits);
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
         }
+        self.end_replay();
         if self.config.compaction == CompactionMode::EveryReplica {
             self.drop_orphans(None);
             self.reserve_file_numbers();
