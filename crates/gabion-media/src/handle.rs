@@ -246,3 +246,6 @@ impl Drop for Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
