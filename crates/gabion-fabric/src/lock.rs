@@ -15,22 +15,37 @@ use std::time::{Duration, Instant};
 
 /// How long the kernel may take to end what a killed process had under way.
 const DYING_MAX: Duration = Duration::from_secs(10);
+/// How long a process that seems to live is given to end: its parent may have been killed, and it be
+/// killed with it in a moment.
+const LIVING_MAX: Duration = Duration::from_secs(1);
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+/// In the flags of a process: it is in `do_exit` (`PF_EXITING`).
+const EXITING: u32 = 4;
+/// In a set of signals, of which the first is bit 0.
+const SIGKILL: u64 = 1 << 8;
 
-/// Takes the lock, or fails at once when a process that lives holds it. One that was killed holds it
-/// until its last operation in the kernel has ended; that is waited for, for up to 10 s.
+/// Takes the lock of a pool. A process that was killed holds it until its last operation in the kernel
+/// has ended; that is waited for, for up to 10 s. One that lives is waited for no longer than 1 s.
 ///
 /// # Errors
 /// Busy, naming the path and, where `/proc/locks` tells, the process that holds it.
 pub fn lock_exclusive(file: &File, path: &Path) -> Result<()> {
+    lock_held_by(file, path, || holder(file))
+}
+
+/// [`lock_exclusive`] for a file of which `holder` knows who holds it.
+///
+/// # Errors
+/// Busy, naming the path and the holder.
+pub fn lock_held_by(file: &File, path: &Path, holder: impl Fn() -> Option<u32>) -> Result<()> {
     let begun = Instant::now();
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => {
-                let holder = holder(file);
-                if holder.is_some_and(lives) || begun.elapsed() > DYING_MAX {
+                let holder = holder();
+                if begun.elapsed() >= patience(holder) {
                     return Err(busy(path, holder));
                 }
                 std::thread::sleep(BETWEEN_TRIES);
@@ -51,14 +66,33 @@ fn busy(path: &Path, holder: Option<u32>) -> Error {
         Some(pid) => format!("process {pid}"),
         None => "another process".to_owned(),
     };
-    Error::new(ErrorKind::Busy, format!("{}: in use by {holder}", path.display()))
+    Error::new(ErrorKind::Busy, format!("{} is in use by {holder}", path.display()))
 }
 
-/// Whether a process runs; one that ended and was not waited for does not.
-fn lives(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+/// How long to wait for a process to let go.
+fn patience(holder: Option<u32>) -> Duration {
+    let Some(pid) = holder else { return DYING_MAX };
+    let read = |what| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    match lives(&read("stat"), &read("status")) {
+        true if pid == std::process::id() => Duration::ZERO,
+        true => LIVING_MAX,
+        false => DYING_MAX,
+    }
+}
+
+/// Whether a process is none that has ended and was not waited for, is ending, or will without a further
+/// step of its own: from `/proc/PID/stat` and `status`, which are empty where there is no process.
+fn lives(stat: &str, status: &str) -> bool {
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let mut fields = fields.split(' ');
+    let (state, flags) = (fields.next().unwrap_or(""), fields.nth(5));
+    let is_exiting = flags.and_then(|flags| flags.parse::<u32>().ok()).unwrap_or(0) & EXITING != 0;
+    let is_killed = status.lines().any(|line| {
+        let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        pending.is_some_and(|set| set & SIGKILL != 0)
+    });
+    !matches!(state, "" | "Z" | "X") && !is_exiting && !is_killed
 }
 
 /// The process that holds the lock, from a line such as
@@ -78,8 +112,50 @@ fn holder(file: &File) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
+
+    const STAT: &str = "4242 (a (b) c) S 1 4242 4242 0 -1 4194560 100 0 0 0";
+    const STATUS: &str = "Name:\ta (b) c\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n";
+
+    #[test]
+    fn a_process_lives_unless_it_is_gone_a_zombie_exiting_or_killed() {
+        assert!(lives(STAT, STATUS));
+        assert!(lives(&STAT.replace(" S ", " D "), STATUS));
+        assert!(lives(STAT, &STATUS.replace("0\n", "1\n")), "another signal is pending");
+        assert!(!lives("", ""));
+        assert!(!lives(&STAT.replace(" S ", " Z "), STATUS));
+        assert!(!lives(&STAT.replace(" S ", " X "), STATUS));
+        assert!(!lives(&STAT.replace("4194560", "4194564"), STATUS), "it is exiting");
+        let (own, shared) = STATUS.split_once("ShdPnd").unwrap();
+        let killed = |part: &str| part.replace("0000000000000000", "0000000000004100");
+        assert!(!lives(STAT, &format!("{}ShdPnd{shared}", killed(own))));
+        assert!(!lives(STAT, &format!("{own}ShdPnd{}", killed(shared))));
+        let own = |what| std::fs::read_to_string(format!("/proc/self/{what}")).unwrap();
+        assert!(lives(&own("stat"), &own("status")), "this very process");
+    }
+
+    #[test]
+    fn a_lock_whose_owner_is_being_killed_is_waited_for() {
+        let path =
+            std::env::temp_dir().join(format!("gabion-lock-of-killed-{}", std::process::id()));
+        let file = File::options().create(true).append(true).open(&path).unwrap();
+        // It keeps what it reads: so much memory that its end takes a while.
+        let mut owner = Command::new("flock")
+            .args(["--no-fork", "-x"])
+            .arg(&path)
+            .arg("tail")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        owner.stdin.as_mut().unwrap().write_all(&vec![0; 256 << 20]).unwrap();
+        assert_eq!(holder(&file), Some(owner.id()));
+        owner.kill().unwrap();
+        let locked = lock_exclusive(&file, &path);
+        owner.wait().unwrap();
+        locked.unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_lock_whose_owner_is_dead_is_waited_for_and_one_of_a_living_process_is_not() {

@@ -31,17 +31,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
 
-/// How long the lock of a pool is waited for when its holder is gone.
 /// Bytes of data that one connection to the target has under way: four transfers keep the device busy, and
 /// their buffers nearly stay in the processor's cache.
 const TARGET_IN_FLIGHT_LEN: usize = 4 * TRANSFER_LEN_MAX;
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs a replica until SIGTERM, SIGINT or a failure. The calling thread waits meanwhile.
 ///
@@ -89,7 +84,7 @@ struct Opened {
 
 fn open_replica(config: &ServerConfig, now_ms: u64) -> Result<Opened> {
     let path = pool_path(&config.data);
-    let file = lock_pool(&path)?;
+    let file = PoolFile::open(&path, DirectIo::Try)?;
     if let Some(refusal) = file.direct_refusal() {
         eprintln!("{}: no direct I/O: {refusal}", path.display());
     }
@@ -118,32 +113,6 @@ fn open_replica(config: &ServerConfig, now_ms: u64) -> Result<Opened> {
     let opening = pool.open_node(Box::new(ring), config.node.clone(), now_ms);
     let (node, _) = medium.block_on(opening)?;
     Ok(Opened { node: Box::new(node), local, parts, medium, readiness })
-}
-
-/// Opens the pool under its lock. The kernel gives the lock of a process that was killed back only when
-/// the last operation of its is done, which may be a moment after the process is gone: that is waited
-/// for. A process that lives is not.
-fn lock_pool(path: &Path) -> Result<PoolFile> {
-    let start = Instant::now();
-    loop {
-        match PoolFile::open(path, DirectIo::Try) {
-            Err(error)
-                if error.kind() == ErrorKind::Busy
-                    && start.elapsed() < LOCK_PATIENCE
-                    && !is_held_by_the_living(error.message()) => {}
-            result => return result,
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-}
-
-/// Whether the process that a message of the lock ends with is there and has not ended.
-fn is_held_by_the_living(message: &str) -> bool {
-    let holder = message.rsplit_once("process ").and_then(|(_, pid)| pid.parse::<u32>().ok());
-    let Some(pid) = holder else { return false };
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn check_members(

@@ -17,11 +17,11 @@ use gabion_base::units::{GIB, KIB, MIB};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
 use gabion_engine::sst::{Compression, SstOptions};
+use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
-use rustix::fs::FlockOperation;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -394,7 +394,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of an existing directory.
+    /// Takes the lock of an existing directory, from a process that is ending too.
     ///
     /// # Errors
     /// Busy, naming the holder.
@@ -407,21 +407,8 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(|e| failed(&path, "cannot be opened", e))?;
-        if let Err(errno) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if errno != rustix::io::Errno::WOULDBLOCK {
-                return Err(failed(&path, "cannot be locked", errno.into()));
-            }
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("{} is in use by {holder}", data.display()),
-            ));
-        }
+        let holder = || std::fs::read_to_string(&path).ok()?.trim().parse().ok();
+        lock_held_by(&file, data, holder)?;
         file.set_len(0)
             .and_then(|()| write!(file, "{}", std::process::id()))
             .map_err(|e| failed(&path, "cannot be written", e))?;
