@@ -39,6 +39,26 @@ pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
+/// Makes sure that a check has room where its directory is made; `what` says which check needs it.
+pub(crate) fn need_space(what: &str, needed: u64) -> Step {
+    let dir = target_directory()?;
+    let said = output(Command::new("df").args(["-B1", "--output=avail"]).arg(&dir))?;
+    let free = said.lines().last().and_then(|line| line.trim().parse().ok());
+    is_room(what, &dir, needed, free.ok_or_else(|| format!("df {dir}: {said}"))?)
+}
+
+fn is_room(what: &str, dir: &str, needed: u64, free: u64) -> Step {
+    if free >= needed {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Err(format!(
+        "{what} needs {:.1} GiB under {dir}, {:.1} GiB are free (CARGO_TARGET_DIR names another place)",
+        gib(needed),
+        gib(free)
+    ))
+}
+
 /// Runs a program to its end, its output shown; an exit code other than 0 is an error.
 pub(crate) fn run(command: &mut Command) -> Step {
     let line = line_of(command);
@@ -455,4 +475,22 @@ impl Random {
 /// A counter of a status.
 pub(crate) fn counter(status: &Value, name: &str) -> u64 {
     status["counters"][name].as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_without_room_is_refused_in_one_line_with_place_needed_and_free() {
+        assert_eq!(is_room("shipping", "/target", 5 << 30, 5 << 30), Ok(()));
+        let refused = is_room("shipping", "/target", 23 << 30, (9 << 30) + (1 << 29));
+        let line = "shipping needs 23.0 GiB under /target, 9.5 GiB are free \
+                    (CARGO_TARGET_DIR names another place)";
+        assert_eq!(refused, Err(line.to_owned()));
+        need_space("nothing", 0).unwrap();
+        assert!(
+            need_space("all there is", u64::MAX).unwrap_err().starts_with("all there is needs")
+        );
+    }
 }

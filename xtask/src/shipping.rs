@@ -7,7 +7,9 @@
 //!   verify 0     ─► stop ─► one byte flipped in a pool ─► verify 1 names replica, file, offset
 //! ```
 
-use crate::cluster::{Cluster, Random, counter, load, need, output, program, value_of};
+use crate::cluster::{
+    Cluster, REPLICAS, Random, counter, load, need, need_space, output, program, value_of,
+};
 use crate::steps::Step;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +24,8 @@ const VALUE_LEN: usize = 1000;
 const CAPTURED_KEYS: u64 = 20_000;
 /// Keys of the load, unless `GABION_SHIPPING_KEYS` says how many.
 const KEYS: u64 = 100_000;
+/// Bytes that a check takes beside the pools: rings, logs, the capture.
+const OTHER_LEN: u64 = 512 << 20;
 const SECONDARIES: [u16; 2] = [2, 3];
 /// Bytes that a secondary may read from devices beyond what it itemises: programs and libraries that
 /// the page cache had dropped. Far less than the load.
@@ -38,19 +42,30 @@ const H2C_DATA: u8 = 6;
 /// The check.
 pub(crate) fn check() -> Step {
     println!("\n── shipping: on the wire, in the kernel's counters, in the pools");
-    need("tshark", "tshark")?;
     let keys = match std::env::var("GABION_SHIPPING_KEYS") {
         Ok(text) => text.parse().map_err(|_| format!("GABION_SHIPPING_KEYS is {text:?}"))?,
         Err(_) => KEYS,
     };
-    // Room for four times the records: compaction writes new files before old ones go.
-    let pool_len = format!("{}MiB", 1024.max((4 * keys * VALUE_LEN as u64) >> 20));
+    is_there_room(keys)?;
+    need("tshark", "tshark")?;
+    let pool_len = format!("{}MiB", pool_len_mib(keys));
     let options = ["--pool-size", &pool_len, "--memtable-size", "4MiB"];
     let mut cluster = Cluster::new("shipping", &program()?, &options)?;
     let checked = on_the_wire(&mut cluster)
         .and_then(|()| secondaries_do_not_compact(&mut cluster, keys))
         .and_then(|()| a_flipped_byte_is_named(&mut cluster));
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
+}
+
+/// Room for four times the records: compaction writes new files before old ones go.
+fn pool_len_mib(keys: u64) -> u64 {
+    1024.max(keys.saturating_mul(4 * VALUE_LEN as u64) >> 20)
+}
+
+/// Whether the pools of a load fit on the disk, said before anything is built or written.
+pub(crate) fn is_there_room(keys: u64) -> Step {
+    let pools = pool_len_mib(keys).saturating_mul(u64::from(REPLICAS) << 20);
+    need_space(&format!("shipping of {keys} keys"), pools.saturating_add(OTHER_LEN))
 }
 
 /// Where the targets of the secondaries listen.

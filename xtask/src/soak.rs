@@ -1,6 +1,7 @@
 //! Everything at length, in shards: a shard that ended well is written down under the target directory
 //! for its commit, and not run again, so that a soak that was cut short goes on where it was.
 
+use crate::shipping;
 use crate::steps::{Step, head_commit, run, target_directory};
 use std::fs;
 use std::io::Write as _;
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Seeds of the simulator in one shard.
 const SEEDS: u64 = 1_000;
+/// Records of the shard that loads some.
+const LOAD: u64 = 2_000_000;
 
 /// Runs shards until `hours` have passed: first each kind once, then more and more seeds.
 pub(crate) fn soak(hours: f64) -> Step {
@@ -18,8 +21,9 @@ pub(crate) fn soak(hours: f64) -> Step {
     let done = fs::read_to_string(&list).unwrap_or_default();
     let done: Vec<&str> = done.lines().collect();
     let (begun, limit) = (Instant::now(), Duration::from_secs_f64(hours * 3600.0));
+    let load = format!("load of {LOAD} records");
     let once = [
-        "load of 2000000 records",
+        load.as_str(),
         "padding bits",
         "redis",
         "guest",
@@ -28,6 +32,9 @@ pub(crate) fn soak(hours: f64) -> Step {
         "crash points, all",
     ]
     .map(str::to_owned);
+    if !done.contains(&load.as_str()) {
+        shipping::is_there_room(LOAD)?;
+    }
     let more = (0..).flat_map(|n: u64| {
         // The configuration follows from the seed: they take turns.
         let kills = n.is_multiple_of(5).then(|| format!("kills {}", n / 5));
@@ -63,7 +70,8 @@ fn run_shard(shard: &str) -> Step {
         ),
         Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
         Some(("load", _)) => {
-            run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", "2000000")])
+            let keys = LOAD.to_string();
+            run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
         Some(("padding", _)) => run(
             "cargo",
