@@ -105,7 +105,8 @@ pub enum Action {
         at: LogPosition,
     },
     /// The records that come before the next `AdoptTerm` are of terms that this head never knew (it
-    /// lost its disk): they lie in `spans`. Need not be durable: until then a restart may find less.
+    /// lost its disk): they lie in `spans`, which are made durable with the last of these terms. That need
+    /// not be waited for: until then a restart finds less.
     Follow {
         /// The spans of the member whose log is fetched.
         spans: Spans,

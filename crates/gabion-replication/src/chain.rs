@@ -135,8 +135,10 @@ pub struct Chain {
     /// This member's place in `config.members`.
     index: usize,
     now_ms: u64,
-    /// The highest term durable here.
+    /// The highest term durable here, but for one that is followed.
     term: Term,
+    /// Head: the highest term of the logs that it began to fetch; nobody starts it anew.
+    followed: Term,
     session: u64,
     /// The spans of the log; while a term runs the last is open.
     spans: Spans,
@@ -192,6 +194,7 @@ impl Chain {
             index,
             now_ms,
             term: state.term,
+            followed: Term::ZERO,
             session: state.session,
             spans,
             oldest: state.oldest,
@@ -697,7 +700,7 @@ impl Chain {
     fn latest_term(&self) -> Term {
         match self.phase {
             Phase::Adopting { term } => term,
-            _ => self.term,
+            _ => self.term.max(self.followed),
         }
     }
 

@@ -45,7 +45,7 @@ impl Node {
                     }
                 }
                 Action::Follow { spans } => {
-                    if let Err(error) = self.follow(&spans) {
+                    if let Err(error) = self.follow_unknown(&spans) {
                         self.fatal(error);
                     }
                 }
@@ -125,6 +125,15 @@ impl Node {
             return self.log.begin_term(term).map(|_| ());
         }
         self.follow(spans)
+    }
+
+    /// Follows a log with terms that this head never knew; what comes of it is found again after a kill.
+    fn follow_unknown(&mut self, spans: &Spans) -> Result<()> {
+        self.follow(spans)?;
+        self.state.term = self.state.term.max(spans.tip().0);
+        self.state.spans = self.log.spans().to_vec();
+        self.stage_state(None);
+        Ok(())
     }
 
     /// Makes the log a follower of one with these spans.

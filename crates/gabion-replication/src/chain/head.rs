@@ -112,6 +112,7 @@ impl Chain {
         }
         let spans = state.spans.followed_from(&mine, common);
         if spans.tip().0 > self.term {
+            self.followed = self.followed.max(spans.tip().0);
             self.actions.push_back(Action::Follow { spans: spans.clone() });
         }
         self.spans = spans;
@@ -151,7 +152,7 @@ impl Chain {
     fn adopt_new_term(&mut self) {
         let hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
         let terms = hellos.map(|(term, state)| state.spans.tip().0.max(*term));
-        let term = terms.max().unwrap_or_default().max(self.term).max(self.tip().0).next();
+        let term = terms.max().unwrap_or_default().max(self.latest_term()).max(self.tip().0).next();
         let (spans, start) = self.spans.with_term(term, self.progress.end);
         self.spans = spans.clone();
         self.progress.end = start;

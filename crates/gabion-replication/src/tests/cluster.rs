@@ -375,7 +375,10 @@ impl Cluster {
                 Err(reason) => node.chain.as_mut().unwrap().handle_failed(reason),
             },
             Action::Truncate { at } => node.cut(at.get()),
-            Action::Follow { .. } => {}
+            Action::Follow { spans } => {
+                node.term = node.term.max(spans.tip().0);
+                node.spans = spans;
+            }
             Action::AdoptTerm { term, spans, end } => {
                 node.term = term;
                 node.spans = spans;
