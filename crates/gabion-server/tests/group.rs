@@ -138,7 +138,7 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
     group.await_ready();
     let value = "v".repeat(1000);
     let mut client = group.client(1);
-    fill(&mut client, &value, 6000);
+    fill(&mut client, &value, 2500);
     for id in [2, 3, 1] {
         group.kill(id);
         if id != 1 {
@@ -153,7 +153,7 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
         assert_eq!(client.call(&["SET", &key, "1"]), Reply::OK);
         assert_eq!(group.client(2).call(&["GET", &key]), Reply::Bulk("1".into()));
     }
-    fill(&mut group.client(2), &value, 3000);
+    fill(&mut group.client(2), &value, 1500);
     replicas_are_equal(&group);
     for id in 1..=3 {
         let scrub = group.client(id).json(&["GABION", "SCRUB"]);
@@ -166,7 +166,7 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
 fn whoever_is_ready_after_a_restart_answers_reads_and_takes_writes() {
     let mut group = Group::start("ready", 3, AckLevel::Replicated);
     group.await_ready();
-    for round in 0..12_u32 {
+    for round in 0..8_u32 {
         let value = round.to_string();
         assert_eq!(group.client(round % 3 + 1).call(&["SET", "key", &value]), Reply::OK);
         let restarted: &[u32] = [&[1, 2, 3][..], &[3], &[2], &[1]][round as usize % 4];

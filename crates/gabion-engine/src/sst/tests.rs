@@ -176,7 +176,7 @@ fn check_meta(file: &FinishedFile, rows: &[Row]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn a_file_answers_like_a_sorted_map(

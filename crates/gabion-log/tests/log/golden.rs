@@ -1,9 +1,7 @@
 //! The bytes of one record of each kind, of a span list, an anchor and a seal. A change here is a
 //! change of format: it needs a new version.
-#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::codec::Reader;
 use gabion_base::{LogIndex, LogPosition, MemTableId, SequenceNumber, ShardId, Term};
 use gabion_log::{

@@ -1,13 +1,10 @@
 //! Jobs at their limits: odd sizes, long keys, damaged inputs, failing sinks.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
-mod support;
-
+use crate::support::*;
 use gabion_base::{Error, ErrorKind, LogPosition, Result};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use proptest::prelude::*;
-use support::*;
 
 /// Writes `pairs`, seals and flushes them; panics when any step fails.
 fn flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> Edit {

@@ -1,11 +1,6 @@
 //! A replica's worth of surroundings for a log: a ring that outlives it, a disk of segments that
 //! forgets what was not flushed, and a loop that drains.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "helpers of tests, of which each file uses its part"
-)]
+#![allow(unreachable_pub, reason = "helpers of the tests of this program")]
 
 use gabion_base::{FileId, GroupId, LogPosition, Result, SequenceNumber, ShardId, Term};
 use gabion_log::{

@@ -1,7 +1,6 @@
 //! Broken bytes: bit rot, torn tails, records of other builds, hostile input.
 
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Term, crc};
 use gabion_log::{
     Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,

@@ -2,14 +2,11 @@
 //!
 //! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them) and
 //! E13 (the secondary makes some files itself and gets the same bytes).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
-mod support;
-
+use crate::support::*;
 use gabion_base::{LogPosition, SequenceNumber};
 use gabion_engine::*;
 use std::collections::BTreeMap;
-use support::*;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

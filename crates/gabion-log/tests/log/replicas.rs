@@ -1,9 +1,7 @@
 //! Several logs that follow one head at a time: reordering, duplicates, old terms (FAULTS.md R7),
 //! fail-over with and without loss of rings (R1–R3), everything dark at once (R10).
-#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::{ErrorKind, LogPosition, Term};
 use gabion_log::{
     Anchor, Log, LogConfig, Record, RecordFlags, RecoveryInput, Resend, Span, decode_header,

@@ -1,5 +1,5 @@
-//! What a shipped kilobyte costs in CPU, both ends together over loopback: `cargo run --release -p
-//! gabion-fabric --example ship_cost -- DIRECTORY [MiB]`. Writes of 1 MiB at a given depth into the
+//! What a shipped kilobyte costs in CPU, both ends together over loopback: `cargo bench -p
+//! gabion-fabric --bench ship_cost -- DIRECTORY [MiB]`. Writes of 1 MiB at a given depth into the
 //! region of an embedded target, with and without digests, CRCs known in advance or taken here.
 //! `RETURN_MEMORY=1` leaves the allocator as it is, `BUFFER_LEN=n` sets the socket buffers.
 #![allow(
@@ -29,7 +29,7 @@ const HOST: &str = "nqn.2026-01.org.gabion:host";
 const SUBSYSTEM: &str = "nqn.2026-01.org.gabion:measured";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let directory = PathBuf::from(args.next().ok_or("usage: ship_cost DIRECTORY [MiB]")?);
     let transfers: u64 = args.next().map_or(Ok(512), |mib| mib.parse())?;
     let path = directory.join("ship-cost.pool");

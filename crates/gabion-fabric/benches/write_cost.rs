@@ -1,4 +1,4 @@
-//! What a written kilobyte costs in CPU, by backend: `cargo run --release -p gabion-fabric --example
+//! What a written kilobyte costs in CPU, by backend: `cargo bench -p gabion-fabric --bench
 //! write_cost -- DIRECTORY [MiB]`. Writes a pool file there in transfers of 1 MiB at depth 4, with a
 //! flush every 64 MiB, and prints one line per backend and manner of I/O.
 #![allow(
@@ -21,7 +21,7 @@ const DEPTH: u64 = 4;
 const FLUSH_EVERY: u64 = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let directory = PathBuf::from(args.next().ok_or("usage: write_cost DIRECTORY [MiB]")?);
     let transfers: u64 = args.next().map_or(Ok(512), |mib| mib.parse())?;
     let path = directory.join("write-cost.pool");

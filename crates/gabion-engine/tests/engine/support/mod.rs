@@ -1,6 +1,5 @@
 //! What the tests of the upper half share: files in memory, futures that yield at random, and a replica
 //! that is driven from a log.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
 use gabion_engine::*;

@@ -1,6 +1,5 @@
 //! The bytes of edits, recipes, options and snapshots, pinned. A change here changes a format: it needs a
 //! new version number in the module that owns it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
 use gabion_base::{FileId, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
 use gabion_engine::*;

@@ -1,7 +1,6 @@
 //! One log from the first append to a restart.
 
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::Term;
 use gabion_log::{Anchor, Ending, RecordFlags, RecordKind};
 

@@ -1,11 +1,8 @@
 //! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not free.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
-mod support;
-
+use crate::support::*;
 use gabion_base::{ErrorKind, FileId, LogPosition, MemTableId, SequenceNumber};
 use gabion_engine::*;
-use support::*;
 
 /// A replica whose jobs are run and applied as they come.
 struct Driven {

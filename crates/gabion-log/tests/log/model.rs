@@ -1,9 +1,7 @@
 //! A log against a model, through kills and power cuts (FAULTS.md E1, E2, E3, R10). A kill loses
 //! nothing; a power cut loses nothing that was flushed; what is found is always a prefix.
-#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::{ErrorKind, Term};
 use gabion_log::{Anchor, Drain, Log, LogConfig, Record, RecordFlags, Resend, Span};
 use gabion_media::Bytes;

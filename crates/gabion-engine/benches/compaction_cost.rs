@@ -1,6 +1,6 @@
 //! What a compaction costs: processor time per kilobyte of input, from memory to memory.
 //!
-//! `cargo run --release -p gabion-engine --example compaction_cost [value bytes] [files]`
+//! `cargo bench -p gabion-engine --bench compaction_cost -- [value bytes] [files]`
 //!
 //! Two overlapping sets of files (L0 and L1) are merged into L1. Reads come from memory and outputs are
 //! kept there, so what is measured is the engine alone: decoding, merging, encoding, checksums, filters.
@@ -98,7 +98,10 @@ fn settle(
 
 fn main() -> Result<()> {
     calibrate();
-    let mut arguments = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap_or(1000));
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .map(|a| a.parse::<usize>().unwrap_or(1000));
     let value_len = arguments.next().unwrap_or(1000);
     let files = arguments.next().unwrap_or(24) as u64;
     let config = TreeConfig { level1_len: 1 << 40, sealed_max: 64, ..TreeConfig::default() };

@@ -1,7 +1,7 @@
 //! What it costs to build, scan and read files and to fill MemTables: processor time of one thread (Linux),
 //! files in memory.
 //!
-//! `cargo run --release -p gabion-engine --example sst_speed [MiB] [files]`; with `files` no look-ups and
+//! `cargo bench -p gabion-engine --bench sst_speed -- [MiB] [files]`; with `files` no look-ups and
 //! no MemTables.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 
@@ -176,7 +176,8 @@ fn memtable(values: &[Vec<u8>], len: usize) {
 }
 
 fn main() {
-    let total = std::env::args().nth(1).and_then(|mib| mib.parse().ok()).unwrap_or(256u64) << 20;
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let total = args.first().and_then(|mib| mib.parse().ok()).unwrap_or(256u64) << 20;
     for (len, compression) in
         [(1000, Compression::None), (100, Compression::None), (1000, Compression::Lz4)]
     {
@@ -203,7 +204,7 @@ fn main() {
         let started = cpu_ns();
         black_box(rebuild(&options, &source, &readers));
         report("scan and build", started, entries, total);
-        if std::env::args().nth(2).is_some() {
+        if args.len() > 1 {
             continue;
         }
         gets(&source, &readers, &metas, entries, "get, cached (per kB: n/a)");

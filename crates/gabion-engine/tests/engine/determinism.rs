@@ -1,15 +1,12 @@
 //! FAULTS.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
 //! replica, on any thread, wherever its reads are held up, and however a MemTable came to hold its entries.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
-mod support;
-
+use crate::support::*;
 use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::*;
 
 /// A replica with several files in L0 and L1, all from one seed, and the next compaction.
 fn replica_with_work(seed: u64) -> Replica {

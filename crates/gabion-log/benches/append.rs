@@ -1,4 +1,4 @@
-//! What an append costs: `cargo run --release -p gabion-log --example append`.
+//! What an append costs: `cargo bench -p gabion-log --bench append`.
 //!
 //! Prints nanoseconds of processor time per append at the head and per placement at a replica, for
 //! payloads of several lengths, with a ring of 64 MiB of plain memory. Draining is counted apart.

@@ -1,0 +1,10 @@
+//! The engine through its public API, in one program: it is linked once, and its tests run side by side.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
+
+mod determinism;
+mod golden_edit;
+mod golden_sst;
+mod jobs;
+mod support;
+mod tree_model;
+mod tree_rules;
