@@ -7,6 +7,7 @@ use crate::server::Server;
 use gabion_base::LogPosition;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -155,13 +156,24 @@ impl Server {
         }
         self.gated_bytes += item.len;
         self.gated.insert(item.number, item);
+        self.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
         Begun::Later
+    }
+
+    /// The first of the commands that wait for the gate.
+    fn pop_gated(&mut self) -> Option<Item> {
+        let (_, item) = self.gated.pop_first()?;
+        self.gated_bytes -= item.len;
+        self.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
+        Some(item)
     }
 
     /// Polls a command once on the stack, without touching the device: a blind write or a read that
     /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was done by
     /// then, as every command writes last.
     fn run_item(&mut self, item: Item) -> Begun {
+        let number = item.number;
+        self.store.run_as(number);
         self.store.probe(true);
         let outcome = {
             let execution = pin!(self.commands.execute(&self.store, &item.work));
@@ -174,11 +186,20 @@ impl Server {
             Poll::Pending => {
                 let (commands, store) = (self.commands.clone(), self.store.clone());
                 let finished = self.finished.clone();
-                self.executor.spawn(async move {
-                    let reply = commands.execute(&store, &item.work).await;
+                let task = self.executor.spawn(async move {
+                    let reply = {
+                        let mut execution = pin!(commands.execute(&store, &item.work));
+                        let run = poll_fn(|cx| {
+                            store.run_as(number);
+                            execution.as_mut().poll(cx)
+                        });
+                        run.await
+                    };
                     let hit_gate = store.take_hit_gate();
                     finished.borrow_mut().push(Finished::Command { item, reply, hit_gate });
                 });
+                // At once, so that it is in the queues of its keys before any command that comes later.
+                self.executor.run_one(task);
                 Begun::Later
             }
         }
@@ -229,8 +250,7 @@ impl Server {
             if matches!(gate, WriteGate::Wait(_)) {
                 break;
             }
-            let Some((_, item)) = self.gated.pop_first() else { break };
-            self.gated_bytes -= item.len;
+            let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
                 WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),

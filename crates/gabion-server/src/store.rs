@@ -45,6 +45,10 @@ struct Inner {
     has_written: Cell<bool>,
     /// A write met a gate that is closed for now; nothing was done.
     hit_gate: Cell<bool>,
+    /// The command that is being polled, and the first of those that wait for the gate, in the order in
+    /// which they came.
+    running: Cell<u64>,
+    first_gated: Cell<u64>,
     /// The log took no record: what was written is nowhere.
     failure: RefCell<Option<Error>>,
 }
@@ -61,6 +65,8 @@ impl NodeStore {
             turn_ops: Cell::new(0),
             has_written: Cell::new(false),
             hit_gate: Cell::new(false),
+            running: Cell::new(0),
+            first_gated: Cell::new(u64::MAX),
             failure: RefCell::new(None),
         }))
     }
@@ -85,18 +91,33 @@ impl NodeStore {
         self.0.hit_gate.take()
     }
 
+    /// Says which command is polled next.
+    pub(crate) fn run_as(&self, command: u64) {
+        self.0.running.set(command);
+    }
+
+    /// Commands that came after this one, which waits for the gate, meet a closed gate too: one that waited
+    /// for its keys would else write before it.
+    pub(crate) fn hold_back_after(&self, first_gated: Option<u64>) {
+        self.0.first_gated.set(first_gated.unwrap_or(u64::MAX));
+    }
+
     /// What makes the state that reads see wrong for ever.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.0.failure.borrow_mut().take()
     }
 
     fn check_gate(&self, node: &Node) -> Result<()> {
+        let hit = |reason| {
+            self.0.hit_gate.set(true);
+            Err(Error::new(ErrorKind::Busy, reason))
+        };
         match node.write_gate() {
-            WriteGate::Open => Ok(()),
-            WriteGate::Wait(reason) => {
-                self.0.hit_gate.set(true);
-                Err(Error::new(ErrorKind::Busy, reason))
+            WriteGate::Open if self.0.running.get() > self.0.first_gated.get() => {
+                hit("an earlier write waits")
             }
+            WriteGate::Open => Ok(()),
+            WriteGate::Wait(reason) => hit(reason),
             WriteGate::Refuse(reason) => Err(Error::unavailable(reason)),
         }
     }

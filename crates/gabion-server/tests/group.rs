@@ -73,6 +73,37 @@ fn pipeline(client: &mut Client, id: u32) {
     }
 }
 
+/// The first command of each key has to read a file before it can write; what was sent after it must
+/// not be done before it.
+#[test]
+fn commands_keep_their_order_when_the_first_of_them_reads_the_disk() {
+    let mut group = Group::start("order", 3, AckLevel::Replicated);
+    group.await_ready();
+    let value = "v".repeat(1000);
+    fill(&mut group.client(1), &value, 4000);
+    (1..=3).for_each(|id| group.kill(id));
+    (1..=3).for_each(|id| group.start_replica(id));
+    group.await_ready();
+    let keys: Vec<String> = (0..300).map(|i| format!("key-{:08}", i * 7919)).collect();
+    for (id, keys) in (1..=3).zip(keys.chunks(100)) {
+        let mut client = group.client(id);
+        for key in keys {
+            client.send(&["APPEND", key, "x"]);
+            client.send(&["SET", key, "1"]);
+            client.send(&["INCR", key]);
+            client.send(&["GETDEL", key]);
+            client.send(&["SET", key, "2"]);
+            client.send(&["GET", key]);
+        }
+        for key in keys {
+            let replies: Vec<Reply> = (0..6).map(|_| client.receive()).collect();
+            let (one, two) = (Reply::Integer(1001), Reply::Integer(2));
+            let bulk = || Reply::Bulk("2".into());
+            assert_eq!(replies, [one, Reply::OK, two, bulk(), Reply::OK, bulk()], "{key}, {id}");
+        }
+    }
+}
+
 /// Values and replies that take several messages between members.
 fn large(client: &mut Client) {
     let value = "x".repeat(6 << 20);
