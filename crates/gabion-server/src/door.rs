@@ -112,7 +112,9 @@ impl Server {
     fn serve(&mut self, token: usize, client: &mut Client) -> bool {
         let mut budget = TURN_BYTES_MAX;
         loop {
-            self.take_requests(token, client);
+            if !self.take_requests(token, client) {
+                return false;
+            }
             if client.is_blocked() || !client.can_read {
                 break;
             }
@@ -140,15 +142,20 @@ impl Server {
         true
     }
 
-    fn take_requests(&mut self, token: usize, client: &mut Client) {
+    /// Returns false when the connection is over.
+    fn take_requests(&mut self, token: usize, client: &mut Client) -> bool {
         while !client.is_blocked() {
             match client.parser.parse(&mut client.input) {
-                Ok(Some(request)) => self.take_request(token, client, request),
+                Ok(Some(request)) => {
+                    if !self.take_request(token, client, request) {
+                        return false;
+                    }
+                }
                 Ok(None) if client.is_finished => {
                     client.is_closing = true;
-                    return self.mark(token, client);
+                    self.mark(token, client);
                 }
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => {
                     let reply = Reply::error_from(format!("ERR {error}"));
                     client.push(client.session.protocol(), reply, 0);
@@ -159,12 +166,14 @@ impl Server {
         }
     }
 
-    fn take_request(&mut self, token: usize, client: &mut Client, request: Request) {
+    /// Returns false when the connection is over.
+    fn take_request(&mut self, token: usize, client: &mut Client, request: Request) -> bool {
         let step = self.commands.handle(&mut client.session, request, &*self.host);
         let protocol = client.session.protocol();
         match step {
             Step::Reply(reply) => {
                 client.push(protocol, reply, 0);
+        true
                 self.mark(token, client);
             }
             Step::Close(reply) => {
@@ -182,7 +191,25 @@ impl Server {
         if !client.is_listed {
             client.is_listed = true;
             self.listed.push(token);
+            Step::Drop => {
+                self.note_http(client);
+                return false;
+            }
         }
+        true
+    }
+
+    /// Says that a connection spoke HTTP; a page that tries it again and again fills no log.
+    fn note_http(&mut self, client: &Client) {
+        if self.http_noted_ms.is_some_and(|then| self.now_ms - then < HTTP_NOTE_MS) {
+            return;
+        }
+        self.http_noted_ms = Some(self.now_ms);
+        let from = client.stream.peer_addr().map_or_else(|_| String::new(), |a| a.to_string());
+        eprintln!(
+            "door for clients: {from} sent HTTP, perhaps for a page that means harm; \
+             its connection was closed"
+        );
     }
 
     /// Begins a command of a connection, or holds it back with all that follow.

@@ -136,6 +136,8 @@ pub(crate) struct Server {
     pub(crate) next_serial: u64,
     /// Nobody could be accepted, most likely for want of descriptors.
     pub(crate) door_is_stuck: bool,
+    /// When a connection that spoke HTTP was noted last.
+    pub(crate) http_noted_ms: Option<u64>,
     /// Connections whose replies or sockets want looking after in this turn.
     pub(crate) listed: Vec<usize>,
     /// Connections that can read on without a new event.

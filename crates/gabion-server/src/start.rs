@@ -225,6 +225,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         free_clients: Vec::new(),
         next_serial: 0,
         door_is_stuck: false,
+        http_noted_ms: None,
         listed: Vec::new(),
         eager: Vec::new(),
         held: Vec::new(),

@@ -6,6 +6,7 @@ mod support;
 
 use gabion_node::AckLevel;
 use gabion_resp::Reply;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 use support::{Client, Group, PATIENCE};
 
@@ -315,6 +316,24 @@ fn one_durable_replica_keeps_what_it_said_and_its_lock() {
     let info = client.text(&["INFO"]);
     assert!(info.contains("role:master") && info.contains("used_cpu_user"), "{info}");
     assert!(client.text(&["GABION", "NONSENSE"]).starts_with("-ERR unknown question"));
+}
+
+#[test]
+fn a_page_on_the_web_cannot_have_commands_run() {
+    let group = Group::start("http", 1, AckLevel::Replicated);
+    group.await_ready();
+    let mut client = group.client(1);
+    assert_eq!(client.call(&["SET", "key", "value"]), Reply::OK);
+    for head in ["POST / HTTP/1.1\r\n", "PUT / HTTP/1.1\r\nHost: localhost\r\n"] {
+        let mut page = group.client(1).stream;
+        let request = format!("{head}Content-Length: 12\r\n\r\nFLUSHALL\r\n\r\n");
+        page.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // The end of the stream or a reset, as the rest of what was sent is not read.
+        let _ = page.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"+OK"), "{}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(client.call(&["GET", "key"]), Reply::Bulk("value".into()));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //!   Request ─► Commands::handle(session) ─┬─► Step::Reply     PING, CLIENT, QUEUED, errors …
 //!                                         ├─► Step::Close     QUIT
+//!                                         ├─► Step::Drop      HTTP
 //!                                         └─► Step::Run(Work) data: at this node, the head or the
 //!                                                  │          tail, as Work::route says
 //!              Commands::execute(store, work) ◄────┘

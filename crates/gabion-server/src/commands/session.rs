@@ -24,6 +24,8 @@ pub enum Step {
     Run(Work),
     /// Answer, then close the connection.
     Close(Reply),
+    /// Close the connection at once: what came is no request of a Redis client but of a browser.
+    Drop,
     /// A question about the replica, which the process answers.
     Ask(Call),
 }
@@ -159,6 +161,9 @@ impl Commands {
     #[inline]
     pub fn handle(&self, session: &mut Session, request: Request, host: &impl Host) -> Step {
         session.client.active_us.set(host.unix_time_us());
+        if is_http(&request) {
+            return Step::Drop;
+        }
         let call = match Call::check(request) {
             Ok(call) => call,
             Err((row, error)) => {
@@ -273,6 +278,14 @@ impl Commands {
         }
         reply
     }
+}
+
+/// Whether a request is a line of HTTP. A page on the web can make a browser send `POST` to any port
+/// of its machine, with commands as the body; each line of the head would be an unknown command and the
+/// body would be run. A `POST` begins with that word, any other method is followed by `Host:`.
+fn is_http(request: &Request) -> bool {
+    let is = |word: &[u8]| request.args.first().is_some_and(|name| name.eq_ignore_ascii_case(word));
+    is(b"post") || is(b"host:")
 }
 
 /// The name of a client's last command, for CLIENT LIST.

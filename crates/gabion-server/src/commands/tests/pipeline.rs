@@ -35,6 +35,7 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
                     reply.encode(protocol, &mut out);
                     return out;
                 }
+                Step::Drop => return out,
             }
         }
     }

@@ -286,6 +286,25 @@ fn quit_closes_also_inside_a_transaction() {
 }
 
 #[test]
+fn a_line_of_http_closes_the_connection_also_inside_a_transaction() {
+    let node = Node::new();
+    for line in ["POST / HTTP/1.1", "post", "Host: 127.0.0.1:6379", "HOST: x"] {
+        for multi in [false, true] {
+            let mut client = node.client();
+            if multi {
+                client.ask("MULTI");
+            }
+            client.ask(line);
+            assert!(client.is_closed, "{line}");
+        }
+    }
+    let mut client = node.client();
+    client.ask("GET post");
+    assert!(client.ask("hostname").starts_with("-ERR unknown command"));
+    assert!(!client.is_closed);
+}
+
+#[test]
 fn replies_of_a_transaction_run_elsewhere_are_put_together_at_the_door() {
     let node = Node::new();
     let mut client = node.client();

@@ -186,6 +186,10 @@ impl Client {
         match self.node.commands.handle(&mut self.session, request, &FixedHost) {
             Step::Reply(reply) => reply,
             Step::Ask(_) => Reply::Null,
+            Step::Drop => {
+                self.is_closed = true;
+                Reply::Null
+            }
             Step::Close(reply) => {
                 self.is_closed = true;
                 reply
