@@ -15,11 +15,15 @@ use gabion_resp::{Protocol, Reply, RequestParser};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 
 /// Requests of one connection that may be under way.
 const SLOTS_MAX: usize = 1024;
 /// Bytes of replies that wait for the client before its requests wait.
 const OUTPUT_MAX: usize = 1 << 20;
+/// Bytes that are read of a client that broke the protocol, so that it comes to read why: as much as
+/// the longest value that Redis takes.
+const DISCARD_MAX: usize = 512 << 20;
 /// Bytes that one read takes from a socket.
 pub(crate) const READ_LEN: usize = 64 << 10;
 
@@ -60,6 +64,11 @@ pub(crate) struct Client {
     pub(crate) is_finished: bool,
     /// No more requests; closed when every reply is sent.
     pub(crate) is_closing: bool,
+    /// It broke the protocol, perhaps in the middle of what it sends: closed with that unread, the
+    /// system would send a reset, which takes the error away that waits to be read at the other end.
+    pub(crate) has_more: bool,
+    /// Bytes that are still read and thrown away before it is closed; `None` while it is not closing.
+    discards: Option<usize>,
     /// In the list of those to look after.
     pub(crate) is_listed: bool,
     /// The turn for which it is in the list of those who wait.
@@ -88,6 +97,8 @@ impl Client {
             is_read_closed: false,
             is_finished: false,
             is_closing: false,
+            has_more: false,
+            discards: None,
             is_listed: false,
             waits_for: 0,
         }
@@ -99,6 +110,43 @@ impl Client {
             || self.held.is_some()
             || self.slots.len() >= SLOTS_MAX
             || self.output.len() - self.sent > OUTPUT_MAX
+    }
+
+    /// Whether only what it still sends is waited for.
+    pub(crate) const fn is_lingering(&self) -> bool {
+        self.discards.is_some()
+    }
+
+    /// Tells the client that nothing more comes, so that it ends too; until then what it sends is thrown
+    /// away. Returns whether there is anything to wait for.
+    pub(crate) fn linger(&mut self) -> bool {
+        if !self.has_more || self.stream.shutdown(Shutdown::Write).is_err() {
+            return false;
+        }
+        self.input = BytesMut::new();
+        self.discards = Some(DISCARD_MAX);
+        true
+    }
+
+    /// Throws away what a closing client sends, up to `budget` bytes. Returns how many; `None` at its end.
+    pub(crate) fn discard(&mut self, scratch: &mut [u8], budget: usize) -> Option<usize> {
+        let mut count = 0;
+        while count < budget {
+            match self.stream.read(scratch) {
+                Ok(0) => return None,
+                Ok(n) => {
+                    count += n;
+                    self.discards = Some(self.discards?.checked_sub(n)?);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.can_read = false;
+                    break;
+                }
+                Err(_) => return None,
+            }
+        }
+        Some(count)
     }
 
     /// Whether everything that was asked is answered and sent.

@@ -22,6 +22,10 @@ use std::net::SocketAddr;
 pub(crate) const CLIENTS_MAX: usize = 20_000;
 /// Bytes that a connection may bring in one turn.
 const TURN_BYTES_MAX: usize = 512 << 10;
+/// How long a client that broke the protocol is read on, in ms.
+const LINGER_MS: u64 = 5_000;
+/// Shortest time between two notes that somebody spoke HTTP, in ms.
+const HTTP_NOTE_MS: u64 = 60_000;
 /// Bytes on their way to a member above which commands for it are held back.
 const BACKLOG_MAX: usize = 32 << 20;
 
@@ -110,6 +114,9 @@ impl Server {
 
     /// Returns false when the connection is over.
     fn serve(&mut self, token: usize, client: &mut Client) -> bool {
+        if client.is_lingering() {
+            return self.discard(token, client);
+        }
         let mut budget = TURN_BYTES_MAX;
         loop {
             if !self.take_requests(token, client) {
@@ -160,10 +167,12 @@ impl Server {
                     let reply = Reply::error_from(format!("ERR {error}"));
                     client.push(client.session.protocol(), reply, 0);
                     client.is_closing = true;
+                    client.has_more = !client.is_finished;
                     self.mark(token, client);
                 }
             }
         }
+        true
     }
 
     /// Returns false when the connection is over.
@@ -173,7 +182,6 @@ impl Server {
         match step {
             Step::Reply(reply) => {
                 client.push(protocol, reply, 0);
-        true
                 self.mark(token, client);
             }
             Step::Close(reply) => {
@@ -183,14 +191,6 @@ impl Server {
             }
             Step::Run(work) => self.offer(token, client, work, protocol),
             Step::Ask(call) => self.ask(token, client, admin::question(call.args())),
-        }
-    }
-
-    /// Lists a connection that is not in its place at the moment.
-    fn mark(&mut self, token: usize, client: &mut Client) {
-        if !client.is_listed {
-            client.is_listed = true;
-            self.listed.push(token);
             Step::Drop => {
                 self.note_http(client);
                 return false;
@@ -210,6 +210,14 @@ impl Server {
             "door for clients: {from} sent HTTP, perhaps for a page that means harm; \
              its connection was closed"
         );
+    }
+
+    /// Lists a connection that is not in its place at the moment.
+    fn mark(&mut self, token: usize, client: &mut Client) {
+        if !client.is_listed {
+            client.is_listed = true;
+            self.listed.push(token);
+        }
     }
 
     /// Begins a command of a connection, or holds it back with all that follow.
@@ -325,7 +333,8 @@ impl Server {
             let traffic = &self.host.traffic;
             let count = result.as_ref().copied().unwrap_or(0) as u64;
             traffic.client_sent.set(traffic.client_sent.get() + count);
-            let is_over = result.is_err() || client.is_closing && client.is_done();
+            let is_done = client.is_closing && client.is_done() && !client.is_lingering();
+            let is_over = result.is_err() || is_done && !self.linger(token, &mut client);
             if !is_over {
                 if client.has_reply(self.acknowledged_turn) && client.can_write {
                     self.mark(token, &mut client);
@@ -340,6 +349,43 @@ impl Server {
             encoded = Vec::new();
         }
         self.encoded = encoded;
+    }
+
+    // ---- clients that broke the protocol
+
+    /// Lets a client read why it is closed before it is. Returns false when it can be closed now.
+    fn linger(&mut self, token: usize, client: &mut Client) -> bool {
+        if !client.linger() {
+            return false;
+        }
+        self.lingering.push_back((self.now_ms + LINGER_MS, token, client.serial));
+        self.eager.push(token);
+        true
+    }
+
+    /// Returns false when the connection is over.
+    fn discard(&mut self, token: usize, client: &mut Client) -> bool {
+        let Some(count) = client.discard(&mut self.scratch, TURN_BYTES_MAX) else { return false };
+        let traffic = &self.host.traffic;
+        traffic.client_received.set(traffic.client_received.get() + count as u64);
+        if client.can_read {
+            self.eager.push(token);
+        }
+        true
+    }
+
+    /// Closes those that have been waited for long enough.
+    pub(crate) fn tick_lingering(&mut self) {
+        while let Some(&(until_ms, token, serial)) = self.lingering.front()
+            && until_ms <= self.now_ms
+        {
+            self.lingering.pop_front();
+            let is_it = |client: &mut Box<Client>| client.serial == serial;
+            let place = self.clients.get_mut(token);
+            if let Some(client) = place.and_then(|client| client.take_if(is_it)) {
+                self.put_back(token, client, false);
+            }
+        }
     }
 
     // ---- GABION

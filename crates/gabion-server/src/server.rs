@@ -142,6 +142,8 @@ pub(crate) struct Server {
     pub(crate) listed: Vec<usize>,
     /// Connections that can read on without a new event.
     pub(crate) eager: Vec<usize>,
+    /// Connections that broke the protocol: until when they are waited for, place, serial.
+    pub(crate) lingering: VecDeque<(u64, usize, u64)>,
     /// Connections with a command that is held back.
     pub(crate) held: Vec<usize>,
     /// Connections that wait for a turn to be acknowledged, in the order of turns.
@@ -214,6 +216,7 @@ impl Server {
                 self.tick_reads();
                 self.probe_tail();
                 self.tick_unacknowledged();
+                self.tick_lingering();
             }
             self.take_turn();
             if let Some(reason) = self.exit.take() {

@@ -228,6 +228,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         http_noted_ms: None,
         listed: Vec::new(),
         eager: Vec::new(),
+        lingering: VecDeque::new(),
         held: Vec::new(),
         waiting_clients: VecDeque::new(),
         scratch: scratch(),

@@ -337,6 +337,21 @@ fn a_page_on_the_web_cannot_have_commands_run() {
 }
 
 #[test]
+fn a_value_that_is_far_too_long_is_answered_with_the_limit() {
+    let group = Group::start("long", 1, AckLevel::Replicated);
+    group.await_ready();
+    for len in [9 << 20, 64 << 20] {
+        let mut client = group.client(1);
+        // All of it is sent before anything is read.
+        client.send(&["SET", "key", &"x".repeat(len)]);
+        let error = client.receive();
+        assert!(error.is_error() && format!("{error:?}").contains(&len.to_string()), "{error:?}");
+        assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0, "closed without a reset");
+    }
+    assert_eq!(group.client(1).call(&["GET", "key"]), Reply::Null);
+}
+
+#[test]
 fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
     let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("refused");
     let _ = std::fs::remove_dir_all(&dir);
