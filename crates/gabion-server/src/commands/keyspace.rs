@@ -180,7 +180,7 @@ pub(crate) async fn scan(
     }
     let page = walk.page(store, options.count, PAGE_BYTES, false).await?;
     let next = match &page.resume_after {
-        Some(last) => cursors.borrow_mut().remember(last),
+        Some(last) => cursors.borrow_mut().remember(last, cursor),
         None => 0,
     };
     let keys = page.pairs.into_iter().map(|(key, _)| key);

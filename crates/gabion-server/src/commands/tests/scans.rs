@@ -1,6 +1,7 @@
 //! SCAN, KEYS and RANGE over a key space that changes meanwhile.
 
 use super::support::{Client, Node, request};
+use crate::commands::cursors::CURSORS_MAX;
 use bytes::Bytes;
 use gabion_resp::Reply;
 use proptest::prelude::*;
@@ -92,6 +93,19 @@ fn a_cursor_of_another_node_is_unknown() {
     assert_eq!(scan(&mut client, &format!("SCAN {cursor} COUNT 1")).1, ["b"]);
     assert_eq!(scan(&mut client, &format!("SCAN {cursor} MATCH c*")).1, ["c"]);
     assert!(scan(&mut client, &format!("SCAN {cursor} MATCH a*")).1.is_empty());
+}
+
+#[test]
+fn a_long_walk_of_one_client_leaves_the_cursor_of_another() {
+    let node = Node::new();
+    for i in 0..CURSORS_MAX + 100 {
+        let key = Bytes::from(format!("{i:05}"));
+        node.store.keys.borrow_mut().insert(key, Bytes::from_static(b"v"));
+    }
+    let (mut slow, mut quick) = (node.client(), node.client());
+    let (cursor, _) = scan(&mut slow, "SCAN 0 COUNT 1");
+    assert_eq!(scan_all(&mut quick, "COUNT 1", |_| {}).len(), CURSORS_MAX + 100);
+    assert_eq!(scan(&mut slow, &format!("SCAN {cursor} COUNT 1")).1, ["00001"]);
 }
 
 #[test]
