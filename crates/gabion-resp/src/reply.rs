@@ -113,6 +113,32 @@ impl Reply {
         matches!(self, Self::Error(_))
     }
 
+    /// Bytes that the reply takes until it is sent, about: texts, data and their bookkeeping.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let data = match self {
+            Self::Simple(data)
+            | Self::Error(data)
+            | Self::Bulk(data)
+            | Self::BigNumber(data)
+            | Self::Verbatim(_, data)
+            | Self::Encoded(data) => data.len(),
+            Self::Array(items) | Self::Set(items) | Self::Push(items) => {
+                items.iter().map(Self::memory).sum()
+            }
+            Self::Map(pairs) => {
+                pairs.iter().map(|(key, value)| key.memory() + value.memory()).sum()
+            }
+            Self::Pairs(pairs) => {
+                let of_pair = |(key, value): &(Bytes, Bytes)| key.len() + value.len();
+                pairs.iter().map(of_pair).sum::<usize>() + size_of_val(&pairs[..])
+            }
+            Self::Integer(_) | Self::Null | Self::NullArray => 0,
+            Self::Boolean(_) | Self::Double(_) => 0,
+        };
+        size_of::<Self>() + data
+    }
+
     /// Appends the reply as `protocol` writes it.
     pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let is_resp3 = protocol == Protocol::Resp3;

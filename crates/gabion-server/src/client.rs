@@ -11,16 +11,26 @@
 use crate::commands::{Session, Work};
 use bytes::BytesMut;
 use gabion_base::LogPosition;
+use gabion_base::units::VALUE_LEN_MAX;
 use gabion_resp::{Protocol, Reply, RequestParser};
 use mio::net::TcpStream;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::rc::Rc;
 
 /// Requests of one connection that may be under way.
 const SLOTS_MAX: usize = 1024;
-/// Bytes of replies that wait for the client before its requests wait.
+/// Bytes of replies that are encoded at a time.
 const OUTPUT_MAX: usize = 1 << 20;
+/// Bytes of replies that wait for a client, or are on their way to it, before its requests wait.
+const UNREAD_MAX: usize = 64 << 20;
+/// Bytes of replies that wait for all clients before those that have not read theirs have to.
+const UNREAD_SUM_MAX: usize = 1 << 30;
+/// What the reply to a command under way is expected to take at least, in bytes: so that all slots can
+/// be under way.
+const EXPECTED_MIN: usize = UNREAD_MAX / SLOTS_MAX;
 /// Bytes that are read of a client that broke the protocol, so that it comes to read why: as much as
 /// the longest value that Redis takes.
 const DISCARD_MAX: usize = 512 << 20;
@@ -32,6 +42,59 @@ struct Slot {
     protocol: Protocol,
     /// The reply, and the turn whose writes must be acknowledged before it is shown.
     reply: Option<(Reply, u64)>,
+    /// What the reply takes.
+    bytes: usize,
+    /// The reply comes later and may be long.
+    may_be_long: bool,
+}
+
+/// The bytes of replies that one connection has not read, counted also in the sum over all.
+///
+/// What the replies to commands under way will take is not known, and may be the length of the longest
+/// value each: it is expected to be that of the longest of late. A connection begins with few commands
+/// under way, and short replies soon allow as many as there are slots.
+struct Unread {
+    bytes: usize,
+    expected: usize,
+    sum: Rc<Cell<usize>>,
+}
+
+impl Unread {
+    const fn new(sum: Rc<Cell<usize>>) -> Self {
+        Self { bytes: 0, expected: VALUE_LEN_MAX, sum }
+    }
+
+    /// A reply waits for the client from now on.
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.sum.set(self.sum.get() + bytes);
+    }
+
+    /// The reply to a command that was under way has come.
+    fn expect(&mut self, bytes: usize) {
+        let late = self.expected - self.expected / 8;
+        self.expected = late.max(bytes).max(EXPECTED_MIN);
+    }
+
+    /// So much waits no longer.
+    fn remove(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {} are read", self.bytes);
+        self.bytes -= bytes;
+        self.sum.set(self.sum.get() - bytes);
+    }
+
+    /// Whether nothing more may be begun with so many commands under way.
+    fn is_full(&self, under_way: u32) -> bool {
+        // With nothing unread and nothing under way, one may always begin, however long the last was.
+        let expected = under_way as usize * self.expected;
+        self.bytes + expected >= UNREAD_MAX || self.bytes > 0 && self.sum.get() >= UNREAD_SUM_MAX
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.remove(self.bytes);
+    }
 }
 
 /// One connection.
@@ -44,6 +107,11 @@ pub(crate) struct Client {
     pub(crate) input: BytesMut,
     output: Vec<u8>,
     sent: usize,
+    unread: Unread,
+    /// What is counted there of the output.
+    output_bytes: usize,
+    /// Commands under way whose replies may be long.
+    long_out: u32,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first_slot: u64,
@@ -69,6 +137,8 @@ pub(crate) struct Client {
     pub(crate) has_more: bool,
     /// Bytes that are still read and thrown away before it is closed; `None` while it is not closing.
     discards: Option<usize>,
+    /// It was blocked when its requests were taken last.
+    pub(crate) is_stalled: bool,
     /// In the list of those to look after.
     pub(crate) is_listed: bool,
     /// The turn for which it is in the list of those who wait.
@@ -76,7 +146,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, session: Session, serial: u64) -> Self {
+    /// `unread` is the sum over all connections of the bytes of replies that wait for their clients.
+    pub(crate) fn new(
+        stream: TcpStream,
+        session: Session,
+        serial: u64,
+        unread: Rc<Cell<usize>>,
+    ) -> Self {
         Self {
             stream,
             session,
@@ -85,6 +161,9 @@ impl Client {
             input: BytesMut::new(),
             output: Vec::new(),
             sent: 0,
+            unread: Unread::new(unread),
+            output_bytes: 0,
+            long_out: 0,
             slots: VecDeque::new(),
             first_slot: 0,
             held: None,
@@ -99,6 +178,7 @@ impl Client {
             is_closing: false,
             has_more: false,
             discards: None,
+            is_stalled: false,
             is_listed: false,
             waits_for: 0,
         }
@@ -110,6 +190,7 @@ impl Client {
             || self.held.is_some()
             || self.slots.len() >= SLOTS_MAX
             || self.output.len() - self.sent > OUTPUT_MAX
+            || self.unread.is_full(self.long_out)
     }
 
     /// Whether only what it still sends is waited for.
@@ -154,22 +235,34 @@ impl Client {
         self.slots.is_empty() && self.held.is_none() && self.output.is_empty()
     }
 
-    /// A place for a reply that comes later.
-    pub(crate) fn reserve(&mut self, protocol: Protocol) -> u64 {
-        self.slots.push_back(Slot { protocol, reply: None });
+    /// A place for a reply that comes later. What writes without reading has a short one.
+    pub(crate) fn reserve(&mut self, protocol: Protocol, may_be_long: bool) -> u64 {
+        self.long_out += u32::from(may_be_long);
+        self.slots.push_back(Slot { protocol, reply: None, bytes: 0, may_be_long });
         self.first_slot + self.slots.len() as u64 - 1
     }
 
     /// A reply that is there at once.
     pub(crate) fn push(&mut self, protocol: Protocol, reply: Reply, turn: u64) {
-        self.slots.push_back(Slot { protocol, reply: Some((reply, turn)) });
+        let bytes = reply.memory();
+        self.unread.add(bytes);
+        let reply = Some((reply, turn));
+        self.slots.push_back(Slot { protocol, reply, bytes, may_be_long: false });
     }
 
     /// The reply for a place. Nothing happens when the place is gone or filled.
     pub(crate) fn fill(&mut self, number: u64, reply: Reply, turn: u64) {
         let index = number.checked_sub(self.first_slot).map(|index| index as usize);
-        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
-            slot.reply.get_or_insert((reply, turn));
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index))
+            && slot.reply.is_none()
+        {
+            slot.bytes = reply.memory();
+            slot.reply = Some((reply, turn));
+            self.unread.add(slot.bytes);
+            if slot.may_be_long {
+                self.long_out -= 1;
+                self.unread.expect(slot.bytes);
+            }
         }
     }
 
@@ -181,6 +274,9 @@ impl Client {
                 && *turn <= last
             {
                 (*reply, *turn) = (error.clone(), 0);
+                self.unread.remove(slot.bytes);
+                slot.bytes = error.memory();
+                self.unread.add(slot.bytes);
             }
         }
     }
@@ -244,13 +340,23 @@ impl Client {
     /// # Errors
     /// The connection's.
     pub(crate) fn flush(&mut self, acknowledged: u64, scratch: &mut Vec<u8>) -> io::Result<usize> {
+        let result = self.send(acknowledged, scratch);
+        let waiting = self.output.len() - self.sent;
+        self.unread.add(waiting);
+        self.unread.remove(std::mem::replace(&mut self.output_bytes, waiting));
+        result
+    }
+
+    fn send(&mut self, acknowledged: u64, scratch: &mut Vec<u8>) -> io::Result<usize> {
         scratch.clear();
         let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
         while out.len() < OUTPUT_MAX
-            && let Some(Slot { protocol, reply: Some((reply, turn)) }) = self.slots.front()
+            && let Some(Slot { protocol, reply: Some((reply, turn)), bytes, .. }) =
+                self.slots.front()
             && *turn <= acknowledged
         {
             reply.encode(*protocol, out);
+            self.unread.remove(*bytes);
             self.slots.pop_front();
             self.first_slot += 1;
         }
@@ -299,5 +405,99 @@ impl Client {
     pub(crate) fn has_reply(&self, acknowledged: u64) -> bool {
         let front = self.slots.front().and_then(|slot| slot.reply.as_ref());
         front.is_some_and(|(_, turn)| *turn <= acknowledged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::Commands;
+    use crate::commands::tests::support::FixedHost;
+    use bytes::Bytes;
+
+    /// A connection and its other end, with the sum over all.
+    fn client(sum: &Rc<Cell<usize>>) -> (Client, std::net::TcpStream) {
+        let door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+        let stream = door.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let session = Commands::new(1).connect(String::new(), String::new(), &FixedHost);
+        (Client::new(TcpStream::from_std(stream), session, 1, sum.clone()), other)
+    }
+
+    fn long() -> Reply {
+        Reply::Bulk(Bytes::from(vec![b'v'; VALUE_LEN_MAX]))
+    }
+
+    /// Begins commands until no more may be; returns their places.
+    fn begin_all(client: &mut Client) -> Vec<u64> {
+        let begin = || (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, true));
+        std::iter::from_fn(begin).collect()
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_gets_a_bounded_amount_of_memory() {
+        let sum = Rc::new(Cell::new(0));
+        let (mut client, _other) = client(&sum);
+        let reply = long();
+        let mut scratch = Vec::new();
+        for _ in 0..400 {
+            for place in begin_all(&mut client) {
+                client.fill(place, reply.clone(), 0);
+            }
+            client.flush(0, &mut scratch).unwrap();
+        }
+        assert!(client.is_blocked());
+        assert!(sum.get() < UNREAD_MAX + 2 * VALUE_LEN_MAX, "{}", sum.get());
+        drop(client);
+        assert_eq!(sum.get(), 0);
+    }
+
+    #[test]
+    fn a_client_that_reads_goes_on_after_it_was_blocked() {
+        let sum = Rc::new(Cell::new(0));
+        let (mut client, mut other) = client(&sum);
+        while !client.is_blocked() {
+            client.push(Protocol::Resp2, long(), 0);
+        }
+        let (mut scratch, mut input) = (Vec::new(), vec![0; 1 << 20]);
+        while !client.is_done() {
+            client.can_write = true;
+            client.flush(0, &mut scratch).unwrap();
+            if !client.is_done() {
+                assert!(other.read(&mut input).unwrap() > 0);
+            }
+        }
+        assert!(!client.is_blocked());
+        assert_eq!(sum.get(), 0);
+    }
+
+    #[test]
+    fn few_commands_are_under_way_until_their_replies_are_known_to_be_short() {
+        let sum = Rc::new(Cell::new(0));
+        let (mut client, _other) = client(&sum);
+        let mut counts = Vec::new();
+        let mut scratch = Vec::new();
+        while counts.last() != Some(&SLOTS_MAX) {
+            let places = begin_all(&mut client);
+            counts.push(places.len());
+            assert!(counts.len() < 8, "{counts:?}");
+            places.into_iter().for_each(|place| client.fill(place, Reply::Null, 0));
+            client.flush(0, &mut scratch).unwrap();
+        }
+        assert_eq!(counts[0], UNREAD_MAX / VALUE_LEN_MAX);
+        let place = client.reserve(Protocol::Resp2, true);
+        client.fill(place, long(), 0);
+        assert!(begin_all(&mut client).len() < 8, "a long reply makes them few again");
+    }
+
+    #[test]
+    fn too_much_for_all_stops_who_has_not_read_and_nobody_else() {
+        let sum = Rc::new(Cell::new(0));
+        let ((mut lazy, _), (other, _)) = (client(&sum), client(&sum));
+        sum.set(UNREAD_SUM_MAX);
+        assert!(!lazy.is_blocked() && !other.is_blocked());
+        lazy.push(Protocol::Resp2, Reply::OK, 0);
+        assert!(lazy.is_blocked() && !other.is_blocked());
     }
 }

@@ -69,7 +69,8 @@ impl Server {
         self.next_serial += 1;
         let traffic = &self.host.traffic;
         traffic.accepted.set(traffic.accepted.get() + 1);
-        self.clients[token] = Some(Box::new(Client::new(stream, session, self.next_serial)));
+        let client = Client::new(stream, session, self.next_serial, self.unread_sum.clone());
+        self.clients[token] = Some(Box::new(client));
     }
 
     pub(crate) fn wake_client(&mut self, token: usize, event: &Event) {
@@ -145,6 +146,7 @@ impl Server {
                 Err(_) => return false,
             }
         }
+        client.is_stalled = client.is_blocked();
         client.settle_input();
         true
     }
@@ -231,7 +233,7 @@ impl Server {
             client.position = client.position.max(self.last_end);
             client.write_turn = 0;
         }
-        let slot = client.reserve(protocol);
+        let slot = client.reserve(protocol, work.route() != Route::Write);
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.position);
         let place = if is_read { self.tail } else { self.head };
@@ -328,7 +330,6 @@ impl Server {
                 continue;
             };
             client.is_listed = false;
-            let was_blocked = client.is_blocked();
             let result = client.flush(self.acknowledged_turn, &mut encoded);
             let traffic = &self.host.traffic;
             let count = result.as_ref().copied().unwrap_or(0) as u64;
@@ -339,7 +340,8 @@ impl Server {
                 if client.has_reply(self.acknowledged_turn) && client.can_write {
                     self.mark(token, &mut client);
                 }
-                if was_blocked && !client.is_blocked() {
+                if client.is_stalled && !client.is_blocked() {
+                    client.is_stalled = false;
                     self.eager.push(token);
                 }
             }
@@ -395,7 +397,7 @@ impl Server {
         let origin = |client: &mut Client| Origin::Client {
             token,
             serial: client.serial,
-            slot: client.reserve(protocol),
+            slot: client.reserve(protocol, true),
         };
         let reply = match question {
             Err(error) => error,

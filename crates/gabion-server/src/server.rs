@@ -32,7 +32,7 @@ use gabion_node::{LocalStore, Output, RemoteCommand, TargetCommand, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::rc::Rc;
@@ -134,6 +134,8 @@ pub(crate) struct Server {
     pub(crate) clients: Vec<Option<Box<Client>>>,
     pub(crate) free_clients: Vec<usize>,
     pub(crate) next_serial: u64,
+    /// Bytes of replies that wait for their clients.
+    pub(crate) unread_sum: Rc<Cell<usize>>,
     /// Nobody could be accepted, most likely for want of descriptors.
     pub(crate) door_is_stuck: bool,
     /// When a connection that spoke HTTP was noted last.

@@ -226,6 +226,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         next_serial: 0,
         door_is_stuck: false,
         http_noted_ms: None,
+        unread_sum: Rc::default(),
         listed: Vec::new(),
         eager: Vec::new(),
         lingering: VecDeque::new(),

@@ -111,8 +111,12 @@ fn large(client: &mut Client) {
     for key in ["large-1", "large-2", "large-3"] {
         assert_eq!(client.call(&["SET", key, &value]), Reply::OK);
     }
-    let values = vec![Reply::Bulk(value.into()); 3];
-    assert_eq!(client.call(&["MGET", "large-1", "large-2", "large-3"]), Reply::Array(values));
+    let value = Reply::Bulk(value.into());
+    let values = Reply::Array(vec![value.clone(); 3]);
+    assert_eq!(client.call(&["MGET", "large-1", "large-2", "large-3"]), values);
+    // More than may wait for one client.
+    (0..30).for_each(|_| client.send(&["GET", "large-1"]));
+    (0..30).for_each(|_| assert!(client.receive() == value));
     assert_eq!(client.call(&["DEL", "large-1", "large-2"]), Reply::Integer(2));
     assert_eq!(client.call(&["SET", "large-3", "small"]), Reply::OK);
 }

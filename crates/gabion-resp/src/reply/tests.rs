@@ -63,3 +63,14 @@ fn aggregates_inside_aggregates_keep_the_version() {
     assert_eq!(encoded(&reply, Protocol::Resp3), "*1\r\n%1\r\n$1\r\na\r\n_\r\n");
     assert_eq!(encoded(&reply, Protocol::Resp2), "*1\r\n*2\r\n$1\r\na\r\n$-1\r\n");
 }
+
+#[test]
+fn a_reply_takes_at_least_its_data_and_its_elements() {
+    let data = || Bytes::from(vec![b'x'; 1000]);
+    let one = size_of::<Reply>();
+    assert_eq!(Reply::Null.memory(), one);
+    assert_eq!(Reply::Bulk(data()).memory(), one + 1000);
+    assert_eq!(Reply::Array(vec![Reply::Bulk(data()); 3]).memory(), one + 3 * (one + 1000));
+    assert_eq!(Reply::Map(vec![(Reply::Null, Reply::OK)]).memory(), 3 * one + 2);
+    assert!(Reply::Pairs(vec![(data(), data())]).memory() > one + 2000);
+}

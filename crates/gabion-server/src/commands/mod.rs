@@ -32,7 +32,7 @@ pub mod table;
 pub mod work;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use info::ServerInfo;
 pub use locks::KeyLocks;

@@ -6,4 +6,4 @@ mod documents;
 mod pipeline;
 mod scans;
 mod sessions;
-mod support;
+pub(crate) mod support;

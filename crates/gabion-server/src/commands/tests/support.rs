@@ -123,7 +123,7 @@ impl Store for MemoryStore {
 }
 
 /// A host at a fixed time with three replicas.
-pub(super) struct FixedHost;
+pub(crate) struct FixedHost;
 
 impl Host for FixedHost {
     fn unix_time_us(&self) -> u64 {
