@@ -1,9 +1,11 @@
 //! What commands may know of the process around them.
 
-use crate::commands::{Host, ServerInfo};
+use crate::PeerAddress;
+use crate::commands::{Host, MemberInfo, ServerInfo};
 use crate::process;
 use crate::store::SharedNode;
-use std::cell::Cell;
+use gabion_replication::MemberStatus;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 
 /// Bytes and connections of the doors since the start.
@@ -17,10 +19,40 @@ pub(crate) struct Traffic {
     pub(crate) rejected: Cell<u64>,
 }
 
+/// Commands per second, as Redis counts them: the mean of the last samples, one every 100 ms.
+#[derive(Default)]
+pub(crate) struct CommandRate {
+    samples: [u64; 16],
+    next: usize,
+    /// Commands since the start, and when, at the last sample.
+    last: (u64, u64),
+}
+
+impl CommandRate {
+    /// Takes a sample, when it is time for one.
+    pub(crate) fn sample(&mut self, now_us: u64, commands: u64) {
+        let (before, then_us) = self.last;
+        let passed_us = now_us.saturating_sub(then_us);
+        if passed_us < 100_000 {
+            return;
+        }
+        // CONFIG RESETSTAT counts from nothing again.
+        self.samples[self.next] = commands.saturating_sub(before) * 1_000_000 / passed_us;
+        self.next = (self.next + 1) % self.samples.len();
+        self.last = (commands, now_us);
+    }
+
+    fn per_second(&self) -> u64 {
+        self.samples.iter().sum::<u64>() / self.samples.len() as u64
+    }
+}
+
 /// The process, as commands see it.
 pub(crate) struct ServerHost {
     pub(crate) node: SharedNode,
     pub(crate) traffic: Traffic,
+    pub(crate) rate: RefCell<CommandRate>,
+    pub(crate) peers: Vec<PeerAddress>,
     pub(crate) resp: SocketAddr,
     pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
@@ -37,6 +69,16 @@ impl ServerHost {
     pub(crate) fn uptime_ms(&self) -> u64 {
         (self.now_us.get() - self.started_us) / 1000
     }
+
+    fn member(&self, member: &MemberStatus, is_up: bool) -> Option<MemberInfo> {
+        let address = self.peers.iter().find(|peer| peer.replica == member.id)?.resp;
+        Some(MemberInfo {
+            address,
+            is_up,
+            log_position: member.progress.map_or(0, |progress| progress.end.get()),
+            silent_s: (self.now_us.get() / 1000).saturating_sub(member.last_heard_ms) / 1000,
+        })
+    }
 }
 
 impl Host for ServerHost {
@@ -46,6 +88,10 @@ impl Host for ServerHost {
 
     fn replicas(&self) -> u32 {
         self.node.borrow().config().members.len() as u32
+    }
+
+    fn is_head(&self) -> bool {
+        self.node.borrow().is_head()
     }
 
     fn options(&self) -> Vec<(String, String)> {
@@ -74,7 +120,11 @@ impl Host for ServerHost {
         let cpu = process::cpu();
         let node = self.node.borrow();
         let me = node.id();
-        let connected = node.chain().members().filter(|m| m.id != me && m.is_joined).count();
+        let members: Vec<MemberStatus> = node.chain().members().filter(|m| m.id != me).collect();
+        let (head, is_head) = (node.config().head(), node.is_head());
+        // Only the head knows who has joined it; elsewhere it counts that this node has.
+        let to_head = members.iter().find(|member| member.id == head);
+        let replicas = members.iter().filter(|member| is_head && member.is_joined);
         let counters = node.counters();
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
@@ -97,13 +147,12 @@ impl Host for ServerHost {
             connections_rejected: self.traffic.rejected.get(),
             net_input_bytes: self.traffic.client_received.get(),
             net_output_bytes: self.traffic.client_sent.get(),
-            ops_per_second: 0,
+            ops_per_second: self.rate.borrow().per_second(),
             cpu_user_us: us(cpu.user),
             cpu_system_us: us(cpu.system),
-            is_head: node.is_head(),
-            connected_replicas: connected as u32,
+            head: to_head.and_then(|m| self.member(m, m.is_connected && node.chain().is_joined())),
+            replicas: replicas.filter_map(|member| self.member(member, true)).collect(),
             log_position: node.log_end().get(),
-            keys_estimate: None,
             gabion: vec![
                 ("replica", me.get().to_string()),
                 ("term", node.chain().term().get().to_string()),
@@ -115,5 +164,31 @@ impl Host for ServerHost {
                 ("edits", counters.edits.to_string()),
             ],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_the_mean_of_the_last_samples() {
+        let mut rate = CommandRate { last: (0, 1_000_000), ..CommandRate::default() };
+        let (mut now_us, mut commands) = (1_000_000, 0);
+        let mut pass = |ticks: u32, more: u64| {
+            for _ in 0..ticks {
+                now_us += 20_000;
+                commands += more;
+                rate.sample(now_us, commands);
+            }
+            rate.per_second()
+        };
+        assert_eq!(pass(80, 5), 250);
+        assert_eq!(pass(40, 0), 125, "half of the samples are of a time without commands");
+        assert_eq!(pass(80, 0), 0);
+        // The counters began anew.
+        commands = 0;
+        rate.sample(now_us + 100_000, commands);
+        assert_eq!(rate.per_second(), 0);
     }
 }

@@ -219,6 +219,8 @@ impl Server {
                 self.probe_tail();
                 self.tick_unacknowledged();
                 self.tick_lingering();
+                let commands = self.commands.calls_count();
+                self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
             }
             self.take_turn();
             if let Some(reason) = self.exit.take() {

@@ -41,6 +41,7 @@ fn every_door_serves_the_whole_group() {
     let mut first = group.client(1);
     assert_eq!(first.text(&["DBSIZE"]), ":5\r\n");
     status_is_complete(&group);
+    roles_agree(&group);
     assert_eq!(group.stop(3), 0);
     group.kill(1);
     group.kill(2);
@@ -119,6 +120,39 @@ fn large(client: &mut Client) {
     (0..30).for_each(|_| assert!(client.receive() == value));
     assert_eq!(client.call(&["DEL", "large-1", "large-2"]), Reply::Integer(2));
     assert_eq!(client.call(&["SET", "large-3", "small"]), Reply::OK);
+}
+
+/// What INFO and HELLO say of a node is the same, and true of the group.
+fn roles_agree(group: &Group) {
+    let start = Instant::now();
+    for id in 1..=3 {
+        let mut client = group.client(id);
+        let (info_role, hello_role) =
+            if id == 1 { ("master", "master") } else { ("slave", "replica") };
+        let hello = client.text(&["HELLO"]);
+        assert!(
+            hello.contains(&format!("role\r\n${}\r\n{hello_role}", hello_role.len())),
+            "{hello}"
+        );
+        let mut lines = vec![format!("role:{info_role}\r\n")];
+        if id == 1 {
+            lines.push("connected_slaves:2\r\n".to_owned());
+            lines.push(format!("slave0:ip=127.0.0.1,port={},state=online,", group.door(2)));
+            lines.push(format!("slave1:ip=127.0.0.1,port={},state=online,", group.door(3)));
+        } else {
+            let port = group.door(1);
+            lines.push(format!("master_host:127.0.0.1\r\nmaster_port:{port}\r\n"));
+            lines.push("master_link_status:up\r\n".to_owned());
+            lines.push("connected_slaves:0\r\n".to_owned());
+        }
+        loop {
+            let info = client.text(&["INFO", "replication"]);
+            if lines.iter().all(|line| info.contains(line)) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{lines:?}\n{info}");
+        }
+    }
 }
 
 fn status_is_complete(group: &Group) {

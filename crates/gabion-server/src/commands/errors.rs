@@ -73,6 +73,12 @@ pub(crate) fn key_too_long(len: usize) -> Reply {
     Reply::error_from(format!("ERR key is {len} bytes long, over the limit of {KEY_LEN_MAX}"))
 }
 
+/// A bound of a range is longer than the longest key with a zero byte appended.
+pub(crate) fn bound_too_long(len: usize) -> Reply {
+    let max = KEY_LEN_MAX + 1;
+    Reply::error_from(format!("ERR bound of a range is {len} bytes long, over the limit of {max}"))
+}
+
 /// The value is longer than any value may be.
 pub(crate) fn value_too_long(len: usize) -> Reply {
     Reply::error_from(format!("ERR value is {len} bytes long, over the limit of {VALUE_LEN_MAX}"))

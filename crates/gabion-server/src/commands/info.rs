@@ -4,6 +4,7 @@ use super::{Commands, Host, REDIS_VERSION, TABLE};
 use bytes::Bytes;
 use core::fmt::{Display, Write};
 use gabion_resp::Reply;
+use std::net::SocketAddr;
 
 /// What the server knows and INFO shows.
 #[derive(Clone, Debug, Default)]
@@ -42,20 +43,31 @@ pub struct ServerInfo {
     pub cpu_user_us: u64,
     /// Processor time of the process in the kernel, in microseconds.
     pub cpu_system_us: u64,
-    /// Whether this node is the head of its group; INFO calls it `master`, others `slave`.
-    pub is_head: bool,
-    /// Replicas of the group besides this one that take part now.
-    pub connected_replicas: u32,
+    /// The head of the group, where that is another node.
+    pub head: Option<MemberInfo>,
+    /// The other replicas that take part now, as the head knows them; nobody elsewhere.
+    pub replicas: Vec<MemberInfo>,
     /// The last position of the log at this node.
     pub log_position: u64,
-    /// A cheap estimate of the number of keys, if there is one.
-    pub keys_estimate: Option<u64>,
     /// Lines of the section `gabion`: names without blanks or colons, and values.
     pub gabion: Vec<(&'static str, String)>,
 }
 
+/// Another member of the group.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberInfo {
+    /// Its door for clients.
+    pub address: SocketAddr,
+    /// It and this node take part together.
+    pub is_up: bool,
+    /// The last position of the log there, as far as it is known here.
+    pub log_position: u64,
+    /// Time since it was heard last, in seconds.
+    pub silent_s: u64,
+}
+
 /// Sections in the order of INFO; the flag says whether it is shown without being asked for.
-const SECTIONS: [(&str, bool); 10] = [
+const SECTIONS: [(&str, bool); 9] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -64,7 +76,6 @@ const SECTIONS: [(&str, bool); 10] = [
     ("replication", true),
     ("cpu", true),
     ("commandstats", false),
-    ("keyspace", true),
     ("gabion", true),
 ];
 
@@ -128,21 +139,12 @@ impl Commands {
                 out.line("total_net_output_bytes", info.net_output_bytes);
                 out.line("rejected_connections", info.connections_rejected);
             }
-            "replication" => {
-                out.line("role", if info.is_head { "master" } else { "slave" });
-                out.line("connected_slaves", info.connected_replicas);
-                out.line("master_repl_offset", info.log_position);
-            }
+            "replication" => replication(info, host.is_head(), out),
             "cpu" => {
                 out.line("used_cpu_sys", seconds(info.cpu_system_us));
                 out.line("used_cpu_user", seconds(info.cpu_user_us));
             }
             "commandstats" => self.command_stats(out),
-            "keyspace" => {
-                if let Some(keys) = info.keys_estimate.filter(|keys| *keys > 0) {
-                    out.line("db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
-                }
-            }
             _ => info.gabion.iter().for_each(|(name, value)| out.line(name, value)),
         }
     }
@@ -173,6 +175,30 @@ fn server(info: &ServerInfo, now_us: u64, out: &mut Lines) {
     out.line("server_time_usec", now_us);
     out.line("uptime_in_seconds", info.uptime_s);
     out.line("uptime_in_days", info.uptime_s / 86_400);
+}
+
+/// The group in Redis's terms. Every node takes writes, so the others are slaves that are not read-only.
+fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
+    out.line("role", if is_head { "master" } else { "slave" });
+    if let Some(head) = &info.head {
+        out.line("master_host", head.address.ip());
+        out.line("master_port", head.address.port());
+        out.line("master_link_status", if head.is_up { "up" } else { "down" });
+        out.line("master_last_io_seconds_ago", head.silent_s);
+        out.line("master_sync_in_progress", 0);
+        out.line("slave_repl_offset", info.log_position);
+        out.line("slave_read_only", 0);
+    }
+    out.line("connected_slaves", info.replicas.len());
+    for (i, replica) in info.replicas.iter().enumerate() {
+        let (ip, port) = (replica.address.ip(), replica.address.port());
+        let (offset, lag) = (replica.log_position, replica.silent_s);
+        out.line(
+            &format!("slave{i}"),
+            format_args!("ip={ip},port={port},state=online,offset={offset},lag={lag}"),
+        );
+    }
+    out.line("master_repl_offset", info.log_position);
 }
 
 /// Microseconds as seconds with all their digits.

@@ -281,7 +281,7 @@ impl RangeOptions {
 fn range_walk(start: &Bytes, end: &Bytes) -> Result<Option<Walk>, Reply> {
     // One byte more than a key: the last key of a page with a zero byte is where the next begins.
     if let Some(long) = [start, end].into_iter().find(|bound| bound.len() > KEY_LEN_MAX + 1) {
-        return Err(errors::key_too_long(long.len()));
+        return Err(errors::bound_too_long(long.len()));
     }
     let start = match &start[..] {
         b"-" => Bound::Unbounded,

@@ -22,7 +22,7 @@ impl Commands {
                 _ => errors::arity("ping"),
             },
             Id::Echo => Reply::Bulk(args[1].clone()),
-            Id::Hello => hello(client, &args[1..]).unwrap_or_else(|error| error),
+            Id::Hello => hello(client, &args[1..], host.is_head()).unwrap_or_else(|error| error),
             Id::Auth if args.len() > 3 => errors::SYNTAX,
             Id::Auth => errors::NO_PASSWORD,
             Id::Client => self.client(client, args, host).unwrap_or_else(|error| error),
@@ -122,7 +122,7 @@ impl Commands {
             }
             (b"help", []) => errors::help("CONFIG", &["GET", "RESETSTAT"]),
             (b"set" | b"rewrite", _) => Reply::error(
-                "ERR options are set in the configuration file: CONFIG SET and REWRITE are not supported",
+                "ERR options are given when the data is made or the node starts: CONFIG SET and REWRITE are not supported",
             ),
             (b"get" | b"resetstat", _) => {
                 errors::arity(&format!("config|{}", String::from_utf8_lossy(&sub)))
@@ -133,7 +133,7 @@ impl Commands {
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.
-fn hello(client: &Client, words: &[Bytes]) -> Result<Reply, Reply> {
+fn hello(client: &Client, words: &[Bytes], is_head: bool) -> Result<Reply, Reply> {
     let mut protocol = client.protocol.get();
     let mut name = None;
     let mut rest = words;
@@ -176,7 +176,8 @@ fn hello(client: &Client, words: &[Bytes]) -> Result<Reply, Reply> {
         (Reply::bulk("proto"), Reply::Integer(version)),
         (Reply::bulk("id"), Reply::Integer(client.id as i64)),
         (Reply::bulk("mode"), Reply::bulk("standalone")),
-        (Reply::bulk("role"), Reply::bulk("master")),
+        // As in Redis, whose INFO says `slave` of the same node.
+        (Reply::bulk("role"), Reply::bulk(if is_head { "master" } else { "replica" })),
         (Reply::bulk("modules"), Reply::Array(Vec::new())),
     ]))
 }

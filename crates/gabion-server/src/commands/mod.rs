@@ -34,7 +34,7 @@ pub mod work;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use info::ServerInfo;
+pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
 pub use session::{Session, Step};
 pub use store::{Op, Page, Store};
@@ -58,6 +58,8 @@ pub trait Host {
     fn unix_time_us(&self) -> u64;
     /// Replicas that hold an acknowledged write, this node included.
     fn replicas(&self) -> u32;
+    /// Whether this node is the head of its group: `master` in Redis's terms.
+    fn is_head(&self) -> bool;
     /// The options that CONFIG GET shows: names in lower case, and values.
     fn options(&self) -> Vec<(String, String)>;
     /// The numbers that INFO shows.

@@ -262,7 +262,8 @@ table! {
     Echo "echo" 2 Local ["fast"] (0 0 0) "1.0.0" "connection"
         "Returns its argument." "";
     Hello "hello" -1 Local ["noscript" "loading" "stale" "fast" "no_auth" "no_multi"] (0 0 0) "6.0.0" "connection"
-        "Chooses the version of the protocol." "Not inside MULTI. AUTH is refused: no password is set.";
+        "Chooses the version of the protocol."
+        "Not inside MULTI. AUTH is refused: no password is set. Roles: see below.";
     Auth "auth" -2 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "1.0.0" "connection"
         "Authenticates the connection." "Refused: no password is set.";
     Client "client" -2 Local ["noscript" "loading" "stale"] (0 0 0) "2.4.0" "connection"
@@ -283,9 +284,9 @@ table! {
         "Deletes every key." "The same as FLUSHALL.";
     Info "info" -1 Local ["loading" "stale"] (0 0 0) "1.0.0" "server"
         "Returns numbers about the node."
-        "Sections server, clients, memory, persistence, stats, replication, cpu, keyspace, commandstats (without times) and gabion.";
+        "Sections server, clients, memory, persistence, stats, replication, cpu, commandstats (without times) and gabion. There is no keyspace: only a walk counts the keys, as DBSIZE does. Roles: see below.";
     Config "config" -2 Local ["admin" "noscript" "loading" "stale"] (0 0 0) "2.0.0" "server"
-        "Returns options." "GET, RESETSTAT, HELP. Options are set in the configuration file.";
+        "Returns options." "GET, RESETSTAT, HELP. Options are given to `gabion up`, most of them when the data is made.";
     Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
         "Answers operators about this replica, as JSON."
         "Gabion's own: GABION STATUS, FILES, SCRUB or DIGEST; see below.";

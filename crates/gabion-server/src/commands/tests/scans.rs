@@ -1,8 +1,9 @@
 //! SCAN, KEYS and RANGE over a key space that changes meanwhile.
 
-use super::support::{Client, Node, request};
+use super::support::{Client, Node, request, request_of};
 use crate::commands::cursors::CURSORS_MAX;
 use bytes::Bytes;
+use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::Reply;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -150,6 +151,17 @@ fn a_range_has_its_start_and_not_its_end() {
         ("MSET a 1 b 2", "+OK\r\n"),
         ("RANGE - +", "*2\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n$1\r\n2\r\n"),
     ]);
+}
+
+#[test]
+fn a_bound_of_a_range_may_be_the_longest_key_with_a_byte_appended() {
+    let mut client = Node::new().client();
+    let bound = |len: usize| "k".repeat(len);
+    // An inline request has a shorter limit.
+    let mut range = |end: String| client.reply(request_of(&[b"RANGE", b"-", end.as_bytes()]));
+    assert_eq!(range(bound(KEY_LEN_MAX + 1)), Reply::Pairs(Vec::new()));
+    let error = "ERR bound of a range is 65538 bytes long, over the limit of 65537";
+    assert_eq!(range(bound(KEY_LEN_MAX + 2)), Reply::error(error));
 }
 
 #[test]

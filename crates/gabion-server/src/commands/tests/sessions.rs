@@ -331,9 +331,11 @@ fn info_shows_the_sections_that_are_asked_for() {
         "# Server\r\nredis_version:7.4.0\r\n",
         "tcp_port:6380\r\n",
         "connected_clients:1\r\n",
-        "role:master\r\nconnected_slaves:2\r\n",
+        "role:master\r\nconnected_slaves:2\r\n\
+         slave0:ip=127.0.0.1,port=6381,state=online,offset=4096,lag=1\r\n\
+         slave1:ip=127.0.0.1,port=6382,state=online,offset=4096,lag=1\r\n\
+         master_repl_offset:5000\r\n",
         "used_cpu_user:1.500000\r\n",
-        "# Keyspace\r\ndb0:keys=7,expires=0,avg_ttl=0\r\n",
         "# Gabion\r\nterm:4\r\n",
     ] {
         assert!(all.contains(line), "{line}\n{all}");

@@ -1,7 +1,8 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
 use crate::commands::{
-    Commands, Host, Op, Page, PageBuilder, ServerInfo, Session, Step, Store, Values, Work,
+    Commands, Host, MemberInfo, Op, Page, PageBuilder, ServerInfo, Session, Step, Store, Values,
+    Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -134,6 +135,10 @@ impl Host for FixedHost {
         3
     }
 
+    fn is_head(&self) -> bool {
+        true
+    }
+
     fn options(&self) -> Vec<(String, String)> {
         [("save", ""), ("appendonly", "yes"), ("maxmemory", "0"), ("databases", "1")]
             .map(|(name, value)| (name.to_string(), value.to_string()))
@@ -144,14 +149,18 @@ impl Host for FixedHost {
         ServerInfo {
             version: "0.1.0".to_string(),
             tcp_port: 6380,
-            is_head: true,
-            connected_replicas: 2,
+            replicas: [6381, 6382].map(replica).to_vec(),
+            log_position: 5000,
             cpu_user_us: 1_500_000,
-            keys_estimate: Some(7),
             gabion: vec![("term", "4".to_string())],
             ..ServerInfo::default()
         }
     }
+}
+
+fn replica(port: u16) -> MemberInfo {
+    let address = ([127, 0, 0, 1], port).into();
+    MemberInfo { address, is_up: true, log_position: 4096, silent_s: 1 }
 }
 
 /// A node of one store and its commands.
