@@ -134,7 +134,7 @@ impl Replica {
 
     fn refusal(&self) -> Option<String> {
         match self.node.write_gate() {
-            WriteGate::Refuse(reason) => Some(reason),
+            WriteGate::Full(reason) => Some(reason),
             _ => None,
         }
     }

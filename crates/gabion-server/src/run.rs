@@ -130,7 +130,8 @@ impl Server {
         match gate {
             WriteGate::Open => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
-            WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),
+            WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
+            WriteGate::Full(reason) => Begun::Done(refused("OOM", &reason), 0),
         }
     }
 
@@ -253,7 +254,8 @@ impl Server {
             let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
-                WriteGate::Refuse(reason) => Begun::Done(refused(&reason), 0),
+                WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
+                WriteGate::Full(reason) => Begun::Done(refused("OOM", &reason), 0),
                 _ => self.run_item(item),
             };
             count += 1;
@@ -340,7 +342,6 @@ impl Server {
 }
 
 /// The error for a write that the group does not take now.
-fn refused(reason: &str) -> Reply {
-    let code = if reason.starts_with("the pool is full") { "OOM" } else { "TRYAGAIN" };
+fn refused(code: &str, reason: &str) -> Reply {
     Reply::error_from(format!("{code} writes are refused: {reason}"))
 }

@@ -432,7 +432,8 @@ impl Server {
             self.now_ms.saturating_sub(since) > UNACKNOWLEDGED_MAX_MS
         };
         let Some(&(last, _, _)) = self.turns.iter().take_while(is_late).last() else { return };
-        if !matches!(self.node.borrow().write_gate(), WriteGate::Refuse(_)) {
+        let gate = self.node.borrow().write_gate();
+        if !matches!(gate, WriteGate::Refuse(_) | WriteGate::Full(_)) {
             return;
         }
         while let Some((turn, _, _)) = self.peer_replies.front()

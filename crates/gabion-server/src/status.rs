@@ -77,13 +77,13 @@ fn gate_reason(node: &Node) -> Option<String> {
     match node.write_gate() {
         WriteGate::Open => None,
         WriteGate::Wait(reason) => Some(reason.to_owned()),
-        WriteGate::Refuse(reason) => Some(reason),
+        WriteGate::Refuse(reason) | WriteGate::Full(reason) => Some(reason),
     }
 }
 
 /// What keeps commands that come here from being run, if anything: who is told `ready` finds writes
-/// taken and reads answered through this node. A pool that is full is no such thing, as reads and
-/// deletes go on.
+/// taken and reads answered through this node. A pool that is full is no such thing, as reads go
+/// on.
 fn obstacle(server: &Server, node: &Node) -> Option<String> {
     if !node.chain().is_ready() {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));

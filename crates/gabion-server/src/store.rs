@@ -119,6 +119,7 @@ impl NodeStore {
             WriteGate::Open => Ok(()),
             WriteGate::Wait(reason) => hit(reason),
             WriteGate::Refuse(reason) => Err(Error::unavailable(reason)),
+            WriteGate::Full(reason) => Err(Error::new(ErrorKind::NoSpace, reason)),
         }
     }
 

@@ -121,6 +121,8 @@ pub enum WriteGate {
     Wait(&'static str),
     /// No: refused with this sentence.
     Refuse(String),
+    /// No, as the pool has no room: refused with this sentence.
+    Full(String),
 }
 
 /// File numbers that a start may use.

@@ -34,7 +34,7 @@ impl Node {
             return WriteGate::Refuse(reason);
         }
         if let Some(reason) = self.jobs.out_of_space() {
-            return WriteGate::Refuse(format!("the pool is full: {reason}"));
+            return WriteGate::Full(format!("the pool is full: {reason}"));
         }
         if matches!(self.tree.write_state(), WriteState::Stop(_)) {
             return WriteGate::Wait("compaction is behind");
