@@ -25,6 +25,9 @@ use gabion_base::{Error, Result};
 
 /// Bytes of operations that a batch may hold: a record without its header and extensions.
 pub const BATCH_LEN_MAX: usize = gabion_base::units::RECORD_LEN_MAX - 64 * 1024;
+/// Bytes that an operation takes besides key and value, at most: its kind, the keyspace and both lengths.
+pub const OPERATION_OVERHEAD_MAX: usize =
+    2 + varint_len(ENGINE_KEY_LEN_MAX as u64) + varint_len(VALUE_LEN_MAX as u64);
 
 /// Appends operations to a payload that the caller owns.
 ///

@@ -17,9 +17,6 @@ pub(crate) type SharedNode = Rc<RefCell<Box<Node>>>;
 /// What reads of the loop's tasks need.
 pub(crate) type DoorTables = Tables<Rc<ProbeSource>>;
 
-/// Bytes of a record that an operation takes besides key and value, at most.
-const OP_OVERHEAD: usize = 24;
-
 /// The pool's files, with a switch: while it probes, a read that needs the device waits for ever and
 /// touches nothing. So a command can be polled once on the stack, and only when that did not end it,
 /// is begun anew as a task of its own.
@@ -216,12 +213,7 @@ impl Store for NodeStore {
     fn write(&self, ops: &[Op]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
         self.check_gate(&node)?;
-        let len_of = |op: &Op| match op {
-            Op::Put(key, value) => key.len() + value.len() + OP_OVERHEAD,
-            Op::Delete(key) => key.len() + OP_OVERHEAD,
-            Op::Clear => OP_OVERHEAD,
-        };
-        let len: usize = ops.iter().map(len_of).sum();
+        let len: usize = ops.iter().map(Op::len_max).sum();
         // All in one record: when the turn's has no room, it ends here.
         if len > node.turn_room() || self.0.turn_ops.get() + ops.len() > RECORD_OPS_MAX {
             self.judge(node.end_turn().map(|_| ()))?;

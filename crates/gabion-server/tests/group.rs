@@ -390,6 +390,21 @@ fn a_value_that_is_far_too_long_is_answered_with_the_limit() {
 }
 
 #[test]
+fn a_command_with_values_that_fit_no_record_does_nothing() {
+    let group = Group::start("record", 1, AckLevel::Replicated);
+    group.await_ready();
+    let mut client = group.client(1);
+    let long = "x".repeat(8 << 20);
+    // From a length that fits to one that is the longest request.
+    for (less, fits) in [(80 << 10, true), (48 << 10, false), (6 << 10, false), (3 << 10, false)] {
+        let reply = client.call(&["MSET", "a", &long, "b", &long[less..]]);
+        assert_eq!(reply.is_error(), !fits, "{less} bytes less: {reply:?}");
+        assert_eq!(client.call(&["EXISTS", "a", "b"]), Reply::Integer(if fits { 2 } else { 0 }));
+        client.call(&["DEL", "a", "b"]);
+    }
+}
+
+#[test]
 fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
     let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("refused");
     let _ = std::fs::remove_dir_all(&dir);

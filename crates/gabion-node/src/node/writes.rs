@@ -7,12 +7,14 @@ use crate::{AckLevel, CompactionMode};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX};
+use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, LogPosition, Result, SequenceNumber};
+use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::{BatchBuilder, EntryKind, Keyspace, WriteState};
 use gabion_log::{RecordFlags, RecordKind};
 
-/// Room kept in a record for its header, extensions and padding.
+/// Room kept in a segment that is shorter than the longest record, for a record's header, extensions and
+/// padding.
 const RECORD_OVERHEAD: usize = 8192;
 
 /// The record of this turn.
@@ -134,20 +136,21 @@ impl Node {
     fn make_room(&mut self, len: usize) -> Result<()> {
         assert!(self.is_head(), "writes go to the head");
         let batch = &self.writing.batch;
-        let full = batch.len() + len + RECORD_OVERHEAD > self.record_len_max()
+        let full = batch.len() + len + OPERATION_OVERHEAD_MAX > self.batch_len_max()
             || batch.count() + 1 > RECORD_OPS_MAX;
         if full && batch.count() > 0 { self.end_turn().map(|_| ()) } else { Ok(()) }
     }
 
-    fn record_len_max(&self) -> usize {
-        RECORD_LEN_MAX.min(self.config.segment_len as usize)
+    /// Bytes of operations that one record takes.
+    fn batch_len_max(&self) -> usize {
+        BATCH_LEN_MAX.min((self.config.segment_len as usize).saturating_sub(RECORD_OVERHEAD))
     }
 
     /// Bytes that this turn's record can still take; a group of operations that must stay in one
     /// record asks first.
     #[must_use]
     pub fn turn_room(&self) -> usize {
-        self.record_len_max().saturating_sub(self.writing.batch.len() + RECORD_OVERHEAD)
+        self.batch_len_max().saturating_sub(self.writing.batch.len())
     }
 
     /// Ends the turn: its operations become one record in the log and on the wire. Returns the log's

@@ -33,7 +33,7 @@ impl Changes {
         if let Some(old) = self.keys.insert(key.clone(), state) {
             self.bytes -= key.len() + old.map_or(0, |value| value.len());
         }
-        check_record_room(self.keys.len(), self.bytes)
+        check_record_room(self.keys.len() + usize::from(self.is_cleared), self.bytes)
     }
 }
 

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use core::future::Future;
 use core::ops::Bound;
-use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX};
+use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, Result};
+use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 
 /// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,36 +136,40 @@ impl PageBuilder {
     }
 }
 
-/// Bytes of a record that an operation takes besides key and value, at most.
-const OP_OVERHEAD: usize = 24;
-/// Bytes of a record that are not operations, at most.
-const RECORD_OVERHEAD: usize = 4096;
+impl Op {
+    /// Bytes of a record that it takes at most.
+    pub(crate) fn len_max(&self) -> usize {
+        let len = match self {
+            Self::Put(key, value) => key.len() + value.len(),
+            Self::Delete(key) => key.len(),
+            Self::Clear => 0,
+        };
+        len + OPERATION_OVERHEAD_MAX
+    }
+}
 
 /// Refuses operations that do not fit into one log record.
 ///
 /// # Errors
 /// `LimitExceeded` with the number and the limit.
 pub fn check_fits_record(ops: &[Op]) -> Result<()> {
-    let len_of = |op: &Op| match op {
-        Op::Put(key, value) => key.len() + value.len(),
-        Op::Delete(key) => key.len(),
-        Op::Clear => 0,
-    };
-    check_record_room(ops.len(), ops.iter().map(len_of).sum())
+    check_record_len(ops.len(), ops.iter().map(Op::len_max).sum())
 }
 
 /// The same for so many operations with so many bytes of keys and values.
 pub(crate) fn check_record_room(ops: usize, bytes: usize) -> Result<()> {
+    check_record_len(ops, bytes + ops * OPERATION_OVERHEAD_MAX)
+}
+
+fn check_record_len(ops: usize, len: usize) -> Result<()> {
     if ops > RECORD_OPS_MAX {
         return Err(Error::limit(format!(
             "{ops} writes in one command are over the limit of {RECORD_OPS_MAX}"
         )));
     }
-    let len = bytes + ops * OP_OVERHEAD;
-    let max = RECORD_LEN_MAX - RECORD_OVERHEAD;
-    if len > max {
+    if len > BATCH_LEN_MAX {
         return Err(Error::limit(format!(
-            "the writes of one command take {len} bytes, over the limit of {max}"
+            "the writes of one command take {len} bytes, over the limit of {BATCH_LEN_MAX}"
         )));
     }
     Ok(())

@@ -186,7 +186,7 @@ table! {
         "Returns the values of several keys."
         "All from one state. A reply over 64 MiB is refused.";
     MSet "mset" -3 Write ["write" "denyoom"] (1 -1 2) "1.0.1" "string"
-        "Sets several keys at once." "At most 65,536 pairs and one log record (16 MiB).";
+        "Sets several keys at once." "At most 65,536 pairs and one log record (16 MiB less 64 KiB).";
     MSetNx "msetnx" -3 ReadWrite ["write" "denyoom"] (1 -1 2) "1.0.1" "string"
         "Sets several keys at once when none of them exists." "Limits as for MSET.";
     StrLen "strlen" 2 Read ["readonly" "fast"] (1 1 1) "2.2.0" "string"
@@ -249,7 +249,7 @@ table! {
         "Begins a transaction." "";
     Exec "exec" 1 Local ["noscript" "loading" "stale" "skip_slowlog"] (0 0 0) "1.2.0" "transactions"
         "Runs the queued commands as one."
-        "The writes are one log record: at most 65,536 commands, 65,536 keys and 16 MiB.";
+        "The writes are one log record: at most 65,536 commands, 65,536 keys and 16 MiB less 64 KiB.";
     Discard "discard" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.0.0" "transactions"
         "Drops the queued commands." "";
     RefusedWatch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"

@@ -210,9 +210,18 @@ fn writes_that_no_record_could_hold_are_refused_whole() {
     let reply = client.reply(mset(RECORD_OPS_MAX + 1));
     assert_eq!(text(&reply), "ERR 65537 writes in one command are over the limit of 65536");
 
+    // To clear is a write too.
+    client.ask("MULTI");
+    client.ask("FLUSHALL");
+    client.reply(mset(RECORD_OPS_MAX));
+    assert_eq!(
+        client.ask("EXEC"),
+        "-ERR 65537 writes in one command are over the limit of 65536\r\n"
+    );
+
     let half = vec![b'v'; VALUE_LEN_MAX];
     let reply = client.reply(request_of(&[b"MSET", b"x", &half, b"y", &half]));
-    assert!(text(&reply).contains("over the limit of 16773120"), "{reply:?}");
+    assert!(text(&reply).contains("over the limit of 16711680"), "{reply:?}");
     assert_eq!(client.ask("EXISTS x y"), ":0\r\n");
 }
 

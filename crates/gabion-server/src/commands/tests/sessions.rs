@@ -240,7 +240,7 @@ fn a_transaction_is_bounded() {
     for key in ["a", "b", "c"] {
         client.ask(&format!("SETRANGE {key} 8388000 x"));
     }
-    assert!(client.ask("EXEC").contains("over the limit of 16773120"));
+    assert!(client.ask("EXEC").contains("over the limit of 16711680"));
     assert_eq!(client.ask("DBSIZE"), ":0\r\n");
 }
 
