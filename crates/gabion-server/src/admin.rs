@@ -1,19 +1,18 @@
 //! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was asked.
 
+use crate::commands::keyspace::yield_now;
 use crate::store::{DoorTables, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Result, crc};
-use gabion_engine::ReadView;
+use gabion_engine::{FileSource, Keyspace, ReadView, Tables};
 use gabion_node::{LocalStore, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 
-/// Records of a digest, or chunks of a scrub, between two pauses for others.
+/// Records of a digest between two pauses for others.
 const STRIDE: u64 = 256;
 
 /// What was asked.
@@ -141,36 +140,48 @@ impl Scrub {
     }
 }
 
-/// Number and checksum of all of the user's records in a view: of each the lengths of key and value
-/// (u32, little-endian), then their bytes.
-pub(crate) async fn digest(view: ReadView, log_end: u64, tables: &DoorTables) -> Result<Value> {
-    let (from, to) = (engine_key(&[]), [gabion_engine::Keyspace::User as u8 + 1]);
-    let mut scan = view.scan(tables, &from, Some(&to));
-    let (mut records, mut sum) = (0_u64, 0_u32);
-    while let Some((key, value)) = scan.next().await? {
-        let key = &key[1..];
-        sum = crc::append(sum, &(key.len() as u32).to_le_bytes());
-        sum = crc::append(sum, &(value.len() as u32).to_le_bytes());
-        sum = crc::append(sum, key);
-        sum = crc::append(sum, &value);
-        records += 1;
-        if records.is_multiple_of(STRIDE) {
-            pause().await;
-        }
-    }
-    Ok(json!({ "log_end": log_end, "records": records, "crc": format!("{sum:08x}") }))
+/// Number and checksum of all records of users in a state of the store. Equal at replicas in the same
+/// state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordDigest {
+    /// How many there are.
+    pub records: u64,
+    /// CRC32C, in key order, of each one's lengths of key and value (u32, little-endian), then their bytes.
+    pub crc: u32,
 }
 
-/// Lets the tasks that are ready run first.
-async fn pause() {
-    let mut has_paused = false;
-    poll_fn(|cx| {
-        if has_paused {
-            return Poll::Ready(());
+impl RecordDigest {
+    /// Reads all of them. Others run in between.
+    ///
+    /// # Errors
+    /// A file cannot be read or is damaged.
+    pub async fn of<S: FileSource + Clone>(view: ReadView, tables: &Tables<S>) -> Result<Self> {
+        let (from, to) = (engine_key(&[]), [Keyspace::User as u8 + 1]);
+        let mut scan = view.scan(tables, &from, Some(&to));
+        let (mut records, mut crc) = (0_u64, 0_u32);
+        while let Some((key, value)) = scan.next().await? {
+            let key = &key[1..];
+            crc = crc::append(crc, &(key.len() as u32).to_le_bytes());
+            crc = crc::append(crc, &(value.len() as u32).to_le_bytes());
+            crc = crc::append(crc, key);
+            crc = crc::append(crc, &value);
+            records += 1;
+            if records.is_multiple_of(STRIDE) {
+                yield_now().await;
+            }
         }
-        has_paused = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+        Ok(Self { records, crc })
+    }
+
+    /// The checksum as operators see it.
+    #[must_use]
+    pub fn crc_text(&self) -> String {
+        format!("{:08x}", self.crc)
+    }
+}
+
+/// The answer to `GABION DIGEST`.
+pub(crate) async fn digest(view: ReadView, log_end: u64, tables: &DoorTables) -> Result<Value> {
+    let digest = RecordDigest::of(view, tables).await?;
+    Ok(json!({ "log_end": log_end, "records": digest.records, "crc": digest.crc_text() }))
 }

@@ -39,6 +39,7 @@ mod start;
 mod status;
 mod store;
 
+pub use admin::RecordDigest;
 pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
 pub use create::create_replica;
 pub use gabion_fabric::BackendChoice;

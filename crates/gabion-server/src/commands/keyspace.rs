@@ -116,7 +116,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
 }
 
 /// Lets the tasks that are ready run first.
-async fn yield_now() {
+pub(crate) async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|cx| {
         if has_yielded {

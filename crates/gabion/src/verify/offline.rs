@@ -10,9 +10,10 @@ use crate::options::VerifyOptions;
 use crate::units::size;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, FileId, Result, crc};
-use gabion_engine::{BlockCache, FileMeta, FileSource, Keyspace, TableCache, Tables};
+use gabion_engine::{BlockCache, FileMeta, FileSource, TableCache, Tables};
 use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
 use gabion_node::{CompactionMode, FileMap, Node, NodeOptions, PoolSource, ReadMeter, open};
+use gabion_server::RecordDigest;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -173,17 +174,7 @@ impl Replica {
             blocks: Rc::new(BlockCache::new(CACHE_BYTES)),
             group: self.node.config().group,
         };
-        let (from, to) = ([Keyspace::User as u8], [Keyspace::User as u8 + 1]);
-        let mut scan = self.node.view().scan(&tables, &from, Some(&to));
-        let (mut records, mut sum) = (0_u64, 0_u32);
-        while let Some((key, value)) = scan.next().await? {
-            let key = &key[1..];
-            sum = crc::append(sum, &(key.len() as u32).to_le_bytes());
-            sum = crc::append(sum, &(value.len() as u32).to_le_bytes());
-            sum = crc::append(sum, key);
-            sum = crc::append(sum, &value);
-            records += 1;
-        }
-        Ok((records, format!("{sum:08x}")))
+        let digest = RecordDigest::of(self.node.view(), &tables).await?;
+        Ok((digest.records, digest.crc_text()))
     }
 }
