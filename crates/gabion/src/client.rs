@@ -10,25 +10,31 @@ use std::time::Duration;
 
 /// How long a connection may take. Replicas are on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Times in a row that a replica may leave STATUS without an answer before it is said to hang.
+const MISSES_MAX: u32 = 3;
 
 pub(crate) struct Client {
     address: SocketAddr,
     stream: TcpStream,
     parser: ReplyParser,
     buffer: BytesMut,
+    /// How long to wait before doing something else than to wait.
+    limit: Duration,
+    /// Whether a reply may take longer, as long as the replica answers STATUS meanwhile.
+    waits_for_the_living: bool,
 }
 
 impl Client {
-    /// Connects. A reply may take `timeout`, or for ever.
+    /// Connects. A reply may take `limit`.
     ///
     /// # Errors
     /// Unavailable, naming the address.
-    pub(crate) fn connect(address: SocketAddr, timeout: Option<Duration>) -> Result<Self> {
+    pub(crate) fn connect(address: SocketAddr, limit: Duration) -> Result<Self> {
         let connect = || {
             let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(timeout)?;
-            stream.set_write_timeout(timeout)?;
+            stream.set_read_timeout(Some(limit))?;
+            stream.set_write_timeout(Some(limit))?;
             Ok(stream)
         };
         let stream = connect().map_err(|error: io::Error| {
@@ -38,7 +44,31 @@ impl Client {
                 error,
             )
         })?;
-        Ok(Self { address, stream, parser: ReplyParser::new(), buffer: BytesMut::new() })
+        Ok(Self {
+            address,
+            stream,
+            parser: ReplyParser::new(),
+            buffer: BytesMut::new(),
+            limit,
+            waits_for_the_living: false,
+        })
+    }
+
+    /// Connects to a replica that says its STATUS within `limit`. A reply may take as long as it needs
+    /// while the replica answers STATUS, asked on other connections: a scrub may last for hours, and
+    /// a process that is stopped still accepts connections and would be waited for in vain.
+    ///
+    /// # Errors
+    /// Unavailable, naming the address.
+    pub(crate) fn connect_living(address: SocketAddr, limit: Duration) -> Result<Self> {
+        let mut client = Self::connect(address, limit)?;
+        client.ask("STATUS")?;
+        client.waits_for_the_living = true;
+        Ok(client)
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Sends a command and waits for its reply, which may be an error reply.
@@ -48,7 +78,7 @@ impl Client {
     pub(crate) fn call<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Result<Reply> {
         let mut request = Vec::new();
         encode_request(words, &mut request);
-        self.stream.write_all(&request).map_err(|e| self.lost(e))?;
+        self.send(&request)?;
         let mut chunk = vec![0; 64 << 10];
         loop {
             match self.parser.parse(&mut self.buffer) {
@@ -56,12 +86,49 @@ impl Client {
                 Ok(None) => {}
                 Err(error) => return Err(self.lost(io::Error::other(error.to_string()))),
             }
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+            match self.patiently(|stream| stream.read(&mut chunk))? {
+                0 => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                n => self.buffer.extend_from_slice(&chunk[..n]),
+            }
+        }
+    }
+
+    fn send(&mut self, mut request: &[u8]) -> Result<()> {
+        while !request.is_empty() {
+            let sent = self.patiently(|stream| stream.write(request))?;
+            request = &request[sent..];
+        }
+        Ok(())
+    }
+
+    /// Does what may meet the limit, again after each limit at which the replica is seen to live.
+    fn patiently(
+        &mut self,
+        mut step: impl FnMut(&mut TcpStream) -> io::Result<usize>,
+    ) -> Result<usize> {
+        loop {
+            match step(&mut self.stream) {
+                Ok(n) => return Ok(n),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) && self.waits_for_the_living => {
+                    self.look_alive()?
+                }
                 Err(error) => return Err(self.lost(error)),
             }
         }
+    }
+
+    /// Nothing when the replica says its STATUS on a connection of its own.
+    fn look_alive(&self) -> Result<()> {
+        let ask = || Self::connect(self.address, self.limit)?.ask("STATUS");
+        let mut misses = 0;
+        while let Err(error) = ask() {
+            misses += 1;
+            if misses == MISSES_MAX {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// What a replica answers to `GABION question`.
@@ -83,16 +150,21 @@ impl Client {
     }
 
     fn lost(&self, error: io::Error) -> Error {
-        let message = match error.kind() {
-            io::ErrorKind::UnexpectedEof => format!("{} closed the connection", self.address),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("{} does not answer", self.address)
-            }
-            _ => {
-                let message = format!("the connection to {} was lost", self.address);
-                return Error::with_source(ErrorKind::Unavailable, message, error);
-            }
-        };
-        Error::unavailable(message)
+        if is_timeout(&error) {
+            return Error::unavailable(format!("{} does not answer", self.address));
+        }
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            return Error::unavailable(format!("{} closed the connection", self.address));
+        }
+        let message = format!("the connection to {} was lost", self.address);
+        Error::with_source(ErrorKind::Unavailable, message, error)
     }
 }
+
+/// What a socket with a time limit says when the time is over.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::CliOptions;
 use crate::screen::put;
+use crate::status::STATUS_TIMEOUT;
 use gabion_base::Result;
 use gabion_resp::Reply;
 use std::fmt::Write as _;
@@ -31,7 +32,7 @@ struct Session {
 }
 
 impl Session {
-    /// Calls the replica that we are connected to, or the first that can be reached.
+    /// Calls the replica that we are connected to, or the first that answers.
     fn call<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Result<Reply> {
         let mut client = match self.client.take() {
             Some(client) => client,
@@ -45,7 +46,7 @@ impl Session {
     fn connect(&self) -> Result<Client> {
         let mut first = None;
         for (_, address) in &self.addresses {
-            match Client::connect(*address, None) {
+            match Client::connect_living(*address, STATUS_TIMEOUT) {
                 Ok(client) => return Ok(client),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -73,8 +74,9 @@ impl Session {
 
 fn prompt(session: &mut Session) -> Result<u8> {
     let is_terminal = io::stdin().is_terminal();
-    let address = session.addresses[0].1;
-    session.client = Some(session.connect()?);
+    let client = session.connect()?;
+    let address = client.address();
+    session.client = Some(client);
     let mut input = io::stdin().lock();
     let mut failures = 0;
     loop {
@@ -247,12 +249,22 @@ fn bare(reply: &Reply, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::tests::{ANSWERING, HANGING, Stand};
     use bytes::Bytes;
 
     fn shown(reply: &Reply) -> String {
         let mut out = String::new();
         typed(reply, "", &mut out);
         out
+    }
+
+    #[test]
+    fn a_replica_that_accepts_and_never_answers_is_passed_by() {
+        let stands = [Stand::new(HANGING), Stand::new(ANSWERING)];
+        let addresses = (1..).zip(&stands).map(|(i, stand)| (i, stand.address)).collect();
+        let mut session = Session { addresses, client: None, for_people: false };
+        assert_eq!(session.call(&["PING"]).unwrap(), Reply::OK);
+        assert_eq!(session.client.unwrap().address(), stands[1].address);
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Status {
 
 /// What a replica answers, or why it does not.
 pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
-    Client::connect(address, Some(STATUS_TIMEOUT))?.ask("STATUS")
+    Client::connect(address, STATUS_TIMEOUT)?.ask("STATUS")
 }
 
 /// `gabion status`.

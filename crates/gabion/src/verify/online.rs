@@ -4,6 +4,7 @@ use super::{Damage, Found, LiveFile, Progress};
 use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::VerifyOptions;
+use crate::status::STATUS_TIMEOUT;
 use crate::units::size;
 use gabion_base::{Error, Result};
 use serde_json::Value;
@@ -109,7 +110,7 @@ fn at_one_position(
 }
 
 fn answers(addresses: &[(u32, SocketAddr)], question: &'static str) -> Vec<Result<Value>> {
-    let ask = |address: SocketAddr| Client::connect(address, None)?.ask(question);
+    let ask = |at: SocketAddr| Client::connect_living(at, STATUS_TIMEOUT)?.ask(question);
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             addresses.iter().map(|(_, address)| scope.spawn(move || ask(*address))).collect();
@@ -129,4 +130,19 @@ fn ask_all(addresses: &[(u32, SocketAddr)], question: &'static str) -> Result<Ve
         .zip(addresses)
         .map(|(answer, (number, _))| answer.map_err(|e| e.within(format!("replica {number}"))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::tests::{ANSWERING, HANGING, Stand};
+
+    #[test]
+    fn a_replica_that_accepts_and_never_answers_is_named() {
+        let stands = [Stand::new(ANSWERING), Stand::new(HANGING)];
+        let error = ask_all(&[(1, stands[0].address), (2, stands[1].address)], "STATUS");
+        let error = error.unwrap_err().to_string();
+        let expected = format!("replica 2: {} does not answer", stands[1].address);
+        assert!(error.contains(&expected), "{error}");
+    }
 }
