@@ -152,7 +152,8 @@ pub struct YcsbArgs {
     /// Where clusters of its own live while they run [default: the data directory].
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Seconds to wait, after a workload, for flushes and compactions to end.
+    /// Seconds to wait, after a workload, for flushes and compactions to end. Processor seconds, and
+    /// `wall_seconds` beside them, include this time; operations per second do not.
     #[arg(long, default_value_t = 300)]
     pub settle: u64,
     /// Print the report as JSON.

@@ -12,13 +12,16 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Phase {
     pub(crate) workload: WorkloadChoice,
     pub(crate) tally: Tally,
-    /// From the first request to the last answer.
+    /// From the first request until it was seen that no job runs any more: the time over which all
+    /// processor seconds are counted.
     pub(crate) wall_seconds: f64,
-    /// From the last answer until no job ran any more.
+    /// Of it, from the first request to the last answer.
+    pub(crate) requests_seconds: f64,
+    /// Of it, from the last answer until no job ran any more.
     pub(crate) settle_seconds: f64,
     /// Whether that was reached in the time that was given.
     pub(crate) is_settled: bool,
-    /// Of the whole machine, from the first request until all was quiet.
+    /// Of the whole machine, over the same time.
     pub(crate) machine_cpu_seconds: f64,
     /// Of each replica, over the same time.
     pub(crate) replicas: Vec<ReplicaUse>,
@@ -119,7 +122,7 @@ fn operations_json(phase: &Phase) -> Vec<Value> {
             "workload": phase.workload.as_str(),
             "type": kind.as_str(),
             "count": tally.count(kind),
-            "per_second": tally.count(kind) as f64 / phase.wall_seconds,
+            "per_second": tally.count(kind) as f64 / phase.requests_seconds,
             "latency_us": {
                 "p50": tally.latency_us(kind, 0.5),
                 "p99": tally.latency_us(kind, 0.99),
@@ -164,6 +167,7 @@ fn totals_json(phases: &[Phase]) -> Value {
     json!({
         "cpu_seconds": total(|phase| sum(&phase.replicas).cpu_seconds),
         "wall_seconds": total(|phase| phase.wall_seconds),
+        "requests_seconds": total(|phase| phase.requests_seconds),
         "settle_seconds": total(|phase| phase.settle_seconds),
         "settled": phases.iter().all(|phase| phase.is_settled),
         "machine_cpu_seconds": total(|phase| phase.machine_cpu_seconds),
@@ -213,7 +217,7 @@ fn operations_table(run: &Run) -> Table {
     for phase in &run.phases {
         let tally = &phase.tally;
         for kind in Kind::ALL.into_iter().filter(|kind| tally.count(*kind) > 0) {
-            let per_second = tally.count(kind) as f64 / phase.wall_seconds;
+            let per_second = tally.count(kind) as f64 / phase.requests_seconds;
             let mut row = vec![
                 phase.workload.as_str().to_owned(),
                 kind.as_str().to_owned(),
@@ -235,10 +239,11 @@ fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
     line(
         out,
         &format!(
-            "Workload {name}: {:.2} s, {settled} {:.2} s more. CPU: replicas {:.2} s, clients \
-             {:.2} s, machine {:.2} s.\n",
-            phase.wall_seconds,
+            "Workload {name}: {:.2} s, {settled} {:.2} s more. CPU in the {:.2} s until that was \
+             seen: replicas {:.2} s, clients {:.2} s, machine {:.2} s.\n",
+            phase.requests_seconds,
             phase.settle_seconds,
+            phase.wall_seconds,
             all.cpu_seconds,
             phase.tally.cpu_seconds,
             phase.machine_cpu_seconds

@@ -8,12 +8,13 @@ use crate::launch::{ClusterSpec, Launcher, ScratchDir};
 use crate::report::{Phase, Run, compare, describe, json};
 use crate::status::Status;
 use crate::system::machine_cpu_seconds;
-use crate::text::Style;
+use crate::text::{Style, grouped};
 use crate::values::Values;
 use crate::workload::{Hand, Supply, Tally};
 use gabion_base::{Error, ErrorKind, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, Value, json};
+use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -116,18 +117,21 @@ fn measure(
         let clock = Instant::now();
         let machine = machine_cpu_seconds();
         let started = (clock, number as u64);
-        let (tally, wall) = run_workload(plan, workload, route, started, is_only_loaded, stop)?;
+        let (tally, requests) = run_workload(plan, workload, route, started, is_only_loaded, stop)?;
         let settled = cluster.settle(plan.settle, stop)?;
         let after = settled.statuses;
         let replicas =
             after.iter().zip(&before).map(|(a, b)| a.since(b)).collect::<Result<Vec<_>>>()?;
         let machine_cpu =
             machine_cpu_seconds().zip(machine).map_or(0.0, |(after, before)| after - before);
+        // All CPU is counted from `clock` to here, and so is the time that it is compared with.
+        let wall = clock.elapsed();
         phases.push(Phase {
             workload,
             tally,
             wall_seconds: wall.as_secs_f64(),
-            settle_seconds: settled.since.saturating_duration_since(clock + wall).as_secs_f64(),
+            requests_seconds: requests.as_secs_f64(),
+            settle_seconds: settled.since.saturating_duration_since(clock + requests).as_secs_f64(),
             is_settled: settled.is_quiet,
             machine_cpu_seconds: machine_cpu,
             replicas,
@@ -228,12 +232,20 @@ fn run_workload(
 /// A bar on a terminal, nothing elsewhere.
 fn progress_bar(workload: WorkloadChoice, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
-    let template = "{prefix:>5} {wide_bar} {human_pos} of {human_len}  {per_sec}  {eta} left";
+    let template = "{prefix:>5} {wide_bar} {human_pos} of {human_len}  {rate}  {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+            // The bar has no way to tell of an error, and its own text cannot fail.
+            let _ = out.write_str(&rate(state.per_sec()));
+        }));
     }
     bar.set_prefix(workload.as_str());
     bar
+}
+
+/// Operations per second, as a whole number.
+fn rate(per_second: f64) -> String {
+    format!("{}/s", grouped(per_second as u64))
 }
 
 #[cfg(test)]

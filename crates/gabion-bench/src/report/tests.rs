@@ -1,3 +1,6 @@
+//! Reports of made-up runs: the names that scripts read, the tables, what is told when something
+//! went wrong.
+
 use super::*;
 use crate::figures::tests::canned;
 use std::time::Duration;
@@ -12,7 +15,8 @@ fn phase(workload: WorkloadChoice, replicas: Vec<ReplicaUse>) -> Phase {
     Phase {
         workload,
         tally,
-        wall_seconds: 2.0,
+        wall_seconds: 5.0,
+        requests_seconds: 2.0,
         settle_seconds: 1.0,
         is_settled: true,
         machine_cpu_seconds: 7.0,
@@ -74,13 +78,14 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
     let expected = [
         "cpu_seconds",
         "wall_seconds",
+        "requests_seconds",
         "settle_seconds",
         "settled",
         "machine_cpu_seconds",
         "client_cpu_seconds",
     ];
     assert_eq!(keys(&json["totals"]), expected);
-    assert_eq!(json["totals"]["wall_seconds"], 2.0);
+    assert_eq!(json["totals"]["wall_seconds"], 5.0);
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn workloads_add_up_but_the_load_alone_is_compared() {
     let cpu = |replicas: &[ReplicaUse]| sum(replicas).cpu_seconds;
     assert!((cpu(&run.replicas()) - 12.36).abs() < 1e-9);
     assert!((cpu(&run.compared()) - 6.18).abs() < 1e-9);
-    assert_eq!(json(&[run])["totals"]["wall_seconds"], 4.0);
+    assert_eq!(json(&[run])["totals"]["wall_seconds"], 10.0);
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! Whole runs of `gabion bench ycsb` against replicas that are made up, faults included.
+
 use super::*;
 use crate::fake::{FakeCluster, FakeLauncher, Faults};
 use crate::launch::RunningCluster;
@@ -43,6 +45,30 @@ fn load_a_and_c_run_in_a_cluster_that_is_gone_afterwards() {
     assert_eq!(json["totals"]["settled"], true);
     assert!(json["totals"]["client_cpu_seconds"].as_f64().unwrap() > 0.0);
     assert!(!specs[0].dir.exists(), "{}", specs[0].dir.display());
+}
+
+#[test]
+fn processor_time_is_told_beside_the_time_in_which_it_was_counted() {
+    let (_, json, _) = run(&["--workloads", "load,c"], Faults::default());
+    for totals in [&json["phases"][0]["totals"], &json["phases"][1]["totals"], &json["totals"]] {
+        let seconds = |name: &str| totals[name].as_f64().unwrap();
+        // Requests are answered, then debt is paid, and both are within the time of the CPU figures.
+        assert!(seconds("requests_seconds") > 0.0);
+        assert!(
+            seconds("wall_seconds") > seconds("requests_seconds") + seconds("settle_seconds"),
+            "{totals}"
+        );
+    }
+    let inserts = &json["operations"][0];
+    let per_second = inserts["per_second"].as_f64().unwrap();
+    let requests = json["phases"][0]["totals"]["requests_seconds"].as_f64().unwrap();
+    assert!((per_second * requests - 2000.0).abs() < 1e-6, "{inserts}");
+}
+
+#[test]
+fn the_bar_shows_whole_operations_per_second() {
+    assert_eq!(rate(26_281.775_8), "26,281/s");
+    assert_eq!(rate(0.4), "0/s");
 }
 
 #[test]
