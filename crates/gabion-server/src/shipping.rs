@@ -26,6 +26,11 @@ use std::time::Duration;
 /// system's choice, which grows to many times that: fewer wake-ups, and what is in flight stays near.
 pub(crate) const SOCKET_LEN: usize = gabion_base::units::TRANSFER_LEN_MAX;
 
+/// How often the thread looks at orders that wait for their connection, which may fail without a word.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Its longest sleep without such orders: commands and sockets wake it.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
 /// What the thread is to do.
 pub(crate) enum ShipCommand {
     /// Connect to a secondary's namespace; replaces an older connection.
@@ -119,7 +124,8 @@ impl Shipper {
             }
             self.begin_waiting();
             while self.executor.run_ready() > 0 {}
-            if let Err(error) = self.remotes.turn(Duration::from_millis(500)) {
+            let sleep = if self.waiting.is_empty() { SLEEP_MAX } else { LOOK_EVERY };
+            if let Err(error) = self.remotes.turn(sleep) {
                 eprintln!("gabion-ship: {error}");
                 return self.mailbox.tell(Event::Died("gabion-ship"));
             }

@@ -30,7 +30,12 @@ const PARTS: [(&str, &[&str]); 5] = [
     ("other", &["other"]),
 ];
 
+/// Seconds of flush and compaction below which no claim is made: the estimate multiplies them, and with
+/// less, what threads spend on waking up while nothing happens weighs as much.
+const JOBS_MIN: f64 = 1.0;
+
 /// A replica to be drawn.
+#[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) number: u32,
     /// What it said last; nothing when it does not answer.
@@ -175,31 +180,31 @@ fn claim(rows: &[Row]) -> Vec<String> {
     let parts = PARTS.iter().map(|(name, roles)| format!("{name} {}", seconds(spent.of(roles))));
     let parts: Vec<String> = parts.collect();
     let by_role = format!("CPU so far {} s: {}", seconds(spent.total()), parts.join(", "));
-    let compacts_everywhere = rows
-        .iter()
-        .filter_map(|row| row.status.as_ref())
-        .any(|status| status.compaction == "every-replica");
-    if compacts_everywhere {
-        let jobs = spent.of(&["flush", "compaction"]);
-        return vec![
-            by_role,
-            format!("Every replica compacts for itself: {} s of it", seconds(jobs)),
-        ];
+    vec![by_role, verdict(rows, &spent)]
+}
+
+fn verdict(rows: &[Row], spent: &Cpu) -> String {
+    let said = || rows.iter().filter_map(|row| row.status.as_ref());
+    let jobs = spent.of(&["flush", "compaction"]);
+    if said().any(|status| status.compaction == "every-replica") {
+        return format!("Every replica compacts for itself: {} s of it", seconds(jobs));
     }
-    let everywhere = everywhere(&spent, rows.len());
+    if jobs < JOBS_MIN {
+        let is_idle = said().all(|status| status.flushes + status.compactions == 0);
+        let reason = if is_idle { "nothing compacted yet" } else { "too early to say" };
+        return format!("Compacting once, not at every replica: {reason}");
+    }
+    let everywhere = everywhere(spent, rows.len());
     let saved = 100.0 * (1.0 - spent.total() / everywhere);
-    let verdict = match saved {
-        s if s.is_nan() || everywhere < 1.0 => "too early to say".to_owned(),
-        s if s >= 0.0 => format!("{s:.0} % saved"),
-        s => format!("{:.0} % more spent", -s),
+    let outcome = if saved >= 0.0 {
+        format!("{saved:.0} % saved")
+    } else {
+        format!("{:.0} % more spent", -saved)
     };
-    vec![
-        by_role,
-        format!(
-            "Compacting at every replica: about {} s (estimate). Once: {verdict}",
-            seconds(everywhere)
-        ),
-    ]
+    format!(
+        "Compacting at every replica: about {} s (estimate). Once: {outcome}",
+        seconds(everywhere)
+    )
 }
 
 /// CPU seconds that the group would have spent, had every replica flushed and compacted for itself:
@@ -339,7 +344,14 @@ mod tests {
 
     #[test]
     fn the_claim_is_not_made_before_there_is_anything_to_say_nor_where_all_compact() {
-        assert!(claim(&rows("primary", [0.0; 6], 3))[1].contains("too early"));
+        // An hour of waking up for nothing, and next to nothing flushed.
+        let idle = [30.0, 0.1, 0.2, 20.0, 20.0, 1.0];
+        let mut group = rows("primary", idle, 3);
+        assert!(claim(&group)[1].ends_with("at every replica: too early to say"), "{group:?}");
+        for status in group.iter_mut().filter_map(|row| row.status.as_mut()) {
+            (status.flushes, status.compactions) = (0, 0);
+        }
+        assert!(claim(&group)[1].ends_with("at every replica: nothing compacted yet"), "{group:?}");
         let claim = claim(&rows("every-replica", [1.0; 6], 3));
         assert_eq!(claim[1], "Every replica compacts for itself: 6.0 s of it");
     }

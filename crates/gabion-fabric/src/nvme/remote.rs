@@ -24,8 +24,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep of a turn while connections exist: deadlines and keep-alives are judged as often.
+/// Longest sleep of a turn while an answer is awaited: deadlines are judged as often.
 const TURN_MAX: Duration = Duration::from_millis(50);
+/// Turns in the keep-alive time of a connection on which nothing is awaited. Its host speaks when half
+/// of that time is over.
+const TURNS_PER_KEEP_ALIVE: u32 = 8;
 const WAKER: Token = Token(usize::MAX);
 
 /// A connection to a remote namespace, owned by its [`Remotes`].
@@ -61,6 +64,19 @@ impl Remote {
         (namespace.initiator.bytes_sent(), namespace.initiator.bytes_received())
     }
 
+    /// How long it may be left alone while nothing comes; for ever where nothing is.
+    fn sleep_max(&self) -> Option<Duration> {
+        let namespace = self.namespace.borrow();
+        match namespace.initiator.state() {
+            InitiatorState::Failed(_) => None,
+            InitiatorState::Ready if namespace.initiator.in_flight() == 0 => {
+                let keep_alive = Some(namespace.keep_alive).filter(|time| !time.is_zero())?;
+                Some(keep_alive / TURNS_PER_KEEP_ALIVE)
+            }
+            InitiatorState::Ready | InitiatorState::Connecting => Some(TURN_MAX),
+        }
+    }
+
     fn progress(&self, now_ms: u64) -> usize {
         self.namespace.borrow_mut().initiator.progress(now_ms);
         let ended = self.handle.drive();
@@ -75,6 +91,7 @@ impl Remote {
 struct Namespace {
     initiator: Initiator<TcpTransport>,
     crcs: BTreeMap<u64, (usize, u32)>,
+    keep_alive: Duration,
 }
 
 impl Medium for Namespace {
@@ -177,8 +194,9 @@ impl<K: Ord + Clone> Remotes<K> {
             self.next_token += 1;
             watch(self.readiness.poll.registry(), transport, token)?;
         }
+        let keep_alive = Duration::from_millis(u64::from(config.keep_alive_ms));
         let initiator = Initiator::connect(config, admin, io);
-        let namespace = Namespace { initiator, crcs: BTreeMap::new() };
+        let namespace = Namespace { initiator, crcs: BTreeMap::new(), keep_alive };
         let namespace = Rc::new(RefCell::new(namespace));
         let handle = MediumHandle::new(namespace.clone());
         Ok(self.remotes.entry(key).or_insert(Remote { namespace, handle }))
@@ -217,8 +235,8 @@ impl<K: Ord + Clone> Remotes<K> {
         if ended > 0 {
             return Ok(ended);
         }
-        let idle = self.remotes.is_empty() && self.retired.is_empty();
-        let sleep = if idle { sleep_max } else { sleep_max.min(TURN_MAX) };
+        let sleep =
+            self.remotes.values().filter_map(Remote::sleep_max).fold(sleep_max, Duration::min);
         match self.readiness.poll.poll(&mut self.events, Some(sleep)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

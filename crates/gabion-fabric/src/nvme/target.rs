@@ -35,8 +35,11 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep: deadlines of connections are judged as often.
+/// Longest sleep while something moves: all connections are looked at as often.
 const TURN_MAX: Duration = Duration::from_millis(100);
+/// The same while nothing moves. What is due then is a host that said nothing for its keep-alive time
+/// or did not say Connect, limits of seconds. Without connections nothing is due.
+const IDLE_TURN_MAX: Duration = Duration::from_secs(1);
 /// Most sockets at a time; one more is closed at once. A host needs two.
 const CONNECTIONS_MAX: usize = 64;
 
@@ -242,6 +245,10 @@ struct Server {
     running: BTreeMap<u64, Running>,
     /// Connections to look after in this turn.
     touched: BTreeSet<usize>,
+    /// Whether anything came in the last turn.
+    moved: bool,
+    /// An arrival could not be accepted and the listener will not tell of it again.
+    accept_again: bool,
     stopping: bool,
 }
 
@@ -279,6 +286,8 @@ impl Server {
             next_tag: 0,
             running: BTreeMap::new(),
             touched: BTreeSet::new(),
+            moved: false,
+            accept_again: false,
             stopping: false,
         })
     }
@@ -287,7 +296,8 @@ impl Server {
         let mut events = Events::with_capacity(256);
         let mut tick = Instant::now();
         while !(self.stopping && self.epoch.is_none()) {
-            match self.poll.poll(&mut events, Some(TURN_MAX)) {
+            let turn = self.turn_max();
+            match self.poll.poll(&mut events, turn) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -295,20 +305,30 @@ impl Server {
                     return (self.report)(TargetEvent::Failed(error));
                 }
             }
+            self.moved = !events.is_empty();
             self.touched.extend(events.iter().map(|event| event.token().0));
-            let due = tick.elapsed() >= TURN_MAX;
+            let due = turn.is_some_and(|turn| tick.elapsed() >= turn);
             if due {
                 tick = Instant::now();
                 let all = self.epoch.iter().flat_map(|epoch| epoch.connections.keys());
                 self.touched.extend(all);
             }
             self.take_messages();
-            // A failed accept is tried again when due: the listener tells each arrival once.
-            if self.touched.remove(&LISTENER.0) || due {
+            if self.touched.remove(&LISTENER.0) || (due && self.accept_again) {
                 self.accept();
             }
             self.serve();
         }
+    }
+
+    /// How long it may sleep: until something comes, when there is nothing to be judged meanwhile.
+    fn turn_max(&self) -> Option<Duration> {
+        let works = self.moved || self.next.is_some() || !self.running.is_empty();
+        if works || self.accept_again {
+            return Some(TURN_MAX);
+        }
+        let epoch = self.epoch.as_ref().filter(|epoch| !epoch.connections.is_empty());
+        epoch.map(|_| IDLE_TURN_MAX)
     }
 
     /// Commands in order; behind an `Open` or `Close` that drains, the rest waits in the inbox.
@@ -380,25 +400,35 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, peer)) = self.listener.accept() {
-            let Some(epoch) = &mut self.epoch else { continue };
-            if epoch.subsystem.is_closed() || epoch.connections.len() >= CONNECTIONS_MAX {
-                continue;
+        self.accept_again = false;
+        loop {
+            match self.listener.accept() {
+                Ok((stream, peer)) => self.admit(stream, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // Such as too many open files.
+                Err(_) => return self.accept_again = true,
             }
-            let token = self.next_token;
-            self.next_token += 1;
-            let made = TcpTransport::new(TcpStream::from(stream), self.buffer_len);
-            let made = made.and_then(|transport| {
-                watch(self.poll.registry(), &transport, Token(token))?;
-                Ok(TargetConnection::new(transport))
-            });
-            match made {
-                Ok(connection) => {
-                    epoch.connections.insert(token, connection);
-                    self.touched.insert(token);
-                }
-                Err(error) => (self.report)(TargetEvent::Ended { peer, error }),
+        }
+    }
+
+    fn admit(&mut self, stream: mio::net::TcpStream, peer: SocketAddr) {
+        let Some(epoch) = &mut self.epoch else { return };
+        if epoch.subsystem.is_closed() || epoch.connections.len() >= CONNECTIONS_MAX {
+            return;
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let made = TcpTransport::new(TcpStream::from(stream), self.buffer_len);
+        let made = made.and_then(|transport| {
+            watch(self.poll.registry(), &transport, Token(token))?;
+            Ok(TargetConnection::new(transport))
+        });
+        match made {
+            Ok(connection) => {
+                epoch.connections.insert(token, connection);
+                self.touched.insert(token);
             }
+            Err(error) => (self.report)(TargetEvent::Ended { peer, error }),
         }
     }
 
@@ -443,6 +473,7 @@ impl Server {
         let before = (connection.bytes_received(), connection.bytes_sent());
         connection.progress(&mut epoch.subsystem, now_ms);
         let (received, sent) = (connection.bytes_received(), connection.bytes_sent());
+        self.moved |= (received, sent) != before;
         self.wire_bytes.received.fetch_add(received - before.0, Ordering::Relaxed);
         self.wire_bytes.sent.fetch_add(sent - before.1, Ordering::Relaxed);
         while let Some(io) = connection.poll_io() {

@@ -1,3 +1,6 @@
+//! A target and its hosts on real sockets and files: what is reported when, fences, connections that
+//! are cut or fall silent.
+
 use super::*;
 use crate::engine::{Ended, Engine, Job};
 use crate::file::Chosen;
@@ -116,7 +119,16 @@ fn run<T>(remotes: &mut Remotes<u32>, future: impl Future<Output = T>) -> T {
 }
 
 fn connect(remotes: &mut Remotes<u32>, key: u32, to: SocketAddr, session: u64) -> InitiatorState {
-    remotes.connect(key, to, config(session), 0).unwrap();
+    connect_with(remotes, key, to, config(session))
+}
+
+fn connect_with(
+    remotes: &mut Remotes<u32>,
+    key: u32,
+    to: SocketAddr,
+    config: InitiatorConfig,
+) -> InitiatorState {
+    remotes.connect(key, to, config, 0).unwrap();
     let until = Instant::now() + PATIENCE;
     loop {
         match remotes.get(&key).unwrap().state() {
@@ -387,6 +399,42 @@ fn the_waker_ends_the_sleep_of_a_shipping_thread() {
     waker.wake().unwrap();
     assert!(receiver.recv_timeout(PATIENCE).unwrap() < PATIENCE);
     thread.join().unwrap();
+}
+
+#[test]
+fn a_connection_on_which_nothing_happens_lives_and_is_seldom_looked_at() {
+    let target = Target::start("idle");
+    target.open(1);
+    target.wait_opened(1);
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    let idle = InitiatorConfig { keep_alive_ms: 2_000, ..config(1) };
+    assert_ready(&connect_with(&mut remotes, 1, target.server.address(), idle));
+    let sent = |remotes: &Remotes<u32>| remotes.get(&1).unwrap().wire_bytes().0;
+    let (mut last, mut signs, mut turns) = (sent(&remotes), 0, 0);
+    while signs < 2 {
+        remotes.turn(PATIENCE).unwrap();
+        turns += 1;
+        signs += u32::from(std::mem::replace(&mut last, sent(&remotes)) != last);
+    }
+    assert_ready(&remotes.get(&1).unwrap().state());
+    // A sign of life in each second: by turns of 50 ms there would be 20 between two.
+    assert!(turns <= 2 * 10, "{turns}");
+}
+
+#[test]
+fn a_host_that_falls_silent_is_noticed_by_a_target_that_does_nothing_else() {
+    let target = Target::start("silent");
+    target.open(1);
+    target.wait_opened(1);
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    let hasty = InitiatorConfig { keep_alive_ms: 200, ..config(1) };
+    assert_ready(&connect_with(&mut remotes, 1, target.server.address(), hasty));
+    // No turn from here on.
+    let why = target.wait(|event| match event {
+        TargetEvent::Ended { error, .. } => Some(error.to_string()),
+        _ => None,
+    });
+    assert!(why.contains("no sign of life for 200 ms"), "{why}");
 }
 
 /// A device that takes writes and does nothing with them until the gate opens.
