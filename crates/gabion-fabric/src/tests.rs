@@ -1,3 +1,5 @@
+//! Pools, rings, sockets and locks on the real system, by every way of doing I/O, kills included.
+
 use crate::{
     Backend, BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile,
     TcpTransport, free_space, preallocate,

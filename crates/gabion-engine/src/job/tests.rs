@@ -1,3 +1,5 @@
+//! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are cut.
+
 use super::*;
 use crate::entry::Trailer;
 use crate::sst::SstOptions;

@@ -1,3 +1,5 @@
+//! Which job is picked for which files on which levels, as one line of text for each pick.
+
 use super::*;
 use alloc::string::String;
 use alloc::vec;

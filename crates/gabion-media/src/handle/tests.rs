@@ -1,3 +1,5 @@
+//! Reads of several ranges: their order, buffers that are used again, refusals, errors.
+
 use super::*;
 use crate::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk};
 use gabion_base::ErrorKind;

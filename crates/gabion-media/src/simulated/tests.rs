@@ -1,3 +1,5 @@
+//! What the simulated disk promises, each of its faults, and that a seed repeats all of it.
+
 use super::*;
 use crate::medium::{OperationKind, Outcome};
 use crate::{AlignedBuf, MemoryRegion};

@@ -1,3 +1,5 @@
+//! Replies read from pieces of any size: every kind, and the limits.
+
 use super::*;
 use crate::reply::Protocol;
 use alloc::format;

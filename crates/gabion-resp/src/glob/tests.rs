@@ -1,3 +1,5 @@
+//! Patterns against the documentation of Redis and a slow reference that is plainly right.
+
 use super::*;
 use alloc::string::String;
 use proptest::prelude::*;

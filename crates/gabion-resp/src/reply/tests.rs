@@ -1,3 +1,5 @@
+//! The bytes of every reply in both versions of the protocol.
+
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;

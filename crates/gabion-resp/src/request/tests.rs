@@ -1,3 +1,6 @@
+//! Requests read from pieces of any size: pipelines, inline commands, limits, and errors in the words of
+//! Redis.
+
 use super::*;
 use crate::client::encode_request;
 use alloc::format;
