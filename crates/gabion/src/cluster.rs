@@ -252,8 +252,14 @@ impl Settings {
         settings.pool_len = settings.pool_len / MIB * MIB;
         if settings.pool_len < POOL_LEN_MIN || settings.reserved() > free {
             settings.pool_len = settings.pool_len.max(POOL_LEN_MIN);
+            let rule = if wanted.pool_size.is_none() {
+                let share = size(free / 5 * 4);
+                format!(", of which 80 % ({share}) are used at most without --pool-size")
+            } else {
+                String::new()
+            };
             return Err(Error::no_space(format!(
-                "{} has {} free, {replicas} replicas with --pool-size {} need {}",
+                "{} has {} free{rule}; {replicas} replicas with --pool-size {} need {}",
                 data.display(),
                 size(free),
                 exact_size(settings.pool_len),

@@ -1,3 +1,5 @@
+//! Settings and their limits, `cluster.json`, the lock, and what creation and removal leave.
+
 use super::*;
 use crate::options::{Ack, Codec, Compaction};
 
@@ -33,6 +35,13 @@ fn a_disk_that_is_too_full_is_refused_with_what_is_free_and_what_is_needed() {
         Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), GIB / 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.message().contains("/d has 512.0 MiB free"), "{error}");
+    // Three of the least size would fit, but not into what is used when no size was asked for.
+    let free = 1100 * MIB;
+    let error = Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), free).unwrap_err();
+    let rule = "1.1 GiB free, of which 80 % (880.0 MiB) are used at most without --pool-size; ";
+    assert!(error.message().contains(rule), "{error}");
+    let least = FixedOptions { pool_size: Some(POOL_LEN_MIN), ..FixedOptions::default() };
+    Settings::new(&least, 6379, Path::new("/d"), free).unwrap();
     let wanted = FixedOptions { pool_size: Some(8 * GIB), ..FixedOptions::default() };
     let error = Settings::new(&wanted, 6379, Path::new("/d"), 9 * GIB).unwrap_err();
     assert!(error.message().contains("--pool-size 8GiB need 24.2 GiB"), "{error}");

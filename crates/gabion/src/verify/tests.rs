@@ -1,3 +1,5 @@
+//! What is told of replicas that differ, and that nothing unread or not compared counts as the same.
+
 use super::*;
 
 fn file(number: u64, checksum: &str) -> LiveFile {
@@ -75,7 +77,21 @@ fn replicas_at_different_positions_are_not_said_to_be_the_same() {
     other.records = Some((11, "dd".to_owned()));
     let verdict = compare(&[replica(1), other]);
     assert!(verdict.differences.is_empty());
-    assert!(verdict.not_compared.unwrap().contains("log position 1000"));
+    let reason = verdict.not_compared.unwrap();
+    assert!(reason.starts_with("records were not compared: replica 1 is at log position 1000"));
+}
+
+#[test]
+fn files_are_compared_at_one_edit_whatever_the_log_position_and_else_said_not_to_be() {
+    let mut other = replica(2);
+    other.log_end = 2000;
+    other.files = vec![file(1, "aa")];
+    let same_edit = told(&[replica(1), other.clone()]);
+    assert_eq!(same_edit, ["replica 2, file 000002.sst: is missing; replica 1 has it"]);
+    other.edit = 8;
+    let verdict = compare(&[replica(1), other]);
+    assert!(verdict.differences.is_empty());
+    assert!(verdict.not_compared.unwrap().starts_with("records and files were not compared: "));
 }
 
 #[test]
