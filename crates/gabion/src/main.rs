@@ -38,9 +38,13 @@ mod verify;
 use clap::Parser;
 use gabion_base::Result;
 use options::{Command, Options};
+use rustix::fs::Mode;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // What is made, by this process and by replicas that it starts, is for its owner alone: it holds
+    // what clients wrote.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return options::refused(&error),

@@ -8,10 +8,10 @@
 
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -214,6 +214,21 @@ fn said(output: &Output) -> String {
     )
 }
 
+/// Every path below a directory, itself included, with the rights of others than its owner.
+fn rights_of_others(dir: &Path) -> Vec<(PathBuf, u32)> {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o077;
+    let mut found = vec![(dir.to_owned(), mode(dir))];
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(rights_of_others(&path));
+        } else {
+            found.push((path.clone(), mode(&path)));
+        }
+    }
+    found
+}
+
 /// Flips one byte of a live SST in a pool; returns the file's name and the byte's offset in it.
 fn flip_a_byte(pool: &Path) -> (String, u64) {
     let (name, offset, at) = {
@@ -306,10 +321,19 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
     let pids = place.pids();
     assert_eq!(pids.len(), 2);
+    // What clients wrote is for nobody else: pools, rings, logs and what lies beside them.
+    let rights = rights_of_others(&place.data);
+    assert!(rights.len() >= 11, "{rights:?}");
+    assert!(rights.iter().all(|(_, rights)| *rights == 0), "{rights:?}");
     up.signal("-9");
     up.wait();
     assert_gone(&pids);
 
+    // Data that was made when others could read it is taken as it is.
+    for (path, _) in rights {
+        let mode = if path.is_dir() { 0o755 } else { 0o644 };
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
     let up = place.up(&[]);
     assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
     // Told twice, it stops at once.
