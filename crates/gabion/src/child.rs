@@ -5,13 +5,13 @@ use crate::options::Io;
 use gabion_base::Result;
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A log longer than this is put aside when its replica starts.
+/// A log longer than this is put aside, in place of the one that was put aside before.
 const LOG_LEN_MAX: u64 = 4 << 20;
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
@@ -62,10 +62,8 @@ impl Replica {
     ///
     /// To be called by the main thread: the child ends with the thread that started it.
     pub(crate) fn start(&mut self) -> Result<()> {
+        self.bound_log();
         let path = self.log_path();
-        if std::fs::metadata(&path).is_ok_and(|file| file.len() > LOG_LEN_MAX) {
-            let _ = std::fs::rename(&path, path.with_extension("old"));
-        }
         let log = OpenOptions::new()
             .create(true)
             .append(true)
@@ -90,6 +88,13 @@ impl Replica {
         self.started = Instant::now();
         self.restart_at = None;
         Ok(())
+    }
+
+    /// Puts the log aside if it is long. To be called now and then: whoever connects can make a replica
+    /// write lines, and its process may run for years.
+    pub(crate) fn bound_log(&self) {
+        // Tried again at the next call; the replica is not to end for it.
+        let _ = put_aside(&self.log_path(), LOG_LEN_MAX);
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -152,6 +157,18 @@ impl Drop for Replica {
     }
 }
 
+/// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on writing to
+/// the same file, at its end; a line that it writes between the two steps is lost.
+fn put_aside(path: &Path, len_max: u64) -> io::Result<()> {
+    if std::fs::metadata(path)?.len() <= len_max {
+        return Ok(());
+    }
+    // Emptied even where the disk has no room for the copy: that is what the limit is for.
+    let copied = std::fs::copy(path, path.with_extension("old"));
+    OpenOptions::new().write(true).open(path)?.set_len(0)?;
+    copied.map(drop)
+}
+
 fn how_it_ended(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -175,6 +192,7 @@ fn last_line(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn the_last_thing_said_is_found_behind_empty_lines() {
@@ -184,6 +202,26 @@ mod tests {
         std::fs::write(&path, "\n").unwrap();
         assert_eq!(last_line(&path), None);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside_under_the_process_that_writes_it() {
+        let path = std::env::temp_dir().join(format!("gabion-long-log-{}", std::process::id()));
+        let old = path.with_extension("old");
+        let mut log = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        log.write_all(b"first").unwrap();
+        put_aside(&path, 5).unwrap();
+        assert!(!old.exists(), "no longer than the limit");
+        log.write_all(b" second").unwrap();
+        put_aside(&path, 5).unwrap();
+        log.write_all(b"third line").unwrap();
+        assert_eq!(std::fs::read(&old).unwrap(), b"first second");
+        assert_eq!(std::fs::read(&path).unwrap(), b"third line");
+        put_aside(&path, 5).unwrap();
+        assert_eq!(std::fs::read(&old).unwrap(), b"third line", "one old log is kept");
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&old).unwrap();
     }
 
     #[test]

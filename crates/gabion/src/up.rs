@@ -232,6 +232,7 @@ impl Group {
 
     fn learn(&mut self, number: u32, status: Option<Box<Status>>) {
         let i = (number - 1) as usize;
+        self.replicas[i].bound_log();
         let pid = self.replicas[i].pid().map(u64::from);
         let known = &mut self.known[i];
         // An answer of a process that died meanwhile says nothing of the one that runs.
