@@ -102,6 +102,15 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     line
 }
 
+/// Which replicas are not ready, and why.
+pub(crate) fn obstacles(rows: &[Row]) -> String {
+    let is_ready = |row: &&Row| row.status.as_ref().is_some_and(|status| status.is_ready);
+    let waiting = rows.iter().filter(|row| !is_ready(row));
+    let waiting: Vec<String> =
+        waiting.map(|row| format!("replica {}: {}", row.number, note_of(row))).collect();
+    waiting.join("; ")
+}
+
 fn heading(rows: &[Row], address: SocketAddr) -> String {
     let said = rows.iter().find_map(|row| row.status.as_ref());
     let mut line = format!("gabion {address}  {}", count(rows.len() as u64, "replica"));
@@ -368,6 +377,8 @@ mod tests {
         assert!(lines[2].contains("does not answer"), "{}", lines[2]);
         assert!(lines[3].contains("not ready: replica 1 is out"), "{}", lines[3]);
         assert!(summary(&rows).contains("replica 1 does not answer; replica 2 not ready"));
+        let waiting = "replica 1: does not answer; replica 2: not ready: replica 1 is out";
+        assert_eq!(obstacles(&rows), waiting);
     }
 
     #[test]

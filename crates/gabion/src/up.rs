@@ -26,8 +26,11 @@ const TICK: Duration = Duration::from_millis(100);
 const REDRAW: Duration = Duration::from_secs(1);
 /// How often a line is printed where nothing can be redrawn.
 const LINE_EVERY: Duration = Duration::from_secs(30);
-/// How long replicas may take from their start until the group serves.
-const START_MAX: Duration = Duration::from_secs(120);
+/// How long a start may take before it is told what is waited for. Some take minutes: a replica reads its
+/// log and checks its pool before it answers, and that is no reason to give up while it lives.
+const SILENT_START_MAX: Duration = Duration::from_secs(3);
+/// How often that is told where nothing can be redrawn.
+const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 /// Deaths of one replica during start-up at which `up` gives up.
 const START_DEATHS_MAX: u32 = 3;
 /// How long a replica may take to stop before it is killed.
@@ -135,6 +138,7 @@ struct Group {
     replicas: Vec<Replica>,
     known: Vec<Known>,
     has_been_ready: bool,
+    started: Instant,
 }
 
 /// What one replica said, and what its earlier processes had spent.
@@ -169,6 +173,7 @@ impl Group {
             replicas,
             known,
             has_been_ready: false,
+            started: Instant::now(),
         }
     }
 
@@ -194,8 +199,7 @@ impl Group {
 
     /// Until a signal comes, or the start fails.
     fn run(&mut self) -> Result<u8> {
-        let started = Instant::now();
-        let mut shown = Instant::now();
+        let mut show_at = self.started + SILENT_START_MAX;
         loop {
             match self.inbox.recv_timeout(TICK) {
                 Ok(Event::Stop(signal)) => {
@@ -211,22 +215,24 @@ impl Group {
                 }
             }
             self.look_after_processes()?;
-            if !self.has_been_ready {
-                if self.all_ready() {
-                    self.has_been_ready = true;
-                    let line = self.ready_line();
-                    self.screen.say(&line);
-                    self.show();
-                } else if started.elapsed() > START_MAX {
-                    return Err(self.slow_start());
-                }
-                continue;
+            if !self.has_been_ready && self.all_ready() {
+                self.has_been_ready = true;
+                let line = self.ready_line();
+                self.screen.say(&line);
+                show_at = Instant::now();
             }
-            let every = if self.screen.is_terminal() { REDRAW } else { LINE_EVERY };
-            if shown.elapsed() >= every {
-                shown = Instant::now();
+            if Instant::now() >= show_at {
+                show_at = Instant::now() + self.show_every();
                 self.show();
             }
+        }
+    }
+
+    fn show_every(&self) -> Duration {
+        match (self.screen.is_terminal(), self.has_been_ready) {
+            (true, _) => REDRAW,
+            (false, true) => LINE_EVERY,
+            (false, false) => WAITING_LINE_EVERY,
         }
     }
 
@@ -297,20 +303,6 @@ impl Group {
             .all(|known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready))
     }
 
-    fn slow_start(&self) -> Error {
-        let mut waiting = String::new();
-        for (i, known) in self.known.iter().enumerate() {
-            let why = match &known.last {
-                _ if !known.answers => "does not answer",
-                Some(status) if status.is_ready => continue,
-                Some(status) => status.reason.as_str(),
-                None => "does not answer",
-            };
-            waiting.push_str(&format!("; replica {}: {why}", i + 1));
-        }
-        Error::unavailable(format!("not ready after {} s{waiting}", START_MAX.as_secs()))
-    }
-
     /// Ready, where, what is reserved, and what to type next.
     fn ready_line(&self) -> String {
         let settings = &self.settings;
@@ -341,11 +333,7 @@ impl Group {
             {
                 earlier_cpu.add(&last.cpu);
             }
-            let note = match (replica.pid(), known.answers) {
-                (_, true) => None,
-                (Some(pid), false) => Some(format!("process {pid} does not answer yet")),
-                (None, false) => Some("died, waits for its next start".to_owned()),
-            };
+            let note = silence(replica.pid(), known);
             let status = if known.answers { known.last.clone() } else { None };
             Row { number: replica.number, status, note, earlier_cpu }
         };
@@ -356,8 +344,11 @@ impl Group {
         let rows = self.rows();
         if self.screen.is_terminal() {
             self.screen.draw(&screen::lines(&rows, self.settings.doors(1).resp));
-        } else {
+        } else if self.has_been_ready {
             self.screen.say(&screen::summary(&rows));
+        } else {
+            let waited = self.started.elapsed().as_secs();
+            self.screen.say(&format!("not ready after {waited} s: {}", screen::obstacles(&rows)));
         }
     }
 
@@ -397,6 +388,21 @@ fn program() -> String {
     quoted(&if name.is_empty() { "gabion".into() } else { name.to_string_lossy().into_owned() })
 }
 
+/// Why a replica says nothing; nothing when it answers. It opens its doors as the last thing of its start.
+fn silence(pid: Option<u32>, known: &Known) -> Option<String> {
+    if known.answers {
+        return None;
+    }
+    let Some(pid) = pid else { return Some("died, waits for its next start".to_owned()) };
+    let has_answered = known.last.as_ref().is_some_and(|last| last.pid == u64::from(pid));
+    let what = if has_answered {
+        "does not answer"
+    } else {
+        "has not answered yet; first it reads its pool and log"
+    };
+    Some(format!("process {pid} {what}"))
+}
+
 /// A word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@".contains(c);
@@ -409,6 +415,20 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_that_says_nothing_is_told_to_be_dead_starting_or_hung() {
+        let mut known = Known::default();
+        assert_eq!(silence(None, &known).unwrap(), "died, waits for its next start");
+        let starting = "process 7 has not answered yet; first it reads its pool and log";
+        assert_eq!(silence(Some(7), &known).unwrap(), starting);
+        known.last = Some(Status { pid: 6, ..Status::default() });
+        assert_eq!(silence(Some(7), &known).unwrap(), starting, "another process had answered");
+        known.last = Some(Status { pid: 7, ..Status::default() });
+        assert_eq!(silence(Some(7), &known).unwrap(), "process 7 does not answer");
+        known.answers = true;
+        assert_eq!(silence(Some(7), &known), None);
+    }
 
     #[test]
     fn words_to_type_are_quoted_where_a_shell_needs_it() {
