@@ -10,7 +10,8 @@
 //! acknowledged and those that had begun: nothing lost, no deleted key back, no half record. At rest
 //! no slot is lost. Recovery is then interrupted by power cuts itself, again and again.
 //!
-//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary.
+//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
+//! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 
 #[path = "crash_points/rig.rs"]
 mod rig;
@@ -24,6 +25,8 @@ use rig::{Bounds, Moment, Records, Replica, RingReplay, Run, Turn, group};
 
 /// Moments that a test takes without `GABION_CRASH_FULL`.
 const MOMENTS_MAX: usize = 50;
+/// Boundaries between two words on how far it is, when all are taken.
+const SAID_EVERY: usize = 50;
 
 struct Enumeration {
     run: Run,
@@ -85,6 +88,10 @@ impl Enumeration {
         for (i, moment) in moments.iter().enumerate() {
             while replay.boundary() < moment.effects {
                 replay.advance();
+            }
+            if is_full() && i % SAID_EVERY == 0 {
+                let (all, states, wrong) = (moments.len(), self.states, failures.len());
+                eprintln!("{name}: boundary {i} of {all}, {states} states, {wrong} wrong");
             }
             // A stride that is no multiple of anything in the workload.
             if i % stride != 0 {
