@@ -1,0 +1,131 @@
+//! What breaks, and when.
+
+use super::World;
+use crate::Random;
+use crate::lost::Moments;
+use gabion_media::simulated::{Fault, OperationClass};
+use gabion_node::AckLevel;
+
+impl World {
+    pub(super) fn inject_faults(&mut self) {
+        let faults = self.options.faults;
+        let count = self.machines.len() as u64;
+        let happens = |random: &mut Random, rate: u64| rate > 0 && random.once_in(rate);
+        if happens(&mut self.random, faults.kill) {
+            let index = self.random.below(count) as usize;
+            self.kill(index, false);
+        }
+        if happens(&mut self.random, faults.power) {
+            let index = self.random.below(count) as usize;
+            if self.may_lose_power() {
+                self.kill(index, true);
+            }
+        }
+        if happens(&mut self.random, faults.kill_all) {
+            (0..self.machines.len()).for_each(|index| self.kill(index, false));
+        }
+        if happens(&mut self.random, faults.link) {
+            let (a, b) = (self.random.below(count) as usize, self.random.below(count) as usize);
+            self.break_link(a, b);
+        }
+        if happens(&mut self.random, faults.pipe) {
+            let index = self.random.below(count) as usize;
+            self.trace(b"pipe");
+            if let Some(process) = &self.machines[index].process {
+                process.cut_remotes();
+            }
+        }
+        if happens(&mut self.random, faults.lost) {
+            let index = self.random.below(count) as usize;
+            self.lose_commits(index);
+        }
+        for machine in &self.machines {
+            if machine.held_until_ms <= self.now_ms {
+                machine.disk.release_held();
+            }
+        }
+        if happens(&mut self.random, faults.hold) {
+            let index = self.random.below(count) as usize;
+            let (nth, held_ms) = (1 + self.random.below(8), self.random.below(500));
+            let machine = &mut self.machines[index];
+            machine.disk.plan(OperationClass::Write, nth, Fault::Hold);
+            machine.held_until_ms = self.now_ms + held_ms;
+        }
+        if happens(&mut self.random, faults.full) {
+            let index = self.random.below(count) as usize;
+            let full_ms = self.random.below(2_000);
+            self.fill_disk(index, full_ms);
+        }
+        if happens(&mut self.random, faults.slow) {
+            let index = self.random.below(count) as usize;
+            let factor = [1, 1, 20][self.random.below(3) as usize];
+            self.machines[index].disk.slow_down(factor);
+        }
+    }
+
+    /// From now on, for so long or until the cluster is to come to rest, a disk has no room for files.
+    pub fn fill_disk(&mut self, index: usize, full_ms: u64) {
+        self.trace(b"full");
+        self.machines[index].full_until_ms = self.now_ms.saturating_add(full_ms);
+    }
+
+    /// At level `replicated` a power cut everywhere loses what only rings held, and so does one after
+    /// another faster than members catch up: then a machine may lose power only while others hold all.
+    fn may_lose_power(&self) -> bool {
+        if self.options.ack == AckLevel::Durable {
+            return true;
+        }
+        if self.machines.len() == 1 {
+            return false;
+        }
+        let Some(head) = self.node(0).filter(|head| head.chain().is_ready()) else { return false };
+        let whole = |index: usize| self.node(index).is_some_and(|n| n.log_end() >= head.log_end());
+        (0..self.machines.len()).all(whole)
+    }
+
+    pub(super) fn kill(&mut self, index: usize, power: bool) {
+        self.trace(&[u8::from(power), index as u8]);
+        for other in 0..self.machines.len() {
+            self.break_link(index, other);
+        }
+        let (seed, wait) = (self.random.number(), self.random.below(400));
+        let mut outcome = std::mem::take(&mut self.outcome);
+        self.count_work(index, &mut outcome);
+        self.outcome = outcome;
+        let machine = &mut self.machines[index];
+        if machine.process.take().is_none() {
+            return;
+        }
+        self.outcome.crashes += 1;
+        let what = if power { "power cut" } else { "kill" };
+        self.events.push(format!(
+            "{what} of replica {} at {} ({} ms)",
+            index + 1,
+            self.moment,
+            self.now_ms
+        ));
+        machine.down_until_ms = self.now_ms + wait;
+        machine.moments = Moments::default();
+        if power {
+            machine.disk.crash_power(seed);
+            machine.ring.crash_power(seed);
+        } else {
+            machine.disk.crash_process(seed);
+        }
+    }
+
+    /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.
+    fn lose_commits(&mut self, index: usize) {
+        let machine = &self.machines[index];
+        let Some(process) = machine.process.as_ref().filter(|it| index > 0 && it.is_quiet()) else {
+            return;
+        };
+        let Some(node) = &process.node else { return };
+        let Some(writes) = machine.moments.going_back(node) else { return };
+        self.events.push(format!("replica {} loses its last commits", index + 1));
+        self.outcome.lost_commits += 1;
+        self.kill(index, false);
+        let disk = &self.machines[index].disk;
+        writes.iter().for_each(|(offset, before)| disk.poke(*offset, before));
+    }
+}

@@ -1,0 +1,67 @@
+//! What clients do, and which keys they share.
+
+use super::World;
+use crate::client::TWINS;
+
+impl World {
+    pub(super) fn clients_act(&mut self) {
+        for i in 0..self.clients.len() {
+            if self.clients[i].is_idle() && self.random.once_in(3) {
+                self.moment += 1;
+                self.client_acts(i);
+            }
+        }
+    }
+
+    fn client_acts(&mut self, i: usize) {
+        let now = self.moment;
+        let key = self.random.below(self.options.keys);
+        let twins = TWINS + self.random.below(self.options.twins);
+        let kind = self.random.below(40);
+        let tail = self.machines.len() - 1;
+        let random = self.random.fork();
+        let client = &mut self.clients[i];
+        if kind < 16 {
+            let Some(process) = &mut self.machines[tail].process else { return };
+            match kind {
+                0 => client.scan(process, vec![key, twins, key / 2, key / 3], random, now),
+                1..4 => client.read(process, twins, random, now),
+                _ => client.read(process, key, random, now),
+            }
+            return;
+        }
+        let Some(process) = &mut self.machines[0].process else { return };
+        self.next_value += 1;
+        let value = Some(self.next_value << 20);
+        match kind {
+            16 if self.random.once_in(30) => {
+                let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
+                client.clear(process, &self.locks, keys.chain(twins), now);
+            }
+            16..19 => client.write(process, &self.locks, &[(key, None)], now),
+            19 => client.write(process, &self.locks, &[(twins, None)], now),
+            20..24 => {
+                let other = (key / 2 * 2 + 2) % (self.options.keys / 2 * 2);
+                let writes = [(twins, value), (key / 2 * 2, value), (other, value)];
+                client.write(process, &self.locks, &writes, now);
+            }
+            _ if key.is_multiple_of(2) || !self.options.counters => {
+                client.write(process, &self.locks, &[(key, value)], now)
+            }
+            _ => client.increment(process, &mut self.locks, key, random, now),
+        }
+    }
+
+    pub(super) fn poll_clients(&mut self) {
+        let tail = self.machines.len() - 1;
+        for client in &mut self.clients {
+            self.moment += 1;
+            let index = if client.waits_for_tail() { tail } else { 0 };
+            let process = self.machines[index].process.as_mut();
+            let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
+            if let Err(error) = polled {
+                self.violation.get_or_insert(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! One machine: its disk, its ring, and the process on it.
+
+use crate::Random;
+use crate::lost::Moments;
+use crate::process::Process;
+use gabion_base::units::{MIB, SLOT_LEN};
+use gabion_base::{ReplicaId, SlotIndex};
+use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_node::{GroupConfig, open};
+use gabion_pool::SlotState;
+
+const POOL_LEN: u64 = 320 * MIB;
+
+pub(super) struct Machine {
+    pub(super) disk: SimulatedDisk,
+    pub(super) ring: SimulatedMemory,
+    pub(super) process: Option<Process>,
+    pub(super) starts: u64,
+    pub(super) down_until_ms: u64,
+    /// When writes that are held back go on.
+    pub(super) held_until_ms: u64,
+    /// Until when there is no room for files.
+    pub(super) full_until_ms: u64,
+    pub(super) moments: Moments,
+}
+
+impl Machine {
+    /// A machine with an empty pool, and no process yet.
+    pub(super) fn new(group: &GroupConfig, member: ReplicaId, random: &mut Random) -> Self {
+        let delay = random.below(6) as u32;
+        let disk = SimulatedDisk::new(DiskOptions::delayed(POOL_LEN, random.number(), delay));
+        let handle = disk.handle();
+        let pool_id = [member.get() as u8; 16];
+        disk.block_on(&handle, open::create(&handle, group, member, pool_id))
+            .expect("the pool is large enough");
+        Self {
+            disk,
+            ring: SimulatedMemory::new(group.ring_len as usize),
+            process: None,
+            starts: 0,
+            down_until_ms: 0,
+            held_until_ms: 0,
+            full_until_ms: 0,
+            moments: Moments::default(),
+        }
+    }
+
+    /// Keeps what it takes to lose the last commits of the placement log.
+    pub(super) fn remember(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        for (offset, len) in process.take_commit_writes() {
+            self.moments.overwritten(offset, &self.disk.peek(offset, len));
+        }
+        if let Some(node) = process.node.as_ref().filter(|_| process.is_quiet()) {
+            self.moments.quiet(node);
+        }
+    }
+
+    /// Takes the room from slots that hold nothing yet, as a thin file system does that is full. What the
+    /// log writes gets its room, and what others ship here: a disk that refuses those ends the process or
+    /// the connection, which are other faults.
+    pub(super) fn fill_up(&self, now_ms: u64) {
+        let node = self.process.as_ref().and_then(|process| process.node.as_ref());
+        let mut ranges = Vec::new();
+        if let Some(node) = node.filter(|_| now_ms < self.full_until_ms) {
+            let region = node.pool().region();
+            for slot in (0..node.pool().counts().total).map(SlotIndex) {
+                let state = node.pool().slot_state(slot);
+                if matches!(state, Some(SlotState::Free | SlotState::Allocated { .. })) {
+                    ranges.push((region.slot_offset(slot), SLOT_LEN));
+                }
+            }
+        }
+        self.disk.fill_up(ranges);
+    }
+}

@@ -1,0 +1,172 @@
+//! What a run is to be: its group, its load, and what may go wrong.
+
+use super::UNSHIPPED_BYTES_MAX;
+use gabion_base::{ConfigNumber, GroupId, ReplicaId};
+use gabion_engine::{Compression, SstOptions, TreeConfig};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
+
+const SEGMENT_LEN: u64 = 256 * 1024;
+
+/// What may go wrong, each about once in so many steps; 0 is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Kill of one process.
+    pub kill: u64,
+    /// Kill of every process at once.
+    pub kill_all: u64,
+    /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
+    /// back shorter pulls what it lacks.
+    pub power: u64,
+    /// Break of the connection between two members.
+    pub link: u64,
+    /// Break of the NVMe/TCP connections of one process.
+    pub pipe: u64,
+    /// One disk becomes some twenty times slower, for a while.
+    pub slow: u64,
+    /// One of the next writes to a disk is held back, for up to half a second (FAULTS.md H5).
+    pub hold: u64,
+    /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
+    /// applied edits with them (FAULTS.md E7), at a kill of its process.
+    pub lost: u64,
+    /// One disk has no room for files, for up to two seconds (FAULTS.md E10).
+    pub full: u64,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Members of the group.
+    pub replicas: u32,
+    /// Steps with clients and faults.
+    pub steps: u64,
+    /// Clients.
+    pub clients: usize,
+    /// Keys.
+    pub keys: u64,
+    /// Faults.
+    pub faults: Faults,
+    /// Who compacts.
+    pub compaction: CompactionMode,
+    /// What an acknowledgement means.
+    pub ack: AckLevel,
+    /// How files are compressed.
+    pub compression: Compression,
+    /// Pairs of keys that are always written together.
+    pub twins: u64,
+    /// Whether half of the keys are counters, which only increments and deletes touch.
+    pub counters: bool,
+    /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
+    /// clients end there.
+    pub power_all_at: Option<u64>,
+    /// A defect that the run has to show.
+    #[cfg(feature = "planted")]
+    pub planted: Option<gabion_node::Mutant>,
+}
+
+impl Options {
+    /// What varies with the seed besides chance itself.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let compaction =
+            if seed % 5 == 4 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
+        let ack = if seed % 3 == 2 { AckLevel::Durable } else { AckLevel::Replicated };
+        let replicas = [3, 3, 2, 3, 1, 3, 4][(seed % 7) as usize];
+        let compression = if seed % 4 == 1 { Compression::Lz4 } else { Compression::None };
+        let mut options = Self { replicas, compaction, ack, compression, ..Self::default() };
+        if seed % 4 == 3 {
+            // A calm seed: trees grow deeper between crashes.
+            options.faults.kill *= 5;
+            options.faults.power *= 5;
+            options.faults.kill_all *= 5;
+        }
+        if seed % 4 == 2 {
+            options.faults.lost = 300;
+        }
+        if seed.is_multiple_of(4) {
+            options.faults.hold = 200;
+        }
+        if seed % 6 == 5 {
+            options.faults.full = 1_000;
+        }
+        options
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            replicas: 3,
+            steps: 6_000,
+            clients: 4,
+            keys: 40,
+            faults: Faults {
+                kill: 900,
+                kill_all: 5_000,
+                power: 2_500,
+                link: 1_500,
+                pipe: 1_500,
+                slow: 1_500,
+                hold: 0,
+                lost: 0,
+                full: 0,
+            },
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            compression: Compression::None,
+            twins: 8,
+            counters: true,
+            power_all_at: None,
+            #[cfg(feature = "planted")]
+            planted: None,
+        }
+    }
+}
+
+/// What meets a primary that connects to the NVMe/TCP target of a secondary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// The target.
+    Open,
+    /// Nobody: the connection ends at once.
+    Refused,
+    /// Nobody as yet: what is sent lies there until targets are open.
+    Silent,
+}
+
+/// A group whose trees grow deep with little data.
+pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
+    let sst = SstOptions { compression: options.compression, ..SstOptions::default() };
+    let tree = TreeConfig {
+        sst,
+        memtable_len: 24 * 1024,
+        l0_trigger: 2 + (seed % 3) as u32,
+        sst_len: 64 * 1024,
+        level1_len: 256 * 1024,
+        ..TreeConfig::default()
+    };
+    GroupConfig {
+        group: GroupId(1),
+        config: ConfigNumber(1),
+        members: (1..=options.replicas).map(ReplicaId).collect(),
+        compaction: options.compaction,
+        ack: options.ack,
+        ring_len: 4 * SEGMENT_LEN,
+        segment_len: SEGMENT_LEN,
+        tree,
+    }
+}
+
+#[cfg_attr(not(feature = "planted"), expect(unused_variables, reason = "only what is planted"))]
+pub(super) fn node_options(options: &Options) -> NodeOptions {
+    NodeOptions {
+        #[cfg(feature = "planted")]
+        planted: options.planted,
+        heartbeat_ms: 20,
+        timeout_ms: 200,
+        granted_slots: 12,
+        placement_wait_ms: 100,
+        unshipped_bytes_max: UNSHIPPED_BYTES_MAX,
+        window_bytes: 256 * 1024,
+        ..NodeOptions::default()
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run did, and what it says of itself when something does not hold.
+
+use super::World;
+use gabion_node::Node;
+
+/// What a run did, and a checksum over all that happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Operations of clients in the history.
+    pub operations: u64,
+    /// Checksum over every frame, kill, and break, in order.
+    pub trace: u32,
+    /// Kills and power cuts.
+    pub crashes: u64,
+    /// Flushes, over all processes.
+    pub flushes: u64,
+    /// Compactions.
+    pub compactions: u64,
+    /// Edits applied.
+    pub edits: u64,
+    /// Files shipped.
+    pub shipped_files: u64,
+    /// File bytes shipped.
+    pub shipped_bytes: u64,
+    /// File bytes that secondaries took as theirs.
+    pub received_bytes: u64,
+    /// Files that a member asked for.
+    pub pulled_files: u64,
+    /// Files that a member did not ask for, though an edit added them and they were not there.
+    pub skipped_files: u64,
+    /// Commits of placement logs that a disk lost, several at once counted as one.
+    pub lost_commits: u64,
+    /// Flushes and compactions that found no room on the disk.
+    pub jobs_without_space: u64,
+}
+
+impl Outcome {
+    /// Adds what another run did; the checksum stays.
+    pub fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.crashes += other.crashes;
+        self.flushes += other.flushes;
+        self.compactions += other.compactions;
+        self.edits += other.edits;
+        self.shipped_files += other.shipped_files;
+        self.shipped_bytes += other.shipped_bytes;
+        self.received_bytes += other.received_bytes;
+        self.pulled_files += other.pulled_files;
+        self.skipped_files += other.skipped_files;
+        self.lost_commits += other.lost_commits;
+        self.jobs_without_space += other.jobs_without_space;
+    }
+}
+
+impl World {
+    /// What happened until now.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let mut outcome = self.outcome.clone();
+        outcome.operations = self.history.len() as u64;
+        (0..self.machines.len()).for_each(|index| self.count_work(index, &mut outcome));
+        outcome
+    }
+
+    /// Adds what a living process did until now.
+    pub(super) fn count_work(&self, index: usize, outcome: &mut Outcome) {
+        let Some(counters) = self.node(index).map(Node::counters) else { return };
+        outcome.flushes += counters.flushes;
+        outcome.compactions += counters.compactions;
+        outcome.edits += counters.edits;
+        outcome.shipped_files += counters.shipped_files;
+        outcome.shipped_bytes += counters.shipped_bytes;
+        outcome.received_bytes += counters.received_bytes;
+        outcome.pulled_files += counters.pulled_files;
+        outcome.skipped_files += counters.skipped_files;
+        outcome.jobs_without_space += counters.jobs_without_space;
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("time {} ms, links {:?}", self.now_ms, self.links.keys());
+        for (i, machine) in self.machines.iter().enumerate() {
+            let node = machine.process.as_ref().and_then(|process| process.node.as_ref());
+            text += &match node {
+                Some(node) => format!(
+                    "\n  replica {}: drain {} ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
+                    i + 1,
+                    node.drain_status(),
+                    self.group.members.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
+                    node.state().session,
+                    node.log_end(),
+                    node.chain().commit(),
+                    node.durable_everywhere(),
+                    node.tree().last_edit(),
+                    node.edits_waiting(),
+                    node.jobs_running(),
+                    node.tree().sealed_count(),
+                    node.orders_in_flight(),
+                    node.chain().not_ready_reason(),
+                    node.write_gate(),
+                    node.pool().counts()
+                ),
+                None => format!("\n  replica {}: not open", i + 1),
+            };
+        }
+        for death in self.deaths.iter().rev().take(5) {
+            text += &format!("\n  died: {death}");
+        }
+        text + &format!("\n  seed {}", self.seed)
+    }
+}

@@ -1,0 +1,121 @@
+//! The end of a run: peace, and what is then read and compared.
+
+use super::World;
+use super::machine::Machine;
+use crate::check;
+use crate::client::{Client, TWINS, twins_agree};
+use gabion_engine::Keyspace;
+use gabion_node::CompactionMode;
+use std::collections::BTreeMap;
+
+impl World {
+    /// Lets everything come to rest: no faults, no new operations.
+    ///
+    /// # Errors
+    /// What did not hold, or that there is no rest.
+    pub fn settle(&mut self) -> Result<(), String> {
+        for Machine { disk, full_until_ms, .. } in &mut self.machines {
+            *full_until_ms = 0;
+            disk.slow_down(1);
+            disk.clear_faults();
+            disk.release_held();
+        }
+        let mut calm = 0;
+        for _ in 0..30_000 {
+            self.step();
+            self.look_for_violation()?;
+            let busy = !self.clients.iter().all(Client::is_idle) || !self.rests();
+            calm = if busy { 0 } else { calm + 1 };
+            if calm > 300 {
+                return Ok(());
+            }
+        }
+        Err(format!("the cluster does not come to rest: {}", self.describe()))
+    }
+
+    fn rests(&self) -> bool {
+        let Some(head) = self.node(0) else { return false };
+        let edit = head.tree().last_edit();
+        let same = |index: usize| {
+            let Some(process) = self.machines[index].process.as_ref() else { return false };
+            let Some(node) = process.node.as_ref() else { return false };
+            let local = self.group.compaction == CompactionMode::EveryReplica;
+            process.is_idle()
+                && node.edits_waiting() == 0
+                && node.jobs_running() == 0
+                && node.tree().sealed_count() == 0
+                && (local || node.tree().last_edit() == edit)
+                && node.log_end() == head.log_end()
+        };
+        head.chain().is_ready() && (0..self.machines.len()).all(same)
+    }
+
+    /// Reads every key once more at the tail, as the last operations of the history.
+    pub(super) fn final_reads(&mut self) -> Result<(), String> {
+        let tail = self.machines.len() - 1;
+        for key in (0..self.options.keys).chain(TWINS..TWINS + self.options.twins) {
+            for _ in 0..100_000 {
+                self.moment += 1;
+                let now = self.moment;
+                if self.clients[0].is_idle() {
+                    let Some(process) = &mut self.machines[tail].process else {
+                        return Err("the tail is gone".into());
+                    };
+                    self.clients[0].read(process, key, self.random.fork(), now);
+                    if self.clients[0].is_idle() {
+                        return Err("the tail does not answer reads at rest".into());
+                    }
+                }
+                self.step();
+                self.look_for_violation()?;
+                if self.clients[0].is_idle() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All records of a replica.
+    ///
+    /// # Errors
+    /// When it is down or a read fails.
+    pub fn scan(&mut self, index: usize) -> Result<BTreeMap<Vec<u8>, u64>, String> {
+        let process = self.machines[index].process.as_mut();
+        let process = process.ok_or_else(|| format!("replica {index} is down"))?;
+        let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
+            return Err(format!("replica {index} is not open"));
+        };
+        let view = node.view();
+        let out = std::rc::Rc::new(std::cell::RefCell::new(None));
+        let slot = out.clone();
+        process.executor.spawn(async move {
+            let mut records = Vec::new();
+            let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
+            let result = loop {
+                match iterator.next().await {
+                    Ok(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
+                    Ok(None) => break Ok(records),
+                    Err(error) => break Err(error.to_string()),
+                }
+            };
+            *slot.borrow_mut() = Some(result);
+        });
+        for _ in 0..1_000_000 {
+            self.step();
+            if let Some(result) = out.borrow_mut().take() {
+                let records = check::numbers(result?)?;
+                return twins_agree(&records).map(|()| records);
+            }
+        }
+        Err(format!("the scan of replica {index} does not end"))
+    }
+
+    /// Rings are lost everywhere: what is left must be what a whole number of records made.
+    pub(super) fn check_prefix(&mut self) -> Result<(), String> {
+        self.settle()?;
+        check::at_rest(self)?;
+        let records = self.scan(0)?;
+        check::prefix(&self.history, &records)
+    }
+}
