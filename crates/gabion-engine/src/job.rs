@@ -69,6 +69,32 @@ pub(crate) const fn output_files_max(input_len: u64, output_len: u64, cuts: u64)
     2 * (output_len_max(input_len) / output_len + 1) + cuts + 1
 }
 
+/// How many slots are set aside for a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Estimate {
+    /// As many as it takes with values that are small beside a file; a job that needs more than that fails.
+    #[default]
+    Usual,
+    /// As many as it can take, two or three times of what most take.
+    Worst,
+}
+
+/// Slots for a job that reads `input_len` bytes and ends files at `output_len`.
+pub(crate) fn job_slots(input_len: u64, output_len: u64, cuts: u64, how: Estimate) -> u64 {
+    match how {
+        Estimate::Usual => {
+            let len = input_len + input_len / 32 + 64 * 1024;
+            let as_full_files = len.div_ceil(output_len) * output_len.div_ceil(SLOT_LEN);
+            let as_bytes = len.div_ceil(SLOT_LEN) + input_len / output_len + 1;
+            as_full_files.min(as_bytes) + cuts + 1
+        }
+        Estimate::Worst => {
+            let files = output_files_max(input_len, output_len, cuts);
+            output_len_max(input_len).div_ceil(SLOT_LEN) + files
+        }
+    }
+}
+
 impl JobInputs {
     /// Bytes that the job reads.
     #[must_use]
@@ -80,12 +106,15 @@ impl JobInputs {
     /// Most slots that the outputs can take.
     #[must_use]
     pub fn slots_max(&self) -> u64 {
+        self.slots(Estimate::Worst)
+    }
+
+    /// Slots for the outputs.
+    pub(crate) fn slots(&self, how: Estimate) -> u64 {
         if !self.recipe.kind.makes_files() {
             return 0;
         }
-        let (len, cuts) = (self.input_len(), self.recipe.cuts.len() as u64);
-        let partial = output_files_max(len, self.recipe.output_len, cuts);
-        output_len_max(len).div_ceil(SLOT_LEN) + partial
+        job_slots(self.input_len(), self.recipe.output_len, self.recipe.cuts.len() as u64, how)
     }
 
     fn check(&self) -> Result<()> {

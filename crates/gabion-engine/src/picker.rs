@@ -9,12 +9,17 @@
 //!   overlap.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
+//! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
+//! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
+//! deletes give back what they delete.
+//!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at
 //! its output level is covered by its own inputs. Picking depends on the version and the files that are
 //! busy, on nothing else.
 
 use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
 use crate::file::FileMeta;
+use crate::job::{Estimate, job_slots};
 use crate::recipe::JobKind;
 use crate::version::Version;
 use alloc::collections::BTreeSet;
@@ -42,7 +47,13 @@ pub struct Picker<'a> {
     config: &'a TreeConfig,
     version: &'a Version,
     busy: &'a BTreeSet<FileId>,
+    slots_free: u64,
+    estimate: Estimate,
+    urgent: bool,
 }
+
+/// Cuts of a job out of a level whose files overlap as they usually do.
+const CUTS_USUAL: usize = 2;
 
 /// How far a level is over its aim, in thousandths: 1000 is at the aim.
 pub type Score = u64;
@@ -55,7 +66,45 @@ impl<'a> Picker<'a> {
         version: &'a Version,
         busy: &'a BTreeSet<FileId>,
     ) -> Self {
-        Self { config, version, busy }
+        Self {
+            config,
+            version,
+            busy,
+            slots_free: u64::MAX,
+            estimate: Estimate::Usual,
+            urgent: false,
+        }
+    }
+
+    /// Picks only jobs that need no more than so many slots.
+    #[must_use]
+    pub(crate) const fn within(self, slots_free: u64, estimate: Estimate) -> Self {
+        Self { slots_free, estimate, ..self }
+    }
+
+    /// Whether room is short: then also levels are compacted that are not over their aims.
+    #[must_use]
+    pub const fn urgent(self, urgent: bool) -> Self {
+        Self { urgent, ..self }
+    }
+
+    fn fits(&self, input_len: u64, cuts: usize) -> bool {
+        self.slots(input_len, cuts) <= self.slots_free
+    }
+
+    fn slots(&self, input_len: u64, cuts: usize) -> u64 {
+        job_slots(input_len, self.config.sst_len, cuts as u64, self.estimate)
+    }
+
+    /// Slots with which no level is ever stuck, whatever shape the tree takes: a file and what it overlaps
+    /// one level below, which the cuts keep within bounds, or a MemTable's file and L1, or all there is.
+    #[must_use]
+    pub fn slots_needed(&self) -> u64 {
+        let below = (GRANDPARENT_OVERLAP_FILES + 2) * self.config.sst_len;
+        let from_l0 = self.config.memtable_len + self.config.level1_len;
+        let all = (0..self.version.level_count()).map(|level| self.version.level_len(level));
+        let all = all.sum::<u64>() + self.config.memtable_len;
+        self.slots(below.max(from_l0).min(all), CUTS_USUAL)
     }
 
     fn is_busy(&self, file: &FileMeta) -> bool {
@@ -99,7 +148,8 @@ impl<'a> Picker<'a> {
         levels.retain(|(score, _)| *score >= 1000);
         // Highest score first; of equal ones the upper level, which readers feel more.
         levels.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        levels.iter().find_map(|&(_, level)| self.pick_level(level))
+        let over = levels.iter().find_map(|&(_, level)| self.pick_level(level));
+        over.or_else(|| self.urgent.then(|| (0..last).find_map(|l| self.pick_level(l))).flatten())
     }
 
     fn pick_level(&self, level: u8) -> Option<Pick> {
@@ -112,6 +162,9 @@ impl<'a> Picker<'a> {
             return None;
         }
         let oldest_first: Vec<_> = files.iter().rev().cloned().collect();
+        if oldest_first.is_empty() {
+            return None;
+        }
         let limit = COMPACTION_INPUT_FILES * self.config.sst_len;
         let mut len = 0;
         let within = oldest_first.iter().take_while(|file| {
@@ -138,7 +191,9 @@ impl<'a> Picker<'a> {
                 continue;
             }
             let overlap: u64 = below.iter().map(|file| file.len).sum();
-            candidates.push((per_mille(overlap, file.len), file));
+            if self.fits(file.len + overlap, 0) {
+                candidates.push((per_mille(overlap, file.len), file));
+            }
         }
         // Levels are sorted by key, and min_by_key takes the first of equals.
         let (_, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
@@ -168,10 +223,14 @@ impl<'a> Picker<'a> {
         inputs.extend(below.iter().map(|file| (output_level, file.clone())));
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
         let (smallest, largest) = bounds(&all)?;
+        let cuts = if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) };
+        if !movable && !self.fits(all.iter().map(|file| file.len).sum(), cuts.len()) {
+            return None;
+        }
         Some(Pick {
             kind: if movable { JobKind::TrivialMove } else { JobKind::Compaction },
             output_level,
-            cuts: if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) },
+            cuts,
             bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
             inputs,
         })

@@ -30,7 +30,7 @@ use crate::config::TreeConfig;
 use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
 use crate::file::FileMeta;
-use crate::job::{JobInputs, JobOutput, output_files_max};
+use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
 use crate::memtable::MemTable;
 use crate::picker::{Pick, Picker};
 use crate::read::{ReadView, Shape};
@@ -65,6 +65,8 @@ pub struct JobContext<'a> {
     pub snapshots: &'a [SequenceNumber],
     /// Free slots at the replica that has the fewest: a job that may need more is not begun.
     pub slots_free: u64,
+    /// Room is short: levels are compacted that are not over their aims.
+    pub urgent: bool,
 }
 
 /// Whether writers may go on.
@@ -127,10 +129,13 @@ struct Jobs {
     busy: BTreeSet<FileId>,
     /// Whether a flush is under way.
     flushing: bool,
+    /// How slots are set aside.
+    estimate: Estimate,
     /// File numbers below are reserved, as far as they are not used up anyway.
     reserved: u64,
-    /// No compaction was found with this oldest snapshot, and nothing has changed since.
-    idle_at: Option<SequenceNumber>,
+    /// No compaction was found with this oldest snapshot, so many free slots and this urgency, and nothing
+    /// has changed since.
+    idle_at: Option<(SequenceNumber, u64, bool)>,
 }
 
 impl Tree {
@@ -360,7 +365,7 @@ impl Tree {
     /// Flushes the oldest sealed MemTable; one flush at a time, in order, until its edit is applied.
     ///
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
-    /// [`Tree::job_failed`] or [`Tree::abandon_jobs`] is called.
+    /// [`Tree::job_failed`] is called.
     pub fn next_flush(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
         if self.jobs.flushing {
             return None;
@@ -384,12 +389,15 @@ impl Tree {
     /// [`Tree::next_flush`].
     pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
         let oldest = context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX);
-        if self.jobs.idle_at == Some(oldest) {
+        let asked = (oldest, context.slots_free, context.urgent);
+        if self.jobs.idle_at == Some(asked) {
             return None;
         }
-        let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
+        let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
+            .within(context.slots_free, self.jobs.estimate)
+            .urgent(context.urgent);
         let Some(pick) = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick()) else {
-            self.jobs.idle_at = Some(oldest);
+            self.jobs.idle_at = Some(asked);
             return None;
         };
         self.begin(pick, Vec::new(), context)
@@ -425,7 +433,7 @@ impl Tree {
             files: pick.inputs,
             version: self.versions.current().clone(),
         };
-        if inputs.slots_max() > context.slots_free {
+        if inputs.slots(self.jobs.estimate) > context.slots_free {
             return None;
         }
         if inputs.recipe.kind.makes_files() {
@@ -464,10 +472,39 @@ impl Tree {
         })
     }
 
-    /// Most slots that the job's files can take.
+    /// Slots that must stay free so that what is in memory can be flushed and then compacted, whatever a
+    /// full pool is to give back.
     #[must_use]
-    pub fn job_slots_max(&self, inputs: &JobInputs) -> u64 {
-        inputs.slots_max()
+    pub fn slots_needed(&self) -> u64 {
+        let estimate = self.jobs.estimate;
+        let picker = Picker::new(&self.config, self.version(), &self.jobs.busy);
+        let flush = job_slots(self.config.memtable_len, self.config.sst_len, 0, estimate);
+        flush + picker.within(u64::MAX, estimate).slots_needed()
+    }
+
+    /// Memory of all MemTables that are not flushed, in bytes, and how many there are.
+    #[must_use]
+    pub fn unflushed(&self) -> (u64, u64) {
+        let sealed = self.sealed.iter().map(|sealed| sealed.table.memory_used() as u64);
+        (sealed.sum::<u64>() + self.active_len(), self.sealed.len() as u64 + 1)
+    }
+
+    /// Slots to be set aside for the job's files.
+    #[must_use]
+    pub fn job_slots(&self, inputs: &JobInputs) -> u64 {
+        inputs.slots(self.jobs.estimate)
+    }
+
+    /// A job needed more slots than [`Self::job_slots`] said: until one ends well, each is given as many as it
+    /// can take at most.
+    ///
+    /// # Errors
+    /// Limit exceeded when it had been given as many.
+    pub fn job_ran_out_of_slots(&mut self) -> Result<()> {
+        if core::mem::replace(&mut self.jobs.estimate, Estimate::Worst) == Estimate::Worst {
+            return Err(Error::limit("a job needs more slots than a job can need"));
+        }
+        Ok(())
     }
 
     /// Gives up a job: its inputs may be picked again. Its file numbers stay unused.
@@ -479,12 +516,6 @@ impl Tree {
             self.jobs.flushing = false;
         }
         self.jobs.idle_at = None;
-    }
-
-    /// Gives up every job: this replica is no longer the primary, or begins a new term.
-    pub fn abandon_jobs(&mut self) {
-        let reserved = self.jobs.reserved;
-        self.jobs = Jobs { reserved, ..Jobs::default() };
     }
 
     /// File numbers below this one are taken: by an edit in the log that is not applied here yet.
@@ -565,6 +596,7 @@ impl Tree {
             self.jobs.busy.remove(id);
         }
         self.jobs.idle_at = None;
+        self.jobs.estimate = Estimate::Usual;
         self.last_edit = edit.number;
         // Jobs end in another order than they began in: an edit may reserve fewer than one before it.
         self.next_file = self.next_file.max(edit.next_file);
@@ -630,6 +662,12 @@ impl Tree {
     #[must_use]
     pub fn active_len(&self) -> u64 {
         self.active.memory_used() as u64
+    }
+
+    /// Whether the MemTable being filled holds nothing.
+    #[must_use]
+    pub fn active_is_empty(&self) -> bool {
+        self.active.is_empty()
     }
 
     /// MemTables that wait for their flush to be applied.

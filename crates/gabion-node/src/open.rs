@@ -12,7 +12,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, LogConfig, RecoveryInput, RecoveryReport, Span};
@@ -134,7 +133,6 @@ impl OpenedPool {
         // The lock was taken before the pool was opened: nothing local of an earlier process is
         // under way any more.
         self.pool.release_quarantined(Drained::Local);
-        self.set_reserves();
         let files = self.pool.files().filter(|file| file.file.kind == FileKind::LogSegment);
         let files: BTreeMap<FileId, _> =
             files.map(|placement| (placement.file, placement.clone())).collect();
@@ -157,15 +155,6 @@ impl OpenedPool {
             Node::assemble(group, options, state, log, self.tree, self.pool, chain, now_ms);
         node.replay(&segments, self.edits).await?;
         Ok((node, report))
-    }
-
-    /// What a full pool keeps back so that it can get itself free again.
-    fn set_reserves(&mut self) {
-        let config = &self.group.tree;
-        let flush = config.memtable_len.div_ceil(SLOT_LEN) as u32 + 2;
-        let compaction = (config.sst_len * 8).div_ceil(SLOT_LEN) as u32;
-        let total = self.pool.counts().total;
-        self.pool.set_reserves(flush.min(total / 8), compaction.min(total / 8));
     }
 }
 

@@ -261,7 +261,7 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
     async fn finished(&mut self, file: FinishedFile) -> Result<()> {
         let wanted = (file.bytes.len() as u64).div_ceil(SLOT_LEN) as usize;
         if wanted > self.slots.len() {
-            return Err(Error::no_space(format!(
+            return Err(Error::limit(format!(
                 "{} takes {wanted} slots, the job has {} left",
                 file.meta.id,
                 self.slots.len()

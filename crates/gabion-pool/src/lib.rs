@@ -43,7 +43,7 @@ pub use file_io::{
 pub use geometry::Geometry;
 pub use journal::{Commit, Stage};
 pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};
-pub use pool::{Drained, Pool, Reserve};
+pub use pool::{Drained, Pool};
 pub use recovery::{Recovered, create, open};
 pub use slot_header::SlotHeader;
 pub use slots::{Counts, SlotState};

@@ -27,18 +27,6 @@ const GENERATION_STEP: u64 = 1 << 20;
 /// No pool comes near it; a number above is not one that was written.
 const GENERATION_MAX: u64 = 1 << 63;
 
-/// How far an allocation may eat into what is kept back so that a full pool cannot deadlock:
-/// a compaction frees space but needs some first, and a flush frees the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// Leaves both reserves: log segments and everything else that can wait.
-    Keep,
-    /// May use the flush reserve and leaves the one for a compaction.
-    Flush,
-    /// May use every free slot.
-    Compaction,
-}
-
 /// What is known to have ended, so that slots may leave quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
@@ -78,8 +66,6 @@ pub struct Pool {
     generation_reserved: u64,
     /// Grants of sessions below this one are void.
     session_floor: u64,
-    flush_reserve: u32,
-    compaction_reserve: u32,
     /// Files retired by what is staged.
     retiring: Vec<FileId>,
     /// Files retired by the commit on its way, and the reservation that it makes durable.
@@ -98,8 +84,6 @@ impl Pool {
             generation_limit: 1,
             generation_reserved: 1,
             session_floor: 0,
-            flush_reserve: 0,
-            compaction_reserve: 0,
             retiring: Vec::new(),
             in_flight: (Vec::new(), 1),
         }
@@ -154,26 +138,14 @@ impl Pool {
         live.map(|entry| &entry.placement)
     }
 
-    /// Sets what [`Self::allocate`] keeps back, in slots: room for one flush and for the largest
-    /// compaction. Both are 0 until then.
-    pub const fn set_reserves(&mut self, flush: u32, compaction: u32) {
-        self.flush_reserve = flush;
-        self.compaction_reserve = compaction;
-    }
-
     /// Takes free slots for a local job, all or none, adjacent where possible. Nothing is staged:
     /// after a restart they are free again.
     ///
     /// # Errors
-    /// No space when fewer are free above the reserve; unavailable when a commit has to be made
+    /// No space when fewer are free; unavailable when a commit has to be made
     /// first (right after a start that found no room for one).
-    pub fn allocate(&mut self, slots: u32, reserve: Reserve) -> Result<Vec<Placed>> {
-        let kept = match reserve {
-            Reserve::Keep => self.flush_reserve.saturating_add(self.compaction_reserve),
-            Reserve::Flush => self.compaction_reserve,
-            Reserve::Compaction => 0,
-        };
-        let placed = self.choose(slots, kept)?;
+    pub fn allocate(&mut self, slots: u32) -> Result<Vec<Placed>> {
+        let placed = self.choose(slots)?;
         for placed in &placed {
             self.enter(placed.slot, SlotState::Allocated { generation: placed.generation });
         }
@@ -211,9 +183,7 @@ impl Pool {
     }
 
     /// Lets a peer write into free slots. Staged; the grant must not be sent before its commit is
-    /// confirmed, else a crash could give the slots to somebody else. May use the reserves: a
-    /// replica that grants runs no flush or compaction of its own, and what it grants is for those
-    /// of the primary.
+    /// confirmed, else a crash could give the slots to somebody else.
     ///
     /// # Errors
     /// Fenced when the session's grants are void already; no space and unavailable as
@@ -231,7 +201,7 @@ impl Pool {
                 self.session_floor
             )));
         }
-        let placed = self.choose(slots, 0)?;
+        let placed = self.choose(slots)?;
         for &Placed { slot, generation } in &placed {
             self.enter(slot, SlotState::Granted { generation, term, session, to });
         }
@@ -451,11 +421,11 @@ impl Pool {
     }
 
     /// Chooses free slots and gives each a new generation, keeping `kept` slots back.
-    fn choose(&mut self, slots: u32, kept: u32) -> Result<Vec<Placed>> {
+    fn choose(&mut self, slots: u32) -> Result<Vec<Placed>> {
         let free = self.counts().free;
-        if slots > free.saturating_sub(kept) {
+        if slots > free {
             return Err(Error::no_space(format!(
-                "{slots} slots wanted, {free} free of {}, {kept} kept back",
+                "{slots} slots wanted, {free} free of {}",
                 self.counts().total
             )));
         }

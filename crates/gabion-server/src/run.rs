@@ -128,10 +128,10 @@ impl Server {
         }
         let gate = self.node.borrow().write_gate();
         match gate {
-            WriteGate::Open => self.run_item(item),
+            WriteGate::Open | WriteGate::Full { takes_deletes: true, .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
             WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
-            WriteGate::Full(reason) => Begun::Done(refused("OOM", &reason), 0),
+            WriteGate::Full { reason, .. } => Begun::Done(refused("OOM", &reason), 0),
         }
     }
 
@@ -255,7 +255,7 @@ impl Server {
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
                 WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
-                WriteGate::Full(reason) => Begun::Done(refused("OOM", &reason), 0),
+                WriteGate::Full { reason, .. } => Begun::Done(refused("OOM", &reason), 0),
                 _ => self.run_item(item),
             };
             count += 1;

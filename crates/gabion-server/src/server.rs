@@ -433,7 +433,7 @@ impl Server {
         };
         let Some(&(last, _, _)) = self.turns.iter().take_while(is_late).last() else { return };
         let gate = self.node.borrow().write_gate();
-        if !matches!(gate, WriteGate::Refuse(_) | WriteGate::Full(_)) {
+        if !matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
             return;
         }
         while let Some((turn, _, _)) = self.peer_replies.front()

@@ -77,7 +77,7 @@ fn gate_reason(node: &Node) -> Option<String> {
     match node.write_gate() {
         WriteGate::Open => None,
         WriteGate::Wait(reason) => Some(reason.to_owned()),
-        WriteGate::Refuse(reason) | WriteGate::Full(reason) => Some(reason),
+        WriteGate::Refuse(reason) | WriteGate::Full { reason, .. } => Some(reason),
     }
 }
 

@@ -104,19 +104,23 @@ impl NodeStore {
         self.0.failure.borrow_mut().take()
     }
 
-    fn check_gate(&self, node: &Node) -> Result<()> {
+    fn check_gate(&self, node: &Node, is_put: bool) -> Result<()> {
         let hit = |reason| {
             self.0.hit_gate.set(true);
             Err(Error::new(ErrorKind::Busy, reason))
         };
         match node.write_gate() {
-            WriteGate::Open if self.0.running.get() > self.0.first_gated.get() => {
+            WriteGate::Full { reason, takes_deletes } if is_put || !takes_deletes => {
+                Err(Error::no_space(reason))
+            }
+            WriteGate::Open | WriteGate::Full { .. }
+                if self.0.running.get() > self.0.first_gated.get() =>
+            {
                 hit("an earlier write waits")
             }
-            WriteGate::Open => Ok(()),
+            WriteGate::Open | WriteGate::Full { .. } => Ok(()),
             WriteGate::Wait(reason) => hit(reason),
             WriteGate::Refuse(reason) => Err(Error::unavailable(reason)),
-            WriteGate::Full(reason) => Err(Error::new(ErrorKind::NoSpace, reason)),
         }
     }
 
@@ -203,7 +207,7 @@ impl Store for NodeStore {
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
-        self.check_gate(&node)?;
+        self.check_gate(&node, true)?;
         self.judge(node.put(Keyspace::User, key, value))?;
         self.0.turn_ops.set(self.0.turn_ops.get() + 1);
         self.0.has_written.set(true);
@@ -212,7 +216,7 @@ impl Store for NodeStore {
 
     fn write(&self, ops: &[Op]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
-        self.check_gate(&node)?;
+        self.check_gate(&node, ops.iter().any(|op| matches!(op, Op::Put(..))))?;
         let len: usize = ops.iter().map(Op::len_max).sum();
         // All in one record: when the turn's has no room, it ends here.
         if len > node.turn_room() || self.0.turn_ops.get() + ops.len() > RECORD_OPS_MAX {

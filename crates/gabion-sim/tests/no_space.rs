@@ -42,7 +42,7 @@ fn outage(seed: u64, replicas: u32, compaction: CompactionMode, index: usize) {
     assert!((1..=FAILURES_MAX).contains(&failures), "{what}: {failures} jobs failed");
     assert!(world.outcome().operations > before.operations, "{what}: reads do not go on");
     if index == 0 {
-        let WriteGate::Full(reason) = node(&world, 0).write_gate() else {
+        let WriteGate::Full { reason, .. } = node(&world, 0).write_gate() else {
             panic!("{what}: writes are not refused");
         };
         assert!(reason.starts_with("the pool is full: "), "{what}: {reason}");

@@ -13,7 +13,7 @@
 
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::units::{exact_size, size};
-use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
 use gabion_engine::sst::{Compression, SstOptions};
@@ -117,7 +117,10 @@ impl Settings {
 
     /// What every pool of the group is made with.
     pub(crate) fn group(&self) -> GroupConfig {
-        let default = TreeConfig::default();
+        let mut default = TreeConfig::default();
+        // What a full pool keeps back for compactions is a dozen files.
+        default.sst_len =
+            default.sst_len.min(self.pool_len / 64 / SLOT_LEN * SLOT_LEN).max(SLOT_LEN);
         let l0_len = u64::from(default.l0_trigger) * self.memtable_len;
         GroupConfig {
             group: GroupId(1),
@@ -235,7 +238,7 @@ impl Settings {
             pool_len: wanted.pool_size.unwrap_or(POOL_LEN_DEFAULT),
             compaction: wanted.compaction.map_or(CompactionMode::Primary, |it| it.mode()),
             ack: wanted.ack.map_or(AckLevel::Replicated, |it| it.level()),
-            memtable_len: wanted.memtable_size.unwrap_or(16 * MIB),
+            memtable_len: wanted.memtable_size.unwrap_or(0),
             compression: wanted.compression.map_or(Compression::None, |it| it.compression()),
         };
         if wanted.pool_size.is_none() {
@@ -265,6 +268,9 @@ impl Settings {
                 exact_size(settings.pool_len),
                 size(settings.reserved())
             )));
+        }
+        if wanted.memtable_size.is_none() {
+            settings.memtable_len = TreeConfig::default().memtable_len.min(settings.pool_len / 64);
         }
         let memtable_max = MEMTABLE_LEN_MAX.min(settings.pool_len / 16);
         if !(MEMTABLE_LEN_MIN..=memtable_max).contains(&settings.memtable_len) {

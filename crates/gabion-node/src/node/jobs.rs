@@ -17,15 +17,13 @@ use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition};
 use gabion_engine::{Edit, JobContext, JobInputs, JobKind, JobOutput, Recipe};
 use gabion_log::{RecordFlags, RecordKind};
-use gabion_pool::{FilePlacement, Placed, Reserve};
+use gabion_pool::{FilePlacement, Placed};
 
 /// Jobs under way, by number.
 #[derive(Default)]
 pub(super) struct Jobs {
     running: BTreeMap<u64, Job>,
     next: u64,
-    /// Why the last job could not be given slots, until one could.
-    out_of_slots: Option<Error>,
     /// Slots there are, and the device has no room for what is written into them: a pool file whose file
     /// system is thin, or copies on write.
     back_off: BackOff,
@@ -49,9 +47,9 @@ impl Jobs {
         self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
     }
 
-    /// Why there is no room for files, if there is none.
+    /// Why the device takes no files, if it does not.
     pub(super) fn out_of_space(&self) -> Option<String> {
-        self.out_of_slots.as_ref().map(ToString::to_string).or_else(|| self.back_off.reason())
+        self.back_off.reason()
     }
 }
 
@@ -66,8 +64,8 @@ impl Node {
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
             let allow_compaction = compacting < self.options.compactions_max;
             let (term, now_ms) = (self.chain.term(), self.now_ms);
-            let slots_free = u64::from(self.pool.counts().free);
-            let context = JobContext { term, now_ms, snapshots: &[], slots_free };
+            let (slots_free, urgent) = (u64::from(self.pool.counts().free), self.room.is_short());
+            let context = JobContext { term, now_ms, snapshots: &[], slots_free, urgent };
             let next = match self.tree.next_flush(&context) {
                 None if allow_compaction => self.tree.next_compaction(&context),
                 next => next,
@@ -97,20 +95,12 @@ impl Node {
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
     fn start_job(&mut self, inputs: JobInputs) -> bool {
-        let wanted = self.tree.job_slots_max(&inputs) as u32;
-        let reserve = match inputs.recipe.kind {
-            JobKind::Flush => Reserve::Flush,
-            _ => Reserve::Compaction,
+        let wanted = self.tree.job_slots(&inputs) as u32;
+        let Ok(slots) = self.pool.allocate(wanted) else {
+            // As many are free, but their generations wait for a commit, which is on its way.
+            self.tree.job_failed(&inputs.recipe);
+            return false;
         };
-        let slots = match self.pool.allocate(wanted, reserve) {
-            Ok(slots) => slots,
-            Err(error) => {
-                self.tree.job_failed(&inputs.recipe);
-                self.jobs.out_of_slots = Some(error);
-                return false;
-            }
-        };
-        self.jobs.out_of_slots = None;
         self.counters.unshipped_bytes_at_job_max =
             self.counters.unshipped_bytes_at_job_max.max(self.unshipped_bytes());
         let number = self.jobs.next;
@@ -194,6 +184,11 @@ impl Node {
                 self.counters.jobs_without_space += 1;
                 self.jobs.back_off.failed(error, self.now_ms);
             }
+            ErrorKind::LimitExceeded => {
+                if let Err(unexpected) = self.tree.job_ran_out_of_slots() {
+                    self.fatal(error.within(unexpected.to_string()));
+                }
+            }
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }
@@ -273,6 +268,15 @@ impl Node {
     pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
         self.jobs.running.retain(|_, job| job.edit != Some(edit.number));
         self.forget_built(edit);
+    }
+
+    /// Slots that jobs have taken and whose edits are not applied.
+    pub(super) fn job_slots(&self) -> u64 {
+        let of_job = |job: &Job| {
+            let built = job.built.iter().map(|file| file.slots.len() as u64).sum::<u64>();
+            built + job.slots.len() as u64
+        };
+        self.jobs.running.values().map(of_job).sum()
     }
 
     /// Jobs under way, for status.

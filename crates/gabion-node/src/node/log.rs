@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, Result, SequenceNumber};
 use gabion_log::{RecordFlags, RecordKind, Seal, ShardEnd};
-use gabion_pool::{FilePlacement, Reserve};
+use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
 const DRAINS_MAX: usize = 4;
@@ -136,7 +136,7 @@ impl Node {
         }
         let len = self.config.segment_len;
         let count = len.div_ceil(gabion_base::units::SLOT_LEN) as u32;
-        let Ok(slots) = self.pool.allocate(count, Reserve::Compaction) else { return false };
+        let Ok(slots) = self.pool.allocate(count) else { return false };
         let (file, term) = (FileId::log_segment(number), self.state.term);
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {

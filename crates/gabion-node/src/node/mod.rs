@@ -11,6 +11,7 @@ mod jobs;
 mod log;
 mod messages;
 mod planted;
+mod room;
 mod shipping;
 mod writes;
 
@@ -119,10 +120,15 @@ pub enum WriteGate {
     Open,
     /// Not yet: compaction, the ring or a member lags. The command waits.
     Wait(&'static str),
+    /// No, as there is no room for files: refused with this sentence. Deletes and clears may be taken.
+    Full {
+        /// How much room there is, and what is wanted.
+        reason: String,
+        /// Whether deletes and clears are taken.
+        takes_deletes: bool,
+    },
     /// No: refused with this sentence.
     Refuse(String),
-    /// No, as the pool has no room: refused with this sentence.
-    Full(String),
 }
 
 /// File numbers that a start may use.
@@ -156,6 +162,7 @@ pub struct Node {
     writing: writes::Writing,
     apply: apply::Applying,
     jobs: jobs::Jobs,
+    room: room::Room,
     ship: shipping::Shipping,
     grants: grants::Grants,
     drain: log::Draining,
@@ -266,6 +273,7 @@ impl Node {
             orders: BTreeMap::new(),
             writing: writes::Writing::default(),
             jobs: jobs::Jobs::default(),
+            room: room::Room::default(),
             grants: grants::Grants::default(),
             drain: log::Draining::default(),
             commits: Commits::default(),
@@ -471,6 +479,7 @@ impl Node {
             self.pump_chain();
             self.apply_records();
             self.apply_edits();
+            self.judge_room();
             self.schedule_jobs();
             self.append_edits();
             self.drop_old_orphans();

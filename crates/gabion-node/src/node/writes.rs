@@ -36,21 +36,37 @@ impl Node {
             return WriteGate::Refuse(reason);
         }
         if let Some(reason) = self.jobs.out_of_space() {
-            return WriteGate::Full(format!("the pool is full: {reason}"));
+            let reason = format!("the pool is full: {reason}");
+            return WriteGate::Full { reason, takes_deletes: self.lag().is_none() };
         }
+        match (self.full(), self.lag()) {
+            (None, None) => WriteGate::Open,
+            (None, Some(lag)) => WriteGate::Wait(lag),
+            (Some(_), lag) if self.makes_room() => {
+                WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
+            }
+            (Some(reason), lag) => WriteGate::Full { reason, takes_deletes: lag.is_none() },
+        }
+    }
+
+    /// What lags behind so far that any write waits for it.
+    fn lag(&self) -> Option<&'static str> {
         if matches!(self.tree.write_state(), WriteState::Stop(_)) {
-            return WriteGate::Wait("compaction is behind");
+            Some("compaction is behind")
+        } else if self.tree.sealed_count() > self.options.sealed_max {
+            Some("flush is behind")
+        } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
+            Some("a replica applies edits late")
+        } else if self.ring_room() < 2 * self.config.segment_len {
+            Some("the log's ring is full")
+        } else {
+            None
         }
-        if self.tree.sealed_count() > self.options.sealed_max {
-            return WriteGate::Wait("flush is behind");
-        }
-        if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            return WriteGate::Wait("a replica applies edits late");
-        }
-        if self.ring_room() < 2 * self.config.segment_len {
-            return WriteGate::Wait("the log's ring is full");
-        }
-        WriteGate::Open
+    }
+
+    /// Whether operations wait for the end of the turn to become a record.
+    pub(super) fn is_in_turn(&self) -> bool {
+        !self.writing.batch.is_empty()
     }
 
     /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that waits

@@ -1,7 +1,7 @@
 //! Files and slot headers on the disk.
 
 use super::*;
-use crate::{Geometry, Reserve, SlotHeader, extents, file_headers, read_file, read_slot_header};
+use crate::{Geometry, SlotHeader, extents, file_headers, read_file, read_slot_header};
 use crate::{verify_file, write_file};
 use alloc::format;
 use gabion_base::units::CHUNK_LEN;
@@ -36,7 +36,7 @@ fn write(rig: &Rig, slots: &[Placed], len: u64) -> (FilePlacement, Bytes) {
 
 /// Five slots, of which only two are neighbours.
 fn scattered(rig: &mut Rig) -> Vec<Placed> {
-    let all = rig.pool.allocate(12, Reserve::Keep).unwrap();
+    let all = rig.pool.allocate(12).unwrap();
     alloc::vec![all[3], all[4], all[9], all[1], all[7]]
 }
 
@@ -187,7 +187,7 @@ fn what_stands_in_the_wrong_place_is_found_and_the_difference_named() {
 #[test]
 fn data_chunks_and_placement_must_agree_before_anything_is_written() {
     let mut rig = Rig::new();
-    let slots = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let slots = rig.pool.allocate(2).unwrap();
     let (file, data) = write(&rig, &slots, SLOT_LEN + 4096);
     let geometry = rig.pool.region();
     let before = rig.disk.stats().writes;
@@ -207,7 +207,7 @@ fn data_chunks_and_placement_must_agree_before_anything_is_written() {
 #[test]
 fn an_unknown_outcome_among_failures_is_told_as_unknown() {
     let mut rig = Rig::new();
-    let slots = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let slots = rig.pool.allocate(2).unwrap();
     let data = content(2 * SLOT_LEN);
     let mut file = placement(1, &slots);
     (file.len, file.checksum) = (2 * SLOT_LEN, crc::crc32c(&data));

@@ -1,9 +1,9 @@
 //! Rot in what the pool itself keeps: every bit, every block, both copies (FAULTS.md E3–E7).
 
 use super::*;
+use crate::Counts;
 use crate::recovery::recover;
 use crate::superblock::Area;
-use crate::{Counts, Reserve};
 use alloc::format;
 use gabion_base::ErrorKind;
 use gabion_media::simulated::{Fault, OperationClass};
@@ -30,7 +30,7 @@ fn areas() -> [Area; 2] {
 /// A pool in its second area, with an older state in the first: two commits behind the opening.
 fn sample() -> SimulatedDisk {
     let mut rig = Rig::with_area(AREA_BLOCKS, b"first");
-    let slots = rig.pool.allocate(9, Reserve::Keep).unwrap();
+    let slots = rig.pool.allocate(9).unwrap();
     rig.pool.add_file(placement(1, &slots[..2])).unwrap();
     rig.pool.void_grants(4);
     rig.commit();

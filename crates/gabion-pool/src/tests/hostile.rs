@@ -2,8 +2,8 @@
 //! refuses them or lives with them; it never panics and never breaks an invariant.
 
 use super::*;
+use crate::QuarantineOrigin;
 use crate::placement_log::{Operation, RecordHeader, encode_record};
-use crate::{QuarantineOrigin, Reserve};
 use alloc::sync::Arc;
 use gabion_base::{ErrorKind, FileKind, Generation, ReplicaId, SlotIndex};
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// A pool with a file and a grant, whose next commit has this body.
 fn with_commit(body: &[u8]) -> Result<Rig> {
     let mut rig = Rig::with_area(64, b"");
-    let slots = rig.pool.allocate(2, Reserve::Keep)?;
+    let slots = rig.pool.allocate(2)?;
     rig.pool.add_file(placement(1, &slots))?;
     rig.pool.grant(Term(1), 1, ReplicaId(1), 3)?;
     rig.disk.start_recording();

@@ -1,7 +1,7 @@
 //! The life of slots and files, call by call.
 
 use super::*;
-use crate::{Drained, QuarantineOrigin, Reserve, SlotState};
+use crate::{Drained, QuarantineOrigin, SlotState};
 use alloc::format;
 use gabion_base::{ErrorKind, Generation, ReplicaId, SlotIndex};
 
@@ -11,47 +11,32 @@ const PEER: ReplicaId = ReplicaId(2);
 fn allocation_is_all_or_nothing_and_the_error_says_wanted_free_and_limit() {
     let mut rig = Rig::new();
     let total = rig.pool.counts().total;
-    let error = rig.pool.allocate(total + 1, Reserve::Compaction).unwrap_err();
+    let error = rig.pool.allocate(total + 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let message = format!("{} slots wanted, {total} free of {total}, 0 kept back", total + 1);
+    let message = format!("{} slots wanted, {total} free of {total}", total + 1);
     assert_eq!(error.message(), message);
     assert_eq!(rig.pool.counts().free, total);
-    assert_eq!(rig.pool.allocate(total, Reserve::Compaction).unwrap().len(), total as usize);
+    assert_eq!(rig.pool.allocate(total).unwrap().len(), total as usize);
     assert_eq!(rig.pool.counts().free, 0);
-    assert!(rig.pool.allocate(0, Reserve::Keep).unwrap().is_empty());
+    assert!(rig.pool.allocate(0).unwrap().is_empty());
     rig.pool.invariants();
-}
-
-#[test]
-fn reserves_are_kept_for_a_flush_and_a_compaction_in_turn() {
-    let mut rig = Rig::new();
-    let total = rig.pool.counts().total;
-    rig.pool.set_reserves(3, 5);
-    assert!(rig.pool.allocate(total - 7, Reserve::Keep).is_err());
-    rig.pool.allocate(total - 8, Reserve::Keep).unwrap();
-    assert!(rig.pool.allocate(1, Reserve::Keep).is_err());
-    assert!(rig.pool.allocate(4, Reserve::Flush).is_err());
-    rig.pool.allocate(3, Reserve::Flush).unwrap();
-    assert!(rig.pool.allocate(1, Reserve::Flush).is_err());
-    rig.pool.allocate(5, Reserve::Compaction).unwrap();
-    assert!(rig.pool.allocate(1, Reserve::Compaction).is_err());
 }
 
 #[test]
 fn neighbours_are_preferred_and_fragments_taken_when_there_are_none() {
     let mut rig = Rig::new();
-    let all = rig.pool.allocate(rig.pool.counts().total, Reserve::Keep).unwrap();
+    let all = rig.pool.allocate(rig.pool.counts().total).unwrap();
     rig.pool.release(&[all[0], all[2], all[5], all[6], all[9], all[10], all[11]]).unwrap();
     let slots = |placed: Vec<Placed>| placed.iter().map(|p| p.slot.0).collect::<Vec<_>>();
-    assert_eq!(slots(rig.pool.allocate(2, Reserve::Keep).unwrap()), [5, 6]);
-    assert_eq!(slots(rig.pool.allocate(4, Reserve::Keep).unwrap()), [9, 10, 11, 0]);
+    assert_eq!(slots(rig.pool.allocate(2).unwrap()), [5, 6]);
+    assert_eq!(slots(rig.pool.allocate(4).unwrap()), [9, 10, 11, 0]);
     rig.pool.invariants();
 }
 
 #[test]
 fn a_file_needs_slots_that_are_held_in_that_generation() {
     let mut rig = Rig::new();
-    let held = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let held = rig.pool.allocate(2).unwrap();
     let stale = Placed { generation: Generation(held[1].generation.0 - 1), ..held[1] };
     let free = Placed { slot: SlotIndex(20), generation: held[0].generation };
     for bad in [stale, free] {
@@ -79,7 +64,7 @@ fn a_file_needs_slots_that_are_held_in_that_generation() {
 #[test]
 fn the_same_file_in_the_same_place_is_added_once_and_elsewhere_never() {
     let mut rig = Rig::new();
-    let held = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let held = rig.pool.allocate(2).unwrap();
     rig.pool.add_file(placement(1, &held[..1])).unwrap();
     rig.commit();
     rig.pool.add_file(placement(1, &held[..1])).unwrap();
@@ -130,7 +115,7 @@ fn a_session_that_was_voided_gets_no_grants_also_after_a_restart() {
 #[test]
 fn a_retired_file_keeps_its_slots_until_its_last_reader_left() {
     let mut rig = Rig::new();
-    let held = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let held = rig.pool.allocate(2).unwrap();
     rig.pool.add_file(placement(1, &held)).unwrap();
     rig.commit();
     assert!(rig.pool.free_file(FileId::sst(1)).is_err(), "live files are not freed");
@@ -149,7 +134,7 @@ fn a_retired_file_keeps_its_slots_until_its_last_reader_left() {
 #[test]
 fn slots_of_a_retired_file_are_not_reused_before_the_retirement_is_durable() {
     let mut rig = Rig::new();
-    let held = rig.pool.allocate(1, Reserve::Keep).unwrap();
+    let held = rig.pool.allocate(1).unwrap();
     rig.pool.add_file(placement(1, &held)).unwrap();
     rig.commit();
     rig.pool.retire_file(FileId::sst(1)).unwrap();
@@ -166,7 +151,7 @@ fn slots_of_a_retired_file_are_not_reused_before_the_retirement_is_durable() {
 #[test]
 fn a_write_of_unknown_outcome_takes_its_slots_out_until_the_device_is_opened_anew() {
     let mut rig = Rig::new();
-    let held = rig.pool.allocate(2, Reserve::Keep).unwrap();
+    let held = rig.pool.allocate(2).unwrap();
     rig.pool.quarantine(&held).unwrap();
     assert_eq!(rig.pool.release(&held).unwrap_err().kind(), ErrorKind::Fenced);
     rig.commit();
@@ -226,19 +211,19 @@ fn opening_again_and_again_fills_no_area() {
         rig = rig.reopen();
     }
     assert!(rig.pool.needs_checkpoint());
-    assert_eq!(rig.pool.allocate(1, Reserve::Keep).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(rig.pool.allocate(1).unwrap_err().kind(), ErrorKind::Unavailable);
     rig.checkpoint(b"");
-    rig.pool.allocate(1, Reserve::Keep).unwrap();
+    rig.pool.allocate(1).unwrap();
 }
 
 #[test]
 fn allocation_goes_on_past_a_reservation_of_generations() {
     let mut rig = Rig::new();
-    let first = rig.pool.allocate(1, Reserve::Keep).unwrap();
+    let first = rig.pool.allocate(1).unwrap();
     rig.pool.release(&first).unwrap();
     let mut refused = 0;
     for _ in 0..1_200_000 {
-        match rig.pool.allocate(1, Reserve::Keep) {
+        match rig.pool.allocate(1) {
             Ok(placed) => rig.pool.release(&placed).unwrap(),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable);

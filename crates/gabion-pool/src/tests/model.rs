@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::recovery::recover;
-use crate::{Commit, Drained, QuarantineOrigin, Reserve, SlotState};
+use crate::{Commit, Drained, QuarantineOrigin, SlotState};
 use alloc::collections::{BTreeMap, BTreeSet};
 use gabion_base::{Generation, ReplicaId, SlotIndex};
 use gabion_media::simulated::Recording;
@@ -151,7 +151,7 @@ impl Life {
     }
 
     fn allocate(&mut self, slots: u32) {
-        if let Ok(placed) = self.rig.pool.allocate(slots, Reserve::Keep) {
+        if let Ok(placed) = self.rig.pool.allocate(slots) {
             self.hand_out(&placed);
             self.allocated.push(placed);
         }

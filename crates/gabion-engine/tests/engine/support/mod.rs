@@ -145,7 +145,7 @@ pub(crate) fn key(name: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn context(snapshots: &[SequenceNumber]) -> JobContext<'_> {
-    JobContext { term: TERM, now_ms: 1000, snapshots, slots_free: u64::MAX }
+    JobContext { term: TERM, now_ms: 1000, snapshots, slots_free: u64::MAX, urgent: false }
 }
 
 /// A record of a group's log; its position is its place.

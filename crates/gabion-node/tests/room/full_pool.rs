@@ -1,0 +1,134 @@
+//! A pool that is full refuses puts and nothing else: deletes are taken, and give back what they delete
+//! (FAULTS.md E10).
+
+use crate::replica::Replica;
+use gabion_base::units::{KIB, MIB};
+use gabion_engine::{Keyspace, TreeConfig};
+use gabion_node::WriteGate;
+
+const POOL_LEN: u64 = 112 * MIB;
+const VALUE: [u8; 16 * KIB as usize] = [7; 16 * KIB as usize];
+
+fn start() -> Replica {
+    let tree = TreeConfig {
+        memtable_len: MIB,
+        sst_len: 2 * MIB,
+        level1_len: 4 * MIB,
+        level_multiplier: 4,
+        ..TreeConfig::default()
+    };
+    Replica::start(POOL_LEN, tree, MIB)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    // Scattered, so that files overlap.
+    format!("key {:08}", number * 7919 % 100_003).into_bytes()
+}
+
+/// Waits until writes do not wait any more.
+fn gate(replica: &mut Replica) -> WriteGate {
+    for _ in 0..10_000 {
+        replica.pass(10);
+        replica.work();
+        if replica.jobs.is_empty() && !matches!(replica.node.write_gate(), WriteGate::Wait(_)) {
+            return replica.node.write_gate();
+        }
+    }
+    panic!(
+        "writes wait for ever: {:?}, {:?}",
+        replica.node.write_gate(),
+        replica.node.pool().counts()
+    );
+}
+
+/// Puts keys from `first` on until the pool is full; returns the first that was not put, and the reason.
+fn fill(replica: &mut Replica, first: u64) -> (u64, String) {
+    for number in first..1_000_000 {
+        match gate_now(replica) {
+            WriteGate::Full { reason, .. } => return (number, reason),
+            gate => assert_eq!(gate, WriteGate::Open),
+        }
+        replica.node.put(Keyspace::User, &key(number), &VALUE).unwrap();
+        replica.node.end_turn().unwrap();
+    }
+    panic!("a pool without end");
+}
+
+fn gate_now(replica: &mut Replica) -> WriteGate {
+    replica.pass(0);
+    match replica.node.write_gate() {
+        WriteGate::Wait(_) => gate(replica),
+        gate => gate,
+    }
+}
+
+fn delete(replica: &mut Replica, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
+        let gate = gate_now(replica);
+        assert!(
+            matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. }),
+            "{gate:?}"
+        );
+        replica.node.delete(Keyspace::User, &key(number)).unwrap();
+        replica.node.end_turn().unwrap();
+    }
+}
+
+fn live_len(replica: &Replica) -> u64 {
+    replica.node.tree().level_stats().iter().map(|level| level.bytes).sum()
+}
+
+#[test]
+fn deletes_of_a_few_make_a_full_pool_take_puts_again_and_again() {
+    let mut replica = start();
+    let (mut end, reason) = fill(&mut replica, 0);
+    assert!(reason.starts_with("the pool is full: "), "{reason}");
+    assert!(live_len(&replica) > POOL_LEN / 4, "{} bytes are live", live_len(&replica));
+    assert!(matches!(gate(&mut replica), WriteGate::Full { .. }), "waiting alone makes no room");
+    for round in 0..3 {
+        let tenth = end / 10;
+        delete(&mut replica, round * tenth..(round + 1) * tenth);
+        replica.pass(2_000);
+        assert_eq!(
+            gate(&mut replica),
+            WriteGate::Open,
+            "{round}, {:?}",
+            replica.node.tree().level_stats()
+        );
+        let before = end;
+        end = fill(&mut replica, end).0;
+        assert!(end - before > tenth / 3, "room for {} of {tenth} in round {round}", end - before);
+    }
+}
+
+#[test]
+fn a_full_pool_whose_keys_are_all_deleted_is_empty_soon() {
+    let mut replica = start();
+    let (end, _) = fill(&mut replica, 0);
+    delete(&mut replica, 0..end);
+    replica.pass(2_000);
+    assert_eq!(gate(&mut replica), WriteGate::Open);
+    let again = fill(&mut replica, 0).0;
+    assert!(again > end / 4 * 3, "room for {again}, before for {end}");
+}
+
+#[test]
+fn a_full_pool_is_cleared_at_once() {
+    let mut replica = start();
+    let (end, _) = fill(&mut replica, 0);
+    replica.node.clear().unwrap();
+    replica.node.end_turn().unwrap();
+    assert_eq!(gate(&mut replica), WriteGate::Open);
+    let again = fill(&mut replica, 0).0;
+    assert!(again > end / 4 * 3, "room for {again}, before for {end}");
+}
+
+#[test]
+fn overwriting_the_same_keys_never_fills_a_pool() {
+    let mut replica = start();
+    for number in 0..8_000 {
+        assert_eq!(gate_now(&mut replica), WriteGate::Open, "at {number}");
+        replica.node.put(Keyspace::User, &key(number % 1_000), &VALUE).unwrap();
+        replica.node.end_turn().unwrap();
+    }
+}

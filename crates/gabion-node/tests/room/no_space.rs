@@ -1,0 +1,115 @@
+//! A device that has no room for what a job writes, as a thin file system or one that copies on write may
+//! not: jobs pause, and what is done already goes on (FAULTS.md E10).
+
+use crate::replica::Replica;
+use gabion_base::units::{KIB, MIB};
+use gabion_base::{Error, ErrorKind};
+use gabion_engine::{JobKind, TreeConfig};
+use gabion_media::simulated::SimulatedMedium;
+use gabion_media::{
+    Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind, Outcome,
+};
+use gabion_node::work::{self, Done};
+use gabion_node::{LocalStore, Output};
+
+fn start() -> Replica {
+    let tree = TreeConfig {
+        memtable_len: 16 * KIB,
+        sst_len: 32 * KIB,
+        level1_len: 64 * KIB,
+        l0_trigger: 2,
+        ..TreeConfig::default()
+    };
+    Replica::start(128 * MIB, tree, 64 * KIB)
+}
+
+#[test]
+fn a_job_without_room_is_tried_again_after_a_pause_that_doubles_and_writes_are_refused_until_then()
+{
+    let mut replica = start();
+    replica.seal();
+    for (tries, pause_ms) in [100, 200, 400, 800].into_iter().enumerate() {
+        assert_eq!(replica.kinds(), [JobKind::Flush]);
+        replica.find_no_room(JobKind::Flush);
+        replica.pass(0);
+        assert_eq!(replica.node.counters().jobs_without_space, tries as u64 + 1);
+        assert_eq!(replica.node.pool().counts().allocated, 0, "slots are given back");
+        assert_eq!(replica.node.unshipped_bytes(), 0, "nothing is kept to be shipped");
+        let reason = replica.refusal().expect("writes are refused");
+        assert!(reason.starts_with("the pool is full: "), "{reason}");
+        assert!(reason.contains("write of"), "{reason}");
+        assert!(reason.ends_with(&format!("tried again after {pause_ms} ms")), "{reason}");
+        replica.pass(pause_ms - 1);
+        assert_eq!(replica.kinds(), [], "not before the pause has passed");
+        replica.pass(1);
+        assert!(replica.refusal().is_some(), "a try is no success");
+    }
+    replica.succeed(JobKind::Flush);
+    replica.pass(0);
+    assert_eq!(replica.refusal(), None);
+    assert_eq!((replica.node.counters().flushes, replica.node.tree().last_edit()), (1, 1));
+    replica.seal();
+    replica.find_no_room(JobKind::Flush);
+    assert!(replica.refusal().unwrap().ends_with("after 100 ms"), "it begins anew");
+}
+
+#[test]
+fn the_edit_of_a_job_that_was_done_before_goes_into_the_log_while_another_finds_no_room() {
+    let mut replica = start();
+    while replica.kinds() != [JobKind::Compaction] {
+        replica.seal();
+        replica.succeed(JobKind::Flush);
+        replica.pass(0);
+    }
+    replica.seal();
+    let edits = replica.node.tree().last_edit();
+    replica.succeed(JobKind::Compaction);
+    replica.find_no_room(JobKind::Flush);
+    replica.pass(0);
+    assert_eq!(replica.node.tree().last_edit(), edits + 1);
+    assert!(replica.refusal().is_some());
+    assert_eq!(replica.node.pool().counts().allocated, 0, "slots are given back");
+}
+
+/// A device whose flushes say that there is no room.
+struct NoRoomAtFlush {
+    medium: SimulatedMedium,
+    flushes: Vec<u64>,
+}
+
+impl Medium for NoRoomAtFlush {
+    fn properties(&self) -> MediumProperties {
+        self.medium.properties()
+    }
+    fn submit(&mut self, batch: Vec<Operation>) {
+        let flushes = batch.iter().filter(|it| matches!(it.kind, OperationKind::Flush));
+        self.flushes.extend(flushes.map(|it| it.tag));
+        self.medium.submit(batch);
+    }
+    fn poll(&mut self, completed: &mut Vec<Completion>) {
+        self.medium.poll(completed);
+        for ended in completed.iter_mut().filter(|it| self.flushes.contains(&it.tag)) {
+            ended.outcome = Outcome::Failed(Error::no_space("no room"));
+        }
+    }
+    fn in_flight(&self) -> usize {
+        self.medium.in_flight()
+    }
+}
+
+#[test]
+fn a_job_whose_flush_finds_no_room_is_not_tried_again() {
+    let mut replica = start();
+    replica.seal();
+    let (id, order) = replica.jobs.remove(0);
+    let medium = NoRoomAtFlush { medium: replica.disk.medium(), flushes: Vec::new() };
+    let medium = MediumHandle::new(medium);
+    let store = LocalStore { medium: medium.clone(), ..replica.store.clone() };
+    let result = replica.disk.block_on(&medium, work::run_job(*order, &store, |_| {}));
+    let error = result.as_ref().err().expect("the flush fails");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().ends_with("no room"), "{error}");
+    replica.node.handle_done(id, Done::Job(result));
+    let mut outputs = std::iter::from_fn(|| replica.node.poll_output());
+    assert!(outputs.any(|output| matches!(output, Output::Fatal(_))));
+}

@@ -1,0 +1,133 @@
+//! A replica alone, driven by hand: the test decides when each of its jobs is carried out.
+
+use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId};
+use gabion_engine::{JobKind, Keyspace, TreeConfig};
+use gabion_media::MediumHandle;
+use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
+use gabion_node::work::{self, Done, JobOrder, Work, WorkId};
+use gabion_node::{
+    AckLevel, CompactionMode, GroupConfig, LocalStore, Node, NodeOptions, Output, WriteGate, open,
+};
+
+fn group(tree: TreeConfig, segment_len: u64) -> GroupConfig {
+    GroupConfig {
+        group: GroupId(1),
+        config: ConfigNumber(1),
+        members: vec![ReplicaId(1)],
+        compaction: CompactionMode::Primary,
+        ack: AckLevel::Replicated,
+        ring_len: 4 * segment_len,
+        segment_len,
+        tree,
+    }
+}
+
+pub(crate) struct Replica {
+    pub(crate) disk: SimulatedDisk,
+    handle: MediumHandle,
+    pub(crate) store: LocalStore,
+    pub(crate) node: Box<Node>,
+    now_ms: u64,
+    /// Jobs that were ordered and are not carried out.
+    pub(crate) jobs: Vec<(WorkId, Box<JobOrder>)>,
+    written: u64,
+}
+
+impl Replica {
+    pub(crate) fn start(pool_len: u64, tree: TreeConfig, segment_len: u64) -> Self {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(pool_len));
+        let handle = disk.handle();
+        let group = group(tree, segment_len);
+        let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+        let opened = async {
+            open::create(&handle, &group, ReplicaId(1), [1; 16]).await?;
+            let pool = open::open_pool(&handle).await?;
+            let store = pool.store();
+            let (node, _) = pool.open_node(ring, NodeOptions::default(), 0).await?;
+            Ok::<_, Error>((store, Box::new(node)))
+        };
+        let (store, node) = disk.block_on(&handle, opened).unwrap();
+        let mut replica =
+            Self { disk, handle, store, node, now_ms: 0, jobs: Vec::new(), written: 0 };
+        while replica.node.write_gate() != WriteGate::Open {
+            replica.pass(1);
+        }
+        replica
+    }
+
+    /// Lets time pass and carries out everything but jobs.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.node.handle_tick(self.now_ms);
+        loop {
+            self.node.advance(self.now_ms);
+            self.node.invariants();
+            let Some(output) = self.node.poll_output() else { return };
+            match output {
+                Output::Work(id, Work::Job(order)) => self.jobs.push((id, order)),
+                Output::Work(id, work) => {
+                    let done = self.disk.block_on(&self.handle, work::run_local(work, &self.store));
+                    self.node.handle_done(id, done);
+                }
+                Output::Fatal(error) => panic!("the replica ended itself: {error}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes until another MemTable is sealed.
+    pub(crate) fn seal(&mut self) {
+        let sealed = self.node.tree().sealed_count();
+        while self.node.tree().sealed_count() == sealed {
+            assert_eq!(self.node.write_gate(), WriteGate::Open);
+            let key = format!("key {}", self.written % 100);
+            self.written += 1;
+            self.node.put(Keyspace::User, key.as_bytes(), &[7; 500]).unwrap();
+            self.node.end_turn().unwrap();
+            self.node.advance(self.now_ms);
+        }
+        self.pass(1);
+    }
+
+    /// Carries out all jobs.
+    pub(crate) fn work(&mut self) {
+        while let Some((_, order)) = self.jobs.first() {
+            let kind = order.inputs.recipe.kind;
+            self.succeed(kind);
+            self.pass(0);
+        }
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<JobKind> {
+        self.jobs.iter().map(|(_, order)| order.inputs.recipe.kind).collect()
+    }
+
+    /// Carries out the first job of a kind; returns its error. Nothing follows from its end yet.
+    pub(crate) fn run(&mut self, kind: JobKind) -> Option<Error> {
+        let is_it = |(_, order): &(WorkId, Box<JobOrder>)| order.inputs.recipe.kind == kind;
+        let (id, order) = self.jobs.remove(self.jobs.iter().position(is_it).unwrap());
+        let mut built = Vec::new();
+        let running = work::run_job(*order, &self.store, |file| built.push(file));
+        let result = self.disk.block_on(&self.handle, running);
+        let error = result.as_ref().err().cloned();
+        built.into_iter().for_each(|file| self.node.handle_job_file(id, file));
+        self.node.handle_done(id, Done::Job(result));
+        error
+    }
+
+    pub(crate) fn succeed(&mut self, kind: JobKind) {
+        assert_eq!(self.run(kind).map(|error| error.to_string()), None);
+    }
+
+    pub(crate) fn find_no_room(&mut self, kind: JobKind) {
+        self.disk.plan(OperationClass::Write, 1, Fault::NoSpace);
+        assert_eq!(self.run(kind).map(|error| error.kind()), Some(ErrorKind::NoSpace));
+    }
+
+    pub(crate) fn refusal(&self) -> Option<String> {
+        match self.node.write_gate() {
+            WriteGate::Full { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+}
