@@ -110,9 +110,22 @@ impl PoolFile {
     /// Busy when another process, or another `open` of this one, has it; not found; invalid input
     /// when it is neither a file nor a block device; I/O.
     pub fn open(path: &Path, direct: DirectIo) -> Result<Self> {
+        Self::open_as(path, direct, true)
+    }
+
+    /// Opens and locks the file as [`Self::open`] does, but on a descriptor that cannot write: for
+    /// tools that look at a pool.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_read_only(path: &Path, direct: DirectIo) -> Result<Self> {
+        Self::open_as(path, direct, false)
+    }
+
+    fn open_as(path: &Path, direct: DirectIo, write: bool) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(write)
             .open(path)
             .map_err(|e| failed(path, "cannot be opened", e))?;
         lock_exclusive(&file, path)?;

@@ -4,7 +4,7 @@ use crate::space::{failed, preallocate};
 use gabion_base::{Error, Result};
 use gabion_media::MemoryRegion;
 use memmap2::{MmapOptions, MmapRaw};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::Path;
 
 /// A mapped file. The bytes live in the page cache: the kill of this process leaves them, a power cut
@@ -33,18 +33,27 @@ impl MappedRing {
             .write(true)
             .open(path)
             .map_err(|e| failed(path, "cannot be opened", e))?;
-        let found = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
-        if found != len as u64 {
-            return Err(Error::invalid(format!(
-                "{}: holds a ring of {found} bytes, {len} wanted",
-                path.display()
-            )));
-        }
+        check_len(&file, path, len)?;
         let map = MmapOptions::new()
             .len(len)
             .map_raw(&file)
             .map_err(|e| failed(path, "cannot be mapped", e))?;
         Ok(Self { map, created })
+    }
+
+    /// Maps the file at `path` so that writes stay with this process: the file is never changed. For
+    /// tools that recover a log without leaving a trace.
+    ///
+    /// # Errors
+    /// Not found; invalid input when the file has another length; I/O.
+    pub fn open_private(path: &Path, len: usize) -> Result<Self> {
+        let file = File::open(path).map_err(|e| failed(path, "cannot be opened", e))?;
+        check_len(&file, path, len)?;
+        // SAFETY: the bytes are only ever copied, through raw pointers, never borrowed, so a change of
+        // the file under the mapping could tear a copy and no more; the pool's lock excludes even that.
+        let map = unsafe { MmapOptions::new().len(len).map_copy(&file) }
+            .map_err(|e| failed(path, "cannot be mapped", e))?;
+        Ok(Self { map: map.into(), created: false })
     }
 
     /// Whether this call to [`Self::open`] made the file: then its bytes are zeros and whatever the
@@ -64,6 +73,14 @@ impl MappedRing {
         );
         offset
     }
+}
+
+fn check_len(file: &File, path: &Path, len: usize) -> Result<()> {
+    let found = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
+    if found == len as u64 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{}: holds a ring of {found} bytes, {len} wanted", path.display())))
 }
 
 impl MemoryRegion for MappedRing {

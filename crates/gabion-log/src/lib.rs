@@ -19,6 +19,7 @@
 //! - [`log`]: appending, placing, resending, trimming.
 //! - [`drain`]: the way from ring to segments as work orders.
 //! - [`recovery`]: finding the end, and why it is there.
+//! - [`inspect`]: every record that can be read, past bad places, for tools.
 //!
 //! A *batch* and an *edit* are opaque here; the engine owns them. Cyclone §2.2 (ring draining into
 //! flash), Tebis §3.6, §3.8 (positions assigned by the primary, torn writes detected by checksum)
@@ -28,6 +29,7 @@
 extern crate alloc;
 
 pub mod drain;
+pub mod inspect;
 pub mod log;
 pub mod record;
 pub mod recovery;
@@ -38,6 +40,7 @@ mod ring;
 mod scan;
 
 pub use drain::Drain;
+pub use inspect::{RecordScan, Seen};
 pub use log::{Appended, Last, Log, Resend, Stamp};
 pub use record::{Header, Record, RecordBuilder, RecordFlags, RecordKind, decode_header, verify};
 pub use recovery::{Ending, RecoveryInput, RecoveryReport, Rot, recover};

@@ -170,7 +170,12 @@ impl Window {
         (to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    async fn load(&self, source: &impl SegmentSource, start: u64, stop: u64) -> Result<Bytes> {
+    pub(crate) async fn load(
+        &self,
+        source: &impl SegmentSource,
+        start: u64,
+        stop: u64,
+    ) -> Result<Bytes> {
         let segment = FileId::log_segment(start / self.segment_len);
         let mut whole = Vec::new();
         let mut at = start;
@@ -300,7 +305,7 @@ impl After<'_> {
 }
 
 /// Offsets at which a record's magic stands.
-fn candidates(chunk: &[u8]) -> impl Iterator<Item = usize> {
+pub(crate) fn candidates(chunk: &[u8]) -> impl Iterator<Item = usize> {
     let magic = MAGIC.to_le_bytes();
     chunk
         .chunks(8)

@@ -7,11 +7,11 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
-use gabion_base::{Error, FileId, GroupId, HashMap, Result};
+use gabion_base::{Error, FileId, FileKind, GroupId, HashMap, Result};
 use gabion_engine::FileSource;
 use gabion_log::SegmentSource;
 use gabion_media::MediumHandle;
-use gabion_pool::{FilePlacement, Geometry};
+use gabion_pool::{FilePlacement, Geometry, Pool};
 
 /// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
 #[derive(Clone, Default)]
@@ -64,6 +64,19 @@ pub struct LocalStore {
     pub group: GroupId,
 }
 
+impl LocalStore {
+    /// The region of an opened pool.
+    #[must_use]
+    pub fn of(medium: &MediumHandle, pool: &Pool) -> Self {
+        Self {
+            medium: medium.clone(),
+            geometry: pool.region(),
+            pool_id: pool.pool_id(),
+            group: pool.group(),
+        }
+    }
+}
+
 /// Bytes of file data read from the device, by purpose, for the counters that show what a replica
 /// reads (an itemised list, so that "a secondary reads no file data" can be checked).
 #[derive(Default)]
@@ -101,17 +114,31 @@ impl<L: Locate> FileSource for PoolSource<L> {
     }
 }
 
-/// A [`SegmentSource`] over a pool.
-pub(crate) struct PoolSegments<'a> {
-    pub(crate) store: &'a LocalStore,
-    pub(crate) files: &'a BTreeMap<FileId, Arc<FilePlacement>>,
+/// The log segments of a pool at one moment.
+pub struct PoolSegments {
+    pub(crate) store: LocalStore,
+    pub(crate) files: BTreeMap<FileId, Arc<FilePlacement>>,
 }
 
-impl SegmentSource for PoolSegments<'_> {
+impl PoolSegments {
+    /// The segments that are live in `pool`.
+    #[must_use]
+    pub fn of(store: LocalStore, pool: &Pool) -> Self {
+        let files = pool.files().filter(|file| file.file.kind == FileKind::LogSegment);
+        Self { store, files: files.map(|file| (file.file, file.clone())).collect() }
+    }
+
+    /// Where the segments lie, in the order of the log.
+    pub fn placements(&self) -> impl Iterator<Item = &Arc<FilePlacement>> {
+        self.files.values()
+    }
+}
+
+impl SegmentSource for PoolSegments {
     async fn read(&self, segment: FileId, offset: u64, len: usize) -> Result<Option<Bytes>> {
         let Some(placement) = self.files.get(&segment) else { return Ok(None) };
         let len = (len as u64).min(placement.len.saturating_sub(offset));
-        let store = self.store;
+        let store = &self.store;
         gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len)
             .await
             .map(Some)

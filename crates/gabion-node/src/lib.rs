@@ -30,8 +30,8 @@ mod tlv;
 pub mod work;
 
 pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
-pub use files::{FileMap, LocalStore, Locate, PoolSource, ReadMeter};
+pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter};
 #[cfg(feature = "planted")]
 pub use node::Mutant;
 pub use node::{Node, Output, RemoteCommand, TargetCommand, WriteGate};
-pub use state::{ReplicaState, opaque};
+pub use state::{ReplicaState, Snapshot, opaque};

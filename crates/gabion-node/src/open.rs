@@ -12,11 +12,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_engine::{Edit, Tree};
-use gabion_log::{Anchor, LogConfig, RecoveryInput, RecoveryReport, Span};
+use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
-use gabion_pool::{Drained, Pool, PoolConfig};
+use gabion_pool::{Drained, Pool, PoolConfig, Recovered};
 use gabion_replication::{Chain, ChainConfig, LocalState, Progress, Spans};
 
 /// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
@@ -71,7 +71,19 @@ pub struct OpenedPool {
 /// # Errors
 /// Corruption with its place; unsupported for another format version; the medium's.
 pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
-    let recovered = gabion_pool::open(medium).await?;
+    opened(medium, gabion_pool::open(medium).await?)
+}
+
+/// Opens a pool as [`open_pool`] does, and writes nothing: for tools that look at a replica which no
+/// process runs. What is made of it must not be driven.
+///
+/// # Errors
+/// As [`open_pool`].
+pub async fn read_pool(medium: &MediumHandle) -> Result<OpenedPool> {
+    opened(medium, gabion_pool::read(medium).await?.recovered)
+}
+
+fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
     let pool = recovered.pool;
     let snapshot = Snapshot::decode(&recovered.opaque_snapshot)?;
     let (group, mut state) = (snapshot.group, snapshot.state);
@@ -102,12 +114,7 @@ pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
             )));
         }
     }
-    let store = LocalStore {
-        medium: medium.clone(),
-        geometry: pool.region(),
-        pool_id: pool.pool_id(),
-        group: group.group,
-    };
+    let store = LocalStore::of(medium, &pool);
     Ok(OpenedPool { group, state, pool, tree, edits, store })
 }
 
@@ -133,18 +140,8 @@ impl OpenedPool {
         // The lock was taken before the pool was opened: nothing local of an earlier process is
         // under way any more.
         self.pool.release_quarantined(Drained::Local);
-        let files = self.pool.files().filter(|file| file.file.kind == FileKind::LogSegment);
-        let files: BTreeMap<FileId, _> =
-            files.map(|placement| (placement.file, placement.clone())).collect();
-        let segments = PoolSegments { store: &self.store, files: &files };
-        let input = RecoveryInput {
-            spans: self.state.spans.clone(),
-            start: self.state.trimmed,
-            durable: self.tree.flushed().position,
-            repair: false,
-        };
-        let config = log_config(&self.group);
-        let (log, report) = gabion_log::recover(config, ring, input, &segments).await?;
+        let segments = self.segments();
+        let (log, report) = self.recover_log(ring, &segments).await?;
         let chain = Chain::new(
             chain_config(&self.group, self.state.me, &options),
             local_state(&self.state, &self.tree, &log)?,
@@ -156,9 +153,83 @@ impl OpenedPool {
         node.replay(&segments, self.edits).await?;
         Ok((node, report))
     }
+
+    /// The pool's slots and files.
+    #[must_use]
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The tree as of the last applied edit, before the log is replayed.
+    #[must_use]
+    pub const fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The log's segments.
+    #[must_use]
+    pub fn segments(&self) -> PoolSegments {
+        PoolSegments::of(self.store.clone(), &self.pool)
+    }
+
+    /// The configuration of the group's log.
+    #[must_use]
+    pub const fn log_config(&self) -> LogConfig {
+        log_config(&self.group)
+    }
+
+    /// Finds the end of the log. It writes to `ring`.
+    ///
+    /// # Errors
+    /// As [`Self::open_node`].
+    pub async fn recover_log(
+        &self,
+        ring: Box<dyn MemoryRegion>,
+        segments: &PoolSegments,
+    ) -> Result<(Log, RecoveryReport)> {
+        let input = RecoveryInput {
+            spans: self.state.spans.clone(),
+            start: self.state.trimmed,
+            durable: self.tree.flushed().position,
+            repair: false,
+        };
+        gabion_log::recover(self.log_config(), ring, input, segments).await
+    }
 }
 
-fn log_config(group: &GroupConfig) -> LogConfig {
+const fn log_config(&self) -> LogConfig {
+        log_config(&self.group)
+    }
+
+    /// Finds the end of the log. It writes to `ring`.
+    ///
+    /// # Errors
+    /// As [`Self::open_node`].
+    pub async fn recover_log(
+        &self,
+        ring: Box<dyn MemoryRegion>,
+        segments: &PoolSegments,
+    ) -> Result<(Log, RecoveryReport)> {
+        let input = RecoveryInput {
+            spans: self.state.spans.clone(),
+            start: self.state.trimmed,
+            durable: self.tree.flushed().position,
+            repair: false,
+        };
+        gabion_log::recover(self.log_config(), ring, input, segments).await
+    }
+
+    /// What a full pool keeps back so that it can get itself free again.
+    fn set_reserves(&mut self) {
+        let config = &self.group.tree;
+        let flush = config.memtable_len.div_ceil(SLOT_LEN) as u32 + 2;
+        let compaction = (config.sst_len * 8).div_ceil(SLOT_LEN) as u32;
+        let total = self.pool.counts().total;
+        self.pool.set_reserves(flush.min(total / 8), compaction.min(total / 8));
+    }
+}
+
+const fn log_config(group: &GroupConfig) -> LogConfig {
     LogConfig {
         group: group.group,
         shard: ShardId::ZERO,
@@ -179,7 +250,7 @@ fn chain_config(group: &GroupConfig, me: ReplicaId, options: &NodeOptions) -> Ch
     }
 }
 
-fn local_state(state: &ReplicaState, tree: &Tree, log: &gabion_log::Log) -> Result<LocalState> {
+fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {
     let last = log.last();
     let spans: Vec<gabion_replication::Span> = log
         .spans()

@@ -78,10 +78,13 @@ impl ReplicaState {
 }
 
 /// What a checkpoint of the placement log keeps for the node.
-pub(crate) struct Snapshot {
-    pub(crate) group: GroupConfig,
-    pub(crate) state: ReplicaState,
-    pub(crate) tree: Vec<u8>,
+pub struct Snapshot {
+    /// The group's configuration.
+    pub group: GroupConfig,
+    /// The replica's counters.
+    pub state: ReplicaState,
+    /// The tree, as [`gabion_engine::Tree::snapshot`] encodes it.
+    pub tree: Vec<u8>,
 }
 
 const TAG_GROUP: u16 = 1;
@@ -97,7 +100,11 @@ impl Snapshot {
         out.finish()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+    /// Reads what a checkpoint holds.
+    ///
+    /// # Errors
+    /// Corruption; unsupported for a critical field of a later version.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
         let known = [TAG_GROUP, TAG_STATE, TAG_TREE];
         let fields = TlvReader::read(bytes, "checkpoint of a replica", &known)?;
         Ok(Self {

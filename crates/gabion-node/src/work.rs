@@ -163,7 +163,7 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
             Done::ReadFile(read.await)
         }
         Work::Verify(order) => Done::Verify(verify(&order, store).await),
-        Work::ReadLog(order) => Done::ReadLog(read_log(&order, store).await),
+        Work::ReadLog(order) => Done::ReadLog(read_log(*order, store).await),
         Work::Job(_) | Work::Ship(_) => {
             unreachable!("jobs and shipments have runners of their own")
         }
@@ -217,8 +217,8 @@ pub async fn verify(order: &VerifyOrder, store: &LocalStore) -> Result<()> {
     Ok(())
 }
 
-async fn read_log(order: &ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
-    let source = PoolSegments { store, files: &order.files };
+async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
+    let source = PoolSegments { store: store.clone(), files: order.files };
     order.reader.read(&source, order.from, order.bytes_max).await
 }
 

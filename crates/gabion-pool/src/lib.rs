@@ -23,12 +23,14 @@
 //! - [`pool`]: the state of a pool and what may be done to it.
 //! - [`recovery`]: creation and opening.
 //! - [`file_io`]: reading and writing files through their placements.
+//! - [`inspect`]: looking at a pool that may be damaged, for tools; nothing is written.
 #![no_std]
 
 extern crate alloc;
 
 pub mod file_io;
 pub mod geometry;
+pub mod inspect;
 mod journal;
 pub mod placement_log;
 pub mod pool;
@@ -44,7 +46,7 @@ pub use geometry::Geometry;
 pub use journal::{Commit, Stage};
 pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};
 pub use pool::{Drained, Pool};
-pub use recovery::{Recovered, create, open};
+pub use recovery::{AtRest, Recovered, create, open, read};
 pub use slot_header::SlotHeader;
 pub use slots::{Counts, SlotState};
 pub use superblock::{PoolConfig, PoolId, Superblock};

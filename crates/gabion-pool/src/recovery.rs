@@ -103,6 +103,25 @@ pub async fn open(medium: &MediumHandle) -> Result<Recovered> {
     Ok(recovered)
 }
 
+/// What [`read`] found.
+pub struct AtRest {
+    /// What [`open`] would return.
+    pub recovered: Recovered,
+    /// Copies that are bad and that [`open`] would write again: offset and bytes.
+    pub bad_copies: Vec<(u64, u64)>,
+}
+
+/// Reads the pool on a medium as [`open`] does, and writes nothing: for tools that look at a pool
+/// which no replica runs on.
+///
+/// # Errors
+/// As [`open`].
+pub async fn read(medium: &MediumHandle) -> Result<AtRest> {
+    let Image { recovered, repairs } = recover(medium).await?;
+    let place = |(offset, data): (u64, Bytes)| (offset, data.len() as u64);
+    Ok(AtRest { recovered, bad_copies: repairs.into_iter().map(place).collect() })
+}
+
 /// What a medium holds, and what has to be written to have every copy whole again.
 pub(crate) struct Image {
     pub(crate) recovered: Recovered,
@@ -171,7 +190,9 @@ fn empty_pool(superblock: &Superblock) -> Result<Pool> {
 }
 
 /// The superblock, and the copy to write over a bad one.
-async fn read_superblock(medium: &MediumHandle) -> Result<(Superblock, Vec<(u64, Bytes)>)> {
+pub(crate) async fn read_superblock(
+    medium: &MediumHandle,
+) -> Result<(Superblock, Vec<(u64, Bytes)>)> {
     let mut copies = Vec::new();
     for offset in [0, BLOCK] {
         let copy = match medium.read(offset, BLOCK_LEN).await {
@@ -295,15 +316,7 @@ async fn read_area(
     area: Area,
     pool_id: PoolId,
 ) -> Result<AreaState> {
-    let mut reader = AreaReader {
-        medium,
-        index,
-        area,
-        pool_id,
-        window: Bytes::new(),
-        window_at: 0,
-        unreadable: None,
-    };
+    let mut reader = AreaReader::new(medium, index, area, pool_id);
     let snapshot = reader.record(0).await?.filter(|(h, _)| h.kind == RecordKind::Snapshot);
     let Some((header, bytes)) = snapshot else {
         return reader.without_snapshot().await;
@@ -355,15 +368,27 @@ enum Search {
 }
 
 /// Reads records of one area through a window. Positions count from the area's start.
-struct AreaReader<'a> {
+pub(crate) struct AreaReader<'a> {
     medium: &'a MediumHandle,
     index: usize,
-    area: Area,
+    pub(crate) area: Area,
     pool_id: PoolId,
     window: Bytes,
     window_at: u64,
     /// How many blocks could not be read and were taken for zeros, and why the last of them.
-    unreadable: Option<(u32, Error)>,
+    pub(crate) unreadable: Option<(u32, Error)>,
+}
+
+impl<'a> AreaReader<'a> {
+    pub(crate) const fn new(
+        medium: &'a MediumHandle,
+        index: usize,
+        area: Area,
+        pool_id: PoolId,
+    ) -> Self {
+        let window = Bytes::new();
+        Self { medium, index, area, pool_id, window, window_at: 0, unreadable: None }
+    }
 }
 
 impl AreaReader<'_> {
@@ -403,7 +428,7 @@ impl AreaReader<'_> {
     }
 
     /// `len` bytes at `at`, both whole blocks inside the area.
-    async fn bytes(&mut self, at: u64, len: u64) -> Result<Bytes> {
+    pub(crate) async fn bytes(&mut self, at: u64, len: u64) -> Result<Bytes> {
         let end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + len > end {
             let window_len = len.max(MIB).min(self.area.len - at);
@@ -438,7 +463,7 @@ impl AreaReader<'_> {
     }
 
     /// The whole record of this pool at `at`, if there is one.
-    async fn record(&mut self, at: u64) -> Result<Option<(RecordHeader, Bytes)>> {
+    pub(crate) async fn record(&mut self, at: u64) -> Result<Option<(RecordHeader, Bytes)>> {
         if at + BLOCK > self.area.len {
             return Ok(None);
         }

@@ -62,6 +62,7 @@
 mod block;
 mod builder;
 mod filter;
+pub mod inspect;
 mod iter;
 mod options;
 mod properties;
@@ -91,15 +92,23 @@ const FOOTER_CRC_AT: usize = FOOTER_LEN - 4;
 
 /// Where the parts of a file lie and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Footer {
-    filter_at: u32,
-    index_at: u32,
-    properties_at: u32,
-    footer_at: u32,
-    data_blocks: u32,
-    group: GroupId,
-    term: Term,
-    id: FileId,
+pub struct Footer {
+    /// Where the filter begins and the data blocks end.
+    pub filter_at: u32,
+    /// Where the index begins.
+    pub index_at: u32,
+    /// Where the properties begin.
+    pub properties_at: u32,
+    /// Where the footer itself begins.
+    pub footer_at: u32,
+    /// Data blocks.
+    pub data_blocks: u32,
+    /// The group that the file belongs to.
+    pub group: GroupId,
+    /// The term that made it.
+    pub term: Term,
+    /// Which file it is.
+    pub id: FileId,
 }
 
 impl Footer {

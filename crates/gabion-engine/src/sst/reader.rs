@@ -226,21 +226,7 @@ impl SstReader {
         handle: BlockHandle,
         raw: &mut Vec<u8>,
     ) -> Result<()> {
-        let body = &stored[..stored.len() - BLOCK_TRAILER_LEN];
-        let bad = |what: &str| corrupt(self.id, format!("block at {} {what}", handle.offset));
-        let (len, compressed) =
-            body.split_first_chunk::<4>().ok_or_else(|| bad("has no raw length"))?;
-        let len = u32::from_le_bytes(*len) as usize;
-        let len_max = ANY_RATIO_LEN_MAX.max(body.len() * COMPRESSION_RATIO_MAX);
-        if len > SST_BLOCK_LEN_MAX.min(len_max) {
-            return Err(bad("would be larger than its compression allows"));
-        }
-        raw.clear();
-        raw.resize(len, 0);
-        match lz4_flex::block::decompress_into(compressed, raw) {
-            Ok(found) if found == len => Ok(()),
-            _ => Err(bad("does not decompress to its length")),
-        }
+        decompress(self.id, stored, handle.offset, raw)
     }
 
     #[cold]
@@ -260,12 +246,36 @@ impl SstReader {
 }
 
 #[cold]
-fn corrupt(id: FileId, what: impl Into<String>) -> Error {
+pub(super) fn corrupt(id: FileId, what: impl Into<String>) -> Error {
     Error::corruption(format!("{id}: {}", what.into()))
 }
 
+/// Decompresses the stored block at `offset`, which was checked, into `raw`, whose old content goes.
+pub(super) fn decompress(id: FileId, stored: &[u8], offset: u32, raw: &mut Vec<u8>) -> Result<()> {
+    let body = &stored[..stored.len() - BLOCK_TRAILER_LEN];
+    let bad = |what: &str| corrupt(id, format!("block at {offset} {what}"));
+    let (len, compressed) =
+        body.split_first_chunk::<4>().ok_or_else(|| bad("has no raw length"))?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let len_max = ANY_RATIO_LEN_MAX.max(body.len() * COMPRESSION_RATIO_MAX);
+    if len > SST_BLOCK_LEN_MAX.min(len_max) {
+        return Err(bad("would be larger than its compression allows"));
+    }
+    raw.clear();
+    raw.resize(len, 0);
+    match lz4_flex::block::decompress_into(compressed, raw) {
+        Ok(found) if found == len => Ok(()),
+        _ => Err(bad("does not decompress to its length")),
+    }
+}
+
 /// Checks the stored block at `offset`.
-fn check_block(stored: &[u8], group: GroupId, id: FileId, offset: u32) -> Result<Compression> {
+pub(super) fn check_block(
+    stored: &[u8],
+    group: GroupId,
+    id: FileId,
+    offset: u32,
+) -> Result<Compression> {
     let parts = stored.split_last_chunk::<4>();
     let Some((covered, crc, &byte)) =
         parts.and_then(|(covered, crc)| covered.last().map(|byte| (covered, crc, byte)))
