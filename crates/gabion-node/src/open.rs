@@ -197,38 +197,6 @@ impl OpenedPool {
     }
 }
 
-const fn log_config(&self) -> LogConfig {
-        log_config(&self.group)
-    }
-
-    /// Finds the end of the log. It writes to `ring`.
-    ///
-    /// # Errors
-    /// As [`Self::open_node`].
-    pub async fn recover_log(
-        &self,
-        ring: Box<dyn MemoryRegion>,
-        segments: &PoolSegments,
-    ) -> Result<(Log, RecoveryReport)> {
-        let input = RecoveryInput {
-            spans: self.state.spans.clone(),
-            start: self.state.trimmed,
-            durable: self.tree.flushed().position,
-            repair: false,
-        };
-        gabion_log::recover(self.log_config(), ring, input, segments).await
-    }
-
-    /// What a full pool keeps back so that it can get itself free again.
-    fn set_reserves(&mut self) {
-        let config = &self.group.tree;
-        let flush = config.memtable_len.div_ceil(SLOT_LEN) as u32 + 2;
-        let compaction = (config.sst_len * 8).div_ceil(SLOT_LEN) as u32;
-        let total = self.pool.counts().total;
-        self.pool.set_reserves(flush.min(total / 8), compaction.min(total / 8));
-    }
-}
-
 const fn log_config(group: &GroupConfig) -> LogConfig {
     LogConfig {
         group: group.group,

@@ -4,6 +4,7 @@
 //!   gabion up ──► cluster.json, one child process per replica, the status that redraws
 //!     └─ gabion server (hidden) ──► gabion_server::run
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
+//!   gabion db ──► one replica's pool while nothing runs on it; writes nothing
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! - [`cluster`]: the data directory: what is fixed at creation, the lock, creation and removal.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: what is drawn.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion verify`.
+//! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process has, opened for reading.
 //! - [`bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the command
@@ -21,10 +23,12 @@
     reason = "a shell: clocks, processes, files, sockets and the terminal are its business"
 )]
 
+mod at_rest;
 mod bench;
 mod child;
 mod client;
 mod cluster;
+mod db;
 mod destroy;
 mod options;
 mod repl;
@@ -64,6 +68,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Cli(options) => repl::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Db(options) => db::run(&options),
         Command::Bench(command) => bench::run(&command),
         Command::Destroy(options) => destroy::run(&options),
         Command::Server(options) => server::run(&options),

@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
+    /// Look into the pool of one replica while nothing runs on it. Nothing is written.
+    Db(DbOptions),
     /// Measure what a workload costs, on a cluster made for it.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -129,6 +131,99 @@ pub(crate) struct VerifyOptions {
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which pool is looked into, and how it is told.
+#[derive(Args, Debug)]
+pub(crate) struct DbOptions {
+    #[command(subcommand)]
+    pub(crate) command: DbCommand,
+    #[command(flatten)]
+    pub(crate) place: DbPlace,
+}
+
+/// Which pool. Its ring, the newest part of the log, is the file `ring` beside it.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Which pool")]
+pub(crate) struct DbPlace {
+    /// Where the data is [default: $XDG_DATA_HOME/gabion, else ~/.local/share/gabion]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data: Option<PathBuf>,
+    /// Which replica, 1 to 16 [default: 1]
+    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) replica: Option<u32>,
+    /// A pool file or device, instead of --data and --replica
+    #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["data", "replica"])]
+    pub(crate) pool: Option<PathBuf>,
+    /// For programs: one JSON document from `get`, `stats` and `scrub`, one JSON object per line from
+    /// `scan` and `dump`. Bytes that are no UTF-8 are {"hex": "00ff"}
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// What `gabion db` does. Exit code 1: something is damaged, and named; 2: it could not be carried out.
+#[derive(Subcommand, Debug)]
+pub(crate) enum DbCommand {
+    /// The value of a key, as the replica would have it after a start
+    Get {
+        /// The key, as it is
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: std::ffi::OsString,
+    },
+    /// Keys and values in the order of the keys, a pair per line
+    Scan(ScanOptions),
+    /// What the pool holds: slots, levels, log, MemTables, amplification
+    Stats,
+    /// A part of the pool, readable and complete, one thing per line
+    #[command(subcommand)]
+    Dump(DumpCommand),
+    /// Read every live file and log segment and compare checksums
+    Scrub,
+}
+
+/// Which pairs.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ScanOptions {
+    /// The first key that is wanted [default: the first there is]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) from: Option<std::ffi::OsString>,
+    /// The first key that is no longer wanted [default: none, to the end]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) to: Option<std::ffi::OsString>,
+    /// Only keys that begin so
+    #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
+    pub(crate) prefix: Option<std::ffi::OsString>,
+    /// At most so many pairs [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+/// What can be dumped.
+#[derive(Subcommand, Debug)]
+pub(crate) enum DumpCommand {
+    /// Both copies of the superblock
+    Superblock,
+    /// The header of each slot that is in use, held against the placement log and the slot's bytes
+    Slots,
+    /// The placement log: both areas, their commits, the operations in them
+    Placements,
+    /// The log's records, from where it is kept to its end
+    Log {
+        /// The entries of batches too
+        #[arg(long)]
+        entries: bool,
+    },
+    /// The tree of the last checkpoint and the edits applied since, with their recipes
+    Edits,
+    /// An SST: footer, properties, index, blocks
+    File {
+        /// The file's number, as in `dump edits` or `stats`
+        #[arg(value_name = "NUMBER")]
+        number: u64,
+        /// The entries of blocks too
+        #[arg(long)]
+        entries: bool,
+    },
 }
 
 /// What can be measured.

@@ -13,7 +13,7 @@
 //! taken, so what was printed before stays, and messages appear above the block.
 
 use crate::status::{Cpu, Status};
-use crate::units::{count, seconds, short_count, short_size, span};
+use crate::units::{count, seconds, short_count, short_size, size, span};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -275,6 +275,58 @@ impl Screen {
     }
 }
 
+/// A line that says what is being done, on terminals only.
+pub(crate) struct Progress {
+    drawn: bool,
+    /// The last share that a bar showed, so that it is drawn only when it changes.
+    share: u64,
+}
+
+impl Progress {
+    /// A line that is drawn when it is `wanted` and somebody looks.
+    pub(crate) fn new(wanted: bool) -> Self {
+        Self { drawn: wanted && io::stderr().is_terminal(), share: u64::MAX }
+    }
+
+    pub(crate) fn say(&mut self, text: &str) {
+        if self.drawn {
+            let text: String = text.chars().take(WIDTH).collect();
+            eprint!("\r\x1b[K{text}");
+            let _ = io::stderr().flush();
+        }
+    }
+
+    /// How much of a whole is done, and what comes now.
+    pub(crate) fn bar(&mut self, done: u64, total: u64, now: &str) {
+        let share = done * 100 / total.max(1);
+        if share != self.share {
+            self.share = share;
+            self.say(&bar(done, total, now));
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        if self.drawn {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// `[####................]  20 %   1.0 GiB of 5.0 GiB, 000007.sst`
+fn bar(done: u64, total: u64, now: &str) -> String {
+    const CELLS: usize = 20;
+    let share = (done as f64 / total.max(1) as f64).min(1.0);
+    let full = (share * CELLS as f64) as usize;
+    format!(
+        "[{}{}] {:3.0} %  {} of {}, {now}",
+        "#".repeat(full),
+        ".".repeat(CELLS - full),
+        share * 100.0,
+        size(done),
+        size(total)
+    )
+}
+
 /// Prints. Whoever stopped reading has what they wanted; that is no error.
 pub(crate) fn put(text: &str) {
     let mut out = io::stdout().lock();
@@ -285,6 +337,13 @@ pub(crate) fn put(text: &str) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_bar_shows_the_share_that_is_done() {
+        let shown = bar(1 << 30, 4 << 30, "000007.sst");
+        assert_eq!(shown, "[#####...............]  25 %  1.0 GiB of 4.0 GiB, 000007.sst");
+        assert_eq!(bar(2, 1, "x"), format!("[{}] 100 %  2 B of 1 B, x", "#".repeat(20)));
+    }
 
     fn status(compaction: &str, cpu: [f64; 6]) -> Status {
         let mut status = Status::from_json(&json!({

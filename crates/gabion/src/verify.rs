@@ -14,16 +14,15 @@ mod offline;
 mod online;
 
 use crate::options::VerifyOptions;
-use crate::screen::put;
+use crate::screen::{Progress, put};
 use crate::units::{count, size};
-use gabion_base::{Error, Result};
+use gabion_base::Result;
 use gabion_bench::grouped;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
-    let mut progress = Progress { drawn: io::stderr().is_terminal() && !options.json };
+    let mut progress = Progress::new(!options.json);
     let found = if options.offline {
         offline::look(options, &mut progress)?
     } else {
@@ -256,32 +255,6 @@ fn to_json(found: &[Found], verdict: &Verdict) -> Value {
         "differences": differences,
         "not_compared": verdict.not_compared,
     })
-}
-
-/// A line that says what is being done, on terminals only.
-struct Progress {
-    drawn: bool,
-}
-
-impl Progress {
-    fn say(&mut self, text: &str) {
-        if self.drawn {
-            let text: String = text.chars().take(crate::screen::WIDTH).collect();
-            eprint!("\r\x1b[K{text}");
-            let _ = io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.drawn {
-            eprint!("\r\x1b[K");
-        }
-    }
-}
-
-/// An error that is itself what was looked for.
-fn is_damage(error: &Error) -> bool {
-    error.kind() == gabion_base::ErrorKind::Corruption
 }
 
 #[cfg(test)]

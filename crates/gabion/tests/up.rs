@@ -17,6 +17,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+#[path = "up/db.rs"]
+mod db;
+
 const GABION: &str = env!("CARGO_BIN_EXE_gabion");
 const PATIENCE: Duration = Duration::from_secs(60);
 

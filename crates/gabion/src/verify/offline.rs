@@ -4,15 +4,16 @@
 //! written. Where a chunk of a file is damaged and another replica has it whole, the two are compared
 //! to name the very byte.
 
-use super::{Damage, Found, LiveFile, Progress, is_damage};
+use super::{Damage, Found, LiveFile};
+use crate::at_rest::{AtRest, check_file, differs, is_damage};
 use crate::cluster::{self, Lock, replica_dir};
 use crate::options::VerifyOptions;
+use crate::screen::Progress;
 use crate::units::size;
-use gabion_base::units::CHUNK_LEN;
-use gabion_base::{Error, FileId, Result, crc};
+use gabion_base::{FileId, Result, crc};
 use gabion_engine::{BlockCache, FileMeta, FileSource, TableCache, Tables};
-use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
-use gabion_node::{CompactionMode, FileMap, Node, NodeOptions, PoolSource, ReadMeter, open};
+use gabion_fabric::BlockingMedium;
+use gabion_node::{CompactionMode, FileMap, Node, PoolSource};
 use gabion_server::RecordDigest;
 use std::path::Path;
 use std::rc::Rc;
@@ -53,19 +54,7 @@ pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<V
 }
 
 fn open_replica(dir: &Path, number: u32) -> Result<Replica> {
-    let file = PoolFile::open(&dir.join("pool"), DirectIo::Try)?;
-    let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
-    let medium = BlockingMedium::new(medium);
-    let opened = medium.block_on(open::open_pool(medium.handle()))?;
-    let ring = dir.join("ring");
-    if !ring.exists() {
-        return Err(Error::not_found(format!("{}: is missing", ring.display())));
-    }
-    let ring = MappedRing::open(&ring, opened.group.ring_len as usize)?;
-    let store = opened.store();
-    let (node, _) = medium.block_on(opened.open_node(Box::new(ring), NodeOptions::default(), 0))?;
-    let source =
-        PoolSource { store, locate: node.file_map(), meter: Rc::new(ReadMeter::default()) };
+    let (node, _, source, medium) = AtRest::open(&dir.join("pool"))?.into_replica()?;
     Ok(Replica { number, medium, node, source })
 }
 
@@ -115,20 +104,12 @@ impl Replica {
 
     /// Compares each chunk of a file with the checksum in the edit.
     fn scrub(&self, meta: &FileMeta, all: &[Self], damage: &mut Vec<Damage>) {
-        for (i, expected) in meta.chunk_crcs.iter().enumerate() {
-            let offset = i as u64 * CHUNK_LEN;
-            let len = CHUNK_LEN.min(meta.rounded_len() - offset) as usize;
-            let (offset, message) = match self.read(meta.id, offset, len) {
+        let step = &mut || {};
+        check_file(&self.medium, &self.source, meta, step, |offset, expected, found| {
+            let (offset, message) = match found {
                 Ok(bytes) => {
-                    let found = crc::crc32c(&bytes);
-                    if found == *expected {
-                        continue;
-                    }
-                    let message = format!(
-                        "the 1 MiB from {offset} on has checksum {found:08x}, the edit says \
-                         {expected:08x}"
-                    );
-                    match self.first_difference(meta.id, offset, &bytes, *expected, all) {
+                    let message = differs(offset, &bytes, expected);
+                    match self.first_difference(meta.id, offset, &bytes, expected, all) {
                         Some((at, other)) => {
                             (at, format!("differs from replica {other} there; {message}"))
                         }
@@ -138,7 +119,7 @@ impl Replica {
                 Err(error) => (offset, error.to_string()),
             };
             damage.push(Damage { file: Some(meta.id.number), offset: Some(offset), message });
-        }
+        });
     }
 
     fn read(&self, file: FileId, offset: u64, len: usize) -> Result<bytes::Bytes> {

@@ -1,9 +1,10 @@
 //! Replicas that run look at themselves and tell.
 
-use super::{Damage, Found, LiveFile, Progress};
+use super::{Damage, Found, LiveFile};
 use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::VerifyOptions;
+use crate::screen::Progress;
 use crate::status::STATUS_TIMEOUT;
 use crate::units::size;
 use gabion_base::{Error, Result};

@@ -1,0 +1,114 @@
+//! A replica's pool that no process has, opened for reading: for `db` and `verify --offline`.
+//!
+//! The pool's descriptor cannot write, and the ring is mapped so that changes stay in this process:
+//! looking leaves no trace. The pool is locked, so that a replica that runs is refused, and none
+//! starts meanwhile.
+
+use bytes::Bytes;
+use gabion_base::units::CHUNK_LEN;
+use gabion_base::{Error, ErrorKind, Result, crc};
+use gabion_engine::{FileMeta, FileSource};
+use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_log::RecoveryReport;
+use gabion_media::{MediumHandle, MemoryRegion};
+use gabion_node::open::OpenedPool;
+use gabion_node::{FileMap, Node, NodeOptions, PoolSource, ReadMeter, open};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A locked pool.
+pub(crate) struct AtRest {
+    ring: PathBuf,
+    pub(crate) medium: BlockingMedium,
+}
+
+/// A replica as it would be after a start, where its log ended, and its files.
+pub(crate) type Replica = (Node, RecoveryReport, PoolSource<FileMap>, BlockingMedium);
+
+impl AtRest {
+    /// Locks the pool at `path`. Its ring is the file `ring` in the same directory.
+    ///
+    /// # Errors
+    /// Busy, naming the process that runs on it; not found; I/O.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = PoolFile::open_read_only(path, DirectIo::Try)?;
+        let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
+        Ok(Self { ring: path.with_file_name("ring"), medium: BlockingMedium::new(medium) })
+    }
+
+    /// The pool's bytes.
+    pub(crate) const fn medium(&self) -> &MediumHandle {
+        self.medium.handle()
+    }
+
+    /// Waits for what is read from the pool.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.medium.block_on(future)
+    }
+
+    /// The ring, to be changed in this process alone.
+    ///
+    /// # Errors
+    /// Not found; invalid input for a ring of another length; I/O.
+    pub(crate) fn ring(&self, len: u64) -> Result<Box<dyn MemoryRegion>> {
+        if !self.ring.exists() {
+            return Err(Error::not_found(format!("{}: is missing", self.ring.display())));
+        }
+        Ok(Box::new(MappedRing::open_private(&self.ring, len as usize)?))
+    }
+
+    /// Superblock, placement log and tree.
+    ///
+    /// # Errors
+    /// See [`open::read_pool`].
+    pub(crate) fn pool(&self) -> Result<OpenedPool> {
+        self.wait(open::read_pool(self.medium()))
+    }
+
+    /// The replica as it would be after a start, its log replayed.
+    ///
+    /// # Errors
+    /// See [`open::read_pool`], [`OpenedPool::open_node`] and [`Self::ring`].
+    pub(crate) fn into_replica(self) -> Result<Replica> {
+        let opened = self.pool()?;
+        let ring = self.ring(opened.group.ring_len)?;
+        let store = opened.store();
+        let (node, report) = self.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
+        let meter = Rc::new(ReadMeter::default());
+        let source = PoolSource { store, locate: node.file_map(), meter };
+        Ok((node, report, source, self.medium))
+    }
+}
+
+/// Compares each chunk of a file with the checksum in its edit. `step` is called before each; `bad` is
+/// told of each that differs: its offset, the checksum that is expected, and the bytes, or why there
+/// are none.
+pub(crate) fn check_file(
+    medium: &BlockingMedium,
+    source: &impl FileSource,
+    meta: &FileMeta,
+    step: &mut dyn FnMut(),
+    mut bad: impl FnMut(u64, u32, Result<Bytes>),
+) {
+    for (i, &expected) in meta.chunk_crcs.iter().enumerate() {
+        step();
+        let offset = i as u64 * CHUNK_LEN;
+        let len = CHUNK_LEN.min(meta.rounded_len() - offset) as usize;
+        let found = medium.block_on(source.read(meta.id, offset, len));
+        if !found.as_ref().is_ok_and(|bytes| crc::crc32c(bytes) == expected) {
+            bad(offset, expected, found);
+        }
+    }
+}
+
+/// What is wrong with the bytes of a chunk.
+pub(crate) fn differs(offset: u64, bytes: &[u8], expected: u32) -> String {
+    let found = crc::crc32c(bytes);
+    format!("the 1 MiB from {offset} on has checksum {found:08x}, the edit says {expected:08x}")
+}
+
+/// An error that is itself what was looked for.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    error.kind() == ErrorKind::Corruption
+}

@@ -1,0 +1,129 @@
+//! `gabion db dump file`: an SST, part by part.
+
+use super::edits::{clears, compression_name, file_fields, options_fields};
+use super::log::{entry_name, keyspace_name};
+use super::out::{Out, Told, bytes, crc, engine_key};
+use crate::at_rest::AtRest;
+use gabion_base::{Error, FileId};
+use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
+use gabion_engine::sst::{Footer, Properties};
+use gabion_engine::{FileSource, Keyspace};
+use gabion_node::{LocalStore, PoolSource};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+pub(super) fn dump(pool: &AtRest, number: u64, entries: bool, out: &mut Out) -> Told {
+    let id = FileId::sst(number);
+    let recovered = pool.wait(gabion_pool::read(pool.medium()))?.recovered;
+    let Some(placement) = recovered.pool.placement(id) else {
+        return Err(missing(id, &recovered.pool).into());
+    };
+    let slots: Vec<u32> = placement.slots.iter().map(|placed| placed.slot.get()).collect();
+    let fields = json!({
+        "file": id.to_string(), "term": placement.term.get(), "len": placement.len,
+        "checksum": crc(placement.checksum), "slots": slots,
+    });
+    out.item(0, "placement", fields)?;
+    // A damaged tree does not keep a file from being shown.
+    if let Ok(opened) = pool.pool() {
+        let found = opened.tree().version().files().find(|(_, meta)| meta.id == id);
+        match found {
+            Some((level, meta)) => out.item(0, "in-tree", file_fields(level, meta))?,
+            None => out.item(0, "in-no-tree", json!({ "file": id.to_string() }))?,
+        }
+    }
+    let store = LocalStore::of(pool.medium(), &recovered.pool);
+    let (group, len) = (recovered.pool.group(), placement.len);
+    let locate = BTreeMap::from([(id, placement)]);
+    let source = PoolSource { store, locate, meter: Rc::default() };
+    let file = pool.wait(Inspector::open(source, group, id, len));
+    let Some(file) = out.readable(0, file)? else { return Ok(()) };
+    parts(pool, &file, entries, out)
+}
+
+fn missing(id: FileId, pool: &gabion_pool::Pool) -> Error {
+    let ssts = || pool.files().filter(|file| file.file.kind == id.kind).map(|file| file.file);
+    match (ssts().min(), ssts().max()) {
+        (Some(first), Some(last)) => {
+            let count = ssts().count();
+            let range = format!("the pool has {count} SSTs, {first} to {last}");
+            Error::not_found(format!("{id} is not in the pool; {range}"))
+        }
+        _ => Error::not_found(format!("{id} is not in the pool, which has no SST")),
+    }
+}
+
+fn parts<S: FileSource>(pool: &AtRest, file: &Inspector<S>, entries: bool, out: &mut Out) -> Told {
+    out.item(0, "footer", footer_fields(file.footer()))?;
+    if let Some(properties) = out.readable(0, pool.wait(file.properties()))? {
+        out.item(0, "properties", properties_fields(&properties))?;
+        out.item(0, "options", options_fields(&properties.options))?;
+    }
+    if let Some(len) = out.readable(0, pool.wait(file.filter_len()))? {
+        out.item(0, "filter", json!({ "offset": file.footer().filter_at, "len": len }))?;
+    }
+    let Some(index) = out.readable(0, pool.wait(file.index()))? else { return Ok(()) };
+    for (number, entry) in index.iter().enumerate() {
+        let mut fields = index_fields(number, entry);
+        match pool.wait(file.block(entry)) {
+            Ok(mut block) => {
+                fields["compression"] = compression_name(block.compression).into();
+                fields["raw_len"] = block.raw_len().into();
+                fields["crc_ok"] = true.into();
+                out.item(0, "block", fields)?;
+                if entries {
+                    block_entries(&mut block, entry, out)?;
+                }
+            }
+            Err(error) => {
+                fields["crc_ok"] = false.into();
+                out.item(0, "block", fields)?;
+                out.damaged(1, &error)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn footer_fields(footer: &Footer) -> Value {
+    json!({
+        "file": footer.id.to_string(), "group": footer.group.get(), "term": footer.term.get(),
+        "data_blocks": footer.data_blocks, "filter_at": footer.filter_at,
+        "index_at": footer.index_at, "properties_at": footer.properties_at,
+        "footer_at": footer.footer_at,
+    })
+}
+
+fn properties_fields(properties: &Properties) -> Value {
+    json!({
+        "entries": properties.entries, "deletes": properties.deletes,
+        "key_bytes": properties.raw_key_bytes, "value_bytes": properties.raw_value_bytes,
+        "smallest_sequence": properties.smallest_sequence.get(),
+        "largest_sequence": properties.largest_sequence.get(),
+        "smallest": engine_key(&properties.smallest), "largest": engine_key(&properties.largest),
+        "clears": clears(&properties.clears),
+    })
+}
+
+fn index_fields(number: usize, entry: &IndexEntry) -> Value {
+    json!({
+        "number": number, "offset": entry.offset, "len": entry.stored_len,
+        "separator": engine_key(&entry.separator),
+        "separator_sequence": entry.trailer.map(|trailer| trailer.sequence().get()),
+    })
+}
+
+fn block_entries(block: &mut DataBlock, index: &IndexEntry, out: &mut Out) -> Told {
+    let within = |error: Error| error.within(format!("block at {}", index.offset));
+    loop {
+        let entry = block.next_entry().map_err(within);
+        let Some(Some(entry)) = out.readable(1, entry)? else { return Ok(()) };
+        let keyspace = entry.key.first().copied().and_then(Keyspace::from_byte);
+        let fields = json!({
+            "sequence": entry.trailer.sequence().get(), "keyspace": keyspace_name(keyspace),
+            "key": bytes(entry.key.get(1..).unwrap_or_default()), "value": bytes(entry.value),
+        });
+        out.item(1, entry_name(entry.trailer.kind()), fields)?;
+    }
+}

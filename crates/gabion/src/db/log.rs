@@ -1,0 +1,218 @@
+//! `gabion db dump log`: every record that can be read, from where the log is kept on.
+
+use super::edits;
+use super::out::{Out, Told, bytes, crc};
+use crate::at_rest::AtRest;
+use gabion_base::{Error, ErrorKind, LogPosition};
+use gabion_engine::{BatchReader, Edit, EntryKind, Keyspace};
+use gabion_log::{Ending, Record, RecordFlags, RecordKind, RecordScan, RecoveryReport, Seal, Seen};
+use gabion_media::MemoryRegion;
+use gabion_node::open::OpenedPool;
+use serde_json::{Value, json};
+
+pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
+    let opened = pool.pool()?;
+    let end = heading(pool, &opened, out)?;
+    let ring = ring(pool, &opened, out)?;
+    let segments = opened.segments();
+    let (config, state) = (opened.log_config(), &opened.state);
+    let mut scan = RecordScan::new(config, &state.spans, state.trimmed, ring)?;
+    while let Some(seen) = pool.wait(scan.next(&segments))? {
+        match seen {
+            Seen::Record { record, in_segment, in_ring } => {
+                let mut fields = record_fields(&record, config.segment_len);
+                fields["in"] = place(in_segment, in_ring).into();
+                if end.is_some_and(|end| record.header.position >= end) {
+                    fields["beyond_the_end"] = true.into();
+                }
+                out.item(0, kind_name(record.header.kind), fields)?;
+                payload(&record, entries, out)?;
+            }
+            Seen::Bad { from, to, error } => bad(from, to, &error, end, config.segment_len, out)?,
+        }
+    }
+    Ok(())
+}
+
+/// What recovery says of the log; returns where it ends.
+fn heading(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<LogPosition>> {
+    let recovered = recover(pool, opened);
+    let report = out.readable(0, recovered)?;
+    let mut fields = log_fields(opened, report.as_ref());
+    let state = &opened.state;
+    fields["index"] = state.trimmed.index.get().into();
+    fields["checksum"] = crc(state.trimmed.crc).into();
+    out.item(0, "log", fields)?;
+    for span in &state.spans {
+        let fields = json!({
+            "term": span.term.get(), "start": span.start.get(),
+            "end": span.end.map(|end| end.get()),
+        });
+        out.item(1, "span", fields)?;
+    }
+    let segments = opened.segments();
+    for placement in segments.placements() {
+        let slots: Vec<u32> = placement.slots.iter().map(|placed| placed.slot.get()).collect();
+        let file = placement.file.to_string();
+        let start = placement.file.number * opened.group.segment_len;
+        let fields = json!({ "file": file, "start": start, "slots": slots });
+        out.item(1, "segment", fields)?;
+    }
+    Ok(report.map(|report| report.end))
+}
+
+/// Where the log ends and why, as a start would find it.
+pub(super) fn recover(pool: &AtRest, opened: &OpenedPool) -> Result<RecoveryReport, Error> {
+    let ring = pool.ring(opened.group.ring_len)?;
+    pool.wait(opened.recover_log(ring, &opened.segments())).map(|(_, report)| report)
+}
+
+/// The log's range.
+pub(super) fn log_fields(opened: &OpenedPool, report: Option<&RecoveryReport>) -> Value {
+    let ending = |report: &RecoveryReport| match &report.ending {
+        Ending::Clean => "clean".to_owned(),
+        Ending::Torn(why) => format!("torn: {why}"),
+    };
+    json!({
+        "trimmed": opened.state.trimmed.position.get(),
+        "flushed": opened.tree().flushed().position.get(),
+        "end": report.map(|report| report.end.get()),
+        "ending": report.map(ending),
+        "in_segments": report.map(|report| report.in_segments.get()),
+        "durable_everywhere": report.map(|report| report.watermark.get()),
+        "records": report.map(|report| report.records),
+    })
+}
+
+/// The ring, or nothing where it cannot be had.
+fn ring(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Box<dyn MemoryRegion>>> {
+    match pool.ring(opened.group.ring_len) {
+        // Named already, by recovery.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        ring => out.readable(0, ring),
+    }
+}
+
+fn bad(
+    from: LogPosition,
+    to: Option<LogPosition>,
+    error: &Error,
+    end: Option<LogPosition>,
+    segment_len: u64,
+    out: &mut Out,
+) -> Told {
+    let (segment, offset) = (from.get() / segment_len, from.get() % segment_len);
+    if end.is_some_and(|end| from >= end) {
+        let fields = json!({
+            "position": from.get(), "next": to.map(|to| to.get()), "message": error.to_string(),
+        });
+        return out.item(0, "torn", fields);
+    }
+    let next = match to {
+        Some(to) => format!("the next whole record is at {}", to.get()),
+        None => "no whole record follows".to_owned(),
+    };
+    let place = format!("{:06}.log at {offset}, position {}; {next}", segment, from.get());
+    out.damaged(0, &Error::corruption(error.to_string()).within(place))
+}
+
+fn place(in_segment: bool, in_ring: bool) -> &'static str {
+    match (in_segment, in_ring) {
+        (true, true) => "segment+ring",
+        (true, false) => "segment",
+        (false, _) => "ring",
+    }
+}
+
+fn kind_name(kind: RecordKind) -> &'static str {
+    match kind {
+        RecordKind::Batch => "batch",
+        RecordKind::Seal => "seal",
+        RecordKind::Edit => "edit",
+        RecordKind::Pad => "pad",
+        RecordKind::TermStart => "term-start",
+    }
+}
+
+fn record_fields(record: &Record, segment_len: u64) -> Value {
+    let header = &record.header;
+    let position = header.position.get();
+    let names = [(RecordFlags::BLOCK_END, "block-end"), (RecordFlags::DURABLE_ACK, "durable-ack")];
+    let flags = names.iter().filter(|(flag, _)| header.flags.has(*flag)).map(|(_, name)| *name);
+    json!({
+        "position": position, "file": format!("{:06}.log", position / segment_len),
+        "offset": position % segment_len, "term": header.term.get(), "index": header.index.get(),
+        "first_sequence": header.first_sequence.get(), "count": header.count,
+        "len": record.bytes.len(), "payload_len": header.payload_len,
+        "crc": crc(header.crc), "crc_ok": true, "flags": flags.collect::<Vec<_>>(),
+        "durable": header.durable.get(), "now_ms": header.now_ms,
+    })
+}
+
+fn payload(record: &Record, entries: bool, out: &mut Out) -> Told {
+    let payload = record.payload();
+    let within = |error: Error| error.within(format!("record at {}", record.header.position.get()));
+    match record.header.kind {
+        RecordKind::Batch if entries => batch(record, out),
+        RecordKind::Seal => {
+            let seal = out.readable(1, Seal::decode(&payload).map_err(within))?;
+            let Some(seal) = seal else { return Ok(()) };
+            for end in &seal.shards {
+                let fields = json!({
+                    "memtable": seal.memtable.get(), "shard": end.shard.get(),
+                    "position": end.position.get(), "sequence": end.sequence.get(),
+                });
+                out.item(1, "sealed", fields)?;
+            }
+            Ok(())
+        }
+        RecordKind::Edit => {
+            let Some(edit) = out.readable(1, Edit::decode(&payload).map_err(within))? else {
+                return Ok(());
+            };
+            out.item(1, "edit", edits::edit_fields(&edit))?;
+            edits::details(&edit, 2, out)
+        }
+        RecordKind::Batch | RecordKind::Pad | RecordKind::TermStart => Ok(()),
+    }
+}
+
+fn batch(record: &Record, out: &mut Out) -> Told {
+    let payload = record.payload();
+    for (i, operation) in BatchReader::new(&payload).enumerate() {
+        let Some(operation) = out.readable(1, operation)? else { continue };
+        let mut fields = json!({
+            "sequence": record.header.first_sequence.get() + i as u64,
+            "keyspace": keyspace_name(Some(operation.keyspace())),
+            "key": bytes(&operation.key[1..]),
+        });
+        if operation.kind == EntryKind::Put {
+            fields["value"] = bytes(operation.value);
+        }
+        out.item(1, entry_name(operation.kind), fields)?;
+    }
+    Ok(())
+}
+
+/// What an entry does.
+pub(super) fn entry_name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Delete => "delete",
+        EntryKind::Put => "put",
+        EntryKind::SingleDelete => "single-delete",
+        EntryKind::RangeDelete => "clear",
+        EntryKind::Merge => "merge",
+        EntryKind::ExpiringPut => "expiring-put",
+        EntryKind::Pointer => "pointer",
+        EntryKind::Relocation => "relocation",
+    }
+}
+
+/// Whose key it is.
+pub(super) fn keyspace_name(keyspace: Option<Keyspace>) -> &'static str {
+    match keyspace {
+        Some(Keyspace::System) => "system",
+        Some(Keyspace::User) => "user",
+        None => "unknown",
+    }
+}

@@ -1,0 +1,126 @@
+//! `gabion db get` and `scan`: what the replica would answer after a start.
+
+use super::out::{Out, Told, bytes, quoted};
+use crate::at_rest::{AtRest, Replica};
+use crate::options::ScanOptions;
+use gabion_base::units::KEY_LEN_MAX;
+use gabion_base::{Error, Result};
+use gabion_engine::{BlockCache, Keyspace, TableCache, Tables};
+use gabion_node::{FileMap, PoolSource};
+use serde_json::json;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+
+const CACHE_BYTES: usize = 16 << 20;
+
+/// The files of a replica, for reads.
+fn tables(replica: &Replica) -> Tables<PoolSource<FileMap>> {
+    let (node, _, source, _) = replica;
+    Tables {
+        source: source.clone(),
+        open: Rc::new(TableCache::new()),
+        blocks: Rc::new(BlockCache::new(CACHE_BYTES)),
+        group: node.config().group,
+    }
+}
+
+pub(super) fn get(pool: AtRest, key: &OsStr, out: &mut Out) -> Told {
+    let engine_key = user_key(key)?;
+    let replica = pool.into_replica()?;
+    let (node, _, _, medium) = &replica;
+    let found = medium.block_on(node.view().get(&tables(&replica), &engine_key))?;
+    if out.json {
+        let value = found.as_deref().map(bytes);
+        return out.document(&json!({ "key": bytes(key.as_bytes()), "value": value }));
+    }
+    match found {
+        Some(value) => out.text(&(quoted(&value) + "\n")),
+        None => out.text("(nil)\n"),
+    }
+}
+
+pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
+    let (from, to) = range(options)?;
+    let replica = pool.into_replica()?;
+    let (node, _, _, medium) = &replica;
+    let mut pairs = node.view().scan(&tables(&replica), &from, Some(&to));
+    for _ in 0..options.limit.unwrap_or(u64::MAX) {
+        let Some((key, value)) = medium.block_on(pairs.next())? else { break };
+        if out.json {
+            let pair = json!({ "key": bytes(&key[1..]), "value": bytes(&value) });
+            out.text(&format!("{pair}\n"))?;
+        } else {
+            out.text(&format!("{} {}\n", quoted(&key[1..]), quoted(&value)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The engine key of a user's key.
+fn user_key(key: &OsStr) -> Result<Vec<u8>> {
+    let key = key.as_bytes();
+    if key.len() > KEY_LEN_MAX {
+        return Err(Error::limit(format!(
+            "KEY has {} bytes, the limit is {KEY_LEN_MAX}",
+            key.len()
+        )));
+    }
+    Ok([&[Keyspace::User as u8], key].concat())
+}
+
+/// The engine keys from the first to be shown to the first that is not.
+fn range(options: &ScanOptions) -> Result<(Vec<u8>, Vec<u8>)> {
+    let key = |option: &Option<OsString>| option.as_deref().map(user_key).transpose();
+    let prefix = key(&options.prefix)?.unwrap_or_else(|| vec![Keyspace::User as u8]);
+    let from = key(&options.from)?.map_or_else(|| prefix.clone(), |from| from.max(prefix.clone()));
+    let end = after_prefix(&prefix);
+    let to = key(&options.to)?.map_or_else(|| end.clone(), |to| to.min(end.clone()));
+    Ok((from, to))
+}
+
+/// The first engine key that is behind all that begin with `prefix`, which begins with a keyspace.
+fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let kept = prefix.iter().rposition(|&byte| byte != 0xff).map_or(0, |at| at + 1);
+    let mut after = prefix[..kept].to_vec();
+    if let Some(last) = after.last_mut() {
+        *last += 1;
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(from: Option<&str>, to: Option<&str>, prefix: Option<&str>) -> (Vec<u8>, Vec<u8>) {
+        let option = |text: Option<&str>| text.map(OsString::from);
+        let options =
+            ScanOptions { from: option(from), to: option(to), prefix: option(prefix), limit: None };
+        range(&options).unwrap()
+    }
+
+    #[test]
+    fn a_range_is_the_part_that_all_options_agree_on() {
+        assert_eq!(keys(None, None, None), (vec![1], vec![2]));
+        assert_eq!(keys(Some("b"), Some("d"), None), (b"\x01b".to_vec(), b"\x01d".to_vec()));
+        assert_eq!(keys(None, None, Some("ab")), (b"\x01ab".to_vec(), b"\x01ac".to_vec()));
+        assert_eq!(
+            keys(Some("abc"), Some("z"), Some("ab")),
+            (b"\x01abc".to_vec(), b"\x01ac".to_vec())
+        );
+        assert_eq!(keys(Some("a"), None, Some("b")), (b"\x01b".to_vec(), b"\x01c".to_vec()));
+    }
+
+    #[test]
+    fn a_prefix_of_the_highest_bytes_ends_with_the_keyspace() {
+        assert_eq!(after_prefix(b"\x01a\xff\xff"), b"\x01b");
+        assert_eq!(after_prefix(b"\x01\xff"), b"\x02");
+    }
+
+    #[test]
+    fn a_key_over_the_limit_is_refused_with_the_limit() {
+        let error = user_key(OsStr::new(&"k".repeat(KEY_LEN_MAX + 1))).unwrap_err();
+        assert_eq!(error.to_string(), "KEY has 65537 bytes, the limit is 65536");
+    }
+}
