@@ -543,3 +543,41 @@ fn the_checksums_of_chunks_are_those_of_the_finished_bytes() {
         assert!(file.meta.chunk_crcs.len() > 1, "{compression:?}");
     }
 }
+
+#[test]
+fn an_inspector_shows_every_part_and_passes_a_block_that_is_damaged() {
+    use super::inspect::Inspector;
+    let rows: Vec<Row> = (0..500_u64)
+        .map(|i| (format!("\u{1}key{i:05}").into_bytes(), put(i + 1), vec![b'v'; 40]))
+        .collect();
+    let options = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
+    let file = build(&options, 9, &rows);
+    let (id, len) = (file.meta.id, file.meta.rounded_len());
+    let entries = |source: &Memory| -> (Vec<Row>, Vec<u32>) {
+        let inspector = now(Inspector::open(source, GROUP, id, len)).unwrap();
+        assert_eq!(now(inspector.properties()).unwrap().entries, 500);
+        assert!(now(inspector.filter_len()).unwrap() > 500);
+        let index = now(inspector.index()).unwrap();
+        assert_eq!(index.len(), inspector.footer().data_blocks as usize);
+        let (mut found, mut bad) = (Vec::new(), Vec::new());
+        for entry in &index {
+            let Ok(mut block) = now(inspector.block(entry)) else {
+                bad.push(entry.offset);
+                continue;
+            };
+            while let Some(entry) = block.next_entry().unwrap() {
+                found.push((entry.key.to_vec(), entry.trailer, entry.value.to_vec()));
+            }
+        }
+        (found, bad)
+    };
+    assert_eq!(entries(&Memory::of(&[&file])), (rows.clone(), vec![]));
+    let mut bytes = file.bytes.to_vec();
+    bytes[5] ^= 1;
+    let (found, bad) = entries(&Memory::image(id, bytes.clone()));
+    assert!(bad == [0] && !found.is_empty() && found[..] == rows[500 - found.len()..]);
+    let footer = bytes.len() - bytes.iter().rev().position(|&byte| byte != 0).unwrap() - 8;
+    bytes[footer] ^= 1;
+    let error = now(Inspector::open(&Memory::image(id, bytes), GROUP, id, len)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+}

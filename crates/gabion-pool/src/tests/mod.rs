@@ -6,6 +6,7 @@ mod creation;
 mod files;
 mod flips;
 mod hostile;
+mod inspect;
 mod life;
 mod model;
 

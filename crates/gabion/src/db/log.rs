@@ -4,9 +4,10 @@ use super::edits;
 use super::out::{Out, Told, bytes, crc};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, ErrorKind, LogPosition};
-use gabion_engine::{BatchReader, Edit, EntryKind, Keyspace};
+use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace};
 use gabion_log::{Ending, Record, RecordFlags, RecordKind, RecordScan, RecoveryReport, Seal, Seen};
 use gabion_media::MemoryRegion;
+use gabion_node::ReplicaState;
 use gabion_node::open::OpenedPool;
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
 fn heading(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<LogPosition>> {
     let recovered = recover(pool, opened);
     let report = out.readable(0, recovered)?;
-    let mut fields = log_fields(opened, report.as_ref());
+    let mut fields = log_fields(&opened.state, opened.tree().flushed(), report.as_ref());
     let state = &opened.state;
     fields["index"] = state.trimmed.index.get().into();
     fields["checksum"] = crc(state.trimmed.crc).into();
@@ -68,14 +69,18 @@ pub(super) fn recover(pool: &AtRest, opened: &OpenedPool) -> Result<RecoveryRepo
 }
 
 /// The log's range.
-pub(super) fn log_fields(opened: &OpenedPool, report: Option<&RecoveryReport>) -> Value {
+pub(super) fn log_fields(
+    state: &ReplicaState,
+    flushed: Flushed,
+    report: Option<&RecoveryReport>,
+) -> Value {
     let ending = |report: &RecoveryReport| match &report.ending {
         Ending::Clean => "clean".to_owned(),
         Ending::Torn(why) => format!("torn: {why}"),
     };
     json!({
-        "trimmed": opened.state.trimmed.position.get(),
-        "flushed": opened.tree().flushed().position.get(),
+        "trimmed": state.trimmed.position.get(),
+        "flushed": flushed.position.get(),
         "end": report.map(|report| report.end.get()),
         "ending": report.map(ending),
         "in_segments": report.map(|report| report.in_segments.get()),

@@ -1,0 +1,75 @@
+//! The scan for tools: everything that is whole, past what is not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod common;
+use common::*;
+use gabion_base::LogPosition;
+use gabion_log::{Anchor, LogConfig, Record, RecordFlags, RecordScan, Seen, Span};
+
+fn seen(
+    config: LogConfig,
+    spans: &[Span],
+    ring: Option<&SharedRing>,
+    disk: &Disk,
+) -> (Vec<Record>, Vec<(LogPosition, Option<LogPosition>)>) {
+    let ring = ring.map(SharedRing::boxed);
+    let mut scan = RecordScan::new(config, spans, Anchor::START, ring).unwrap();
+    let (mut records, mut bad) = (Vec::new(), Vec::new());
+    while let Some(seen) = now(scan.next(disk)).unwrap() {
+        match seen {
+            Seen::Record { record, .. } => records.push(record),
+            Seen::Bad { from, to, .. } => bad.push((from, to)),
+        }
+    }
+    (records, bad)
+}
+
+#[test]
+fn a_scan_names_a_bad_record_and_goes_on_with_the_next_whole_one() {
+    let config = config(64 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let mut sent = Vec::new();
+    for n in 0..200 {
+        sent.extend(records(append(&mut log, &mut disk, n, 1000, RecordFlags::NONE)));
+    }
+    drain_and_flush(&mut log, &mut disk);
+    let spans = log.spans().to_vec();
+    let whole = seen(config, &spans, Some(&ring), &disk);
+    assert!(whole.0 == sent, "all of a whole log");
+    assert_eq!(whole.1, []);
+
+    // The ring went on long ago: the record is lost, its neighbours are not.
+    let lost = sent[3].header.position;
+    let next = sent[4].header.position;
+    *disk.byte(lost.get() + 90) ^= 1;
+    let (found, bad) = seen(config, &spans, Some(&ring), &disk);
+    assert_eq!(bad, [(lost, Some(next))]);
+    assert!(found.len() == sent.len() - 1 && !found.contains(&sent[3]));
+    *disk.byte(lost.get() + 90) ^= 1;
+
+    // The ring still has it; segments alone do not.
+    let lost = sent[sent.len() - 3].header.position;
+    *disk.byte(lost.get() + 90) ^= 1;
+    assert_eq!(seen(config, &spans, Some(&ring), &disk), (sent.clone(), vec![]));
+    let (_, bad) = seen(config, &spans, None, &disk);
+    assert_eq!(bad[0].0, lost);
+}
+
+#[test]
+fn a_torn_record_at_the_end_has_nothing_after_it() {
+    let config = config(64 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    for n in 0..3 {
+        append(&mut log, &mut disk, n, 100, RecordFlags::NONE);
+    }
+    let torn = log.last().end;
+    append(&mut log, &mut disk, 3, 100, RecordFlags::NONE);
+    ring.0.borrow_mut()[torn.get() as usize + 100] ^= 1;
+    let (found, bad) = seen(config, log.spans(), Some(&ring), &disk);
+    assert_eq!((found.len(), bad), (3, vec![(torn, None)]));
+}
