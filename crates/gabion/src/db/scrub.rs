@@ -92,7 +92,7 @@ fn files(
         for (offset, message) in bad {
             let (offset, message) = match bad_block(pool, &source, meta, offset) {
                 Some((at, len)) => {
-                    (at, format!("the {len} bytes there are no whole part; {message}"))
+                    (at, format!("the data block of {len} bytes there is not whole; {message}"))
                 }
                 None => (offset, message),
             };
