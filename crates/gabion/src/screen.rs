@@ -74,6 +74,7 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     ));
     lines.extend(rows.iter().map(row));
     lines.extend(rows.iter().filter_map(slowed));
+    lines.extend(rows.iter().filter_map(damaged));
     lines.extend(claim(rows));
     for line in &mut lines {
         cut(line, WIDTH);
@@ -171,6 +172,13 @@ fn slowed(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.is_ready)?;
     let reason = Some(&status.reason).filter(|reason| !reason.is_empty())?;
     Some(format!("   replica {}: writes wait: {reason}", row.number))
+}
+
+/// What a replica that runs met in its files.
+fn damaged(row: &Row) -> Option<String> {
+    let damage =
+        row.status.as_ref().map(|status| &status.damage).filter(|text| !text.is_empty())?;
+    Some(format!("   replica {}: damaged, not compacted: {damage}", row.number))
 }
 
 /// Files per level from L0 on, without the empty ones at the end.

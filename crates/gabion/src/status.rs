@@ -47,6 +47,8 @@ pub(crate) struct Status {
     pub(crate) is_ready: bool,
     /// Why it is not ready.
     pub(crate) reason: String,
+    /// Which bytes of its files are not what was written, if its compactions met some.
+    pub(crate) damage: String,
     pub(crate) compaction: String,
     pub(crate) ack: String,
     pub(crate) uptime_s: u64,
@@ -75,6 +77,7 @@ impl Status {
             term: number(&value["term"]),
             is_ready: value["ready"].as_bool().unwrap_or(false),
             reason: text(&value["reason"]),
+            damage: text(&value["damage"]),
             compaction: text(&value["compaction"]),
             ack: text(&value["ack"]),
             uptime_s: number(&value["uptime_ms"]) / 1000,

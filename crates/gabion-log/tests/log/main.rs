@@ -4,6 +4,7 @@
 mod common;
 mod faults;
 mod golden;
+mod inspect;
 mod model;
 mod replicas;
 mod smoke;

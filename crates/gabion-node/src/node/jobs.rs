@@ -27,6 +27,9 @@ pub(super) struct Jobs {
     /// Slots there are, and the device has no room for what is written into them: a pool file whose file
     /// system is thin, or copies on write.
     back_off: BackOff,
+    /// Why the last compaction was given up whose inputs are not what was written. They stay in the tree
+    /// and are not compacted again by this process.
+    damage: Option<Error>,
 }
 
 struct Job {
@@ -178,6 +181,12 @@ impl Node {
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
+        if error.kind() == ErrorKind::Corruption && job.recipe.kind == JobKind::Compaction {
+            // Tried again, it would fail again. Reads of what is whole go on, and so do other jobs.
+            self.counters.jobs_set_aside += 1;
+            self.jobs.damage = Some(error);
+            return;
+        }
         self.tree.job_failed(&job.recipe);
         match error.kind() {
             ErrorKind::NoSpace => {
@@ -268,6 +277,13 @@ impl Node {
     pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
         self.jobs.running.retain(|_, job| job.edit != Some(edit.number));
         self.forget_built(edit);
+    }
+
+    /// Why files are set aside, if some are: the primary's compaction met bytes in them that are not what
+    /// was written (FAULTS.md E9).
+    #[must_use]
+    pub const fn damage(&self) -> Option<&Error> {
+        self.jobs.damage.as_ref()
     }
 
     /// Slots that jobs have taken and whose edits are not applied.

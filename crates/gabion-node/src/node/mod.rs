@@ -211,6 +211,8 @@ pub struct Counters {
     pub trivial_moves: u64,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
+    /// Compactions given up as their inputs are damaged.
+    pub jobs_set_aside: u64,
     /// File bytes read by jobs.
     pub job_read_bytes: u64,
     /// File bytes written by jobs.

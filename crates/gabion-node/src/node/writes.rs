@@ -52,7 +52,10 @@ impl Node {
     /// What lags behind so far that any write waits for it.
     fn lag(&self) -> Option<&'static str> {
         if matches!(self.tree.write_state(), WriteState::Stop(_)) {
-            Some("compaction is behind")
+            match self.damage() {
+                Some(_) => Some("compaction is behind, as files are damaged"),
+                None => Some("compaction is behind"),
+            }
         } else if self.tree.sealed_count() > self.options.sealed_max {
             Some("flush is behind")
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {

@@ -1,6 +1,8 @@
-//! Rooms that are too small: devices without space, pools without slots.
+//! What a replica alone does when its disk is too small or damaged: devices without space, pools without
+//! slots, files that are not what was written.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+mod damage;
 mod full_pool;
 mod no_space;
 mod replica;

@@ -12,7 +12,7 @@ use gabion_media::{
 use gabion_node::work::{self, Done};
 use gabion_node::{LocalStore, Output};
 
-fn start() -> Replica {
+pub(crate) fn start() -> Replica {
     let tree = TreeConfig {
         memtable_len: 16 * KIB,
         sst_len: 32 * KIB,

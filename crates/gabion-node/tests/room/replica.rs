@@ -1,6 +1,6 @@
 //! A replica alone, driven by hand: the test decides when each of its jobs is carried out.
 
-use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId};
+use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, TreeConfig};
 use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
@@ -87,6 +87,13 @@ impl Replica {
             self.node.advance(self.now_ms);
         }
         self.pass(1);
+    }
+
+    /// Where the first byte of a file lies on the disk.
+    pub(crate) fn offset_of(&self, file: FileId) -> u64 {
+        let placement = self.node.pool().placement(file).unwrap();
+        let mut extents = gabion_pool::extents(&self.store.geometry, &placement, 0, 1);
+        extents.next().unwrap().0
     }
 
     /// Carries out all jobs.

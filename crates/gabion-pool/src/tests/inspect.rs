@@ -3,7 +3,7 @@
 use super::*;
 use crate::inspect::{AreaScan, Seen, superblock, superblocks};
 use crate::placement_log::RecordKind;
-use crate::{Reserve, read};
+use crate::read;
 use alloc::vec;
 
 /// Everything in the first area: `s` a snapshot, `c` a commit, `!` bad, `?` other.
@@ -25,7 +25,7 @@ fn shape(disk: &SimulatedDisk) -> std::string::String {
 
 fn sample() -> SimulatedDisk {
     let mut rig = Rig::with_area(16, b"state");
-    let slots = rig.pool.allocate(1, Reserve::Keep).unwrap();
+    let slots = rig.pool.allocate(1).unwrap();
     rig.pool.add_file(placement(1, &slots)).unwrap();
     rig.commit();
     rig.disk

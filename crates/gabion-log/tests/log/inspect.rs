@@ -1,9 +1,6 @@
 //! The scan for tools: everything that is whole, past what is not.
 
-#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
-
-mod common;
-use common::*;
+use crate::common::*;
 use gabion_base::LogPosition;
 use gabion_log::{Anchor, LogConfig, Record, RecordFlags, RecordScan, Seen, Span};
 
