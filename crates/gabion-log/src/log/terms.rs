@@ -183,7 +183,7 @@ impl Log {
         let segment_len = self.config.segment_len;
         let before = self.trimmed / segment_len;
         self.trimmed = self.trimmed.max(at);
-        self.spans.prune(self.trimmed);
+        self.spans.prune(self.trimmed, self.tail.position.get());
         Ok(before..self.trimmed / segment_len)
     }
 }

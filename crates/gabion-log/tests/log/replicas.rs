@@ -345,6 +345,34 @@ fn a_record_of_another_term_is_refused_and_says_why() {
     assert_eq!(replica.adopt_spans(&stranger).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+/// A term began here and wrote nothing, all before it is trimmed, and the next head knows nothing of that
+/// term: the logs are the same up to where the last record ends.
+#[test]
+fn a_trimmed_log_still_knows_the_term_of_its_last_record() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    let (mut head, mut replica) = (new_log(CONFIG(), &ring), new_log(CONFIG(), &other));
+    let (mut disk, mut own) = (Disk::new(CONFIG().segment_len), Disk::new(CONFIG().segment_len));
+    let one = append(&mut head, &mut disk, 1, 100, RecordFlags::NONE).record;
+    replica.place(one.bytes.clone()).unwrap();
+    while replica.next_record().is_some() {}
+    let mut lost = head.spans().to_vec();
+    lost[0].end = Some(one.end());
+    lost.push(Span { term: Term(2), start: LogPosition(4096), end: None });
+    assert_eq!(replica.adopt_spans(&lost).unwrap(), LogPosition(4096));
+    drain_and_flush(&mut replica, &mut own);
+    replica.trim(one.end()).unwrap();
+    assert_eq!(replica.spans(), lost, "the only record is of the first span");
+
+    head.begin_term(Term(3)).unwrap();
+    let new = append(&mut head, &mut disk, 2, 100, RecordFlags::NONE).record;
+    assert_eq!(replica.adopt_spans(head.spans()).unwrap(), LogPosition(4096));
+    replica.place(new.bytes).unwrap();
+    assert_eq!(replica.last(), head.last());
+    while replica.next_record().is_some() {}
+    replica.trim(one.end()).unwrap();
+    assert_eq!(replica.spans(), &head.spans()[1..]);
+}
+
 #[test]
 fn an_empty_log_follows_any_that_begins_where_it_does_and_no_other() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
