@@ -54,6 +54,7 @@ fn try_main() -> Result<ExitReason> {
         resp: port(peer, 0),
     });
     run(ServerConfig {
+        group: GroupId(1),
         replica: ReplicaId(id),
         data: dir,
         resp: port(id, 0),

@@ -1,6 +1,6 @@
 //! What a replica's process is told when it starts, and how it ends.
 
-use gabion_base::{Error, ErrorKind, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::BackendChoice;
 use gabion_node::NodeOptions;
 use std::net::SocketAddr;
@@ -22,6 +22,8 @@ pub struct PeerAddress {
 /// How a replica's process runs. The group's configuration is in the pool.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
+    /// The group; must be the one that the pool was made for.
+    pub group: GroupId,
     /// This member; must be the one that the pool was made for.
     pub replica: ReplicaId,
     /// The replica's directory: the files `pool` and `ring`.

@@ -78,8 +78,11 @@ fn make(
     directory.sync_all().map_err(|e| failed(dir, "cannot be flushed", e))
 }
 
-/// Sixteen random bytes.
-pub(crate) fn random_id() -> Result<[u8; 16]> {
+/// Sixteen random bytes, for what must differ from all of its kind.
+///
+/// # Errors
+/// The system's, when its source of randomness cannot be read.
+pub fn random_id() -> Result<[u8; 16]> {
     let path = Path::new("/dev/urandom");
     let mut id = [0; 16];
     let mut file = File::open(path).map_err(|e| failed(path, "cannot be opened", e))?;

@@ -41,6 +41,6 @@ mod store;
 
 pub use admin::RecordDigest;
 pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
-pub use create::create_replica;
+pub use create::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;

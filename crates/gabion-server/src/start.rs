@@ -120,12 +120,14 @@ fn check_members(
     group: &GroupConfig,
     me: gabion_base::ReplicaId,
 ) -> Result<()> {
-    if me != config.replica {
+    if (group.group, me) != (config.group, config.replica) {
         return Err(Error::invalid(format!(
-            "{}: belongs to replica {}, not {}",
+            "{}: belongs to replica {} of group {}, not to replica {} of group {}",
             config.data.display(),
             me.get(),
-            config.replica.get()
+            group.group,
+            config.replica.get(),
+            config.group
         )));
     }
     for member in group.members.iter().filter(|&&member| member != me) {

@@ -421,7 +421,15 @@ fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
     let text = refusal(&|config| config.resp = "0.0.0.0:0".parse().unwrap());
     assert!(text.contains("only loopback"), "{text}");
     let text = refusal(&|config| config.replica = gabion_base::ReplicaId(2));
-    assert!(text.contains("belongs to replica 1, not 2"), "{text}");
+    assert!(
+        text.ends_with("belongs to replica 1 of group g7, not to replica 2 of group g7"),
+        "{text}"
+    );
+    let text = refusal(&|config| config.group = gabion_base::GroupId(8));
+    assert!(
+        text.ends_with("belongs to replica 1 of group g7, not to replica 1 of group g8"),
+        "{text}"
+    );
     let text = refusal(&|config| config.peers.truncate(1));
     assert!(text.contains("no address is given for replica 3"), "{text}");
     std::fs::remove_dir_all(&dir).unwrap();

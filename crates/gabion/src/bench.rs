@@ -51,6 +51,7 @@ impl Launcher for Processes {
 /// The settings of a cluster on ports that nobody uses.
 fn settings(spec: &ClusterSpec) -> Result<Settings> {
     let mut settings = Settings {
+        group: cluster::new_group()?,
         replicas: spec.replicas,
         port: PORT_FROM,
         pool_len: spec.pool_len,

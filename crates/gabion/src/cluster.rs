@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The version of the layout above and of `cluster.json`.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// The highest port of a group lies at most this far above its first one.
 pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
 const PORT_PEER: u16 = 100;
@@ -48,6 +48,8 @@ const MEMTABLE_LEN_MAX: u64 = GIB;
 /// What is fixed when the data is made, and the port that may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// Random, so that no replica takes another cluster's directory for its own.
+    pub(crate) group: GroupId,
     pub(crate) replicas: u32,
     pub(crate) port: u16,
     pub(crate) pool_len: u64,
@@ -76,6 +78,12 @@ fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
             Err(_) => std::thread::sleep(PORTS_EVERY),
         }
     }
+}
+
+/// A group that no other cluster has, as far as 32 random bits go: short enough to be read in messages.
+pub(crate) fn new_group() -> Result<GroupId> {
+    let [a, b, c, d, ..] = gabion_server::random_id()?;
+    Ok(GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1))))
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -123,7 +131,7 @@ impl Settings {
             default.sst_len.min(self.pool_len / 64 / SLOT_LEN * SLOT_LEN).max(SLOT_LEN);
         let l0_len = u64::from(default.l0_trigger) * self.memtable_len;
         GroupConfig {
-            group: GroupId(1),
+            group: self.group,
             config: ConfigNumber(1),
             members: self.members().map(ReplicaId).collect(),
             compaction: self.compaction,
@@ -170,6 +178,7 @@ impl Settings {
         json!({
             "format": FORMAT,
             "made_by": env!("CARGO_PKG_VERSION"),
+            "group": self.group.get(),
             "replicas": self.replicas,
             "port": self.port,
             "pool_size": self.pool_len,
@@ -195,9 +204,11 @@ impl Settings {
             ));
         }
         let unknown = |name: &str| format!("`{name}` is {}, which is unknown", value[name]);
+        let group = number("group")?;
         let replicas = number("replicas")?;
         let port = number("port")?;
         Ok(Self {
+            group: GroupId(group),
             replicas: u32::try_from(replicas)
                 .ok()
                 .filter(|n| (1..=16).contains(n))
@@ -233,6 +244,7 @@ impl Settings {
     pub(crate) fn new(wanted: &FixedOptions, port: u16, data: &Path, free: u64) -> Result<Self> {
         let replicas = wanted.replicas.unwrap_or(3);
         let mut settings = Self {
+            group: new_group()?,
             replicas,
             port,
             pool_len: wanted.pool_size.unwrap_or(POOL_LEN_DEFAULT),

@@ -16,6 +16,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     let doors = settings.doors(options.replica);
     let peers = settings.members().filter(|number| *number != options.replica);
     let config = ServerConfig {
+        group: settings.group,
         replica: ReplicaId(options.replica),
         data: replica_dir(&options.data, options.replica),
         resp: doors.resp,

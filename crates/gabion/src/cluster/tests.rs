@@ -99,19 +99,19 @@ fn settings_survive_their_file() {
 #[test]
 fn data_of_another_version_is_refused_with_both_versions() {
     let mut value = made().to_json();
-    value["format"] = json!(2);
+    value["format"] = json!(3);
     value["made_by"] = json!("9.9.9");
     let error = Settings::from_json(&value).unwrap_err();
-    assert!(error.contains("format 2, made by gabion 9.9.9"), "{error}");
+    assert!(error.contains("format 3, made by gabion 9.9.9"), "{error}");
 }
 
 #[test]
 fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
-    for name in ["replicas", "port", "pool_size", "compaction", "ack", "compression"] {
+    for name in ["group", "replicas", "port", "pool_size", "compaction", "ack", "compression"] {
         for strange in [json!(null), json!(0.5), json!("x"), json!(99_999_999_999_u64)] {
             let mut value = made().to_json();
             value[name] = strange.clone();
-            if name == "pool_size" && strange.is_u64() {
+            if ["group", "pool_size"].contains(&name) && strange.is_u64() {
                 continue;
             }
             let error = Settings::from_json(&value).unwrap_err();
