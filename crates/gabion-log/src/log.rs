@@ -213,12 +213,6 @@ impl Log {
         self.spans.list()
     }
 
-    /// Gives the ring back.
-    #[must_use]
-    pub fn into_ring(self) -> Box<dyn MemoryRegion> {
-        self.ring.into_region()
-    }
-
     /// Appends a record with a payload that is copied. [`Self::append_built`] avoids the copy.
     ///
     /// # Durability

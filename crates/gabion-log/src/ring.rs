@@ -68,8 +68,4 @@ impl Ring {
     pub(crate) fn read(&self, position: u64, into: &mut [u8]) {
         self.region.read(position % self.len, into);
     }
-
-    pub(crate) fn into_region(self) -> Box<dyn MemoryRegion> {
-        self.region
-    }
 }

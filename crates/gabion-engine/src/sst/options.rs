@@ -7,7 +7,8 @@ use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{Error, Result};
 
-/// How data blocks are stored. The numbers are part of the format.
+/// How data blocks are stored. The numbers are part of the format of a block; a recipe names the codec
+/// in full, as another encoder of the same codec may well write other bytes (FAULTS.md E13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Compression {
@@ -27,10 +28,41 @@ impl Compression {
             _ => None,
         }
     }
+
+    /// What a recipe says: the encoder's name, the version of its output, and its level. The version is
+    /// raised whenever the bytes of `tests/engine/golden_sst.rs` change with the encoder.
+    const fn codec(self) -> (&'static [u8], u16, u16) {
+        match self {
+            Self::None => (b"none", 1, 0),
+            Self::Lz4 => (b"lz4", 1, 0),
+        }
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let (name, version, level) = self.codec();
+        let mut out = Vec::with_capacity(4 + name.len());
+        out.put_u16(version);
+        out.put_u16(level);
+        out.put_bytes(name);
+        out
+    }
+
+    fn decode(mut payload: Reader<'_>) -> Result<Self> {
+        let (version, level) = (payload.u16()?, payload.u16()?);
+        let name = payload.bytes(payload.remaining())?;
+        let known = [Self::None, Self::Lz4];
+        known.into_iter().find(|known| known.codec() == (name, version, level)).ok_or_else(|| {
+            Error::unsupported(format!(
+                "{WHAT}: codec {} in version {version} at level {level} is not known to this build",
+                name.escape_ascii()
+            ))
+        })
+    }
 }
 
 /// Options of an SST. Encoded as typed fields, all critical: `1` version u16, `2` block length u32,
-/// `3` restart intervals of data and index u32 × 2, `4` compression u8, `5` filter bits per key u32.
+/// `3` restart intervals of data and index u32 × 2, `4` codec (version u16, level u16, name), `5` filter
+/// (kind u8: 1 is Bloom's; bits per key u32).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstOptions {
     /// Bytes at which a data block ends; 512 B to 1 MiB, 4,096 by default. A read from disk fetches one
@@ -64,6 +96,7 @@ impl Default for SstOptions {
 }
 
 const WHAT: &str = "SST options";
+const FILTER_BLOOM: u8 = 1;
 
 impl SstOptions {
     /// Checks each option against its limits.
@@ -100,8 +133,11 @@ impl SstOptions {
         intervals.put_u32(self.restart_interval);
         intervals.put_u32(self.index_restart_interval);
         put_field(out, 3, FIELD_CRITICAL, &intervals);
-        put_field(out, 4, FIELD_CRITICAL, &[self.compression as u8]);
-        put_field(out, 5, FIELD_CRITICAL, &self.filter_bits_per_key.to_le_bytes());
+        put_field(out, 4, FIELD_CRITICAL, &self.compression.encode());
+        let mut filter = Vec::with_capacity(5);
+        filter.put_u8(FILTER_BLOOM);
+        filter.put_u32(self.filter_bits_per_key);
+        put_field(out, 5, FIELD_CRITICAL, &filter);
     }
 
     /// Decodes what [`SstOptions::encode`] made. A replica that cannot follow a recipe learns it here.
@@ -130,12 +166,16 @@ impl SstOptions {
                     options.index_restart_interval = payload.u32()?;
                 }
                 4 => {
-                    let byte = payload.u8()?;
-                    options.compression = Compression::from_byte(byte).ok_or_else(|| {
-                        Error::unsupported(format!("{WHAT}: unknown compression {byte}"))
-                    })?;
+                    options.compression = Compression::decode(payload)?;
+                    continue;
                 }
-                _ => options.filter_bits_per_key = payload.u32()?,
+                _ => {
+                    let kind = payload.u8()?;
+                    if kind != FILTER_BLOOM {
+                        return Err(Error::unsupported(format!("{WHAT}: unknown filter {kind}")));
+                    }
+                    options.filter_bits_per_key = payload.u32()?;
+                }
             }
             payload.finish()?;
         }
@@ -172,6 +212,16 @@ mod tests {
             out.clear();
             bad.encode(&mut out);
             assert_eq!(SstOptions::decode(&out).unwrap_err().kind(), kind, "{bad:?}");
+        }
+        for (version, level, name) in
+            [(2, 0, &b"lz4"[..]), (1, 3, b"lz4"), (1, 0, b"zstd"), (1, 0, b"")]
+        {
+            let mut codec = Vec::new();
+            codec.put_u16(version);
+            codec.put_u16(level);
+            codec.put_bytes(name);
+            let error = Compression::decode(Reader::new(&codec, WHAT)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         }
         let error = SstOptions { block_len: 7, ..SstOptions::default() }.check().unwrap_err();
         assert_eq!(error.message(), "SST options: block_len is 7, the limits are 512 to 1048576");

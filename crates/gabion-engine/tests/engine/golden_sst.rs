@@ -76,7 +76,7 @@ fn large_ssts_have_these_checksums() {
         .collect();
     assert_eq!(
         found,
-        [(2_858_573, 0xd26d_ed45), (2_035_497, 0xf025_6502), (1_955_377, 0xae27_aeb9)]
+        [(2_858_581, 0x3b14_0f68), (2_035_504, 0x20be_9b10), (1_955_384, 0xe87a_6807)]
     );
 }
 
