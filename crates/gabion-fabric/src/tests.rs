@@ -559,3 +559,28 @@ fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
     assert!(!ring.was_created() && bytes[..100_000].iter().all(|&b| b == 5));
     assert_eq!(bytes[100_000], 0);
 }
+
+/// A walk over many records lets others run in between; on a thread of its own there are none.
+#[test]
+fn a_future_that_only_lets_others_run_is_polled_again() {
+    let dir = TempDir::new();
+    let file = PoolFile::open(&dir.pool(4), DirectIo::Try).unwrap();
+    let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
+    let mut yields = 3;
+    let polled = std::future::poll_fn(|context| {
+        if yields == 0 {
+            return std::task::Poll::Ready(());
+        }
+        yields -= 1;
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    });
+    blocking.block_on(async {
+        polled.await;
+        blocking.handle().write(BLOCK, block_of(6)).await.unwrap();
+    });
+    let waits_for_nothing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        blocking.block_on(std::future::pending::<()>());
+    }));
+    assert!(waits_for_nothing.is_err(), "it would wait for ever");
+}
