@@ -11,7 +11,7 @@ use crate::history::{Action, Operation};
 use crate::process::Process;
 use gabion_base::LogPosition;
 use gabion_engine::Keyspace;
-use gabion_node::{Node, WriteGate};
+use gabion_node::{AckLevel, Node, WriteGate};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -85,6 +85,8 @@ type Slot = Rc<RefCell<Option<Seen>>>;
 enum Waits {
     /// A task reads; the result appears here.
     Read(Slot),
+    /// What was read is shown once the log is acknowledged up to here.
+    Seen(LogPosition, Vec<(u64, Action)>),
     /// As `Read`, and then the counter is written.
     Increment(Slot, u64),
     /// The log must be acknowledged up to here.
@@ -184,7 +186,9 @@ impl Client {
     /// Whether what is under way waits for the tail.
     #[must_use]
     pub fn waits_for_tail(&self) -> bool {
-        self.pending.as_ref().is_some_and(|pending| matches!(pending.waits, Waits::Read(_)))
+        self.pending
+            .as_ref()
+            .is_some_and(|pending| matches!(pending.waits, Waits::Read(_) | Waits::Seen(..)))
     }
 
     /// Looks whether the operation, which waits for `process`, ended.
@@ -207,18 +211,21 @@ impl Client {
                     history.extend(ended(pending.called, actions.clone(), None));
                 }
                 Waits::Increment(_, key) => _ = locks.remove(key),
-                Waits::Read(_) => {}
+                Waits::Read(_) | Waits::Seen(..) => {}
             }
             self.pending = None;
             return Ok(());
         };
         let done = match &pending.waits {
-            Waits::Read(slot) => match slot.borrow_mut().take() {
-                Some(seen) => {
-                    Some(seen?.into_iter().map(|(key, value)| (key, Action::Read(value))).collect())
+            Waits::Read(slot) => {
+                let seen = slot.borrow_mut().take();
+                if let Some(seen) = seen {
+                    let actions = seen?.into_iter().map(|(key, value)| (key, Action::Read(value)));
+                    let node = process.node.as_ref().expect("the process is open");
+                    pending.waits = Waits::Seen(shown_at(node), actions.collect());
                 }
-                None => None,
-            },
+                None
+            }
             Waits::Increment(slot, key) => {
                 let (key, seen) = (*key, slot.borrow_mut().take());
                 if let Some(seen) = seen {
@@ -233,7 +240,7 @@ impl Client {
                 }
                 None
             }
-            Waits::Acknowledged(position, actions) => {
+            Waits::Acknowledged(position, actions) | Waits::Seen(position, actions) => {
                 let node = process.node.as_ref();
                 let acknowledged = node.is_some_and(|node| node.acknowledged() >= *position);
                 acknowledged.then(|| actions.clone())
@@ -244,6 +251,15 @@ impl Client {
             self.pending = None;
         }
         Ok(())
+    }
+}
+
+/// Up to where the log must be acknowledged before a read that has just ended may be answered, as the server
+/// does it: what the tail of a chain has applied, every member has in its ring.
+fn shown_at(node: &Node) -> LogPosition {
+    match node.config().ack {
+        AckLevel::Replicated if !node.is_head() => LogPosition::ZERO,
+        _ => node.log_end(),
     }
 }
 
