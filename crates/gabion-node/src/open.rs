@@ -215,6 +215,7 @@ fn chain_config(group: &GroupConfig, me: ReplicaId, options: &NodeOptions) -> Ch
         heartbeat_ms: options.heartbeat_ms,
         timeout_ms: options.timeout_ms,
         window_bytes: options.window_bytes,
+        segment_len: group.segment_len,
     }
 }
 
@@ -242,5 +243,6 @@ fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalStat
             flushed: tree.flushed().position,
             edit: tree.last_edit(),
         },
+        lost: None,
     })
 }

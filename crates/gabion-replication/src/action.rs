@@ -1,6 +1,6 @@
 //! What a [`Chain`](crate::Chain) is told at its start and what it asks of the node.
 
-use crate::message::{Message, Progress};
+use crate::message::{Lost, Message, Progress};
 use crate::{Frame, Spans};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,8 +20,11 @@ pub struct LocalState {
     pub oldest: LogPosition,
     /// The checksum that the last record's header states; 0 for an empty log.
     pub last_crc: u32,
-    /// Where its log ends and how much of it is durable, applied and flushed.
+    /// Where its log ends and how much of it is durable, applied and flushed. A log that lost records
+    /// may end before what is flushed.
     pub progress: Progress,
+    /// What the log lost: remembered durably until the log reaches it again.
+    pub lost: Option<Lost>,
 }
 
 /// A member's place in the chain.

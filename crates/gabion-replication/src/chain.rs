@@ -28,6 +28,19 @@
 //! record of a later term, which was written after all members had joined it with the head's log as
 //! theirs, committed records included.
 //!
+//! That member is known to exist only while logs keep what they made durable. One whose segments are
+//! rotten (FAULTS.md E4) ends where the first bad record begins, and all members' may be. So a member
+//! remembers, durably, up to which record its log was once durable and committed, and its Hello says so
+//! ([`Lost`](crate::Lost): term and end of that record) until its log reaches it again. The head begins no
+//! term with a winner whose (last term, end) is below any member's; it says instead who lost what.
+//! The argument above then holds with the log that the member had in place of the one that it has: what it
+//! had up to there is a log like any other, whose tip the winner's must reach. The position alone would not
+//! do: a log of an older term may be longer, with records that never committed. A shorter log never wins
+//! by what was cut, as a cut lowers its tip, and spans of later terms count only where records are.
+//! While what was lost is not durable again, the member says that it needs the log from its durable end on, whatever
+//! its files hold, so nobody trims what it may have to be sent once more. A group of one has
+//! nobody to ask, and its node refuses to open such a log.
+//!
 //! A member that got more log after its Hello (its predecessor still streams in the old term) answers
 //! NewTerm with a new Hello, and the head starts over; so nothing that a tail may have shown is cut.
 //!
@@ -52,7 +65,7 @@ mod member;
 mod peer;
 mod stream;
 
-use crate::message::{MemberState, Message, Progress, Watermarks};
+use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
 use crate::planted::{Mutant, Planted};
 use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans};
 use alloc::collections::VecDeque;
@@ -79,6 +92,8 @@ pub struct ChainConfig {
     pub timeout_ms: u64,
     /// Bytes of log sent to the next member and not acknowledged by it, at which sending pauses.
     pub window_bytes: u64,
+    /// Bytes of a log segment: names the place of what a log lost.
+    pub segment_len: u64,
 }
 
 impl ChainConfig {
@@ -101,6 +116,9 @@ impl ChainConfig {
         }
         if self.window_bytes == 0 {
             return Err(Error::invalid("a window of 0 bytes sends nothing"));
+        }
+        if self.segment_len == 0 {
+            return Err(Error::invalid("a log segment of 0 bytes holds nothing"));
         }
         self.members.iter().position(|&m| m == self.me).ok_or_else(|| {
             Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
@@ -146,6 +164,8 @@ pub struct Chain {
     /// The last record's checksum, 0 when unknown.
     last_crc: u32,
     progress: Progress,
+    /// What the log had lost at the start.
+    lost: Option<Lost>,
     /// The log ends here once the node has carried out every `Place`.
     received: LogPosition,
     phase: Phase,
@@ -200,6 +220,7 @@ impl Chain {
             oldest: state.oldest,
             last_crc: state.last_crc,
             progress: Progress { end, durable: state.progress.durable.min(end), ..state.progress },
+            lost: state.lost,
             received: end,
             phase: Phase::Waiting,
             peers,
@@ -503,6 +524,16 @@ impl Chain {
         self.marks.flushed
     }
 
+    /// Where the log that comes to this replica comes from: its predecessor, or at the head the member
+    /// whose log it fetches.
+    #[must_use]
+    pub fn source(&self) -> Option<ReplicaId> {
+        match self.phase {
+            Phase::Pulling { winner, .. } => Some(winner),
+            _ => self.predecessor(),
+        }
+    }
+
     /// How far this replica is.
     #[must_use]
     pub fn progress(&self) -> Progress {
@@ -633,9 +664,22 @@ impl Chain {
             session: self.session,
             oldest: self.oldest,
             last_crc,
-            progress: Progress { end, durable: self.progress.durable.min(end), ..self.progress },
+            progress: Progress { end, durable: self.progress.durable.min(end), ..self.told() },
+            lost: self.still_lost(),
             spans,
         })
+    }
+
+    /// How far this member says that it is. While what its log lost is not durable here again, it may need
+    /// that log once more, whatever is in its files: nobody may trim it.
+    fn told(&self) -> Progress {
+        Progress { flushed: self.progress.flushed.min(self.progress.durable), ..self.progress }
+    }
+
+    /// What the log lost and does not have yet.
+    fn still_lost(&self) -> Option<Lost> {
+        let lost = self.lost.filter(|lost| self.tip() < lost.tip())?;
+        Some(Lost { from: lost.from.max(self.received.min(lost.to)), ..lost })
     }
 
     /// Queues a message on the current connection; false when there is none.

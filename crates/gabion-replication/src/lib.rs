@@ -37,5 +37,5 @@ mod tests;
 pub use action::{Action, LocalState, MemberStatus, Role};
 pub use chain::{Chain, ChainConfig};
 pub use frame::{Encoded, Frame};
-pub use message::{MemberState, Message, Progress, Watermarks};
+pub use message::{Lost, MemberState, Message, Progress, Watermarks};
 pub use spans::{OPEN, Span, Spans};

@@ -19,6 +19,9 @@
 //!  watermarks  commit, durable, flushed, edit u64
 //!  spans       count u32 | (term, start, end u64)…
 //!  reason: varint length and UTF-8
+//!
+//!  field of Hello, critical, only from a member whose log lost records that were durable:
+//!     1  Lost       from, to, term u64
 //! ```
 
 use crate::Spans;
@@ -27,7 +30,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::codec::{Fields, Put, Reader};
+use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::{Error, LogPosition, Result, Term};
 
 /// Longest sentence in a message, in bytes.
@@ -72,6 +75,26 @@ impl Watermarks {
     }
 }
 
+/// Committed records that were durable in a log and that it does not have any more: its segments are
+/// rotten (FAULTS.md E4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Where the first of them begins.
+    pub from: LogPosition,
+    /// Where the last of them ends.
+    pub to: LogPosition,
+    /// The term of the last.
+    pub term: Term,
+}
+
+impl Lost {
+    /// What the tip of a log must reach to hold them all; compared like [`Spans::tip`].
+    #[must_use]
+    pub const fn tip(&self) -> (Term, LogPosition) {
+        (self.term, self.to)
+    }
+}
+
 /// What a member says of itself at the start of a connection. Its term is the frame's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
@@ -85,6 +108,18 @@ pub struct MemberState {
     pub progress: Progress,
     /// Its spans up to its end; only such as hold records.
     pub spans: Spans,
+    /// What its log lost and has not got back.
+    pub lost: Option<Lost>,
+}
+
+impl MemberState {
+    /// The least that the log of a group must reach that this member is to follow: the tip of its own,
+    /// or what it lost.
+    #[must_use]
+    pub fn known_tip(&self) -> (Term, LogPosition) {
+        let tip = self.spans.tip();
+        self.lost.map_or(tip, |lost| lost.tip().max(tip))
+    }
 }
 
 /// A message. The kinds from `Node` on are carried for the node.
@@ -170,6 +205,8 @@ pub enum Message {
 
 pub(crate) const KIND_RECORDS: u8 = 4;
 const KIND_NODE: u8 = 16;
+/// The field of a Hello that an older build must not skip: it would go on without what was lost.
+const TAG_LOST: u16 = 1;
 pub(crate) const KIND_FORWARD: u8 = 17;
 pub(crate) const KIND_FORWARD_REPLY: u8 = 18;
 
@@ -208,6 +245,9 @@ impl Message {
                 out.put_u32(state.last_crc);
                 put_progress(out, &state.progress);
                 state.spans.put(out);
+                if let Some(lost) = &state.lost {
+                    put_lost(out, lost);
+                }
             }
             Self::NewTerm { oldest, end, last_crc, marks, spans } => {
                 out.put_u64(oldest.get());
@@ -260,13 +300,14 @@ impl Message {
                 payload.len()
             )));
         }
-        let message = match kind {
+        let mut message = match kind {
             1 => Self::Hello(MemberState {
                 session: r.u64()?,
                 oldest: LogPosition(r.u64()?),
                 last_crc: r.u32()?,
                 progress: read_progress(r)?,
                 spans: Spans::read(r)?,
+                lost: None,
             }),
             2 => Self::NewTerm {
                 oldest: LogPosition(r.u64()?),
@@ -295,10 +336,31 @@ impl Message {
         };
         let mut fields = Fields::new(reader.rest(), "message");
         while let Some(field) = fields.next_field()? {
-            field.skip_unknown("message")?;
+            match &mut message {
+                Self::Hello(state) if field.tag == TAG_LOST && state.lost.is_none() => {
+                    state.lost = Some(read_lost(field.payload)?);
+                }
+                _ => field.skip_unknown("message")?,
+            }
         }
         Ok(Some(message))
     }
+}
+
+fn put_lost(out: &mut Vec<u8>, lost: &Lost) {
+    let mut payload = Vec::with_capacity(24);
+    payload.put_u64(lost.from.get());
+    payload.put_u64(lost.to.get());
+    payload.put_u64(lost.term.get());
+    put_field(out, TAG_LOST, FIELD_CRITICAL, &payload);
+}
+
+fn read_lost(payload: &[u8]) -> Result<Lost> {
+    let mut r = Reader::new(payload, "what a log lost");
+    let lost =
+        Lost { from: LogPosition(r.u64()?), to: LogPosition(r.u64()?), term: Term(r.u64()?) };
+    r.finish()?;
+    Ok(lost)
 }
 
 fn put_progress(out: &mut Vec<u8>, progress: &Progress) {

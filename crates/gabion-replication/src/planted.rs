@@ -20,6 +20,8 @@ pub(crate) enum Mutant {
     ReadableAtOnce,
     /// The bound for trimming looks at the head only.
     TrimByHeadOnly,
+    /// The head does not look at what members lost.
+    LossIgnored,
     /// Records of an old connection are taken.
     OldConnectionCounts,
 }

@@ -172,12 +172,13 @@ impl Spans {
         common < oldest && self.0.first().is_none_or(|first| first.start > common)
     }
 
-    /// Forgets spans that lie wholly below `oldest`, but never the last one that holds records of a
-    /// log that ends at `end`: its term is what the log is compared by, also when all is trimmed.
+    /// Forgets spans that end below `oldest`, but never the last one that holds records of a log that ends
+    /// at `end`: its term is what the log is compared by, also when all is trimmed, or when all that is
+    /// kept turns out to be rotten.
     pub fn trim(&mut self, oldest: LogPosition, end: LogPosition) {
         let has_records = |s: &Span| s.start < end && s.start < s.end;
         let last = self.0.iter().rposition(has_records).unwrap_or(0);
-        let keep = self.0.iter().take(last).position(|s| s.end > oldest).unwrap_or(last);
+        let keep = self.0.iter().take(last).position(|s| s.end >= oldest).unwrap_or(last);
         self.0.drain(..keep);
     }
 
@@ -265,6 +266,8 @@ mod tests {
         behind.trim(LogPosition(5000), LogPosition(8192));
         assert_eq!(behind, log, "the log ends before the second span's first record");
         log.trim(LogPosition(5000), LogPosition(9000));
+        assert_eq!(log, behind, "should all after it be rotten, the log ends in the first span");
+        log.trim(LogPosition(8200), LogPosition(9000));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
         log.trim(LogPosition(12288), LogPosition(12288));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));

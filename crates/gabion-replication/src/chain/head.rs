@@ -1,8 +1,9 @@
 //! The head: starts terms, counts acknowledgements, decides whether the group accepts writes.
 
+use super::peer::Peer;
 use super::{Announced, Chain, Phase};
 use crate::Action;
-use crate::message::{MemberState, Message, Progress, Watermarks};
+use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
 use crate::planted::Mutant;
 use crate::spans::{POSITION_MAX, TERMS};
 use alloc::format;
@@ -10,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Error, LogPosition, Result, Term};
+use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, Term};
 
 /// Bytes of log asked for at once.
 const PULL_BYTES_MAX: u32 = MIB as u32;
@@ -25,19 +26,25 @@ enum Readiness {
 
 impl Chain {
     pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
-        let is_sane = term.get() < TERMS.end && state.progress.end <= POSITION_MAX;
+        let is_sane = term.get() < TERMS.end
+            && state.progress.end <= POSITION_MAX
+            && state.lost.is_none_or(|lost| {
+                TERMS.contains(&lost.term.get()) && lost.from <= lost.to && lost.to <= POSITION_MAX
+            });
         if state.spans.tip().1 != state.progress.end || !is_sane {
             return Err(Error::corruption(format!(
-                "Hello of replica {} in {term} with a log that ends at {}, its last span at {}",
+                "Hello of replica {} in {term} with a log that ends at {}, its last span at {}, and \
+                 lost {:?}",
                 self.peers[i].id.get(),
                 state.progress.end,
-                state.spans.tip().1
+                state.spans.tip().1,
+                state.lost
             )));
         }
         let peer = &mut self.peers[i];
         peer.progress = Some(state.progress);
         let Some(link) = peer.link.as_mut() else { return Ok(()) };
-        let tip = state.spans.tip();
+        let tip = state.known_tip();
         link.hello = Some((term, state));
         link.joined = None;
         link.refused = None;
@@ -79,10 +86,58 @@ impl Chain {
                 best = (state.spans.tip(), Some(i));
             }
         }
+        if let Some(reason) = self.reason_of_loss(best.0) {
+            return self.refuse_to_begin(reason);
+        }
         match best.1 {
             None => self.adopt_new_term(),
             Some(winner) => self.pull_from(winner),
         }
+    }
+
+    /// Why no term may begin with a log that ends at `best`: some member's log once reached further and
+    /// that was committed, and nobody has it any more.
+    fn reason_of_loss(&self, best: (Term, LogPosition)) -> Option<String> {
+        if self.planted.has(Mutant::LossIgnored) {
+            return None;
+        }
+        let of_peer = |peer: &Peer| Some((peer.id, peer.link.as_ref()?.hello.as_ref()?.1.lost?));
+        let mine = self.still_lost().map(|lost| (self.config.me, lost));
+        let all = mine.into_iter().chain(self.peers.iter().filter_map(of_peer));
+        let lost: Vec<_> = all.filter(|(_, lost)| lost.tip() > best).collect();
+        let (_, furthest) = lost.iter().max_by_key(|(_, lost)| lost.tip())?;
+        let places: Vec<_> = lost.iter().map(|(id, lost)| self.place_of_loss(*id, *lost)).collect();
+        Some(format!(
+            "the log up to {} was durable and no replica has all of it any more: {}; the group does \
+             not go on without it",
+            furthest.to,
+            places.join(", ")
+        ))
+    }
+
+    fn place_of_loss(&self, id: ReplicaId, lost: Lost) -> String {
+        let (at, segment_len) = (lost.from.get(), self.config.segment_len);
+        format!(
+            "replica {} lost it from {} ({} at {}) to {}",
+            id.get(),
+            lost.from,
+            FileId::log_segment(at / segment_len),
+            at % segment_len,
+            lost.to
+        )
+    }
+
+    /// Tells every member, once, and waits for one that comes back with what is missing.
+    fn refuse_to_begin(&mut self, reason: String) {
+        let is_new = self.blocked.as_ref() != Some(&reason);
+        for i in 0..self.peers.len() {
+            let Some(link) = &mut self.peers[i].link else { continue };
+            if is_new || !link.knows_of_loss {
+                link.knows_of_loss = true;
+                self.push(self.peers[i].id, Message::Refused { reason: reason.clone() });
+            }
+        }
+        self.blocked = Some(reason);
     }
 
     fn pull_from(&mut self, i: usize) {
@@ -166,7 +221,7 @@ impl Chain {
     pub(super) fn welcome_all(&mut self) {
         let tip = self.tip();
         let mut hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
-        if hellos.any(|(term, state)| *term > self.term || state.spans.tip() > tip) {
+        if hellos.any(|(term, state)| *term > self.term || state.known_tip() > tip) {
             self.phase = Phase::Waiting;
             return;
         }
@@ -264,7 +319,7 @@ impl Chain {
         if self.index != 0 || self.phase != Phase::Joined {
             return;
         }
-        let mut least = self.progress;
+        let mut least = self.told();
         for peer in &self.peers {
             let Some(link) = peer.link.as_ref().filter(|l| l.joined == Some(self.term)) else {
                 return;
@@ -404,7 +459,7 @@ impl Chain {
         self.spans.clipped(self.received).tip()
     }
 
-    fn tip_of(&self, id: gabion_base::ReplicaId) -> Option<(Term, LogPosition)> {
+    fn tip_of(&self, id: ReplicaId) -> Option<(Term, LogPosition)> {
         let peer = &self.peers[self.peer_index(id)?];
         Some(peer.link.as_ref()?.hello.as_ref()?.1.spans.tip())
     }

@@ -145,7 +145,7 @@ impl Chain {
             }
             link.accepted = Some(term);
             link.told_end = self.progress.end;
-            let (last_crc, progress) = (self.last_crc, self.progress);
+            let (last_crc, progress) = (self.last_crc, self.told());
             self.push(id, Message::TermAccepted { last_crc, progress });
         }
     }
@@ -204,7 +204,7 @@ impl Chain {
         self.ack_due = false;
         let Some(predecessor) = self.predecessor() else { return };
         let (head, term) = (self.head(), self.term);
-        let mut progress = self.progress;
+        let mut progress = self.told();
         if self.planted.has(Mutant::AckBeforePlaced) {
             progress.end = self.received;
         }

@@ -51,6 +51,8 @@ pub(super) struct Link {
     /// Head's view: the member has caught up when it has acknowledged this.
     pub(super) target: LogPosition,
     pub(super) refused: Option<String>,
+    /// Head's view: it was told that no member has what was lost.
+    pub(super) knows_of_loss: bool,
     /// Secondary's view of the head: NewTerm came on this connection, for this term.
     pub(super) welcomed: Option<Term>,
     /// Secondary's view of head and predecessor: the term it was told to be accepted.
@@ -76,6 +78,7 @@ impl Link {
             acked: Progress::default(),
             target: LogPosition::ZERO,
             refused: None,
+            knows_of_loss: false,
             welcomed: None,
             accepted: None,
             told_end: LogPosition::ZERO,

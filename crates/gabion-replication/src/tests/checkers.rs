@@ -190,6 +190,23 @@ impl Checkers {
         cluster.nodes.iter().any(|n| holds(&n))
     }
 
+    /// Whether the disk of another member than `id` holds everything promised as durable, and its log all
+    /// that is promised, so that `id` may lose its disk too.
+    pub(crate) fn may_lose_disk(&self, cluster: &Cluster, id: u32) -> bool {
+        let on_disk = |node: &Node| {
+            self.promised_durable.iter().all(|(position, (crc, end))| {
+                let is_here = node.records.get(position).is_some_and(|r| r.crc() == *crc);
+                *end <= node.oldest || (is_here && *end <= node.durable)
+            })
+        };
+        let holds = |node: &Node| {
+            self.promised.range(node.oldest..).all(|(position, (crc, _))| {
+                node.records.get(position).is_some_and(|r| r.crc() == *crc)
+            })
+        };
+        cluster.nodes.iter().any(|n| n.id != id && on_disk(n) && holds(n))
+    }
+
     /// Every member loses power at once: only what was acknowledged as durable, and lies on a disk
     /// that was not replaced since, must be there after.
     pub(crate) fn forget_volatile(&mut self, cluster: &Cluster) {

@@ -1,11 +1,12 @@
 //! Fake nodes and a fake network around real chains, driven step by step.
 //!
 //! A node's *disk* holds term, spans, session, edit, flushed and trim positions; its *ring* holds the
-//! records. A kill keeps both, a power cut keeps the disk and the records below `durable`.
+//! records. A kill keeps both, a power cut keeps the disk and the records below `durable`; rot takes records
+//! that were durable, and what follows them.
 
 use crate::planted::Mutant;
 use crate::spans::Span;
-use crate::{Action, Chain, ChainConfig, Frame, LocalState, Message, Progress, Spans};
+use crate::{Action, Chain, ChainConfig, Frame, LocalState, Lost, Message, Progress, Spans};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -17,6 +18,7 @@ use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Term, cr
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
+pub(crate) const SEGMENT_LEN: u64 = 16_384;
 const HEADER_LEN: u64 = 40;
 
 /// A record of a fake log: position, term, length, value, predecessor's checksum, checksum.
@@ -86,6 +88,8 @@ pub(crate) struct Node {
     pub(crate) durable: u64,
     pub(crate) edit: u64,
     pub(crate) flushed: u64,
+    /// On the disk: the log was durable here and committed up to this position.
+    pub(crate) known: u64,
     /// Gone with the process.
     pub(crate) chain: Option<Chain>,
     /// Place, Truncate and AdoptTerm, in order.
@@ -110,6 +114,7 @@ impl Node {
             durable: 0,
             edit: 0,
             flushed: 0,
+            known: 0,
             chain: None,
             work: VecDeque::new(),
             reads: VecDeque::new(),
@@ -146,6 +151,12 @@ impl Node {
             }
         }
         self.cut(end);
+        let first = self.spans.after(LogPosition(end));
+        let lost = self.is_lost(end).then(|| Lost {
+            from: first,
+            to: LogPosition(self.known),
+            term: self.known_term(),
+        });
         LocalState {
             term: self.term,
             session: self.session,
@@ -158,7 +169,27 @@ impl Node {
                 flushed: LogPosition(self.flushed),
                 edit: self.edit,
             },
+            lost,
         }
+    }
+
+    /// Whether a log that ends at `end` lacks records that it is known to have had.
+    pub(crate) fn is_lost(&self, end: u64) -> bool {
+        self.spans.after(LogPosition(end)).get() < self.known
+    }
+
+    fn known_term(&self) -> Term {
+        let below = |s: &&Span| s.start.get() < self.known;
+        self.spans.as_slice().iter().rev().find(below).map_or(Term::ZERO, |s| s.term)
+    }
+
+    /// Records that were durable at every member, or that this one needs no more: where the log would end
+    /// without them, and where they begin.
+    pub(crate) fn can_rot(&self) -> Vec<(u64, u64)> {
+        let ends = self.records.values().map(Record::end);
+        let before = core::iter::once(self.oldest).chain(ends);
+        let records = before.zip(self.records.values());
+        records.filter(|(_, r)| r.end() <= self.known).map(|(end, r)| (end, r.position)).collect()
     }
 
     fn cut(&mut self, end: u64) {
@@ -256,6 +287,7 @@ impl Cluster {
             heartbeat_ms: HEARTBEAT_MS,
             timeout_ms: TIMEOUT_MS,
             window_bytes: self.window_bytes,
+            segment_len: SEGMENT_LEN,
         };
         let (now_ms, mutant) = (self.now_ms, self.mutant);
         let node = self.node(id);
@@ -270,6 +302,12 @@ impl Cluster {
     /// Ends the process; `has_power` tells whether the ring survives.
     pub(crate) fn kill(&mut self, id: u32, has_power: bool) {
         let node = self.node(id);
+        if let Some(chain) = &node.chain {
+            // What the records say of themselves.
+            let durable = chain.durable_commit().get();
+            let ends = node.records.values().map(Record::end).filter(|end| *end <= durable);
+            node.known = node.known.max(ends.max().unwrap_or(0));
+        }
         node.chain = None;
         node.work.clear();
         node.reads.clear();
@@ -290,6 +328,26 @@ impl Cluster {
         let session = node.session;
         let ever_held = core::mem::take(&mut node.ever_held);
         *node = Node { session, ever_held, ..Node::new(id) };
+    }
+
+    /// The record at `position` of a stopped node is not whole any more, and the log ends there.
+    pub(crate) fn rot(&mut self, id: u32, position: u64) {
+        let node = self.node(id);
+        assert!(node.chain.is_none(), "what runs has its log in memory");
+        node.records.retain(|_, r| r.position < position);
+        let end = node.end();
+        node.durable = node.durable.min(end);
+    }
+
+    /// Everything that is still on its way from or to a stopped node arrives.
+    pub(crate) fn deliver_rest_of(&mut self, id: u32) {
+        for i in 0..self.connections.len() {
+            if self.connections[i].ends.iter().any(|e| e.0 == id) {
+                for side in 0..2 {
+                    while self.deliver(i, side) {}
+                }
+            }
+        }
     }
 
     pub(crate) fn connect(&mut self, a: u32, b: u32) {
@@ -443,6 +501,8 @@ impl Cluster {
             return;
         }
         node.flushed = flushed;
+        let ends = node.records.values().map(Record::end).filter(|end| *end <= flushed);
+        node.known = node.known.max(ends.max().unwrap_or(0));
         node.edit += 1;
         chain.handle_edit_applied(node.edit, LogPosition(flushed));
         self.drain(id);
@@ -452,7 +512,8 @@ impl Cluster {
     pub(crate) fn trim(&mut self, id: u32) {
         let node = self.node(id);
         let Some(chain) = &mut node.chain else { return };
-        let bound = chain.flushed_min().get().min(node.flushed);
+        let end = node.records.last_key_value().map_or(node.oldest, |(_, r)| r.end());
+        let bound = chain.flushed_min().get().min(node.flushed).min(end);
         if bound <= node.oldest {
             return;
         }
@@ -585,11 +646,12 @@ fn describe_bytes(bytes: &[Bytes]) -> String {
 pub(crate) fn describe_frame(frame: &Frame) -> String {
     let text = match &frame.message {
         Message::Hello(s) => format!(
-            "Hello session {} oldest {} {} {}",
+            "Hello session {} oldest {} {} {}{}",
             s.session,
             s.oldest,
             describe_progress(&s.progress),
-            describe_spans(&s.spans)
+            describe_spans(&s.spans),
+            s.lost.map_or(String::new(), |l| format!(" lost {} to {} of {}", l.from, l.to, l.term))
         ),
         Message::NewTerm { end, marks, spans, .. } => {
             format!("NewTerm end {end} commit {} {}", marks.commit, describe_spans(spans))

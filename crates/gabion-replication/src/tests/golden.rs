@@ -4,7 +4,7 @@
 use crate::frame::{HEADER_LEN, MAGIC, PAYLOAD_FRAME_LEN_MAX, PREFIX_LEN};
 use crate::message::TEXT_LEN_MAX;
 use crate::spans::{OPEN, Span};
-use crate::{Frame, MemberState, Message, Progress, Spans, Watermarks};
+use crate::{Frame, Lost, MemberState, Message, Progress, Spans, Watermarks};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -46,6 +46,7 @@ fn one_of_each() -> Vec<Message> {
             last_crc: 0xdead_beef,
             progress: progress(),
             spans: spans(),
+            lost: None,
         }),
         Message::NewTerm {
             oldest: LogPosition(0x100),
@@ -72,6 +73,14 @@ fn one_of_each() -> Vec<Message> {
             position: LogPosition(0x500),
             bytes: Bytes::from_static(b"+OK"),
         },
+        Message::Hello(MemberState {
+            session: 3,
+            oldest: LogPosition(0x100),
+            last_crc: 0xdead_beef,
+            progress: progress(),
+            spans: spans(),
+            lost: Some(Lost { from: LogPosition(0x500), to: LogPosition(0x2800), term: Term(3) }),
+        }),
     ]
 }
 

@@ -14,6 +14,7 @@
 //!   keep A->B NAME                remember the next frame from A to B without delivering it
 //!   replay NAME [old]             hand it in again on the current connection (`old`: as it was)
 //!   amnesia N                     the node's disk and ring are empty again (N is stopped)
+//!   rot N POSITION                the record there is not whole, and the log ends there (N is stopped)
 //!   fail N REASON                 the node reports a failure
 //!   status                        every node's log, commit and readiness
 //!   quiet COMMAND                 the same, with only the last state of readiness shown
@@ -71,8 +72,11 @@ impl Script {
     }
 
     fn node_command(&mut self, command: &str, rest: &[&str]) {
-        if matches!(command, "work" | "fail") {
+        if matches!(command, "work" | "fail" | "rot") {
             let id = number(rest[0]) as u32;
+            if command == "rot" {
+                return self.cluster.rot(id, number(rest[1]));
+            }
             if command == "fail" {
                 self.cluster.chain(id).unwrap().handle_failed(rest[1..].join(" "));
                 self.cluster.drain(id);
@@ -210,7 +214,7 @@ fn every_interaction_goes_as_it_is_written() {
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() >= 9, "only {} interaction files", files.len());
+    assert!(files.len() >= 13, "only {} interaction files", files.len());
     let mut wrong = Vec::new();
     for file in files {
         let expected = std::fs::read_to_string(&file).unwrap();

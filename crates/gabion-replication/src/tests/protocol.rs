@@ -18,6 +18,7 @@ fn config(me: u32) -> ChainConfig {
         heartbeat_ms: HEARTBEAT_MS,
         timeout_ms: TIMEOUT_MS,
         window_bytes: 1000,
+        segment_len: 16_384,
     }
 }
 
@@ -257,6 +258,7 @@ fn configurations_that_cannot_work_are_refused() {
         ChainConfig { heartbeat_ms: 0, ..config(1) },
         ChainConfig { timeout_ms: HEARTBEAT_MS, ..config(1) },
         ChainConfig { window_bytes: 0, ..config(1) },
+        ChainConfig { segment_len: 0, ..config(1) },
     ];
     for config in bad {
         let refused = Chain::new(config.clone(), LocalState::default(), 0);
@@ -376,6 +378,7 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             last_crc: 3,
             progress: Progress { end, ..progress },
             spans,
+            lost: [None, Some(crate::Lost { from, to: oldest, term: Term(2) })][len % 3 % 2],
         }),
         2 => Message::NewTerm { oldest, end, last_crc: 4, marks, spans },
         3 => Message::TermAccepted { last_crc: 5, progress },

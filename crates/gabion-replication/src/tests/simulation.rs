@@ -2,7 +2,7 @@
 //! A run is its seed. Repeat one with `GABION_SEED=n cargo test -p gabion-replication one_seed`.
 
 use super::checkers::Checkers;
-use super::cluster::{Cluster, HEARTBEAT_MS};
+use super::cluster::{Cluster, HEARTBEAT_MS, Node};
 use crate::planted::Mutant;
 use crate::{Frame, Message};
 use alloc::collections::BTreeSet;
@@ -41,6 +41,7 @@ struct Run {
     appended: u64,
     broken: u64,
     wiped: u64,
+    rotten: u64,
 }
 
 impl Run {
@@ -51,7 +52,8 @@ impl Run {
         cluster.window_bytes = [60, 600, 3000][random.below(3) as usize];
         let faults = 2 + random.below(20);
         let checkers = Checkers::default();
-        let mut run = Self { cluster, checkers, random, faults, appended: 0, broken: 0, wiped: 0 };
+        let (appended, broken, wiped, rotten) = (0, 0, 0, 0);
+        let mut run = Self { cluster, checkers, random, faults, appended, broken, wiped, rotten };
         for id in 1..=run.count() {
             run.cluster.start(id);
         }
@@ -132,14 +134,15 @@ impl Run {
     fn fault(&mut self) {
         self.broken += 1;
         let id = self.any_node();
-        match self.random.below(11) {
+        match self.random.below(13) {
             10 => self.wipe(id),
+            11..13 => self.rot(id),
             0..2 => self.cluster.kill(id, true),
             2..4 => {
                 let may_lose = self.checkers.may_lose(&self.cluster, id);
                 self.cluster.kill(id, !may_lose);
             }
-            4 => {
+            4 if self.disks_suffice_without(0) => {
                 for id in 1..=self.count() {
                     self.cluster.kill(id, false);
                 }
@@ -165,10 +168,47 @@ impl Run {
         if has_flushed || !self.checkers.may_lose(&self.cluster, id) {
             return;
         }
+        if self.rotten > 0 && !self.may_lose_disk(id) {
+            return;
+        }
         self.cluster.kill(id, false);
         self.cluster.wipe(id);
         self.checkers.forget_terms(id);
         self.wiped += 1;
+    }
+
+    /// E4: a record that was durable is not whole when a node starts again. Only while the others hold
+    /// everything, also on a disk, and what it will need is not trimmed.
+    fn rot(&mut self, id: u32) {
+        if !self.may_lose_disk(id) {
+            return;
+        }
+        self.cluster.kill(id, true);
+        self.cluster.deliver_rest_of(id);
+        let nodes = self.cluster.nodes.iter();
+        let trimmed =
+            nodes.map(|n| n.oldest.max(n.chain.as_ref().map_or(0, |c| c.flushed_min().get())));
+        let least = trimmed.max().unwrap_or(0);
+        let mut places = self.cluster.node(id).can_rot();
+        places.retain(|(before, _)| *before >= least);
+        if places.is_empty() || !self.may_lose_disk(id) {
+            return;
+        }
+        let i = self.random.below(places.len() as u64) as usize;
+        self.cluster.rot(id, places[i].1);
+        self.rotten += 1;
+    }
+
+    fn may_lose_disk(&self, id: u32) -> bool {
+        self.checkers.may_lose_disk(&self.cluster, id) && self.disks_suffice_without(id)
+    }
+
+    /// Whether the disks, but for that of `id`, have all that rotten ones lost, and what `id` may lose.
+    fn disks_suffice_without(&self, id: u32) -> bool {
+        let nodes = &self.cluster.nodes;
+        let has = |n: &Node, known: u64| n.id != id && (n.durable >= known || n.oldest >= known);
+        let needs = |n: &&Node| n.id == id || n.is_lost(n.end().min(n.durable));
+        nodes.iter().filter(needs).all(|lost| nodes.iter().any(|n| has(n, lost.known)))
     }
 
     /// Up to eight frames of older terms or connections are heard once more, some as if they came on
@@ -261,11 +301,11 @@ impl Run {
 }
 
 /// Runs a seed; a panic (an assertion of the chain) counts as a failure.
-fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 4], String> {
+fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 5], String> {
     let result = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed, mutant);
         let term = |run: &Run| run.cluster.nodes[0].term.get();
-        run.run().map(|()| [run.appended, run.broken, run.wiped, term(&run)])
+        run.run().map(|()| [run.appended, run.broken, run.wiped, term(&run), run.rotten])
     });
     match result {
         Ok(result) => result,
@@ -281,10 +321,10 @@ fn seeds() -> u64 {
     std::env::var("GABION_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600)
 }
 
-/// FAULTS.md R1, R2, R3, R7, R10, R11, R12.
+/// FAULTS.md E4, R1, R2, R3, R7, R10, R11, R12.
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
-    let mut sums = [0; 4];
+    let mut sums = [0; 5];
     for seed in 0..seeds() {
         match run_seed(seed, None) {
             Ok(counts) => {
@@ -295,7 +335,8 @@ fn random_faults_never_break_a_promise_and_the_group_recovers() {
     }
     // The runs must do something: on average many records, several faults, some terms per run.
     let seeds = seeds();
-    let [appended, broken, wiped, terms] = sums;
+    let [appended, broken, wiped, terms, rotten] = sums;
+    assert!(rotten > seeds / 10, "{rotten} rotten logs in {seeds} runs");
     assert!(wiped > seeds / 20, "{wiped} empty disks in {seeds} runs");
     assert!(appended > 15 * seeds, "{appended} records in {seeds} runs");
     assert!(broken > 5 * seeds, "{broken} faults in {seeds} runs");
@@ -310,6 +351,61 @@ fn seeds_that_have_failed_pass() {
     for seed in [13_002, 40_071, 94_439] {
         run_seed(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+}
+
+/// Kills everyone, lets the logs of some, or of all, rot, and starts everyone again: the group goes on with
+/// all that was promised, or says what nobody has, and goes on once a disk comes back. Returns whether
+/// it had to.
+fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
+    let mut run = Run::new(seed, mutant);
+    run.faults = 0;
+    for _ in 0..400 {
+        run.step();
+        run.checkers.check(&run.cluster)?;
+    }
+    let nobody = run.count() + 1;
+    (1..nobody).for_each(|id| run.cluster.kill(id, true));
+    let saved: Vec<_> = run.cluster.nodes.iter().map(|n| n.records.clone()).collect();
+    let spared = if run.random.below(2) == 0 { nobody } else { run.any_node() };
+    let trimmed = run.cluster.nodes.iter().map(|n| n.oldest).max().unwrap_or(0);
+    for id in (1..nobody).filter(|id| *id != spared) {
+        let mut places = run.cluster.node(id).can_rot();
+        places.retain(|(before, _)| *before >= trimmed);
+        if !places.is_empty() {
+            run.cluster.rot(id, places[run.random.below(places.len() as u64) as usize].1);
+        }
+    }
+    let lost: Vec<_> = run.cluster.nodes.iter().map(|n| n.is_lost(n.end())).collect();
+    if lost.contains(&false) {
+        return run.heal().map(|()| false);
+    }
+    let terms: Vec<_> = run.cluster.nodes.iter().map(|n| n.term).collect();
+    (1..nobody).for_each(|id| run.cluster.start(id));
+    run.cluster.connect_all();
+    run.cluster.settle();
+    for (node, term) in run.cluster.nodes.iter().zip(terms) {
+        let reason = node.chain.as_ref().and_then(|c| c.not_ready_reason()).unwrap_or_default();
+        if node.term != term || !reason.contains("no replica has all of it any more") {
+            return Err(format!("replica {} in {}: {reason}", node.id, node.term));
+        }
+    }
+    let id = run.any_node();
+    run.cluster.kill(id, true);
+    run.cluster.node(id).records = saved[id as usize - 1].clone();
+    run.heal().map(|()| true)
+}
+
+/// FAULTS.md E4: also when every member's log is rotten, in one place or in many.
+#[test]
+fn what_every_member_lost_is_refused_and_never_forgotten() {
+    let seeds = seeds();
+    let refused = (0..seeds)
+        .filter(|seed| run_loss(*seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+    let refused = refused.count() as u64;
+    assert!(refused > seeds / 10, "{refused} of {seeds} groups had lost something");
+    assert!(refused < seeds * 9 / 10, "{refused} of {seeds} groups had lost something");
+    let is_caught = |seed: &u64| run_loss(*seed, Some(Mutant::LossIgnored)).is_err();
+    assert!((0..seeds).any(|seed| is_caught(&seed)), "a head that ignores what is lost");
 }
 
 #[test]
