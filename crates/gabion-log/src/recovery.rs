@@ -37,11 +37,12 @@ pub struct RecoveryInput {
     pub spans: Vec<Span>,
     /// From here the log is applied; what lies below may be gone.
     pub start: Anchor,
-    /// The log is known to have been durable here up to this record end, for instance by the last
-    /// edit that was applied; zero when nothing is known.
+    /// The log is known to have been durable here, and committed, up to this record end, for instance by
+    /// the last edit that was applied; zero when nothing is known.
     pub durable: LogPosition,
     /// With a rotten middle: end the log there, so that the rest is pulled from a replica, and say
-    /// so in [`RecoveryReport::rotten`]; otherwise recovery is refused.
+    /// so in [`RecoveryReport::rotten`]; otherwise recovery is refused, as it must be where there is no
+    /// other replica, and for those who only look.
     pub repair: bool,
 }
 
@@ -78,7 +79,8 @@ pub struct RecoveryReport {
     pub in_segments: LogPosition,
     /// Records found.
     pub records: u64,
-    /// A rotten middle that the log was cut at, on demand.
+    /// A rotten middle that the log was cut at, on demand. The caller makes `watermark` durable and sees to
+    /// it that the log goes on only with what it had up to there.
     pub rotten: Option<Rot>,
 }
 

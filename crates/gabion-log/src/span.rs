@@ -203,12 +203,12 @@ impl Spans {
         self.0.drain(..keep.unwrap_or(self.0.len().saturating_sub(1)));
     }
 
-    /// Forgets spans that end at or below `position`, but never the one that holds the last record of
-    /// a log whose tail is at `tail`: its term is what the log is compared by, also when all is trimmed
-    /// and the newest term has written nothing yet.
+    /// Forgets spans that end below `position`, but never the one that holds the last record of a log
+    /// whose tail is at `tail`: its term is what the log is compared by, also when all is trimmed and the
+    /// newest term has written nothing yet, or when all that is kept turns out to be rotten.
     pub(crate) fn prune(&mut self, position: u64, tail: u64) {
         let last = self.0.partition_point(|s| s.start.get() < tail).saturating_sub(1);
-        let keep = self.0[..last].iter().position(|s| s.end_or_max() > position).unwrap_or(last);
+        let keep = self.0[..last].iter().position(|s| s.end_or_max() >= position).unwrap_or(last);
         self.0.drain(..keep);
     }
 
@@ -304,6 +304,8 @@ mod tests {
         s.prune(40, 40);
         assert_eq!(s.list(), [span(1, 0, 40), span(9, 4096, None)], "term 9 has no record yet");
         s.prune(40, 4104);
+        assert_eq!(s.list(), [span(1, 0, 40), span(9, 4096, None)], "the log may be cut at 40");
+        s.prune(4100, 4104);
         assert_eq!(s.list(), [span(9, 4096, None)]);
     }
 }
