@@ -14,10 +14,10 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_engine::{Edit, Tree};
-use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Span};
+use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_pool::{Drained, Pool, PoolConfig, Recovered};
-use gabion_replication::{Chain, ChainConfig, LocalState, Progress, Spans};
+use gabion_replication::{Chain, ChainConfig, LocalState, Lost, Progress, Spans};
 
 /// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
 /// pool is opened.
@@ -45,6 +45,7 @@ pub async fn create(
         files_reserved: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
+        durable: LogPosition::ZERO,
     };
     let tree = Tree::create(group.tree.clone(), group.group)?;
     let snapshot = Snapshot::encode(group, &state, &tree.snapshot());
@@ -64,6 +65,8 @@ pub struct OpenedPool {
     /// Edits that were applied since the placement log's last checkpoint, encoded.
     edits: BTreeMap<u64, Vec<u8>>,
     store: LocalStore,
+    /// Whether a replica is made of it, and not only looked at.
+    is_to_run: bool,
 }
 
 /// Opens a pool: superblock, placement log, tree.
@@ -71,11 +74,13 @@ pub struct OpenedPool {
 /// # Errors
 /// Corruption with its place; unsupported for another format version; the medium's.
 pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
-    opened(medium, gabion_pool::open(medium).await?)
+    let mut pool = opened(medium, gabion_pool::open(medium).await?)?;
+    pool.is_to_run = true;
+    Ok(pool)
 }
 
 /// Opens a pool as [`open_pool`] does, and writes nothing: for tools that look at a replica which no
-/// process runs. What is made of it must not be driven.
+/// process runs. What is made of it must not be driven. A rotten log is refused, whoever could repair it.
 ///
 /// # Errors
 /// As [`open_pool`].
@@ -115,7 +120,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
         }
     }
     let store = LocalStore::of(medium, &pool);
-    Ok(OpenedPool { group, state, pool, tree, edits, store })
+    Ok(OpenedPool { group, state, pool, tree, edits, store, is_to_run: false })
 }
 
 impl OpenedPool {
@@ -126,10 +131,11 @@ impl OpenedPool {
     }
 
     /// Recovers the log and replays it. The result is a replica that has everything that it had, and
-    /// takes part in nothing yet.
+    /// takes part in nothing yet. Where a record that was durable is not whole (FAULTS.md E4) the log ends,
+    /// and the replica takes part once it remembers, durably, what it lost; others fill the log again.
     ///
     /// # Errors
-    /// Corruption with its place when a record that was durable is not whole (FAULTS.md E4); the
+    /// Corruption with its place for such a record in a group of one, and in a pool of [`read_pool`]; the
     /// medium's.
     pub async fn open_node(
         mut self,
@@ -140,17 +146,26 @@ impl OpenedPool {
         // The lock was taken before the pool was opened: nothing local of an earlier process is
         // under way any more.
         self.pool.release_quarantined(Drained::Local);
+        if self.is_to_run {
+            // What segments hold counts as durable as far as it once was: also blocks that an earlier process
+            // wrote again where they were rotten, and did not flush.
+            self.store.medium.flush().await?;
+        }
         let segments = self.segments();
         let (log, report) = self.recover_log(ring, &segments).await?;
+        let lost = report.rotten.map(|rot| what_was_lost(&self.state, rot, report.watermark));
+        if let Some(lost) = lost {
+            self.state.durable = self.state.durable.max(lost.to);
+        }
         let chain = Chain::new(
             chain_config(&self.group, self.state.me, &options),
-            local_state(&self.state, &self.tree, &log)?,
+            LocalState { lost, ..local_state(&self.state, &self.tree, &log)? },
             now_ms,
         )?;
         let (group, state) = (self.group, self.state);
         let mut node =
             Node::assemble(group, options, state, log, self.tree, self.pool, chain, now_ms);
-        node.replay(&segments, self.edits).await?;
+        node.replay(&segments, self.edits, &report, lost).await?;
         Ok((node, report))
     }
 
@@ -190,8 +205,8 @@ impl OpenedPool {
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
             start: self.state.trimmed,
-            durable: self.tree.flushed().position,
-            repair: false,
+            durable: self.state.durable.max(self.tree.flushed().position),
+            repair: self.is_to_run && self.group.members.len() > 1,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await
     }
@@ -217,6 +232,13 @@ fn chain_config(group: &GroupConfig, me: ReplicaId, options: &NodeOptions) -> Ch
         window_bytes: options.window_bytes,
         segment_len: group.segment_len,
     }
+}
+
+/// The records from a rotten one up to the end of one that was durable.
+fn what_was_lost(state: &ReplicaState, rot: Rot, to: LogPosition) -> Lost {
+    let below = |span: &&Span| span.start < to;
+    let term = state.spans.iter().rev().find(below).map_or(Term::ZERO, |span| span.term);
+    Lost { from: rot.position, to, term }
 }
 
 fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {

@@ -6,7 +6,7 @@ use crate::GroupConfig;
 use crate::tlv::{Tlv, TlvReader};
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
-use gabion_base::{ReplicaId, Result, Term};
+use gabion_base::{LogPosition, ReplicaId, Result, Term};
 use gabion_log::{Anchor, Span};
 
 /// Kinds of opaque entries in the placement log.
@@ -34,10 +34,17 @@ pub struct ReplicaState {
     pub spans: Vec<Span>,
     /// The log is kept from here on.
     pub trimmed: Anchor,
+    /// The log is known to have been durable here, and committed, up to this record end: raised by each
+    /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that
+    /// finds less has lost records, and the group does not go on without them (FAULTS.md E4).
+    pub durable: LogPosition,
 }
 
 const TAG_COUNTERS: u16 = 1;
 const TAG_SPANS: u16 = 2;
+/// Critical, as a build that skips it would take a rotten log for a torn one. Missing in what older builds
+/// wrote, and while nothing is known.
+const TAG_DURABLE: u16 = 3;
 
 impl ReplicaState {
     /// The state in bytes.
@@ -54,6 +61,9 @@ impl ReplicaState {
         let mut out = Tlv::new();
         out.critical(TAG_COUNTERS, &counters);
         out.critical(TAG_SPANS, &spans);
+        if self.durable > LogPosition::ZERO {
+            out.critical(TAG_DURABLE, &self.durable.get().to_le_bytes());
+        }
         out.finish()
     }
 
@@ -62,7 +72,8 @@ impl ReplicaState {
     /// # Errors
     /// Corruption; unsupported for a critical field of a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let fields = TlvReader::read(bytes, "replica state", &[TAG_COUNTERS, TAG_SPANS])?;
+        let known = [TAG_COUNTERS, TAG_SPANS, TAG_DURABLE];
+        let fields = TlvReader::read(bytes, "replica state", &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
         let me = ReplicaId(counters.u32()?);
         let term = Term(counters.u64()?);
@@ -73,7 +84,15 @@ impl ReplicaState {
         let mut list = fields.field(TAG_SPANS)?;
         let spans = Span::decode_list(&mut list)?;
         list.finish()?;
-        Ok(Self { me, term, session, files_reserved, spans, trimmed })
+        let durable = match fields.field_if_there(TAG_DURABLE) {
+            None => LogPosition::ZERO,
+            Some(mut field) => {
+                let durable = LogPosition(field.u64()?);
+                field.finish()?;
+                durable
+            }
+        };
+        Ok(Self { me, term, session, files_reserved, spans, trimmed, durable })
     }
 }
 

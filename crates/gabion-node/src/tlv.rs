@@ -54,6 +54,11 @@ impl<'a> TlvReader<'a> {
             .ok_or_else(|| Error::corruption(format!("{}: field {tag} is missing", self.what)))
     }
 
+    /// A reader over the payload of a field that may be missing.
+    pub(crate) fn field_if_there(&self, tag: u16) -> Option<Reader<'a>> {
+        self.fields.get(&tag).map(|bytes| Reader::new(bytes, self.what))
+    }
+
     /// A reader over a field's payload.
     pub(crate) fn field(&self, tag: u16) -> Result<Reader<'a>> {
         self.bytes(tag).map(|bytes| Reader::new(bytes, self.what))

@@ -28,18 +28,21 @@
 //! record of a later term, which was written after all members had joined it with the head's log as
 //! theirs, committed records included.
 //!
-//! That member is known to exist only while logs keep what they made durable. One whose segments are
-//! rotten (FAULTS.md E4) ends where the first bad record begins, and all members' may be. So a member
-//! remembers, durably, up to which record its log was once durable and committed, and its Hello says so
-//! ([`Lost`](crate::Lost): term and end of that record) until its log reaches it again. The head begins no
-//! term with a winner whose (last term, end) is below any member's; it says instead who lost what.
-//! The argument above then holds with the log that the member had in place of the one that it has: what it
-//! had up to there is a log like any other, whose tip the winner's must reach. The position alone would not
-//! do: a log of an older term may be longer, with records that never committed. A shorter log never wins
-//! by what was cut, as a cut lowers its tip, and spans of later terms count only where records are.
-//! While what was lost is not durable again, the member says that it needs the log from its durable end on, whatever
-//! its files hold, so nobody trims what it may have to be sent once more. A group of one has
-//! nobody to ask, and its node refuses to open such a log.
+//! Such a member is there only while disks keep what they made durable. A member whose segments are
+//! rotten (FAULTS.md E4) has a log that ends at the first bad record, and that may be every member. So
+//! a member remembers, durably, up to which record its log was durable and committed, and until its log
+//! reaches that record again its Hello says so ([`Lost`]: term and end of the record). The head begins
+//! no term with a winner whose (last term, end) is below any of these; it says who lost what, to all.
+//!
+//! The argument then holds with the log that the member had in place of the one that it has: cut at the
+//! end of that record it is a log as any other, all of it committed, and the winner's (last term, end)
+//! is at least its own. The position alone would not do, as a log of an older term may be longer, with
+//! records that never committed. Nor does a rotten log win by what it lost: (last term, end) is of the
+//! records that are there, and no record is placed before all that precede it.
+//!
+//! Until what was lost is durable again here, the member says that it needs the log from its durable
+//! end on, whatever its files hold: it may lose its ring and need the same once more, so nobody may trim
+//! it. A group of one has nobody to ask; its node refuses to open such a log.
 //!
 //! A member that got more log after its Hello (its predecessor still streams in the old term) answers
 //! NewTerm with a new Hello, and the head starts over; so nothing that a tail may have shown is cut.

@@ -382,6 +382,7 @@ impl Server {
                     tables.open.remove(file);
                 }
             }
+            Output::Notice(text) => eprintln!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
         }
     }

@@ -25,4 +25,4 @@ pub mod random;
 pub mod world;
 
 pub use random::Random;
-pub use world::{Faults, Kept, Options, Outcome, Targets, World};
+pub use world::{Faults, Kept, Options, Outcome, StoppedLog, Targets, World};

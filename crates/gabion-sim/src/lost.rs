@@ -87,7 +87,9 @@ impl Moments {
     pub fn going_back(&self, node: &Node) -> Option<Vec<(u64, Vec<u8>)>> {
         let now = Moment::of(node);
         let is_allowed = |moment: &&Moment| {
-            moment.state == now.state
+            // What is known of the log may be forgotten: it is asked for when the log is found short.
+            let state = ReplicaState { durable: now.state.durable, ..moment.state.clone() };
+            state == now.state
                 && moment.segments().eq(now.segments())
                 && now.files.iter().any(|file| !moment.files.contains(file))
         };

@@ -143,6 +143,8 @@ pub enum Wish {
     Die(Error),
     /// Something happened that must not.
     Report(String),
+    /// Something that whoever runs the replica should know.
+    Tell(String),
 }
 
 impl Process {
@@ -340,6 +342,7 @@ impl Process {
                     self.open.remove(file);
                 }
             }
+            Output::Notice(text) => wishes.push(Wish::Tell(text)),
             Output::Fatal(error) => wishes.push(Wish::Die(error)),
         }
     }

@@ -2,7 +2,7 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `faults`: what breaks. - `rest`: peace and the checks.
+//!   members. - `load`: clients. - `faults`: what breaks. - `rot`: what rots. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
 mod faults;
@@ -12,10 +12,12 @@ mod machine;
 pub mod options;
 pub mod outcome;
 mod rest;
+mod rot;
 
 pub use links::Kept;
 pub use options::{Faults, Options, Targets};
 pub use outcome::Outcome;
+pub use rot::StoppedLog;
 
 use crate::client::{Client, Locks};
 use crate::history::{self, Operation};
@@ -247,6 +249,10 @@ impl World {
                 Wish::Report(violation) => {
                     let text = format!("replica {}: {violation}", index + 1);
                     self.violation.get_or_insert(text);
+                }
+                Wish::Tell(notice) => {
+                    self.events.push(format!("replica {}: {notice}", index + 1));
+                    self.machines[index].notices.push(notice);
                 }
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));

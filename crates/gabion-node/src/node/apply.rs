@@ -47,6 +47,9 @@ pub(super) struct Applying {
 struct Replay {
     /// Edits that were applied, encoded: those since the placement log's last checkpoint.
     applied: BTreeMap<u64, Vec<u8>>,
+    /// What recovery found is replayed, and what others send comes now: up to the edit of this number it
+    /// is what was in the log before.
+    until: Option<u64>,
     /// Number of the last edit that was replayed, and where its record ends.
     last: Option<(u64, LogPosition)>,
 }
@@ -162,11 +165,18 @@ impl Node {
     /// From here to [`Self::end_replay`] the log is replayed, whose edits may be among those that were
     /// applied: the placement log has these of them, by number.
     pub(super) fn begin_replay(&mut self, applied: BTreeMap<u64, Vec<u8>>) {
-        self.apply.replay = Some(Replay { applied, last: None });
+        self.apply.replay = Some(Replay { applied, until: None, last: None });
     }
 
-    pub(super) fn end_replay(&mut self) {
-        self.apply.replay = None;
+    /// All that recovery found is replayed. Where the log was cut at a rotten record, edits beyond it may
+    /// have been applied, and come again from others.
+    pub(super) fn end_replay(&mut self, is_cut: bool) {
+        let applied = self.tree.last_edit();
+        let seen = self.apply.replay.as_ref().and_then(|replay| replay.last).map_or(0, |it| it.0);
+        match &mut self.apply.replay {
+            Some(replay) if is_cut && seen < applied => replay.until = Some(applied),
+            replay => *replay = None,
+        }
     }
 
     /// Whether an edit, whose record ends at `end`, is one that is replayed and was applied before the
@@ -192,6 +202,9 @@ impl Node {
             return Err(Error::corruption(alloc::format!(
                 "edit {number} at {end} is not the edit {number} that was applied"
             )));
+        }
+        if replay.until.is_some_and(|until| number >= until) {
+            self.apply.replay = None;
         }
         Ok(number <= self.tree.last_edit())
     }
@@ -283,6 +296,11 @@ impl Node {
         }
         self.skip_missing(&edit);
         self.pool.stage_opaque(opaque::EDIT, waiting.encoded);
+        // Committed and durable here: what is found when the log is found shorter is not the whole log.
+        if waiting.end > self.state.durable {
+            self.state.durable = waiting.end;
+            self.stage_state(None);
+        }
         self.tree.apply_edit(&edit)?;
         self.counters.edits += 1;
         self.jobs_edit_applied(&edit);

@@ -79,7 +79,7 @@ impl Node {
             AckLevel::Durable => self.log.end(),
             AckLevel::Replicated => LogPosition::ZERO,
         };
-        edit.max(acks)
+        edit.max(acks).max(self.repair_end().min(self.log.end()))
     }
 
     /// Orders the ring's next blocks to be written, and flushed when something waits for it or half
@@ -192,6 +192,7 @@ impl Node {
         if end > self.log.durable_end() {
             self.log.flushed(end);
             self.chain.handle_durable(self.log.durable_end());
+            self.end_repair();
         }
     }
 
@@ -199,7 +200,9 @@ impl Node {
     /// beginning is made durable, then the log and its segments go.
     pub(super) fn trim_log(&mut self) {
         self.log.set_members_durable(self.chain.durable_commit());
-        let limit = self.tree.flushed().position.min(self.chain.flushed_min());
+        // What was lost and has come back is in files, and not durable in the log as yet.
+        let durable = self.log.durable_end();
+        let limit = self.tree.flushed().position.min(self.chain.flushed_min()).min(durable);
         let mut anchor = self.state.trimmed;
         while let Some(seal) = self.apply.seals.front().filter(|seal| seal.position <= limit) {
             anchor = *seal;

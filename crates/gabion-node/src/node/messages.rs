@@ -18,7 +18,8 @@ impl Node {
                 action,
                 Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
             );
-            if cuts && self.is_draining() {
+            let fills = matches!(action, Action::Place { .. });
+            if (cuts && self.is_draining()) || (fills && self.awaits_note()) {
                 // A log is not cut under a drain; nothing that comes later overtakes this.
                 self.held = Some(action);
                 return;
@@ -149,6 +150,7 @@ impl Node {
 
     /// Puts records from a member into the log.
     fn place(&mut self, from: LogPosition, term: Term, bytes: &[Bytes]) {
+        self.tell_source(from);
         for part in bytes {
             if let Err(error) = self.log.place(part.clone()) {
                 let error = error.within(alloc::format!("records of {term} from {from}"));

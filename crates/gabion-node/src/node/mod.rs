@@ -11,6 +11,7 @@ mod jobs;
 mod log;
 mod messages;
 mod planted;
+mod repair;
 mod room;
 mod shipping;
 mod writes;
@@ -27,9 +28,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
 use gabion_engine::{ReadView, Tree};
-use gabion_log::{Log, SegmentSource};
+use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
-use gabion_replication::{Action, Chain, Frame, Message};
+use gabion_replication::{Action, Chain, Frame, Lost, Message};
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")
@@ -67,6 +68,8 @@ pub enum Output {
     Remote(RemoteCommand),
     /// These files are gone: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
+    /// Something that whoever runs the replica should know: one sentence for its log.
+    Notice(String),
     /// The replica can no longer be trusted with its disk; end the process and start anew.
     Fatal(Error),
 }
@@ -154,6 +157,8 @@ pub struct Node {
     readable: bool,
     /// What the chain wants done to the log once no drain is under way.
     held: Option<Action>,
+    /// What the log lost and has not got back.
+    repair: Option<repair::Repair>,
     outputs: VecDeque<Output>,
     /// Something fatal happened: nothing is begun any more.
     ended: bool,
@@ -196,6 +201,7 @@ enum After {
     TermAdopted(Term),
     Trimmed(LogPosition),
     SessionRaised,
+    LossNoted,
     Granted(Vec<gabion_pool::Placed>),
     BuiltPlaced(u64),
 }
@@ -269,6 +275,7 @@ impl Node {
             refused: Some("the group is starting".into()),
             readable: false,
             held: None,
+            repair: None,
             outputs: VecDeque::new(),
             ended: false,
             next_work: 0,
@@ -284,11 +291,13 @@ impl Node {
     }
 
     /// Takes what recovery found in the log; done once, before any event. `edits` are the last ones that
-    /// were applied, encoded.
+    /// were applied, encoded; `lost` is what is gone where the log was cut.
     pub(crate) async fn replay(
         &mut self,
         segments: &impl SegmentSource,
         edits: BTreeMap<u64, Vec<u8>>,
+        report: &RecoveryReport,
+        lost: Option<Lost>,
     ) -> gabion_base::Result<()> {
         for placement in self.pool.files() {
             if placement.file.kind == FileKind::Sst {
@@ -300,7 +309,11 @@ impl Node {
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
         }
-        self.end_replay();
+        self.end_replay(lost.is_some());
+        match report.rotten.zip(lost) {
+            Some((rot, lost)) => self.begin_repair(rot, lost),
+            None => self.begin_drain_again(report),
+        }
         if self.config.compaction == CompactionMode::EveryReplica {
             self.drop_orphans(None);
             self.reserve_file_numbers();
@@ -575,6 +588,7 @@ impl Node {
                 After::TermAdopted(term) => self.chain.handle_term_adopted(term),
                 After::Trimmed(at) => self.trimmed(at),
                 After::SessionRaised => self.session_raised(),
+                After::LossNoted => self.loss_noted(),
                 After::Granted(slots) => self.granted(slots),
                 After::BuiltPlaced(job) => self.built_placed(job),
             }

@@ -39,6 +39,10 @@ impl World {
             let index = self.random.below(count) as usize;
             self.lose_commits(index);
         }
+        if happens(&mut self.random, faults.rot) {
+            let index = self.random.below(count) as usize;
+            self.rot_log(index);
+        }
         for machine in &self.machines {
             if machine.held_until_ms <= self.now_ms {
                 machine.disk.release_held();

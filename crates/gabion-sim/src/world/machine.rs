@@ -22,6 +22,8 @@ pub(super) struct Machine {
     /// Until when there is no room for files.
     pub(super) full_until_ms: u64,
     pub(super) moments: Moments,
+    /// What its processes said.
+    pub(super) notices: Vec<String>,
 }
 
 impl Machine {
@@ -42,6 +44,7 @@ impl Machine {
             held_until_ms: 0,
             full_until_ms: 0,
             moments: Moments::default(),
+            notices: Vec::new(),
         }
     }
 

@@ -30,6 +30,9 @@ pub struct Faults {
     pub lost: u64,
     /// One disk has no room for files, for up to two seconds (FAULTS.md E10).
     pub full: u64,
+    /// A record that was durable turns out not to be whole (FAULTS.md E4), at a kill of a process, while
+    /// the other members have everything.
+    pub rot: u64,
 }
 
 /// A run.
@@ -85,6 +88,9 @@ impl Options {
         if seed.is_multiple_of(4) {
             options.faults.hold = 200;
         }
+        if seed % 4 == 1 {
+            options.faults.rot = 700;
+        }
         if seed % 6 == 5 {
             options.faults.full = 1_000;
         }
@@ -109,6 +115,7 @@ impl Default for Options {
                 hold: 0,
                 lost: 0,
                 full: 0,
+                rot: 0,
             },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,

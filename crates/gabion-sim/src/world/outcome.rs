@@ -30,6 +30,8 @@ pub struct Outcome {
     pub skipped_files: u64,
     /// Commits of placement logs that a disk lost, several at once counted as one.
     pub lost_commits: u64,
+    /// Logs that were not whole at a start.
+    pub rotten_logs: u64,
     /// Flushes and compactions that found no room on the disk.
     pub jobs_without_space: u64,
 }
@@ -48,6 +50,7 @@ impl Outcome {
         self.pulled_files += other.pulled_files;
         self.skipped_files += other.skipped_files;
         self.lost_commits += other.lost_commits;
+        self.rotten_logs += other.rotten_logs;
         self.jobs_without_space += other.jobs_without_space;
     }
 }

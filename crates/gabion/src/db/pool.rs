@@ -315,6 +315,7 @@ pub(super) fn state_fields(state: &ReplicaState) -> Value {
     json!({
         "replica": state.me.get(), "term": state.term.get(), "session": state.session,
         "files_reserved": state.files_reserved, "trimmed": state.trimmed.position.get(),
+        "durable": state.durable.get(),
         "spans": state.spans.iter().map(span_word).collect::<Vec<_>>(),
     })
 }
