@@ -39,8 +39,9 @@ pub struct PinBudget {
     /// compaction that frees 100 MB a second has given up 30 GB by then. With 0 every read ends that an
     /// edit overtakes.
     pub age_ms_max: u64,
-    /// How many states of the tree they may keep so. Default 64: each may have one MemTable that no other
-    /// has, so with MemTables of 16 MiB that is 1 GiB of memory. With 0 as for the age.
+    /// How many states of the tree they may keep so. Default 64: each may have a MemTable that no other
+    /// has, and as many more as waited for their flush, so with MemTables of 16 MiB they keep 1 GiB of
+    /// memory, at worst 5. With 0 as for the age.
     pub states_max: usize,
 }
 

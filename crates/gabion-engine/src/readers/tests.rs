@@ -1,4 +1,5 @@
 use super::*;
+use crate::arena::SkipList;
 use crate::cache::{BlockCache, TableCache};
 use crate::entry::EntryKind;
 use crate::read::{ReadIterator, ReadView, Tables};
@@ -25,14 +26,14 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A state of one MemTable with two entries, and its MemTable.
-fn state() -> (Rc<State>, alloc::sync::Weak<MemTable>) {
+/// A state of one MemTable with two entries, and the MemTable's memory.
+fn state() -> (Rc<State>, alloc::sync::Weak<SkipList>) {
     let table = Arc::new(MemTable::new(MemTableId(1)));
     table.insert(&[1, b'a'], SequenceNumber(1), EntryKind::Put, b"1");
     table.insert(&[1, b'b'], SequenceNumber(2), EntryKind::Put, b"2");
-    let weak = Arc::downgrade(&table);
+    let memory = table.memory();
     let shape = Shape { memtables: alloc::vec![table], version: Arc::new(Version::new(2)) };
-    (State::new(shape), weak)
+    (State::new(shape), memory)
 }
 
 fn tables() -> Tables<NoFiles> {
@@ -50,7 +51,7 @@ fn next(iterator: &mut ReadIterator<NoFiles>) -> Result<Option<Bytes>> {
 
 #[test]
 fn an_idle_iterator_gives_its_memtables_back_when_its_view_ends() {
-    let (state, table) = state();
+    let (state, memory) = state();
     let mut readers = Readers::default();
     let mut iterator = view(&state).scan(&tables(), &[], None);
     assert_eq!(next(&mut iterator).unwrap().unwrap(), "1");
@@ -60,9 +61,9 @@ fn an_idle_iterator_gives_its_memtables_back_when_its_view_ends() {
     let budget = PinBudget { age_ms_max: 10, states_max: 1 };
     readers.limit(100, budget);
     readers.limit(110, budget);
-    assert!(table.upgrade().is_some(), "10 ms are allowed");
+    assert!(memory.upgrade().is_some(), "10 ms are allowed");
     readers.limit(111, budget);
-    assert!(table.upgrade().is_none(), "the iterator is still there and keeps the MemTable");
+    assert!(memory.upgrade().is_none(), "the iterator is still there and keeps the MemTable");
     let error = next(&mut iterator).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SnapshotTooOld);
     assert!(error.message().contains("11 ms after an edit"), "{error}");
