@@ -14,7 +14,7 @@
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
 //! Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
 //! count), [`recipe`], [`picker`] and [`job`] (how they come to be), [`read`] (what a reader sees),
-//! [`config`].
+//! [`readers`] (for how long), [`config`].
 //!
 //! To change what a compaction drops, look in [`job`]; when and what is compacted, in [`picker`]; what
 //! travels in the log, in [`edit`] and [`recipe`].
@@ -37,6 +37,7 @@ pub mod memtable;
 mod merge;
 pub mod picker;
 pub mod read;
+pub mod readers;
 pub mod recipe;
 pub mod sst;
 pub mod tree;
@@ -51,6 +52,7 @@ pub use file::{FileMeta, FileSink, FileSource, FinishedFile};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
 pub use read::{ReadIterator, ReadView, Tables};
+pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Recipe};
 pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
 pub use tree::{JobContext, LevelStats, Pressure, Tree, WriteState};

@@ -127,6 +127,12 @@ impl MemTable {
         MemTableIter { cursor: Cursor::new(self.list.clone()) }
     }
 
+    /// What is gone once nothing keeps the entries' memory any more.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> alloc::sync::Weak<SkipList> {
+        Arc::downgrade(&self.list)
+    }
+
     /// Bytes charged for the entries: keys, values and [`ENTRY_OVERHEAD`] each. The same at every
     /// replica.
     #[must_use]

@@ -3,18 +3,24 @@
 //! A [`ReadView`] pins what it reads: MemTables, version, read point and floor. All of it is immutable
 //! but the active MemTable, which only grows by entries newer than the read point. So a read may wait for
 //! a disk as long as it takes; it never sees half a batch, nor a file whose slots went to another.
+//!
+//! Views and iterators that keep for too long what the tree gave up are ended (see
+//! [`crate::readers`]): the next step is an error then. One read of the disk is never overtaken: what it
+//! reads is pinned until it is done.
 
 use crate::cache::{BlockCache, TableCache};
 use crate::entry::{Entry, EntryKind, Keyspace};
 use crate::file::{FileMeta, FileSource};
-use crate::memtable::{MemTable, MemTableIter};
+use crate::memtable::MemTableIter;
 use crate::merge::{Cursor, Merge};
+use crate::readers::{Pin, Release, State};
 use crate::sst::{SstIter, SstReader};
 use crate::version::Version;
 use alloc::format;
-use alloc::rc::Rc;
+use alloc::rc::{Rc, Weak};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
@@ -49,18 +55,11 @@ impl<S: FileSource> Tables<S> {
     }
 }
 
-/// What a tree consists of between two seals or edits, shared by its views.
-pub(crate) struct Shape {
-    /// Active first, then sealed ones from new to old.
-    pub(crate) memtables: Vec<Arc<MemTable>>,
-    pub(crate) version: Arc<Version>,
-}
-
-/// The tree at one moment. Cheap to clone. Keeps MemTables and files alive: to be dropped soon, or
-/// counted against a budget.
+/// The tree at one moment. Cheap to clone; stays on its thread. Keeps MemTables and files alive, as long as
+/// the pin budget lets it: see [`crate::Tree::limit_readers`].
 #[derive(Clone)]
 pub struct ReadView {
-    pub(crate) shape: Arc<Shape>,
+    pub(crate) state: Rc<State>,
     pub(crate) read_sequence: SequenceNumber,
     pub(crate) floor: SequenceNumber,
 }
@@ -72,39 +71,44 @@ impl ReadView {
         self.read_sequence
     }
 
-    /// The files of the view.
-    #[must_use]
-    pub fn version(&self) -> &Arc<Version> {
-        &self.shape.version
+    /// Keeps what the view sees for one read, which the caller makes past the view.
+    ///
+    /// # Errors
+    /// Snapshot too old when the view was past its pin budget.
+    pub fn pin(&self) -> Result<Pin> {
+        self.state.pin()
     }
 
     /// The value of an engine key (keyspace byte first), if it has one.
     ///
     /// # Errors
-    /// Corruption, what the source reports.
+    /// Corruption, what the source reports; snapshot too old when the view was past its pin budget.
     pub async fn get<S: FileSource>(
         &self,
         tables: &Tables<S>,
         key: &[u8],
     ) -> Result<Option<Bytes>> {
-        for table in &self.shape.memtables {
+        let pin = self.pin()?;
+        for table in &pin.0.memtables {
             if let Some((kind, sequence, value)) = table.get(key, self.read_sequence) {
                 return self.judge(key, kind, sequence, || Bytes::copy_from_slice(value));
             }
         }
-        let version = &self.shape.version;
+        let version = pin.version();
         let at = self.read_sequence;
         // Newer flushes come first, so the first find is the newest.
         for meta in version.level(0).iter().filter(|meta| meta.may_hold(key)) {
             if let Some((kind, sequence, value)) = tables.get(meta, key, at).await? {
                 return self.judge(key, kind, sequence, || value);
             }
+            self.state.check()?;
         }
         for level in 1..version.level_count() {
             for meta in version.overlapping(level, key, key) {
                 if let Some((kind, sequence, value)) = tables.get(meta, key, at).await? {
                     return self.judge(key, kind, sequence, || value);
                 }
+                self.state.check()?;
             }
         }
         Ok(None)
@@ -133,7 +137,7 @@ impl ReadView {
     /// The pairs with engine keys in `from..to` (to the end without `to`), ascending.
     ///
     /// Begin with [`ReadIterator::next`]. The iterator holds a copy of the view.
-    pub fn scan<S: FileSource + Clone>(
+    pub fn scan<S: FileSource + Clone + 'static>(
         &self,
         tables: &Tables<S>,
         from: &[u8],
@@ -144,7 +148,8 @@ impl ReadView {
             tables: tables.clone(),
             from: from.to_vec(),
             to: to.map(<[u8]>::to_vec),
-            merge: None,
+            merge: Rc::default(),
+            is_open: false,
             last: None,
         }
     }
@@ -155,29 +160,52 @@ fn reserved(kind: EntryKind, sequence: SequenceNumber) -> Error {
     Error::unsupported(format!("entry {sequence} is of kind {kind:?}, which is reserved"))
 }
 
-/// Ordered pairs of a view. After an error, only dropping it is of use.
+/// Ordered pairs of a view. After an error, or a call that was dropped half-way, only dropping it is of
+/// use.
 pub struct ReadIterator<S: FileSource> {
     view: ReadView,
     tables: Tables<S>,
     from: Vec<u8>,
     to: Option<Vec<u8>>,
-    /// Made by the first call of `next`.
-    merge: Option<Merge<Source<S>>>,
+    /// Made by the first call of `next`. Between calls it lies where the end of the view can empty it.
+    merge: Rc<RefCell<Option<Merge<Source<S>>>>>,
+    is_open: bool,
     /// The last key that was judged; older versions of it are passed over.
     last: Option<Vec<u8>>,
 }
 
-impl<S: FileSource + Clone> ReadIterator<S> {
+impl<S: FileSource + Clone + 'static> ReadIterator<S> {
     /// The next pair: engine key and value.
     ///
     /// # Errors
-    /// Corruption, what the source reports.
+    /// Corruption, what the source reports; snapshot too old when the view was past its pin budget.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let merge = match &mut self.merge {
+        // Taken out for the length of the call: what is being read stays, even if the view ends.
+        let taken = self.merge.take();
+        let mut merge = match taken {
             Some(merge) => merge,
-            none => none.insert(open(&self.view, &self.tables, &self.from).await?),
+            None => self.open().await?,
         };
+        let pair = self.step(&mut merge).await?;
+        if self.view.state.check().is_ok() {
+            *self.merge.borrow_mut() = Some(merge);
+        }
+        Ok(pair)
+    }
+
+    async fn open(&mut self) -> Result<Merge<Source<S>>> {
+        let pin = self.view.pin()?;
+        if core::mem::replace(&mut self.is_open, true) {
+            return Err(Error::invalid("the iterator's last call failed or was dropped half-way"));
+        }
+        let cursor: Weak<dyn Release> = Rc::<RefCell<_>>::downgrade(&self.merge);
+        self.view.state.add_cursor(cursor);
+        open(&self.view, &pin, &self.tables, &self.from).await
+    }
+
+    async fn step(&mut self, merge: &mut Merge<Source<S>>) -> Result<Option<(Bytes, Bytes)>> {
         loop {
+            self.view.state.check()?;
             let Some(entry) = merge.entry() else { return Ok(None) };
             if self.to.as_ref().is_some_and(|to| entry.key >= &to[..]) {
                 return Ok(None);
@@ -204,19 +232,21 @@ impl<S: FileSource + Clone> ReadIterator<S> {
 
 async fn open<S: FileSource + Clone>(
     view: &ReadView,
+    pin: &Pin,
     tables: &Tables<S>,
     from: &[u8],
 ) -> Result<Merge<Source<S>>> {
     let mut sources = Vec::new();
-    for table in &view.shape.memtables {
+    for table in &pin.0.memtables {
         let mut iter = table.iter();
         iter.seek(from, SequenceNumber::MAX);
         sources.push(Source::Table(iter));
     }
-    let version = view.version();
+    let version = pin.version();
     for (at, _) in version.level(0).iter().enumerate().filter(|(_, m)| m.largest[..] >= *from) {
         let mut level = LevelIter::new(version.clone(), tables.clone(), 0, at..at + 1);
         level.seek(from).await?;
+        view.state.check()?;
         sources.push(Source::Level(level));
     }
     for level in 1..version.level_count() {
@@ -225,6 +255,7 @@ async fn open<S: FileSource + Clone>(
         let range = first..files.len();
         let mut level = LevelIter::new(version.clone(), tables.clone(), level, range);
         level.seek(from).await?;
+        view.state.check()?;
         sources.push(Source::Level(level));
     }
     Ok(Merge::new(sources))

@@ -33,11 +33,13 @@ use crate::file::FileMeta;
 use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
 use crate::memtable::MemTable;
 use crate::picker::{Pick, Picker};
-use crate::read::{ReadView, Shape};
+use crate::read::ReadView;
+use crate::readers::{PinBudget, ReaderStats, Readers, Shape, State};
 use crate::recipe::{JobKind, Recipe};
 use crate::version::{Version, Versions};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
@@ -107,7 +109,8 @@ pub struct Tree {
     /// Oldest first.
     sealed: VecDeque<Sealed>,
     /// What views share; made anew when a MemTable or the version changes.
-    shape: Arc<Shape>,
+    state: Rc<State>,
+    readers: Readers,
     last_sequence: SequenceNumber,
     last_edit: u64,
     flushed: Flushed,
@@ -163,14 +166,15 @@ impl Tree {
     ) -> Self {
         let versions = Versions::new(version);
         let active = Arc::new(MemTable::new(flushed.memtable.next()));
-        let shape = shape_of(&active, &VecDeque::new(), &versions);
+        let state = state_of(&active, &VecDeque::new(), &versions);
         Self {
             config,
             group,
             versions,
             active,
             sealed: VecDeque::new(),
-            shape,
+            state,
+            readers: Readers::default(),
             last_sequence: flushed.sequence,
             last_edit,
             flushed,
@@ -250,7 +254,9 @@ impl Tree {
     }
 
     fn reshape(&mut self) {
-        self.shape = shape_of(&self.active, &self.sealed, &self.versions);
+        let state = state_of(&self.active, &self.sealed, &self.versions);
+        let earlier = core::mem::replace(&mut self.state, state);
+        self.readers.replaced(&earlier);
     }
 
     // ----- writes -------------------------------------------------------------------------------
@@ -603,6 +609,9 @@ impl Tree {
         self.floor_in_edits = self.floor_in_edits.max(edit.floor.unwrap_or_default());
         self.floor = self.floor.max(self.floor_in_edits);
         self.reshape();
+        if edit.kind != JobKind::TrivialMove {
+            self.readers.gave_up();
+        }
         Ok(())
     }
 
@@ -637,7 +646,20 @@ impl Tree {
     /// The tree as it is now, for reads.
     #[must_use]
     pub fn view(&self) -> ReadView {
-        ReadView { shape: self.shape.clone(), read_sequence: self.last_sequence, floor: self.floor }
+        ReadView { state: self.state.clone(), read_sequence: self.last_sequence, floor: self.floor }
+    }
+
+    /// Ends the oldest views and iterators that keep what the tree gave up beyond `budget`. To be called
+    /// after edits and now and then, before [`Tree::obsolete_files`]; ages count from the first call
+    /// after the edit.
+    pub fn limit_readers(&mut self, now_ms: u64, budget: PinBudget) {
+        self.readers.limit(now_ms, budget);
+    }
+
+    /// Who reads, and what that costs.
+    #[must_use]
+    pub fn readers(&self, now_ms: u64) -> ReaderStats {
+        self.readers.stats(&self.state, self.flushed.memtable, now_ms)
     }
 
     /// Its configuration.
@@ -749,10 +771,10 @@ impl Tree {
     }
 }
 
-fn shape_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Arc<Shape> {
+fn state_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Rc<State> {
     let older = sealed.iter().rev().map(|sealed| sealed.table.clone());
     let memtables = core::iter::once(active.clone()).chain(older).collect();
-    Arc::new(Shape { memtables, version: versions.current().clone() })
+    State::new(Shape { memtables, version: versions.current().clone() })
 }
 
 /// Refuses operations that the tree has no rule for.

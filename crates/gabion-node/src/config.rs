@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
-use gabion_engine::TreeConfig;
+use gabion_engine::{PinBudget, TreeConfig};
 
 /// Who flushes and compacts. Fixed at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +203,9 @@ pub struct NodeOptions {
     pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,
+    /// What readers may keep of what flushes and compactions replaced, before the oldest end with an
+    /// error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
+    pub pin_budget: PinBudget,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
@@ -219,6 +222,7 @@ impl Default for NodeOptions {
             compactions_max: 1,
             unshipped_bytes_max: 256 << 20,
             placement_wait_ms: 500,
+            pin_budget: PinBudget::default(),
             #[cfg(feature = "planted")]
             planted: None,
         }

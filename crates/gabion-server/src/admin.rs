@@ -1,15 +1,17 @@
 //! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was asked.
 
+use crate::commands::errors;
 use crate::commands::keyspace::yield_now;
-use crate::store::{DoorTables, engine_key};
+use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Result, crc};
-use gabion_engine::{FileSource, Keyspace, ReadView, Tables};
+use gabion_engine::{FileMeta, FileSource, Keyspace, ReadView, Tables};
 use gabion_node::{LocalStore, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// Records of a digest between two pauses for others.
@@ -44,6 +46,11 @@ pub(crate) fn reply(value: &Value) -> Reply {
     Reply::Bulk(Bytes::from(value.to_string()))
 }
 
+/// An answer that took long, or why there is none, as a reply.
+pub(crate) fn reply_to(result: Result<Value>) -> Reply {
+    result.map_or_else(|error| errors::from_store(&error), |value| reply(&value))
+}
+
 /// The tree's files, level by level.
 pub(crate) fn files(node: &Node) -> Value {
     let tree = node.tree();
@@ -62,81 +69,87 @@ pub(crate) fn files(node: &Node) -> Value {
     json!({ "log_end": node.log_end().get(), "edit": tree.last_edit(), "files": files })
 }
 
-/// What a scrub looks at: as of one moment.
+/// What a scrub looks at: the files of one moment, as far as they are still in the tree when their turn
+/// comes. Only the file that is being read is kept from being used again: a scrub may last for hours.
 pub(crate) struct Scrub {
     log_end: u64,
     edit: u64,
-    /// Keeps the files from being reused while they are read.
-    _view: ReadView,
-    files: Vec<(Arc<FilePlacement>, Vec<u32>)>,
-    missing: Vec<u64>,
+    files: Vec<Arc<FileMeta>>,
+    files_read: u64,
+    bytes: u64,
+    errors: Vec<Value>,
 }
 
 impl Scrub {
     pub(crate) fn of(node: &Node) -> Self {
         let tree = node.tree();
-        let map = node.file_map();
-        let (mut files, mut missing) = (Vec::new(), Vec::new());
-        for (_, meta) in tree.version().files() {
-            match map.get(meta.id) {
-                Some(placement) => files.push((placement, meta.chunk_crcs.clone())),
-                None => missing.push(meta.id.number),
-            }
-        }
         Self {
             log_end: node.log_end().get(),
             edit: tree.last_edit(),
-            _view: node.view(),
-            files,
-            missing,
+            files: tree.version().files().map(|(_, meta)| meta.clone()).collect(),
+            files_read: 0,
+            bytes: 0,
+            errors: Vec::new(),
         }
     }
 
     /// Reads every file from the device and compares each chunk with the edit's checksum.
-    pub(crate) async fn run(self, store: &LocalStore) -> Value {
-        let mut errors: Vec<Value> = Vec::new();
-        let mut bytes = 0;
-        for number in &self.missing {
-            errors
-                .push(json!({"file": number, "offset": 0, "message": "has no place in the pool"}));
-        }
-        for (placement, crcs) in &self.files {
-            let mut complain = |offset: u64, message: String| {
-                let file = placement.file.number;
-                errors.push(json!({"file": file, "offset": offset, "message": message}));
+    ///
+    /// # Errors
+    /// None of a file: those are part of the answer.
+    pub(crate) async fn run(mut self, node: &SharedNode, store: &LocalStore) -> Result<Value> {
+        for meta in std::mem::take(&mut self.files) {
+            let (pin, placement) = {
+                let node = node.borrow();
+                (node.view().pin()?, node.file_map().get(meta.id))
             };
-            let chunks = placement.len.div_ceil(CHUNK_LEN);
-            if chunks != crcs.len() as u64 {
-                complain(0, format!("{chunks} chunks, {} checksums", crcs.len()));
+            if !pin.version().files().any(|(_, file)| file.id == meta.id) {
                 continue;
             }
-            for (i, expected) in crcs.iter().enumerate() {
-                let offset = i as u64 * CHUNK_LEN;
-                let len = CHUNK_LEN.min(placement.len - offset);
-                let read =
-                    gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len);
-                match read.await {
-                    Ok(data) => {
-                        bytes += len;
-                        let found = crc::crc32c(&data);
-                        if found != *expected {
-                            complain(
-                                offset,
-                                format!("checksum {found:08x}, the edit says {expected:08x}"),
-                            );
-                        }
-                    }
-                    Err(error) => complain(offset, error.to_string()),
-                }
+            self.files_read += 1;
+            match placement {
+                Some(placement) => self.read(&meta, &placement, store).await,
+                None => self.complain(&meta, 0, &"has no place in the pool"),
             }
+            drop(pin);
         }
-        json!({
+        Ok(json!({
             "log_end": self.log_end,
             "edit": self.edit,
-            "files": self.files.len() + self.missing.len(),
-            "bytes": bytes,
-            "errors": errors,
-        })
+            "files": self.files_read,
+            "bytes": self.bytes,
+            "errors": self.errors,
+        }))
+    }
+
+    async fn read(&mut self, meta: &FileMeta, placement: &FilePlacement, store: &LocalStore) {
+        let chunks = placement.len.div_ceil(CHUNK_LEN);
+        if chunks != meta.chunk_crcs.len() as u64 {
+            let text = format!("{chunks} chunks, {} checksums", meta.chunk_crcs.len());
+            return self.complain(meta, 0, &text);
+        }
+        for (i, expected) in meta.chunk_crcs.iter().enumerate() {
+            let offset = i as u64 * CHUNK_LEN;
+            let len = CHUNK_LEN.min(placement.len - offset);
+            let read =
+                gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len);
+            match read.await {
+                Ok(data) => {
+                    self.bytes += len;
+                    let found = crc::crc32c(&data);
+                    if found != *expected {
+                        let text = format!("checksum {found:08x}, the edit says {expected:08x}");
+                        self.complain(meta, offset, &text);
+                    }
+                }
+                Err(error) => self.complain(meta, offset, &error),
+            }
+        }
+    }
+
+    fn complain(&mut self, meta: &FileMeta, offset: u64, message: &dyn Display) {
+        let (file, message) = (meta.id.number, message.to_string());
+        self.errors.push(json!({"file": file, "offset": offset, "message": message}));
     }
 }
 
@@ -154,10 +167,15 @@ impl RecordDigest {
     /// Reads all of them. Others run in between.
     ///
     /// # Errors
-    /// A file cannot be read or is damaged.
-    pub async fn of<S: FileSource + Clone>(view: ReadView, tables: &Tables<S>) -> Result<Self> {
+    /// A file cannot be read or is damaged; snapshot too old when it took longer than the pin budget of
+    /// readers while compactions went on.
+    pub async fn of<S: FileSource + Clone + 'static>(
+        view: ReadView,
+        tables: &Tables<S>,
+    ) -> Result<Self> {
         let (from, to) = (engine_key(&[]), [Keyspace::User as u8 + 1]);
         let mut scan = view.scan(tables, &from, Some(&to));
+        drop(view);
         let (mut records, mut crc) = (0_u64, 0_u32);
         while let Some((key, value)) = scan.next().await? {
             let key = &key[1..];

@@ -404,10 +404,11 @@ impl Server {
             Ok(Question::Status) => admin::reply(&status::status(self)),
             Ok(Question::Files) => admin::reply(&admin::files(&self.node.borrow())),
             Ok(Question::Scrub) => {
-                let (scrub, store) = (Scrub::of(&self.node.borrow()), self.local.clone());
+                let (node, store) = (self.node.clone(), self.local.clone());
+                let scrub = Scrub::of(&node.borrow());
                 let (origin, finished) = (origin(client), self.finished.clone());
                 self.executor.spawn(async move {
-                    let reply = admin::reply(&scrub.run(&store).await);
+                    let reply = admin::reply_to(scrub.run(&node, &store).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;
@@ -420,10 +421,7 @@ impl Server {
                 let tables = self.store.tables().clone();
                 let (origin, finished) = (origin(client), self.finished.clone());
                 self.executor.spawn(async move {
-                    let reply = match admin::digest(view, end, &tables).await {
-                        Ok(value) => admin::reply(&value),
-                        Err(error) => Reply::error_from(format!("ERR {error}")),
-                    };
+                    let reply = admin::reply_to(admin::digest(view, end, &tables).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;

@@ -125,7 +125,7 @@ impl Host for ServerHost {
         // Only the head knows who has joined it; elsewhere it counts that this node has.
         let to_head = members.iter().find(|member| member.id == head);
         let replicas = members.iter().filter(|member| is_head && member.is_joined);
-        let counters = node.counters();
+        let (counters, readers) = (node.counters(), node.readers());
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
         ServerInfo {
@@ -140,6 +140,7 @@ impl Host for ServerHost {
             memory_resident: process::memory_bytes(),
             memory_used: node.tree().active_len()
                 + node.tree().sealed_count() as u64 * node.config().tree.memtable_len
+                + readers.memtable_bytes
                 + self.block_cache_bytes as u64
                 + node.config().ring_len,
             memory_max: 0,
@@ -162,6 +163,9 @@ impl Host for ServerHost {
                 ("compactions", counters.compactions.to_string()),
                 ("shipped_bytes", counters.shipped_bytes.to_string()),
                 ("edits", counters.edits.to_string()),
+                ("readers_open", readers.open.to_string()),
+                ("readers_oldest_ms", readers.oldest_ms.to_string()),
+                ("readers_ended", readers.ended.to_string()),
             ],
         }
     }

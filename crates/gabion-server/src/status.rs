@@ -61,6 +61,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "live_files": files.len(),
         "live_bytes": files.iter().sum::<u64>(),
         "slots": slots(&node),
+        "readers": readers(&node),
         "damage": node.damage().map(ToString::to_string),
         "unshipped_bytes": node.unshipped_bytes(),
         "counters": counters(server, &node),
@@ -102,6 +103,17 @@ fn slots(node: &Node) -> Value {
         "live": counts.live,
         "retired": counts.retired,
         "quarantined": counts.quarantined,
+    })
+}
+
+fn readers(node: &Node) -> Value {
+    let readers = node.readers();
+    json!({
+        "open": readers.open,
+        "states_kept": readers.states_kept,
+        "oldest_ms": readers.oldest_ms,
+        "memtable_bytes": readers.memtable_bytes,
+        "ended": readers.ended,
     })
 }
 

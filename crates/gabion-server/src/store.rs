@@ -190,13 +190,12 @@ impl Store for NodeStore {
         bytes_max: usize,
         with_values: bool,
     ) -> Result<Page> {
-        let view = self.0.node.borrow().view();
         let mut page = PageBuilder::new(limit, bytes_max, with_values);
         if limit == 0 {
             return Ok(page.finish());
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
-        let mut scan = view.scan(&self.0.tables, &from, Some(&to));
+        let mut scan = self.0.node.borrow().view().scan(&self.0.tables, &from, Some(&to));
         while let Some((key, value)) = scan.next().await? {
             if page.push(key.slice(1..), value) {
                 return Ok(page.cut());

@@ -180,6 +180,7 @@ fn status_is_complete(group: &Group) {
             "live_files",
             "live_bytes",
             "slots",
+            "readers",
             "counters",
             "cpu_seconds",
             "cpu_seconds_by_role",
@@ -323,6 +324,40 @@ fn replicas_are_equal(group: &Group) {
         assert!(start.elapsed() < PATIENCE, "{files:?} {digests:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Nothing but the digest lasts so long in practice; here the budget is nothing at all.
+#[test]
+fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {
+    let group = Group::impatient("impatient");
+    group.await_ready();
+    let (mut reader, mut writer) = (group.client(1), group.client(1));
+    fill(&mut writer, "a value of a record", 60_000);
+    let start = Instant::now();
+    let text = loop {
+        reader.send(&["GABION", "DIGEST"]);
+        fill(&mut writer, &"v".repeat(1000), 2_000);
+        if let Reply::Error(text) = reader.receive() {
+            break String::from_utf8_lossy(&text).into_owned();
+        }
+        assert!(start.elapsed() < PATIENCE, "no digest was overtaken by an edit");
+    };
+    assert!(text.starts_with("TRYAGAIN snapshot too old: the read was ended "), "{text}");
+    assert!(text.contains("ms after an edit replaced what it reads: "), "{text}");
+    assert!(writer.status()["readers"]["ended"].as_u64().unwrap() > 0);
+    let info = writer.text(&["INFO", "gabion"]);
+    assert!(info.contains("readers_ended:") && !info.contains("readers_ended:0\r"), "{info}");
+
+    for _ in 0..3 {
+        reader.send(&["GABION", "SCRUB"]);
+        fill(&mut writer, &"w".repeat(1000), 4_000);
+        let Reply::Bulk(scrub) = reader.receive() else { panic!("a scrub outlives edits") };
+        let scrub: serde_json::Value = serde_json::from_slice(&scrub).unwrap();
+        assert_eq!(scrub["errors"], serde_json::json!([]), "{scrub}");
+        assert!(scrub["files"].as_u64().unwrap() > 0, "{scrub}");
+    }
+    let digest = reader.insist(&["GABION", "DIGEST"]);
+    assert!(matches!(digest, Reply::Bulk(_)), "at rest: {digest:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
-use gabion_base::LogPosition;
+use gabion_base::{Error, ErrorKind, LogPosition};
 use gabion_engine::Keyspace;
 use gabion_node::{AckLevel, Node, WriteGate};
 use std::cell::RefCell;
@@ -77,9 +77,42 @@ pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> LogPosition
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
-/// What a read saw, or why it is wrong.
-type Seen = Result<Vec<(u64, Option<u64>)>, String>;
+/// What a read saw of keys.
+type Values = Vec<(u64, Option<u64>)>;
+/// What a read saw, nothing if it was past its pin budget, or why it is wrong.
+type Seen = Result<Option<Values>, String>;
 type Slot = Rc<RefCell<Option<Seen>>>;
+
+/// Why a read has no result.
+enum Failure {
+    /// It was past its pin budget.
+    TooOld,
+    /// What cannot be.
+    Wrong(String),
+}
+
+impl From<String> for Failure {
+    fn from(wrong: String) -> Self {
+        Self::Wrong(wrong)
+    }
+}
+
+impl Failure {
+    fn of(what: &str, error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::SnapshotTooOld => Self::TooOld,
+            _ => Self::Wrong(format!("{what}: {error}")),
+        }
+    }
+}
+
+fn seen(result: Result<Values, Failure>) -> Seen {
+    match result {
+        Ok(values) => Ok(Some(values)),
+        Err(Failure::TooOld) => Ok(None),
+        Err(Failure::Wrong(what)) => Err(what),
+    }
+}
 
 /// What an operation waits for.
 enum Waits {
@@ -220,7 +253,9 @@ impl Client {
             Waits::Read(slot) => {
                 let seen = slot.borrow_mut().take();
                 if let Some(seen) = seen {
-                    let actions = seen?.into_iter().map(|(key, value)| (key, Action::Read(value)));
+                    // A read that was ended says nothing.
+                    let values = seen?.unwrap_or_default().into_iter();
+                    let actions = values.map(|(key, value)| (key, Action::Read(value)));
                     let node = process.node.as_ref().expect("the process is open");
                     pending.waits = Waits::Seen(shown_at(node), actions.collect());
                 }
@@ -229,7 +264,12 @@ impl Client {
             Waits::Increment(slot, key) => {
                 let (key, seen) = (*key, slot.borrow_mut().take());
                 if let Some(seen) = seen {
-                    let value = seen?.first().and_then(|(_, value)| *value);
+                    let Some(values) = seen? else {
+                        locks.remove(&key);
+                        self.pending = None;
+                        return Ok(());
+                    };
+                    let value = values.first().and_then(|(_, value)| *value);
                     let next = value.unwrap_or(0) + 1;
                     let node = process.node.as_mut().expect("the process is open");
                     // A gate that closed meanwhile is not waited for: the key is locked.
@@ -306,15 +346,16 @@ fn spawn_get(process: &mut Process, key: u64, mut random: Random) -> Slot {
                     dawdle(&mut random, 200).await;
                 }
                 let value = view.get(&tables, &engine_key).await;
-                let value = value.map_err(|error| format!("read of key {key}: {error}"))?;
+                let what = format!("read of key {key}");
+                let value = value.map_err(|error| Failure::of(&what, &error))?;
                 values.push(value.map(|bytes| decode_value(&bytes)).transpose()?);
             }
             if values.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(format!("twins {key} differ at one view: {values:?}"));
+                return Err(format!("twins {key} differ at one view: {values:?}").into());
             }
             Ok(vec![(key, values[0])])
         };
-        let seen = read.await;
+        let seen = seen(read.await);
         *out.borrow_mut() = Some(seen);
     });
     slot
@@ -333,24 +374,25 @@ fn spawn_scan(process: &mut Process, keys: Vec<u64>, mut random: Random) -> Slot
             drop(view);
             dawdle(&mut random, 300).await;
             while let Some((key, value)) =
-                iterator.next().await.map_err(|error| format!("scan: {error}"))?
+                iterator.next().await.map_err(|error| Failure::of("scan", &error))?
             {
                 let value = decode_value(&value)?;
                 if records.last_key_value().is_some_and(|(last, _)| *last >= key) {
-                    return Err(format!("a scan went back to key {key:?}"));
+                    return Err(format!("a scan went back to key {key:?}").into());
                 }
                 records.insert(key, value);
                 dawdle(&mut random, 6).await;
             }
-            seen_by_scan(&keys, &records.into_iter().map(|(k, v)| (k.to_vec(), v)).collect())
+            let records = records.into_iter().map(|(key, value)| (key.to_vec(), value));
+            Ok(seen_by_scan(&keys, &records.collect())?)
         };
-        let seen = read.await;
+        let seen = seen(read.await);
         *out.borrow_mut() = Some(seen);
     });
     slot
 }
 
-fn seen_by_scan(keys: &[u64], records: &BTreeMap<Vec<u8>, u64>) -> Seen {
+fn seen_by_scan(keys: &[u64], records: &BTreeMap<Vec<u8>, u64>) -> Result<Values, String> {
     twins_agree(records)?;
     let first = |key: u64| records.get(&engine_keys(key)[0]).copied();
     Ok(keys.iter().map(|key| (*key, first(*key))).collect())

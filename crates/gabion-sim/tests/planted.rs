@@ -1,7 +1,7 @@
 //! Planted defects: the checkers must be able to fail. Each defect runs seeds until something reports
 //! it, and the same seed without it passes (FAULTS.md, "Seeded mutants"; the bugs of RubbleDB's code).
 
-use gabion_engine::Compression;
+use gabion_engine::{Compression, PinBudget};
 use gabion_node::{AckLevel, CompactionMode, Mutant};
 use gabion_sim::{Faults, Options, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ const SEEDS_MAX: u64 = 200;
 fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
     // Where head and tail are one, freed slots are used again at once: readers meet that most often.
-    let alone = mutant == Mutant::SlotFreedUnderReader;
+    let alone = matches!(mutant, Mutant::SlotFreedUnderReader | Mutant::ReadUnderWayNotWaitedFor);
     let of_seed = Options::of_seed(seed);
     let faults = match mutant {
         Mutant::MissingFilesNotAsked => Faults { lost: 100, ..of_seed.faults },
@@ -29,6 +29,11 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         compression: Compression::None,
         planted: is_planted.then_some(mutant),
         faults,
+        // Whoever is overtaken by an edit is ended: only reads under way keep anything then.
+        pin_budget: match mutant {
+            Mutant::ReadUnderWayNotWaitedFor => PinBudget { age_ms_max: 0, states_max: 0 },
+            _ => of_seed.pin_budget,
+        },
         ..of_seed
     }
 }
@@ -65,6 +70,11 @@ fn is_caught(mutant: Mutant, ways: &[&str]) {
 #[test]
 fn a_slot_freed_under_a_reader_is_caught() {
     is_caught(Mutant::SlotFreedUnderReader, &["scan: ", "read of key", "checksum", "not free"]);
+}
+
+#[test]
+fn a_slot_freed_under_a_read_whose_view_was_ended_is_caught() {
+    is_caught(Mutant::ReadUnderWayNotWaitedFor, &["scan: ", "read of key", "checksum"]);
 }
 
 #[test]

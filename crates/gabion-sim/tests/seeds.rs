@@ -1,6 +1,7 @@
 //! Seeds of the simulator: delays, lost connections, kills and power cuts of any replica at any write,
 //! torn writes. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
+use gabion_engine::PinBudget;
 use gabion_sim::{Options, Outcome, World};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -12,8 +13,12 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
     let (mut failed, mut total) = (Vec::new(), Outcome::default());
     for seed in first..first + count {
-        let outcome = World::run(seed, Options::of_seed(seed));
+        let options = Options::of_seed(seed);
+        let is_patient = options.pin_budget == PinBudget::default();
+        let outcome = World::run(seed, options);
         if let Ok(outcome) = &outcome {
+            let ended = outcome.readers_ended;
+            assert!(!is_patient || ended == 0, "seed {seed}: {ended} readers ended within 5 min");
             total.add(outcome);
         }
         match &outcome {
@@ -38,5 +43,6 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     // Seeds in which nothing happens would prove nothing.
     eprintln!("{count} seeds: {total:?}");
     let busy = total.crashes > count && total.compactions > count && total.shipped_bytes > 0;
+    let busy = busy && total.readers_ended > count;
     assert!(busy || count < 10, "too little happened");
 }

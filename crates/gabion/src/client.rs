@@ -141,10 +141,15 @@ impl Client {
             Reply::Bulk(text) => serde_json::from_slice(&text).map_err(|e| {
                 Error::corruption(format!("{address}: GABION {question} is no JSON: {e}"))
             }),
-            Reply::Error(text) => Err(Error::unavailable(format!(
-                "{address}: GABION {question}: {}",
-                String::from_utf8_lossy(&text)
-            ))),
+            Reply::Error(text) => {
+                let too_old = text.starts_with(b"TRYAGAIN snapshot too old");
+                let kind = match too_old {
+                    true => ErrorKind::SnapshotTooOld,
+                    false => ErrorKind::Unavailable,
+                };
+                let text = String::from_utf8_lossy(&text);
+                Err(Error::new(kind, format!("{address}: GABION {question}: {text}")))
+            }
             _ => Err(Error::corruption(format!("{address}: GABION {question} is no text"))),
         }
     }

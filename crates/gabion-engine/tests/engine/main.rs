@@ -5,6 +5,7 @@ mod determinism;
 mod golden_edit;
 mod golden_sst;
 mod jobs;
+mod readers;
 mod support;
 mod tree_model;
 mod tree_rules;

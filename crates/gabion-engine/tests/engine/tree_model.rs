@@ -1,14 +1,21 @@
 //! A primary and a secondary, driven by random operations through one log, held against a map.
 //!
-//! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them) and
-//! E13 (the secondary makes some files itself and gets the same bytes).
+//! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
+//! while a read is under way whose view was ended) and E13 (the secondary makes some files itself and gets the same bytes).
 
 use crate::support::*;
-use gabion_base::{LogPosition, SequenceNumber};
+use gabion_base::{ErrorKind, LogPosition, SequenceNumber};
 use gabion_engine::*;
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A read that takes its time: gives its result and what it should be.
+type Reading = Pin<Box<dyn Future<Output = (gabion_base::Result<Pairs>, Pairs)>>>;
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 struct World {
     random: Random,
@@ -20,6 +27,12 @@ struct World {
     model: Model,
     /// Views that are still open, with what they have to show.
     pinned: Vec<(ReadView, Model)>,
+    /// Reads under way.
+    reading: Vec<Reading>,
+    now_ms: u64,
+    /// Reads that came to their end, and those that were ended.
+    read: u64,
+    ended: u64,
     /// A snapshot of the primary's tree taken some time ago.
     snapshot: Vec<u8>,
     running: Vec<JobInputs>,
@@ -38,6 +51,10 @@ impl World {
             applied: 0,
             model: Model::new(),
             pinned: Vec::new(),
+            reading: Vec::new(),
+            now_ms: 0,
+            read: 0,
+            ended: 0,
             running: Vec::new(),
             appended_edit: 0,
         }
@@ -156,6 +173,7 @@ impl World {
     fn check(&mut self) {
         let view = self.primary.tree.view();
         check_view(&mut self.random, &view, &self.primary.tables, &self.model);
+        self.pinned.retain(|(view, _)| view.pin().is_ok());
         for (view, model) in &self.pinned {
             check_view(&mut self.random, view, &self.primary.tables, model);
         }
@@ -173,10 +191,86 @@ impl World {
         }
     }
 
+    /// Begins a look-up or a scan of a view, whose reads yield.
+    fn begin_reading(&mut self) {
+        let source = self.primary.files.yielding(self.random.next());
+        // Not the shared cache: what is in it need not be read.
+        let tables = Tables { source, ..tables(&self.primary.files) };
+        let now = (self.primary.tree.view(), self.model.clone());
+        let held = self.random.below(4) as usize;
+        let (view, model) = self.pinned.get(held).cloned().unwrap_or(now);
+        let name = key(format!("key{:03}", self.random.below(400)).as_bytes());
+        let is_scan = self.random.one_in(2);
+        self.reading.push(Box::pin(async move {
+            if !is_scan {
+                let found = view.get(&tables, &name).await;
+                let pairs = found.map(|found| found.map(|v| (name.clone(), v.to_vec())));
+                let expected = model.get(&name).map(|value| (name.clone(), value.clone()));
+                return (
+                    pairs.map(|pair| pair.into_iter().collect()),
+                    expected.into_iter().collect(),
+                );
+            }
+            let expected = model.range(name.clone()..).map(|(k, v)| (k.clone(), v.clone()));
+            let mut iterator = view.scan(&tables, &name, None);
+            drop(view);
+            let mut pairs = Vec::new();
+            let result = loop {
+                match iterator.next().await {
+                    Ok(Some((key, value))) => pairs.push((key.to_vec(), value.to_vec())),
+                    Ok(None) => break Ok(pairs),
+                    Err(error) => break Err(error),
+                }
+            };
+            (result, expected.collect())
+        }));
+    }
+
+    /// Carries reads on: each ends with what it should see, or as its view was past the budget.
+    fn carry_on_reading(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        for mut reading in std::mem::take(&mut self.reading) {
+            let steps = self.random.below(4);
+            let polled = (0..steps).find_map(|_| match reading.as_mut().poll(&mut context) {
+                Poll::Ready(ended) => Some(ended),
+                Poll::Pending => None,
+            });
+            match polled {
+                None => self.reading.push(reading),
+                Some((Ok(found), expected)) => {
+                    assert_eq!(found, expected);
+                    self.read += 1;
+                }
+                Some((Err(error), _)) => {
+                    assert_eq!(error.kind(), ErrorKind::SnapshotTooOld, "{error}");
+                    self.ended += 1;
+                }
+            }
+        }
+    }
+
+    /// Time passes, and the budget of readers is what it is. What they kept is deleted at once.
+    fn limit_readers(&mut self) {
+        self.now_ms += self.random.below(40);
+        let age_ms_max = self.random.below(100);
+        let states_max = self.random.below(6) as usize;
+        let budget = PinBudget { age_ms_max, states_max };
+        self.primary.tree.limit_readers(self.now_ms, budget);
+        let stats = self.primary.tree.readers(self.now_ms);
+        assert!(stats.oldest_ms <= age_ms_max && stats.states_kept <= states_max, "{stats:?}");
+        self.primary.collect();
+        if stats.states_kept > 0 || !self.reading.is_empty() || !self.running.is_empty() {
+            return;
+        }
+        let held = self.primary.tree.leaving_files();
+        assert!(held.is_empty(), "no reader keeps {held:?}");
+    }
+
     /// The primary restarts: jobs and views are lost, the tree comes back from snapshot and log.
     fn restart(&mut self) {
         self.running.clear();
         self.pinned.clear();
+        self.reading.clear();
         let before = self.primary.tree.snapshot();
         self.primary.reopen(&self.snapshot, &self.log);
         assert_eq!(self.primary.tree.snapshot(), before);
@@ -184,7 +278,10 @@ impl World {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..60 => self.write(),
+            0..50 => self.write(),
+            50..53 => self.begin_reading(),
+            53..57 => self.carry_on_reading(),
+            57..60 => self.limit_readers(),
             60..70 => self.begin_jobs(),
             70..80 => self.end_job(),
             80..88 => self.catch_up(),
@@ -201,7 +298,8 @@ impl World {
         }
     }
 
-    fn finish(mut self) {
+    /// Returns how many reads came to their end and how many were ended.
+    fn finish(mut self) -> (u64, u64) {
         loop {
             self.begin_jobs();
             if self.running.is_empty() {
@@ -220,11 +318,15 @@ impl World {
         }
         check_view(&mut self.random, &b.view(), &self.secondary.tables, &self.model);
         self.pinned.clear();
+        while !self.reading.is_empty() {
+            self.carry_on_reading();
+        }
         self.primary.collect();
         self.secondary.collect();
         assert!(self.primary.tree.leaving_files().is_empty(), "no file is held for ever");
         let live: Vec<_> = self.secondary.tree.version().files().map(|(_, f)| f.id).collect();
         assert_eq!(self.secondary.files.ids().len(), live.len(), "no file leaks");
+        (self.read, self.ended)
     }
 }
 
@@ -248,25 +350,26 @@ fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mode
 }
 
 #[expect(clippy::print_stdout, reason = "shown when the test fails: the seed that repeats it")]
-fn run(seed: u64, config: TreeConfig, steps: usize) -> Vec<LevelStats> {
+fn run(seed: u64, config: TreeConfig, steps: usize) -> (Vec<LevelStats>, (u64, u64)) {
     println!("seed {seed}");
     let mut world = World::new(seed, config);
     for _ in 0..steps {
         world.step();
     }
     let stats = world.primary.tree.level_stats();
-    world.finish();
-    stats
+    (stats, world.finish())
 }
 
 #[test]
 fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts() {
-    let mut deepest = 0;
+    let (mut deepest, mut read, mut ended) = (0, 0, 0);
     for seed in 1..=12 {
-        let stats = run(seed, small_config(), 3000);
+        let (stats, reads) = run(seed, small_config(), 3000);
+        (read, ended) = (read + reads.0, ended + reads.1);
         deepest = deepest.max(stats.iter().filter(|level| level.files > 0).count());
     }
     assert!(deepest >= 3, "the test has to reach the third level, it reached {deepest}");
+    assert!(read > 100 && ended > 20, "{read} slow reads came to their end, {ended} were ended");
 }
 
 #[test]
@@ -297,7 +400,7 @@ fn a_batch_is_applied_whole_or_not_at_all() {
     assert_eq!(replica.get(b"a").as_deref(), Some(&b"1"[..]));
     for first in [1, 3] {
         let error = replica.tree.apply_batch(SequenceNumber(first), &bytes).unwrap_err();
-        assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption, "a repetition or a gap");
+        assert_eq!(error.kind(), ErrorKind::Corruption, "a repetition or a gap");
     }
     assert_eq!(replica.tree.flushed().position, LogPosition(0));
 }

@@ -5,13 +5,13 @@ use gabion_base::{ErrorKind, FileId, LogPosition, MemTableId, SequenceNumber};
 use gabion_engine::*;
 
 /// A replica whose jobs are run and applied as they come.
-struct Driven {
-    replica: Replica,
+pub(crate) struct Driven {
+    pub(crate) replica: Replica,
     position: u64,
 }
 
 impl Driven {
-    fn new(config: TreeConfig) -> Self {
+    pub(crate) fn new(config: TreeConfig) -> Self {
         Self { replica: Replica::new(config), position: 0 }
     }
 
@@ -22,7 +22,7 @@ impl Driven {
         self.replica.tree.apply_batch(first, batch.as_bytes()).unwrap();
     }
 
-    fn put(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn put(&mut self, name: &str, value: &[u8]) {
         self.write(|batch| batch.put(Keyspace::User, name.as_bytes(), value).unwrap());
     }
 
@@ -34,7 +34,7 @@ impl Driven {
         self.write(|batch| batch.clear(Keyspace::User).unwrap());
     }
 
-    fn seal(&mut self) {
+    pub(crate) fn seal(&mut self) {
         self.position += 1;
         let active = self.replica.tree.active_id();
         self.replica.tree.seal(active, LogPosition(self.position)).unwrap();
@@ -51,7 +51,12 @@ impl Driven {
         Some(self.edit(&job))
     }
 
-    fn flush(&mut self) -> Edit {
+    pub(crate) fn edit_of_next_compaction(&mut self) -> Edit {
+        let job = self.replica.tree.next_compaction(&context(&[])).unwrap();
+        self.edit(&job)
+    }
+
+    pub(crate) fn flush(&mut self) -> Edit {
         self.seal();
         let job = self.replica.tree.next_flush(&context(&[])).unwrap();
         let edit = self.edit(&job);
@@ -59,7 +64,7 @@ impl Driven {
         edit
     }
 
-    fn settle(&mut self) -> Vec<JobKind> {
+    pub(crate) fn settle(&mut self) -> Vec<JobKind> {
         let mut kinds = Vec::new();
         while let Some(edit) = self.next() {
             self.replica.tree.apply_edit(&edit).unwrap();
@@ -73,7 +78,7 @@ impl Driven {
     }
 }
 
-fn eager() -> TreeConfig {
+pub(crate) fn eager() -> TreeConfig {
     TreeConfig { l0_trigger: 1, ..small_config() }
 }
 

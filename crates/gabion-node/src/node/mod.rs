@@ -27,7 +27,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{ReadView, Tree};
+use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -365,10 +365,16 @@ impl Node {
         !self.is_head() && self.config.compaction == CompactionMode::Primary
     }
 
-    /// A view of everything applied here.
+    /// A view of everything applied here. It ends when it is past the pin budget of the options.
     #[must_use]
     pub fn view(&self) -> ReadView {
         self.tree.view()
+    }
+
+    /// Who reads here, and what that keeps from being given back.
+    #[must_use]
+    pub fn readers(&self) -> ReaderStats {
+        self.tree.readers(self.now_ms)
     }
 
     /// Where files lie, for reads on this thread.
@@ -597,7 +603,11 @@ impl Node {
 
     /// Gives back slots and log that nobody needs anymore.
     fn reclaim(&mut self) {
+        self.tree.limit_readers(self.now_ms, self.options.pin_budget);
         self.obsolete.extend(self.tree.obsolete_files());
+        if self.has(Mutant::ReadUnderWayNotWaitedFor) {
+            self.obsolete.extend(self.tree.leaving_files().iter().map(|file| file.id));
+        }
         let obsolete = core::mem::take(&mut self.obsolete);
         // Those that were skipped were never here.
         let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());

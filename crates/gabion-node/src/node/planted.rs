@@ -8,6 +8,8 @@
 pub enum Mutant {
     /// The slots of a file that an edit removes are free when the edit is applied, whoever reads them.
     SlotFreedUnderReader,
+    /// What readers kept that were past their budget is free at once, although a read is under way.
+    ReadUnderWayNotWaitedFor,
     /// The number of an edit is not the one after the last.
     GapInEdits,
     /// Two records that arrive together are applied the second one first.

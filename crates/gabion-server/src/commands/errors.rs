@@ -95,7 +95,7 @@ pub(crate) fn from_store(error: &Error) -> Reply {
     let kind = error.kind();
     let code = match kind {
         ErrorKind::NoSpace => "OOM",
-        ErrorKind::Unavailable | ErrorKind::Busy => "TRYAGAIN",
+        ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::SnapshotTooOld => "TRYAGAIN",
         ErrorKind::Fenced => "READONLY",
         _ => "ERR",
     };

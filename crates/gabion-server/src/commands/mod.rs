@@ -18,7 +18,7 @@
 
 pub mod cursors;
 mod describe;
-mod errors;
+pub(crate) mod errors;
 pub mod execute;
 mod info;
 pub mod keyspace;

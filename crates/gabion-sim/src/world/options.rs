@@ -2,7 +2,7 @@
 
 use super::UNSHIPPED_BYTES_MAX;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId};
-use gabion_engine::{Compression, SstOptions, TreeConfig};
+use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
 const SEGMENT_LEN: u64 = 256 * 1024;
@@ -54,6 +54,8 @@ pub struct Options {
     pub ack: AckLevel,
     /// How files are compressed.
     pub compression: Compression,
+    /// What slow reads may keep of what compactions replaced.
+    pub pin_budget: PinBudget,
     /// Pairs of keys that are always written together.
     pub twins: u64,
     /// Whether half of the keys are counters, which only increments and deletes touch.
@@ -94,6 +96,10 @@ impl Options {
         if seed % 6 == 5 {
             options.faults.full = 1_000;
         }
+        if seed % 3 == 1 {
+            // Less than slow scans take.
+            options.pin_budget = PinBudget { age_ms_max: 50, states_max: 3 };
+        }
         options
     }
 }
@@ -120,6 +126,7 @@ impl Default for Options {
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
             compression: Compression::None,
+            pin_budget: PinBudget::default(),
             twins: 8,
             counters: true,
             power_all_at: None,
@@ -163,7 +170,6 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     }
 }
 
-#[cfg_attr(not(feature = "planted"), expect(unused_variables, reason = "only what is planted"))]
 pub(super) fn node_options(options: &Options) -> NodeOptions {
     NodeOptions {
         #[cfg(feature = "planted")]
@@ -174,6 +180,7 @@ pub(super) fn node_options(options: &Options) -> NodeOptions {
         placement_wait_ms: 100,
         unshipped_bytes_max: UNSHIPPED_BYTES_MAX,
         window_bytes: 256 * 1024,
+        pin_budget: options.pin_budget,
         ..NodeOptions::default()
     }
 }

@@ -1,7 +1,6 @@
 //! What a run did, and what it says of itself when something does not hold.
 
 use super::World;
-use gabion_node::Node;
 
 /// What a run did, and a checksum over all that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +33,8 @@ pub struct Outcome {
     pub rotten_logs: u64,
     /// Flushes and compactions that found no room on the disk.
     pub jobs_without_space: u64,
+    /// Views and iterators that were past their pin budget.
+    pub readers_ended: u64,
 }
 
 impl Outcome {
@@ -52,6 +53,7 @@ impl Outcome {
         self.lost_commits += other.lost_commits;
         self.rotten_logs += other.rotten_logs;
         self.jobs_without_space += other.jobs_without_space;
+        self.readers_ended += other.readers_ended;
     }
 }
 
@@ -67,7 +69,9 @@ impl World {
 
     /// Adds what a living process did until now.
     pub(super) fn count_work(&self, index: usize, outcome: &mut Outcome) {
-        let Some(counters) = self.node(index).map(Node::counters) else { return };
+        let Some(node) = self.node(index) else { return };
+        outcome.readers_ended += node.readers().ended;
+        let counters = node.counters();
         outcome.flushes += counters.flushes;
         outcome.compactions += counters.compactions;
         outcome.edits += counters.edits;

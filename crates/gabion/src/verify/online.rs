@@ -7,7 +7,7 @@ use crate::options::VerifyOptions;
 use crate::screen::Progress;
 use crate::status::STATUS_TIMEOUT;
 use crate::units::size;
-use gabion_base::{Error, Result};
+use gabion_base::{Error, ErrorKind, Result};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -78,6 +78,9 @@ fn at_one_position(
 ) -> Result<(Vec<Value>, Vec<Records>)> {
     let same =
         |values: &[Value], field: &str| values.windows(2).all(|w| w[0][field] == w[1][field]);
+    let mut obstacle = Error::unavailable(
+        "writes go on, so that no two replicas are at the same log position: stop them and try again",
+    );
     for attempt in 0..TRIES {
         if attempt > 0 {
             std::thread::sleep(BETWEEN_TRIES);
@@ -93,6 +96,12 @@ fn at_one_position(
             continue;
         }
         let mut digests = Vec::new();
+        let (too_old, answers): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_too_old);
+        if let Some(Err(error)) = too_old.into_iter().next() {
+            // Compactions go on after the last write; in the end there is nothing left for them.
+            obstacle = error;
+            continue;
+        }
         for answer in answers {
             digests.push(match answer {
                 Ok(value) => Some((
@@ -105,9 +114,12 @@ fn at_one_position(
         }
         return Ok((after, digests));
     }
-    Err(Error::unavailable(
-        "writes go on, so that no two replicas are at the same log position: stop them and try again",
-    ))
+    Err(obstacle)
+}
+
+/// Whether a replica ended the reading of its records, as compactions replaced what was read for too long.
+fn is_too_old(answer: &Result<Value>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::SnapshotTooOld)
 }
 
 fn answers(addresses: &[(u32, SocketAddr)], question: &'static str) -> Vec<Result<Value>> {
@@ -136,7 +148,7 @@ fn ask_all(addresses: &[(u32, SocketAddr)], question: &'static str) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::tests::{ANSWERING, HANGING, Stand};
+    use crate::client::tests::{ANSWERING, ENDING, HANGING, Stand};
 
     #[test]
     fn a_replica_that_accepts_and_never_answers_is_named() {
@@ -145,5 +157,14 @@ mod tests {
         let error = error.unwrap_err().to_string();
         let expected = format!("replica 2: {} does not answer", stands[1].address);
         assert!(error.contains(&expected), "{error}");
+    }
+
+    #[test]
+    fn records_whose_reading_was_ended_as_too_old_are_read_again() {
+        let stand = Stand::new(ENDING);
+        let addresses = [(1, stand.address)];
+        let (files, records) = at_one_position(&addresses, &mut Progress::new(false)).unwrap();
+        assert_eq!(files[0]["log_end"], 7);
+        assert_eq!(records, [Some((3, "ab".to_owned()))]);
     }
 }
