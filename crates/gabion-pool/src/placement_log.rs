@@ -118,7 +118,7 @@ impl FilePlacement {
 /// Why a slot is in quarantine: what has to be drained before it is free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuarantineOrigin {
-    /// A write of this process had an unknown outcome.
+    /// A write of this process had an unknown outcome, or what was written came back as something else.
     Local,
     /// It was granted in this session of the peer connection.
     Session(u64),

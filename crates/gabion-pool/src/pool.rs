@@ -269,6 +269,48 @@ impl Pool {
         Ok(())
     }
 
+    /// Puts a live file, of which a part rotted, into other slots, which are held as [`Self::add_file`] wants
+    /// them and hold the same bytes as were written first. Staged as a whole: a crash finds the file in the
+    /// old slots or in the new ones.
+    ///
+    /// The old slots go into quarantine until the next start: what was written there came back as something
+    /// else. Nothing is written there meanwhile, so no reader of them need be waited for.
+    ///
+    /// # Errors
+    /// Not found when no such file is live; corruption when the placement is of another file of that number;
+    /// otherwise as [`Self::add_file`]. Nothing changes.
+    pub fn replace_file(&mut self, placement: FilePlacement) -> Result<()> {
+        placement.check(&self.geometry)?;
+        let file = placement.file;
+        let live = self.files.get(&file).filter(|entry| entry.life == Life::Live);
+        let Some(old) = live.map(|entry| entry.placement.clone()) else {
+            return Err(Error::not_found(format!("{file} is not live in the pool")));
+        };
+        let content = |of: &FilePlacement| (of.term, of.len, of.checksum);
+        if content(&old) != content(&placement) {
+            return Err(Error::corruption(format!(
+                "{file}: its place was to be taken by {} bytes of {} with checksum {:08x}; it has {} of {} \
+                 with {:08x}",
+                placement.len, placement.term, placement.checksum, old.len, old.term, old.checksum
+            )));
+        }
+        for &placed in &placement.slots {
+            self.slots.check_held(placed).map_err(|e| e.within(format!("{file}")))?;
+        }
+        let origin = QuarantineOrigin::Local;
+        for &Placed { slot, generation } in &old.slots {
+            self.enter(slot, SlotState::Retired { generation, file });
+            self.enter(slot, SlotState::Quarantined { origin });
+        }
+        let placement = Arc::new(placement);
+        self.journal.stage(&Operation::FileRetired(file));
+        self.journal.stage(&Operation::FileLive(placement.clone()));
+        let slots = old.slots.iter().map(|placed| placed.slot).collect();
+        self.journal.stage(&Operation::SlotsQuarantined { origin, slots });
+        self.insert_file(placement);
+        Ok(())
+    }
+
     /// Takes a file out of the live ones. Staged. It stays readable until [`Self::free_file`]; a
     /// restart frees it.
     ///

@@ -5,9 +5,9 @@
 //!            ┌──────────► allocated ────────┐                       retirement durable
 //!            │                 │            ▼                            │
 //!    free ───┤         unknown │          live ──────► retired ──────────┴──► free
-//!            │         outcome ▼            ▲
-//!            │            quarantined ──────┼───────── drained ─────────────► free
-//!            │                 ▲            │
+//!            │         outcome ▼            ▲             │ its bytes rotted: replaced
+//!            │            quarantined ◄─────┼─────────────┘
+//!            │                 ▲   └────────┼───────── drained ─────────────► free
 //!            └──────────► granted ──────────┘
 //!                 grant     new session     add_file
 //! ```
@@ -84,7 +84,10 @@ impl SlotState {
                 Self::Allocated { .. } | Self::Retired { .. } | Self::Quarantined { .. },
                 Self::Free,
             )
-            | (Self::Allocated { .. } | Self::Granted { .. }, Self::Quarantined { .. }) => true,
+            | (
+                Self::Allocated { .. } | Self::Granted { .. } | Self::Retired { .. },
+                Self::Quarantined { .. },
+            ) => true,
             (
                 Self::Allocated { generation: a } | Self::Granted { generation: a, .. },
                 Self::Live { generation: b, .. },

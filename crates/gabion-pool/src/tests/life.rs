@@ -234,3 +234,44 @@ fn allocation_goes_on_past_a_reservation_of_generations() {
     }
     assert_eq!(refused, 1, "one commit raises the limit by a whole step");
 }
+
+#[test]
+fn a_file_that_rotted_moves_to_other_slots_and_the_old_ones_rest_until_the_next_start() {
+    let mut rig = Rig::new();
+    let slots = rig.pool.allocate(4).unwrap();
+    let (old, new) = slots.split_at(2);
+    rig.pool.add_file(placement(1, old)).unwrap();
+    rig.commit();
+    let free = rig.pool.counts().free;
+    rig.pool.replace_file(placement(1, new)).unwrap();
+    rig.pool.invariants();
+    assert_eq!(rig.pool.placement(FileId::sst(1)).unwrap().slots, new);
+    let counts = rig.pool.counts();
+    assert_eq!((counts.live, counts.quarantined, counts.free), (2, 2, free));
+    assert!(rig.pool.allocate(free + 1).is_err(), "nobody writes where something rotted");
+    rig.commit();
+    assert_eq!(rig.pool.counts().quarantined, 2, "nor once it is durable");
+    let mut rig = rig.reopen();
+    assert_eq!(rig.pool.placement(FileId::sst(1)).unwrap().slots, new);
+    assert_eq!(rig.pool.counts().quarantined, 2);
+    assert_eq!(rig.pool.release_quarantined(Drained::Local).len(), 2);
+    rig.pool.invariants();
+}
+
+#[test]
+fn a_file_is_replaced_by_the_same_one_only_and_in_slots_that_are_held() {
+    let mut rig = Rig::new();
+    let slots = rig.pool.allocate(2).unwrap();
+    rig.pool.add_file(placement(1, &slots[..1])).unwrap();
+    let other = FilePlacement { checksum: 9, ..placement(1, &slots[1..]) };
+    let error = rig.pool.replace_file(other).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    let unheld = Placed { slot: SlotIndex(20), generation: slots[1].generation };
+    let error = rig.pool.replace_file(placement(1, &[unheld])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    let error = rig.pool.replace_file(placement(2, &slots[1..])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(rig.pool.placement(FileId::sst(1)).unwrap().slots, slots[..1]);
+    assert_eq!(rig.pool.counts().quarantined, 0, "nothing changed");
+    rig.pool.invariants();
+}

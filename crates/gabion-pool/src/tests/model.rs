@@ -131,6 +131,11 @@ impl Life {
                 self.now.opaque += 1;
             }
             16 => self.take(a < 20),
+            17 => {
+                if let Some(i) = pick(self.allocated.len()) {
+                    self.replace(i, b);
+                }
+            }
             _ => self.finish(),
         }
     }
@@ -186,6 +191,22 @@ impl Life {
         let placement = self.now.files.remove(&file).unwrap();
         self.retired.insert(file, (placement, false, false));
         self.retiring[0].insert(file);
+    }
+
+    /// Puts a file with as many slots into the allocated ones.
+    fn replace(&mut self, i: usize, b: u8) {
+        let wanted = self.allocated[i].len();
+        let fitting = self.now.files.values().filter(|file| file.slots.len() == wanted);
+        let fitting: Vec<_> = fitting.map(|file| file.file).collect();
+        let Some(file) = fitting.get(b as usize % fitting.len().max(1)) else { return };
+        let slots = self.allocated.swap_remove(i);
+        let old = self.now.files[file].clone();
+        let new = FilePlacement { slots, ..old.clone() };
+        self.rig.pool.replace_file(new.clone()).unwrap();
+        for placed in &old.slots {
+            self.now.quarantined.insert(placed.slot, QuarantineOrigin::Local);
+        }
+        self.now.files.insert(*file, new);
     }
 
     fn free(&mut self, b: u8) {
@@ -359,7 +380,7 @@ fn run(area_blocks: u64, lives: &[Script]) {
 }
 
 fn lives() -> impl Strategy<Value = Vec<Script>> {
-    let steps = prop::collection::vec((0u8..20, any::<u8>(), any::<u8>()), 1..120);
+    let steps = prop::collection::vec((0u8..21, any::<u8>(), any::<u8>()), 1..120);
     prop::collection::vec((any::<u64>(), steps), 1..5)
 }
 
