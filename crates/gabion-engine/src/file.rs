@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use core::future::Future;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, round_up_to_block};
-use gabion_base::{Error, FileId, FileKind, Result, SequenceNumber, Term, crc};
+use gabion_base::{Error, ErrorKind, FileId, FileKind, Result, SequenceNumber, Term, crc};
 use gabion_media::Bytes;
 
 /// Longest file: offsets within an SST have 32 bits. Targets are far below (16 MiB).
@@ -369,6 +369,22 @@ pub trait FileSource {
     /// Not found for a file that is not live; invalid input for a range beyond its rounded end; what
     /// the medium reports.
     fn read(&self, file: FileId, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
+
+    /// Bytes of `file` may not be what was written: a reader met `error`, which it returns. For whoever can
+    /// have the file repaired; a source without such a one has nothing to do.
+    fn note_damage(&self, _file: FileId, _error: &Error) {}
+}
+
+/// A result of reading `file`. Damage is told to the source: bytes that are not what was written, of which
+/// some look like another version's format, or that the device does not give back.
+#[inline]
+pub(crate) fn noted<T>(source: &impl FileSource, file: FileId, result: Result<T>) -> Result<T> {
+    if let Err(error) = &result
+        && matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::Io)
+    {
+        source.note_damage(file, error);
+    }
+    result
 }
 
 macro_rules! forward_source {
@@ -381,6 +397,10 @@ macro_rules! forward_source {
                 len: usize,
             ) -> impl Future<Output = Result<Bytes>> {
                 (**self).read(file, offset, len)
+            }
+
+            fn note_damage(&self, file: FileId, error: &Error) {
+                (**self).note_damage(file, error);
             }
         }
     )*};

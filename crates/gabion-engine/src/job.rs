@@ -10,7 +10,9 @@
 //! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
 
 use crate::entry::{Entry, EntryKind, Keyspace};
-use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, FileSource, lower_bound_of, upper_bound_of};
+use crate::file::{
+    FILE_LEN_MAX, FileMeta, FileSink, FileSource, lower_bound_of, noted, upper_bound_of,
+};
 use crate::memtable::{MemTable, MemTableIter};
 use crate::merge::{Cursor, Merge};
 use crate::recipe::{JobKind, Recipe};
@@ -245,10 +247,11 @@ struct LevelScan<'a, S: FileSource> {
 impl<S: FileSource> LevelScan<'_, S> {
     #[inline]
     async fn advance(&mut self) -> Result<()> {
-        if let Some(scan) = &mut self.current
-            && scan.advance().await?
-        {
-            return Ok(());
+        if let Some(scan) = &mut self.current {
+            let advanced = scan.advance().await;
+            if noted(self.source, scan.file(), advanced)? {
+                return Ok(());
+            }
         }
         self.next_file().await
     }
@@ -257,9 +260,11 @@ impl<S: FileSource> LevelScan<'_, S> {
         self.current = None;
         while let Some(((_, meta), rest)) = self.files.split_first() {
             self.files = rest;
-            let reader = Arc::new(SstReader::open(self.source, self.group, meta).await?);
+            let opened = SstReader::open(self.source, self.group, meta).await;
+            let reader = Arc::new(noted(self.source, meta.id, opened)?);
             let mut scan = SstScan::new(reader, self.source, &[], None, TRANSFER_LEN_MAX);
-            if scan.advance().await? {
+            let advanced = scan.advance().await;
+            if noted(self.source, meta.id, advanced)? {
                 self.current = Some(scan);
                 break;
             }

@@ -10,7 +10,7 @@
 
 use crate::cache::{BlockCache, TableCache};
 use crate::entry::{Entry, EntryKind, Keyspace};
-use crate::file::{FileMeta, FileSource};
+use crate::file::{FileMeta, FileSource, noted};
 use crate::memtable::MemTableIter;
 use crate::merge::{Cursor, Merge};
 use crate::readers::{Pin, Release, State};
@@ -40,7 +40,8 @@ pub struct Tables<S> {
 
 impl<S: FileSource> Tables<S> {
     async fn reader(&self, meta: &FileMeta) -> Result<Arc<SstReader>> {
-        self.open.get_or_open(&self.source, self.group, meta).await
+        let opened = self.open.get_or_open(&self.source, self.group, meta).await;
+        noted(&self.source, meta.id, opened)
     }
 
     async fn get(
@@ -50,7 +51,8 @@ impl<S: FileSource> Tables<S> {
         at: SequenceNumber,
     ) -> Result<Option<(EntryKind, SequenceNumber, Bytes)>> {
         let reader = self.reader(meta).await?;
-        let found = reader.get(&self.source, &self.blocks, key, at).await?;
+        let found = reader.get(&self.source, &self.blocks, key, at).await;
+        let found = noted(&self.source, meta.id, found)?;
         Ok(found.map(|(trailer, value)| (trailer.kind(), trailer.sequence(), value)))
     }
 }
@@ -319,7 +321,8 @@ impl<S: FileSource + Clone> LevelIter<S> {
     /// To the first entry at or after `from`.
     async fn seek(&mut self, from: &[u8]) -> Result<()> {
         if let Some(mut iter) = self.open_next().await? {
-            iter.seek(from, SequenceNumber::MAX).await?;
+            let sought = iter.seek(from, SequenceNumber::MAX).await;
+            noted(&self.tables.source, iter.file(), sought)?;
             self.current = Some(iter);
             self.settle().await?;
         }
@@ -328,7 +331,8 @@ impl<S: FileSource + Clone> LevelIter<S> {
 
     async fn advance(&mut self) -> Result<()> {
         if let Some(iter) = &mut self.current {
-            iter.advance().await?;
+            let advanced = iter.advance().await;
+            noted(&self.tables.source, iter.file(), advanced)?;
         }
         self.settle().await
     }
@@ -338,7 +342,8 @@ impl<S: FileSource + Clone> LevelIter<S> {
         while self.current.as_ref().is_some_and(|iter| iter.entry().is_none()) {
             self.current = self.open_next().await?;
             if let Some(iter) = &mut self.current {
-                iter.seek_to_first().await?;
+                let sought = iter.seek_to_first().await;
+                noted(&self.tables.source, iter.file(), sought)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::BLOCK_LEN;
-use gabion_base::{Result, SequenceNumber};
+use gabion_base::{FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
 /// Steps through the blocks that the index names.
@@ -78,6 +78,12 @@ impl<S: FileSource> SstIter<S> {
             cursor: BlockCursor::new(),
             block: Bytes::new(),
         }
+    }
+
+    /// The file that is read.
+    #[must_use]
+    pub fn file(&self) -> FileId {
+        self.reader.id()
     }
 
     /// Goes to the first entry.
@@ -236,6 +242,12 @@ impl<S: FileSource> SstScan<S> {
             block: Block::InBuffer(0..0),
             raw: Vec::new(),
         }
+    }
+
+    /// The file that is read.
+    #[must_use]
+    pub fn file(&self) -> FileId {
+        self.reader.id()
     }
 
     /// Goes to the first or next entry; `false` past the last. After an error the scan has ended.
