@@ -2,22 +2,22 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `faults`: what breaks. - `rot`: what rots. - `rest`: peace and the checks.
+//!   members. - `load`: clients. - `faults`: what breaks. - `log_rot`: logs that rot. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
 mod faults;
 mod links;
 mod load;
+mod log_rot;
 mod machine;
 pub mod options;
 pub mod outcome;
 mod rest;
-mod rot;
 
 pub use links::Kept;
+pub use log_rot::StoppedLog;
 pub use options::{Faults, Options, Targets};
 pub use outcome::Outcome;
-pub use rot::StoppedLog;
 
 use crate::client::{Client, Locks};
 use crate::history::{self, Operation};

@@ -81,7 +81,7 @@ fn a_rotten_record_comes_back_at_head_middle_and_tail() {
             let what = format!("seed {seed}, replica {}, record {number}", index + 1);
             let at = stop_with_log(&mut world, index, alone)[number];
             let before = world.notices(index).len();
-            world.rot(index, at);
+            world.rot_record(index, at);
             start_all(&mut world);
             world.advance(100).unwrap_or_else(|error| panic!("{what}: {error}"));
             rest(&mut world, &what);
@@ -98,7 +98,7 @@ fn a_repair_that_is_cut_short_begins_again_and_ends() {
         let mut world = world(seed, 3, 2_500);
         for index in 0..3 {
             let at = stop_with_log(&mut world, index, true)[1];
-            world.rot(index, at);
+            world.rot_record(index, at);
             for steps in (1..40).step_by(3) {
                 world.start(index);
                 world.advance(steps).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -128,8 +128,8 @@ fn two_rotten_logs_are_filled_by_the_third() {
         {
             let what = format!("seed {seed}, replicas {} and {}", one + 1, other + 1);
             let places = stop_with_log(&mut world, one, false);
-            world.rot(one, places[first]);
-            world.rot(other, places[second]);
+            world.rot_record(one, places[first]);
+            world.rot_record(other, places[second]);
             start_all(&mut world);
             world.advance(50).unwrap_or_else(|error| panic!("{what}: {error}"));
             rest(&mut world, &what);
@@ -148,7 +148,7 @@ fn each_record_of_a_log_comes_back() {
         let at = world.log_of(index).durable().nth(number);
         let Some(at) = at else { break };
         let before = world.notices(index).len();
-        world.rot(index, at);
+        world.rot_record(index, at);
         start_all(&mut world);
         let what = format!("record {number} of replica {}", index + 1);
         rest(&mut world, &what);
@@ -167,7 +167,7 @@ fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
         let mut world = world(seed, 3, 2_500);
         let at = stop_with_log(&mut world, 0, false)[number];
         let term = world.log_of(0).term;
-        (0..3).for_each(|index| world.rot(index, at));
+        (0..3).for_each(|index| world.rot_record(index, at));
         for _ in 0..2 {
             start_all(&mut world);
             world.advance(1_500).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -185,7 +185,7 @@ fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
             stop_all(&mut world);
         }
         // Its disk comes back from a copy.
-        world.rot(seed as usize % 3, at);
+        world.rot_record(seed as usize % 3, at);
         start_all(&mut world);
         rest(&mut world, &format!("seed {seed}, record {number}"));
         world.finish().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -196,7 +196,7 @@ fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
 fn a_group_of_one_does_not_open_and_names_the_place() {
     let mut world = world(2, 1, 2_500);
     let at = stop_with_log(&mut world, 0, true)[1];
-    world.rot(0, at);
+    world.rot_record(0, at);
     world.start(0);
     let error = world.advance(1_000).unwrap_err();
     let wanted = format!("the record at {} was durable", place(&world, at));

@@ -9,9 +9,9 @@ mod back_off;
 mod grants;
 mod jobs;
 mod log;
+mod log_repair;
 mod messages;
 mod planted;
-mod repair;
 mod room;
 mod shipping;
 mod writes;
@@ -158,7 +158,7 @@ pub struct Node {
     /// What the chain wants done to the log once no drain is under way.
     held: Option<Action>,
     /// What the log lost and has not got back.
-    repair: Option<repair::Repair>,
+    log_repair: Option<log_repair::LogRepair>,
     outputs: VecDeque<Output>,
     /// Something fatal happened: nothing is begun any more.
     ended: bool,
@@ -275,7 +275,7 @@ impl Node {
             refused: Some("the group is starting".into()),
             readable: false,
             held: None,
-            repair: None,
+            log_repair: None,
             outputs: VecDeque::new(),
             ended: false,
             next_work: 0,

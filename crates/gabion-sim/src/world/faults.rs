@@ -39,7 +39,7 @@ impl World {
             let index = self.random.below(count) as usize;
             self.lose_commits(index);
         }
-        if happens(&mut self.random, faults.rot) {
+        if happens(&mut self.random, faults.log_rot) {
             let index = self.random.below(count) as usize;
             self.rot_log(index);
         }

@@ -32,7 +32,7 @@ pub struct Faults {
     pub full: u64,
     /// A record that was durable turns out not to be whole (FAULTS.md E4), at a kill of a process, while
     /// the other members have everything.
-    pub rot: u64,
+    pub log_rot: u64,
 }
 
 /// A run.
@@ -91,7 +91,7 @@ impl Options {
             options.faults.hold = 200;
         }
         if seed % 4 == 1 {
-            options.faults.rot = 700;
+            options.faults.log_rot = 700;
         }
         if seed % 6 == 5 {
             options.faults.full = 1_000;
@@ -121,7 +121,7 @@ impl Default for Options {
                 hold: 0,
                 lost: 0,
                 full: 0,
-                rot: 0,
+                log_rot: 0,
             },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,

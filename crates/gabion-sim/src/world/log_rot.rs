@@ -86,7 +86,7 @@ impl World {
     ///
     /// # Panics
     /// When the replica runs.
-    pub fn rot(&mut self, index: usize, position: LogPosition) {
+    pub fn rot_record(&mut self, index: usize, position: LogPosition) {
         self.rot_segment(index, position);
         let machine = &self.machines[index];
         let at = position.get();
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// As [`Self::rot`], in the segment alone.
+    /// As [`Self::rot_record`], in the segment alone.
     ///
     /// # Panics
     /// When the replica runs.
@@ -144,7 +144,7 @@ impl World {
         let places: Vec<_> = log.durable().filter(|at| *at >= flushed).collect();
         if !places.is_empty() {
             let at = places[self.random.below(places.len() as u64) as usize];
-            self.rot(index, at);
+            self.rot_record(index, at);
             self.outcome.rotten_logs += 1;
         }
     }

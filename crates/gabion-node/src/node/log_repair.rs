@@ -18,7 +18,7 @@ use gabion_log::{RecoveryReport, Rot};
 use gabion_replication::Lost;
 
 /// A log that is not durable as far as it once was.
-pub(super) struct Repair {
+pub(super) struct LogRepair {
     /// Up to here it was.
     to: LogPosition,
     /// The loss is durable: from now on the log may change.
@@ -30,7 +30,7 @@ pub(super) struct Repair {
 impl Node {
     /// The log was cut at a rotten record.
     pub(super) fn begin_repair(&mut self, rot: Rot, lost: Lost) {
-        self.repair = Some(Repair { to: lost.to, is_noted: false, is_told: false });
+        self.log_repair = Some(LogRepair { to: lost.to, is_noted: false, is_told: false });
         self.stage_state(Some(After::LossNoted));
         self.outputs.push_back(Output::Notice(format!(
             "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all up to {} \
@@ -45,7 +45,7 @@ impl Node {
         if from >= to {
             return;
         }
-        self.repair = Some(Repair { to, is_noted: true, is_told: true });
+        self.log_repair = Some(LogRepair { to, is_noted: true, is_told: true });
         self.outputs.push_back(Output::Notice(format!(
             "the log's segments are not whole from {from} on, which were durable up to {to}; its ring is, \
              and they are written again"
@@ -53,19 +53,21 @@ impl Node {
     }
 
     pub(super) fn loss_noted(&mut self) {
-        if let Some(repair) = &mut self.repair {
+        if let Some(repair) = &mut self.log_repair {
             repair.is_noted = true;
         }
     }
 
     /// Whether records have to wait: what they overwrite may be the only sign of what was lost.
     pub(super) fn awaits_note(&self) -> bool {
-        self.repair.as_ref().is_some_and(|repair| !repair.is_noted)
+        self.log_repair.as_ref().is_some_and(|repair| !repair.is_noted)
     }
 
     /// Records come: says once from whom.
     pub(super) fn tell_source(&mut self, from: LogPosition) {
-        let Some(repair) = self.repair.as_mut().filter(|repair| !repair.is_told) else { return };
+        let Some(repair) = self.log_repair.as_mut().filter(|repair| !repair.is_told) else {
+            return;
+        };
         let Some(source) = self.chain.source() else { return };
         repair.is_told = true;
         self.outputs.push_back(Output::Notice(format!(
@@ -76,12 +78,12 @@ impl Node {
 
     /// Up to where the log is to be durable again.
     pub(super) fn repair_end(&self) -> LogPosition {
-        self.repair.as_ref().map_or(LogPosition::ZERO, |repair| repair.to)
+        self.log_repair.as_ref().map_or(LogPosition::ZERO, |repair| repair.to)
     }
 
     pub(super) fn end_repair(&mut self) {
         let durable = self.log.durable_end();
-        if let Some(repair) = self.repair.take_if(|repair| durable >= repair.to) {
+        if let Some(repair) = self.log_repair.take_if(|repair| durable >= repair.to) {
             self.outputs.push_back(Output::Notice(format!(
                 "the log is repaired: it is durable again up to {}",
                 repair.to
