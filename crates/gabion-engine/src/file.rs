@@ -489,7 +489,7 @@ mod tests {
             refuse(&|m| m.largest_sequence = SequenceNumber(1 << 56)),
             refuse(&|m| m.deletes = 7),
         ] {
-            assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
         }
     }
 

@@ -15,39 +15,87 @@ use gabion_pool::{FilePlacement, Geometry, Pool};
 
 /// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
 #[derive(Clone, Default)]
-pub struct FileMap(Rc<RefCell<HashMap<FileId, Arc<FilePlacement>>>>);
+pub struct FileMap(Rc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    places: RefCell<HashMap<FileId, Arc<FilePlacement>>>,
+    damaged: DamageList,
+}
+
+/// Damage that reads have met: the first error of each file.
+#[derive(Default)]
+pub(crate) struct DamageList(RefCell<BTreeMap<FileId, Error>>);
+
+impl DamageList {
+    fn note(&self, file: FileId, error: &Error) {
+        self.0.borrow_mut().entry(file).or_insert_with(|| error.clone());
+    }
+
+    pub(crate) fn take(&self) -> BTreeMap<FileId, Error> {
+        self.0.take()
+    }
+}
 
 impl FileMap {
     /// The file's placement.
     #[must_use]
     pub fn get(&self, file: FileId) -> Option<Arc<FilePlacement>> {
-        self.0.borrow().get(&file).cloned()
+        self.0.places.borrow().get(&file).cloned()
     }
 
     pub(crate) fn insert(&self, placement: Arc<FilePlacement>) {
-        self.0.borrow_mut().insert(placement.file, placement);
+        self.0.places.borrow_mut().insert(placement.file, placement);
     }
 
     pub(crate) fn remove(&self, file: FileId) {
-        self.0.borrow_mut().remove(&file);
+        self.0.places.borrow_mut().remove(&file);
+    }
+
+    /// What reads have met since the last call.
+    pub(crate) fn take_damage(&self) -> BTreeMap<FileId, Error> {
+        self.0.damaged.take()
     }
 }
 
-/// Says where a file lies.
+/// Says where a file lies, and hears when what lies there is not what was written.
 pub trait Locate {
     /// The file's placement, if it is readable here.
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>>;
+
+    /// A read of the file met damage, and returns this error. Where nobody repairs there is nothing to do.
+    fn note_damage(&self, _file: FileId, _error: &Error) {}
 }
 
 impl Locate for FileMap {
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
         self.get(file)
     }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.0.damaged.note(file, error);
+    }
 }
 
 impl Locate for BTreeMap<FileId, Arc<FilePlacement>> {
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
         self.get(&file).cloned()
+    }
+}
+
+/// Where the files lie that a job reads, and what it met there.
+pub(crate) struct JobFiles {
+    pub(crate) places: BTreeMap<FileId, Arc<FilePlacement>>,
+    pub(crate) damaged: Rc<DamageList>,
+}
+
+impl Locate for JobFiles {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.places.get(&file).cloned()
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.damaged.note(file, error);
     }
 }
 
@@ -103,14 +151,27 @@ pub struct PoolSource<L> {
 
 impl<L: Locate> FileSource for PoolSource<L> {
     async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
-        let Some(placement) = self.locate.locate(file) else {
-            return Err(Error::not_found(format!("{file} has no place in this pool")));
-        };
-        self.meter.0.set(self.meter.0.get() + len as u64);
-        let store = &self.store;
-        gabion_pool::read_file(&store.medium, &store.geometry, &placement, offset, len as u64)
-            .await
-            .map_err(|error| error.within(format!("{file} at {offset}")))
+        let mut placement = self.locate.locate(file);
+        loop {
+            let Some(place) = placement else {
+                return Err(Error::not_found(format!("{file} has no place in this pool")));
+            };
+            self.meter.0.set(self.meter.0.get() + len as u64);
+            let store = &self.store;
+            let read =
+                gabion_pool::read_file(&store.medium, &store.geometry, &place, offset, len as u64)
+                    .await
+                    .map_err(|error| error.within(format!("{file} at {offset}")));
+            // A file that was repaired meanwhile lies elsewhere, and what was read may be what rotted.
+            placement = self.locate.locate(file).filter(|now| !Arc::ptr_eq(now, &place));
+            if placement.is_none() {
+                return read;
+            }
+        }
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.locate.note_damage(file, error);
     }
 }
 

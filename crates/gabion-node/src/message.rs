@@ -7,6 +7,12 @@
 //!           ◄─ Placement(file, checksums, slots) ──────────────
 //!              (verifies, commits to its placement log)
 //!           ── Have(file) ────────────────────────────────────►   all have it: the edit is appended
+//!
+//! secondary ── NeedFile(file) ────────────────────────────────► primary   it is lost or damaged here
+//!           ◄─ shipped as above, or NoCopy(file) ──────────────
+//! primary   ── NeedFile(file) ────────────────────────────────► secondary it is damaged at the primary
+//!           ◄─ CopyAt(file, slots), or NoCopy(file) ───────────
+//!              (reads there over NVMe/TCP, verifies)
 //! ```
 //!
 //! In bytes: `kind u8` and the fields of the variant in order, little endian.
@@ -54,7 +60,7 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
-    /// An edit names this file and the secondary lacks it.
+    /// The tree or an edit names this file, and the sender lacks it or has it damaged.
     NeedFile {
         /// The file.
         file: FileId,
@@ -63,6 +69,18 @@ pub enum NodeMessage {
     Discard {
         /// The files.
         files: Vec<FileId>,
+    },
+    /// A secondary has a whole copy of a file that the primary asked for.
+    CopyAt {
+        /// The secondary's session, in which its namespace can be read.
+        session: u64,
+        /// The file and where it lies.
+        file: ShippedFile,
+    },
+    /// The sender has no whole copy of a file that it was asked for.
+    NoCopy {
+        /// The file.
+        file: FileId,
     },
 }
 
@@ -123,6 +141,15 @@ impl NodeMessage {
                 out.put_varint(files.len() as u64);
                 files.iter().for_each(|file| put_file(&mut out, *file));
             }
+            Self::CopyAt { session, file } => {
+                out.put_u8(7);
+                out.put_u64(*session);
+                file.encode(&mut out);
+            }
+            Self::NoCopy { file } => {
+                out.put_u8(8);
+                put_file(&mut out, *file);
+            }
         }
         out
     }
@@ -151,6 +178,8 @@ impl NodeMessage {
                 let files = (0..count).map(|_| file(&mut r)).collect::<Result<_>>()?;
                 Self::Discard { files }
             }
+            7 => Self::CopyAt { session: r.u64()?, file: ShippedFile::decode(&mut r)? },
+            8 => Self::NoCopy { file: file(&mut r)? },
             kind => {
                 return Err(Error::unsupported(format!("message between nodes: kind {kind}")));
             }
@@ -264,7 +293,9 @@ mod tests {
                 slots: vec![placed(1), placed(2)],
             },
             NodeMessage::WantGrant { slots: 8 },
-            NodeMessage::Placement { session: 3, file },
+            NodeMessage::Placement { session: 3, file: file.clone() },
+            NodeMessage::CopyAt { session: 3, file },
+            NodeMessage::NoCopy { file: FileId::sst(1) },
             NodeMessage::Have { file: FileId::sst(1) },
             NodeMessage::NeedFile { file: FileId::log_segment(1) },
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(2)] },

@@ -2,7 +2,7 @@
 //! result. The functions that carry them out are `async` over media and know no runtime: the server
 //! runs them on threads and in its loop, the simulator in its seeded executor.
 
-use crate::files::{LocalStore, PoolSegments, PoolSource, ReadMeter};
+use crate::files::{DamageList, JobFiles, LocalStore, PoolSegments, PoolSource, ReadMeter};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -31,8 +31,12 @@ pub enum Work {
     Job(Box<JobOrder>),
     /// Write a file into granted slots of a secondary and flush there.
     Ship(Box<ShipOrder>),
-    /// Read a whole file, to ship it again.
+    /// Read a whole file and compare it with its checksum, to ship it again.
     ReadFile(Arc<FilePlacement>),
+    /// Read a whole file at a secondary and compare it with its checksums, as it is damaged here.
+    Fetch(Box<FetchOrder>),
+    /// Write a whole file into local slots and flush, as it is damaged where it lay.
+    Rewrite(RewriteOrder),
     /// Read a file and compare it with its checksums.
     Verify(VerifyOrder),
     /// Read log records that only segments still hold, for a member that lags.
@@ -82,6 +86,21 @@ pub struct JobDone {
     pub read_bytes: u64,
 }
 
+/// Why a job failed.
+#[derive(Clone, Debug)]
+pub struct JobFailed {
+    /// What ended it.
+    pub error: Error,
+    /// Files in which it met damage, and what it met there.
+    pub damaged: BTreeMap<FileId, Error>,
+}
+
+impl From<Error> for JobFailed {
+    fn from(error: Error) -> Self {
+        Self { error, damaged: BTreeMap::new() }
+    }
+}
+
 /// A file to be written into a secondary's slots.
 pub struct ShipOrder {
     /// The secondary.
@@ -110,6 +129,30 @@ pub struct VerifyOrder {
     pub chunk_crcs: Vec<u32>,
 }
 
+/// A file to be read from a secondary's slots.
+pub struct FetchOrder {
+    /// The secondary.
+    pub from: ReplicaId,
+    /// Its session; the order is void in any other.
+    pub session: u64,
+    /// The namespace's geometry.
+    pub geometry: Geometry,
+    /// What the 1 MiB chunks must be.
+    pub chunk_crcs: Vec<u32>,
+    /// The file and where it lies there.
+    pub placement: FilePlacement,
+}
+
+/// A file to be written into local slots.
+pub struct RewriteOrder {
+    /// The file and its new slots.
+    pub placement: Arc<FilePlacement>,
+    /// Its bytes, rounded up to blocks.
+    pub bytes: Bytes,
+    /// CRC32C of each 1 MiB chunk.
+    pub chunk_crcs: Vec<u32>,
+}
+
 /// Log records to be read from segments.
 pub struct ReadLogOrder {
     /// Finds records in segments.
@@ -130,11 +173,15 @@ pub enum Done {
     /// Of [`Work::Drain`].
     Drain(Result<()>),
     /// Of [`Work::Job`].
-    Job(Result<JobDone>),
+    Job(Result<JobDone, JobFailed>),
     /// Of [`Work::Ship`].
     Ship(Result<()>),
     /// Of [`Work::ReadFile`].
     ReadFile(Result<Bytes>),
+    /// Of [`Work::Fetch`].
+    Fetch(Result<Bytes>),
+    /// Of [`Work::Rewrite`].
+    Rewrite(Result<()>),
     /// Of [`Work::Verify`].
     Verify(Result<()>),
     /// Of [`Work::ReadLog`].
@@ -142,30 +189,22 @@ pub enum Done {
 }
 
 /// Carries out an order that needs the local pool only, and no thread of its own: everything but
-/// jobs and shipments.
+/// jobs and what goes over a connection to a secondary.
 ///
 /// # Panics
-/// When given a job or a shipment.
+/// When given one of these.
 pub async fn run_local(work: Work, store: &LocalStore) -> Done {
     match work {
         Work::Commit(commit) => {
             Done::Commit(gabion_pool::write_commit(&store.medium, commit).await)
         }
         Work::Drain(order) => Done::Drain(drain(order, store).await),
-        Work::ReadFile(placement) => {
-            let read = gabion_pool::read_file(
-                &store.medium,
-                &store.geometry,
-                &placement,
-                0,
-                placement.len,
-            );
-            Done::ReadFile(read.await)
-        }
+        Work::ReadFile(placement) => Done::ReadFile(read_whole(&placement, store).await),
+        Work::Rewrite(order) => Done::Rewrite(rewrite(&order, store).await),
         Work::Verify(order) => Done::Verify(verify(&order, store).await),
         Work::ReadLog(order) => Done::ReadLog(read_log(*order, store).await),
-        Work::Job(_) | Work::Ship(_) => {
-            unreachable!("jobs and shipments have runners of their own")
+        Work::Job(_) | Work::Ship(_) | Work::Fetch(_) => {
+            unreachable!("jobs, shipments and fetches have runners of their own")
         }
     }
 }
@@ -193,28 +232,75 @@ async fn drain(order: DrainOrder, store: &LocalStore) -> Result<()> {
 /// Corruption that names the file and the chunk's offset; the device's error.
 pub async fn verify(order: &VerifyOrder, store: &LocalStore) -> Result<()> {
     let placement = &order.placement;
-    let wanted = placement.len.div_ceil(CHUNK_LEN);
-    if order.chunk_crcs.len() as u64 != wanted {
-        return Err(Error::corruption(format!(
-            "{} of {} bytes has {} chunk checksums, {wanted} belong to it",
-            placement.file,
-            placement.len,
-            order.chunk_crcs.len()
-        )));
-    }
+    check_chunk_count(placement, &order.chunk_crcs)?;
     for (i, expected) in order.chunk_crcs.iter().enumerate() {
         let offset = i as u64 * CHUNK_LEN;
         let len = CHUNK_LEN.min(placement.len - offset);
         let read = gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len);
-        let found = crc::crc32c(&read.await?);
-        if found != *expected {
-            return Err(Error::corruption(format!(
-                "{} at offset {offset}: {len} bytes have checksum {found:08x}, expected {expected:08x}",
-                placement.file
-            )));
-        }
+        check_chunk(placement.file, offset, &read.await?, *expected)?;
     }
     Ok(())
+}
+
+fn check_chunk_count(placement: &FilePlacement, chunk_crcs: &[u32]) -> Result<()> {
+    let wanted = placement.len.div_ceil(CHUNK_LEN);
+    if chunk_crcs.len() as u64 == wanted {
+        return Ok(());
+    }
+    Err(Error::corruption(format!(
+        "{} of {} bytes has {} chunk checksums, {wanted} belong to it",
+        placement.file,
+        placement.len,
+        chunk_crcs.len()
+    )))
+}
+
+fn check_chunk(file: FileId, offset: u64, chunk: &[u8], expected: u32) -> Result<()> {
+    let (found, len) = (crc::crc32c(chunk), chunk.len());
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::corruption(format!(
+        "{file} at offset {offset}: {len} bytes have checksum {found:08x}, expected {expected:08x}"
+    )))
+}
+
+/// Reads a whole file. What is not what was written goes to nobody.
+async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Bytes> {
+    let (medium, geometry) = (&store.medium, &store.geometry);
+    let bytes = gabion_pool::read_file(medium, geometry, placement, 0, placement.len).await?;
+    check_chunk(placement.file, 0, &bytes, placement.checksum).map(|()| bytes)
+}
+
+/// Reads a whole file over a connection to a secondary's namespace.
+///
+/// # Errors
+/// Corruption when what lies there is not the file: it rotted, or has left its slots since they were told;
+/// the connection's error.
+pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Bytes> {
+    let placement = &order.placement;
+    check_chunk_count(placement, &order.chunk_crcs)?;
+    let len = placement.len;
+    let bytes = gabion_pool::read_file(remote, &order.geometry, placement, 0, len).await?;
+    let chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs);
+    for (i, (chunk, expected)) in chunks.enumerate() {
+        check_chunk(placement.file, i as u64 * CHUNK_LEN, chunk, *expected)?;
+    }
+    Ok(bytes)
+}
+
+async fn rewrite(order: &RewriteOrder, store: &LocalStore) -> Result<()> {
+    gabion_pool::write_file(
+        &store.medium,
+        &store.geometry,
+        store.pool_id,
+        store.group,
+        &order.placement,
+        &order.bytes,
+        &order.chunk_crcs,
+    )
+    .await?;
+    store.medium.flush().await.map_err(flush_failed)
 }
 
 async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
@@ -232,12 +318,14 @@ pub async fn run_job(
     order: JobOrder,
     store: &LocalStore,
     built: impl FnMut(BuiltFile),
-) -> Result<JobDone> {
+) -> Result<JobDone, JobFailed> {
     let JobOrder { inputs, group, slots, files } = order;
-    let meter = Rc::new(ReadMeter::default());
-    let source = PoolSource { store: store.clone(), locate: files, meter: meter.clone() };
+    let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
+    let locate = JobFiles { places: files, damaged: damaged.clone() };
+    let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
     let mut sink = SlotSink { store, slots: slots.into(), built };
-    let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await?;
+    let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
+    let output = output.map_err(|error| JobFailed { error, damaged: damaged.take() })?;
     let unused = sink.slots.into();
     if inputs.recipe.kind.makes_files() {
         store.medium.flush().await.map_err(flush_failed)?;
@@ -245,10 +333,10 @@ pub async fn run_job(
     Ok(JobDone { output, unused, read_bytes: meter.bytes() })
 }
 
-/// Whatever kind a device says, 'no space' too: a job whose flush failed is not to be tried again, as the
+/// Whatever kind a device says, 'no space' too: what wrote files and failed to flush them is not to be tried again, as the
 /// next flush proves nothing (FAULTS.md E8).
 fn flush_failed(error: Error) -> Error {
-    Error::with_source(ErrorKind::Io, "the files of a job", error)
+    Error::with_source(ErrorKind::Io, "files that were written", error)
 }
 
 struct SlotSink<'a, F> {

@@ -88,7 +88,9 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
     vec![
         (grant, golden!("message_grant")),
         (NodeMessage::WantGrant { slots: 8 }, golden!("message_want_grant")),
-        (NodeMessage::Placement { session: 3, file }, golden!("message_placement")),
+        (NodeMessage::Placement { session: 3, file: file.clone() }, golden!("message_placement")),
+        (NodeMessage::CopyAt { session: 3, file }, golden!("message_copy_at")),
+        (NodeMessage::NoCopy { file: FileId::sst(1) }, golden!("message_no_copy")),
         (NodeMessage::Have { file: FileId::sst(1) }, golden!("message_have")),
         (NodeMessage::NeedFile { file: FileId::log_segment(2) }, golden!("message_need_file")),
         (
@@ -176,7 +178,7 @@ fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
 /// A member of a later version may say or store what this one does not know.
 #[test]
 fn what_a_later_version_added_is_refused_by_name_or_skipped() {
-    let error = NodeMessage::decode(&[7, 0, 0]).unwrap_err();
+    let error = NodeMessage::decode(&[9, 0, 0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for (flags, refused) in [(gabion_base::codec::FIELD_CRITICAL, true), (0, false)] {
         let mut config = group_config().encode();

@@ -5,9 +5,9 @@ use crate::commands::keyspace::yield_now;
 use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
-use gabion_base::{Result, crc};
+use gabion_base::{Error, Result, crc};
 use gabion_engine::{FileMeta, FileSource, Keyspace, ReadView, Tables};
-use gabion_node::{LocalStore, Node};
+use gabion_node::{FileMap, LocalStore, Locate, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
@@ -74,6 +74,7 @@ pub(crate) fn files(node: &Node) -> Value {
 pub(crate) struct Scrub {
     log_end: u64,
     edit: u64,
+    map: FileMap,
     files: Vec<Arc<FileMeta>>,
     files_read: u64,
     bytes: u64,
@@ -86,6 +87,7 @@ impl Scrub {
         Self {
             log_end: node.log_end().get(),
             edit: tree.last_edit(),
+            map: node.file_map(),
             files: tree.version().files().map(|(_, meta)| meta.clone()).collect(),
             files_read: 0,
             bytes: 0,
@@ -93,7 +95,8 @@ impl Scrub {
         }
     }
 
-    /// Reads every file from the device and compares each chunk with the edit's checksum.
+    /// Reads every file from the device and compares each chunk with the edit's checksum. A file that
+    /// differs is told, and noted as damaged, which lets it be repaired.
     ///
     /// # Errors
     /// None of a file: those are part of the answer.
@@ -101,7 +104,7 @@ impl Scrub {
         for meta in std::mem::take(&mut self.files) {
             let (pin, placement) = {
                 let node = node.borrow();
-                (node.view().pin()?, node.file_map().get(meta.id))
+                (node.view().pin()?, self.map.get(meta.id))
             };
             if !pin.version().files().any(|(_, file)| file.id == meta.id) {
                 continue;
@@ -109,7 +112,7 @@ impl Scrub {
             self.files_read += 1;
             match placement {
                 Some(placement) => self.read(&meta, &placement, store).await,
-                None => self.complain(&meta, 0, &"has no place in the pool"),
+                None => self.complain(&meta, None, 0, &"has no place in the pool"),
             }
             drop(pin);
         }
@@ -122,11 +125,11 @@ impl Scrub {
         }))
     }
 
-    async fn read(&mut self, meta: &FileMeta, placement: &FilePlacement, store: &LocalStore) {
+    async fn read(&mut self, meta: &FileMeta, placement: &Arc<FilePlacement>, store: &LocalStore) {
         let chunks = placement.len.div_ceil(CHUNK_LEN);
         if chunks != meta.chunk_crcs.len() as u64 {
             let text = format!("{chunks} chunks, {} checksums", meta.chunk_crcs.len());
-            return self.complain(meta, 0, &text);
+            return self.complain(meta, Some(placement), 0, &text);
         }
         for (i, expected) in meta.chunk_crcs.iter().enumerate() {
             let offset = i as u64 * CHUNK_LEN;
@@ -139,16 +142,28 @@ impl Scrub {
                     let found = crc::crc32c(&data);
                     if found != *expected {
                         let text = format!("checksum {found:08x}, the edit says {expected:08x}");
-                        self.complain(meta, offset, &text);
+                        self.complain(meta, Some(placement), offset, &text);
                     }
                 }
-                Err(error) => self.complain(meta, offset, &error),
+                Err(error) => self.complain(meta, Some(placement), offset, &error),
             }
         }
     }
 
-    fn complain(&mut self, meta: &FileMeta, offset: u64, message: &dyn Display) {
+    fn complain(
+        &mut self,
+        meta: &FileMeta,
+        placement: Option<&Arc<FilePlacement>>,
+        offset: u64,
+        message: &dyn Display,
+    ) {
         let (file, message) = (meta.id.number, message.to_string());
+        // What was repaired since it was read lies elsewhere.
+        let now = self.map.get(meta.id);
+        if now.zip(placement).is_some_and(|(now, read)| Arc::ptr_eq(&now, read)) {
+            let what = format!("{} at offset {offset}: {message}", meta.id);
+            self.map.note_damage(meta.id, &Error::corruption(what));
+        }
         self.errors.push(json!({"file": file, "offset": offset, "message": message}));
     }
 }

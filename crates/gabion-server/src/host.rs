@@ -166,6 +166,8 @@ impl Host for ServerHost {
                 ("readers_open", readers.open.to_string()),
                 ("readers_oldest_ms", readers.oldest_ms.to_string()),
                 ("readers_ended", readers.ended.to_string()),
+                ("damaged_files", node.damaged_files().count().to_string()),
+                ("repaired_files", counters.repaired_files.to_string()),
             ],
         }
     }

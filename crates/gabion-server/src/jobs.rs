@@ -112,7 +112,7 @@ fn spawn(
                     let built = |file| mailbox.tell(Event::JobFile(id, file));
                     medium.block_on(work::run_job(*order, store, built))
                 }
-                Err(error) => Err(error.clone()),
+                Err(error) => Err(error.clone().into()),
             };
             mailbox.tell(Event::Done(id, Done::Job(result)));
         }

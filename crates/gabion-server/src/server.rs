@@ -391,6 +391,7 @@ impl Server {
         match work {
             Work::Job(order) => self.threads.jobs.begin(id, order),
             Work::Ship(order) => self.threads.ship.send(ShipCommand::Ship(id, order)),
+            Work::Fetch(order) => self.threads.ship.send(ShipCommand::Fetch(id, order)),
             work => {
                 let (store, events) = (self.local.clone(), self.local_events.clone());
                 self.executor.spawn(async move {

@@ -1,7 +1,7 @@
-//! The thread that ships files: the NVMe/TCP initiators of this replica, one per secondary.
+//! The thread that ships files, and fetches those that are damaged here: the NVMe/TCP initiators of this replica, one per secondary.
 //!
 //! ```text
-//!   loop ─ Connect, Drop, Ship ─► channel + waker ─► orders that wait for their connection
+//!   loop ─ Connect, Drop, Ship, Fetch ─► channel + waker ─► orders that wait for their connection
 //!                                                    └─► one task each ─► Remotes ─► secondaries
 //! ```
 
@@ -10,9 +10,10 @@ use crate::jobs::thread;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_fabric::nvme::{Readiness, Remote, Remotes};
+use gabion_media::MediumHandle;
 use gabion_media::nvme::{InitiatorConfig, InitiatorState};
 use gabion_media::task::Executor;
-use gabion_node::work::{self, Done, ShipOrder, WorkId};
+use gabion_node::work::{self, Done, FetchOrder, ShipOrder, WorkId};
 use mio::Waker;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -39,6 +40,39 @@ pub(crate) enum ShipCommand {
     Drop { to: ReplicaId },
     /// Ship a file.
     Ship(WorkId, Box<ShipOrder>),
+    /// Read a file at a secondary.
+    Fetch(WorkId, Box<FetchOrder>),
+}
+
+/// What goes over a connection.
+enum Order {
+    Ship(Box<ShipOrder>),
+    Fetch(Box<FetchOrder>),
+}
+
+impl Order {
+    /// With which secondary, and in which session of it.
+    const fn remote(&self) -> (ReplicaId, u64) {
+        match self {
+            Self::Ship(order) => (order.to, order.session),
+            Self::Fetch(order) => (order.from, order.session),
+        }
+    }
+
+    fn failed(&self, error: Error) -> Done {
+        match self {
+            Self::Ship(_) => Done::Ship(Err(error)),
+            Self::Fetch(_) => Done::Fetch(Err(error)),
+        }
+    }
+
+    /// Carries it out.
+    async fn run(self, remote: &MediumHandle) -> Done {
+        match self {
+            Self::Ship(order) => Done::Ship(work::run_ship(&order, remote).await),
+            Self::Fetch(order) => Done::Fetch(work::run_fetch(&order, remote).await),
+        }
+    }
 }
 
 /// Bytes on the initiators' sockets so far.
@@ -109,7 +143,7 @@ struct Shipper {
     /// What of each connection's traffic is in `bytes`.
     counted: BTreeMap<ReplicaId, (u64, u64)>,
     /// Orders whose connection still shakes hands.
-    waiting: Vec<(WorkId, Box<ShipOrder>)>,
+    waiting: Vec<(WorkId, Order)>,
     executor: Executor,
     inbox: Receiver<ShipCommand>,
     mailbox: Mailbox,
@@ -146,7 +180,8 @@ impl Shipper {
                     }
                 }
                 Ok(ShipCommand::Drop { to }) => self.forget(to),
-                Ok(ShipCommand::Ship(id, order)) => self.waiting.push((id, order)),
+                Ok(ShipCommand::Ship(id, order)) => self.waiting.push((id, Order::Ship(order))),
+                Ok(ShipCommand::Fetch(id, order)) => self.waiting.push((id, Order::Fetch(order))),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -162,26 +197,29 @@ impl Shipper {
 
     fn begin_waiting(&mut self) {
         for (id, order) in std::mem::take(&mut self.waiting) {
-            let same_session = self.sessions.get(&order.to) == Some(&order.session);
-            let remote = self.remotes.get(&order.to).filter(|_| same_session);
+            let (with, session) = order.remote();
+            let same_session = self.sessions.get(&with) == Some(&session);
+            let remote = self.remotes.get(&with).filter(|_| same_session);
             let error = match remote.map(|remote| (remote, remote.state())) {
                 Some((_, InitiatorState::Connecting)) => {
                     self.waiting.push((id, order));
                     continue;
                 }
                 Some((remote, InitiatorState::Ready)) => {
-                    note_checksums(remote, &order);
+                    if let Order::Ship(order) = &order {
+                        note_checksums(remote, order);
+                    }
                     let (handle, mailbox) = (remote.handle().clone(), self.mailbox.clone());
                     self.executor.spawn(async move {
-                        let result = work::run_ship(&order, &handle).await;
-                        mailbox.tell(Event::Done(id, Done::Ship(result)));
+                        let done = order.run(&handle).await;
+                        mailbox.tell(Event::Done(id, done));
                     });
                     continue;
                 }
                 Some((_, InitiatorState::Failed(error))) => error,
                 None => Error::unavailable("no connection to the secondary's target"),
             };
-            self.mailbox.tell(Event::Done(id, Done::Ship(Err(error))));
+            self.mailbox.tell(Event::Done(id, order.failed(error)));
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
-use gabion_node::{Node, WriteGate};
+use gabion_node::{DamagedFile, Node, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -63,6 +63,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "slots": slots(&node),
         "readers": readers(&node),
         "damage": node.damage().map(ToString::to_string),
+        "damaged_files": damaged_files(&node),
         "unshipped_bytes": node.unshipped_bytes(),
         "counters": counters(server, &node),
         "cpu_seconds": cpu_total(),
@@ -91,6 +92,18 @@ fn obstacle(server: &Server, node: &Node) -> Option<String> {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }
     server.obstacle_to_forwarding()
+}
+
+fn damaged_files(node: &Node) -> Vec<Value> {
+    let describe = |damaged: DamagedFile| {
+        json!({
+            "file": damaged.file.to_string(),
+            "error": damaged.error.to_string(),
+            "state": damaged.state.as_str(),
+            "failure": damaged.failure.map(|failure| failure.to_string()),
+        })
+    };
+    node.damaged_files().map(describe).collect()
 }
 
 fn slots(node: &Node) -> Value {
@@ -125,6 +138,8 @@ fn counters(server: &Server, node: &Node) -> Value {
         "trivial_moves": counters.trivial_moves,
         "jobs_without_space": counters.jobs_without_space,
         "jobs_set_aside": counters.jobs_set_aside,
+        "damaged_files": counters.damaged_files,
+        "repaired_files": counters.repaired_files,
         "compaction_read_bytes": counters.job_read_bytes,
         "job_written_bytes": counters.job_written_bytes,
         "shipped_bytes": counters.shipped_bytes,

@@ -32,6 +32,10 @@ impl FileSource for ProbeSource {
         }
         self.pool.read(file, offset, len).await
     }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.pool.note_damage(file, error);
+    }
 }
 
 struct Inner {

@@ -77,40 +77,55 @@ pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> LogPosition
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
-/// What a read saw of keys.
-type Values = Vec<(u64, Option<u64>)>;
-/// What a read saw, nothing if it was past its pin budget, or why it is wrong.
-type Seen = Result<Option<Values>, String>;
-type Slot = Rc<RefCell<Option<Seen>>>;
-
-/// Why a read has no result.
-enum Failure {
+/// Why a read gave nothing.
+#[derive(Clone, Debug)]
+pub enum ReadFailure {
+    /// It met bytes that are not what was written, and said so.
+    Damage(String),
     /// It was past its pin budget.
-    TooOld,
-    /// What cannot be.
+    TooOld(String),
+    /// It saw what cannot be.
     Wrong(String),
 }
 
-impl From<String> for Failure {
-    fn from(wrong: String) -> Self {
-        Self::Wrong(wrong)
-    }
-}
-
-impl Failure {
-    fn of(what: &str, error: &Error) -> Self {
+impl ReadFailure {
+    /// The failure of a read that ended with an error.
+    #[must_use]
+    pub fn of(what: &str, error: &Error) -> Self {
+        let text = format!("{what}: {error}");
         match error.kind() {
-            ErrorKind::SnapshotTooOld => Self::TooOld,
-            _ => Self::Wrong(format!("{what}: {error}")),
+            // Damage may hit a version or a kind.
+            ErrorKind::SnapshotTooOld => Self::TooOld(text),
+            ErrorKind::Corruption | ErrorKind::Unsupported => Self::Damage(text),
+            _ => Self::Wrong(text),
         }
     }
 }
 
-fn seen(result: Result<Values, Failure>) -> Seen {
+impl From<String> for ReadFailure {
+    fn from(what: String) -> Self {
+        Self::Wrong(what)
+    }
+}
+
+impl std::fmt::Display for ReadFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Damage(text) | Self::TooOld(text) | Self::Wrong(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// What a read saw of keys.
+type Values = Vec<(u64, Option<u64>)>;
+/// What a read saw, nothing if it was past its pin budget, or why it failed.
+type Seen = Result<Option<Values>, ReadFailure>;
+type Slot = Rc<RefCell<Option<Seen>>>;
+
+fn seen(result: Result<Values, ReadFailure>) -> Seen {
     match result {
         Ok(values) => Ok(Some(values)),
-        Err(Failure::TooOld) => Ok(None),
-        Err(Failure::Wrong(what)) => Err(what),
+        Err(ReadFailure::TooOld(_)) => Ok(None),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -227,14 +242,30 @@ impl Client {
     /// Looks whether the operation, which waits for `process`, ended.
     ///
     /// # Errors
-    /// What a read saw that cannot be.
+    /// What a read saw that cannot be, or met of damage; the operation has ended then.
     pub fn poll(
         &mut self,
         process: Option<&mut Process>,
         locks: &mut Locks,
         history: &mut Vec<Operation>,
         now: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), ReadFailure> {
+        let ended = self.poll_pending(process, locks, history, now);
+        if ended.is_err()
+            && let Some(Pending { waits: Waits::Increment(_, key), .. }) = self.pending.take()
+        {
+            locks.remove(&key);
+        }
+        ended
+    }
+
+    fn poll_pending(
+        &mut self,
+        process: Option<&mut Process>,
+        locks: &mut Locks,
+        history: &mut Vec<Operation>,
+        now: u64,
+    ) -> Result<(), ReadFailure> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         let alive = process.filter(|process| process.incarnation == pending.incarnation);
         let Some(process) = alive else {
@@ -346,8 +377,8 @@ fn spawn_get(process: &mut Process, key: u64, mut random: Random) -> Slot {
                     dawdle(&mut random, 200).await;
                 }
                 let value = view.get(&tables, &engine_key).await;
-                let what = format!("read of key {key}");
-                let value = value.map_err(|error| Failure::of(&what, &error))?;
+                let value = value
+                    .map_err(|error| ReadFailure::of(&format!("read of key {key}"), &error))?;
                 values.push(value.map(|bytes| decode_value(&bytes)).transpose()?);
             }
             if values.windows(2).any(|pair| pair[0] != pair[1]) {
@@ -374,7 +405,7 @@ fn spawn_scan(process: &mut Process, keys: Vec<u64>, mut random: Random) -> Slot
             drop(view);
             dawdle(&mut random, 300).await;
             while let Some((key, value)) =
-                iterator.next().await.map_err(|error| Failure::of("scan", &error))?
+                iterator.next().await.map_err(|error| ReadFailure::of("scan", &error))?
             {
                 let value = decode_value(&value)?;
                 if records.last_key_value().is_some_and(|(last, _)| *last >= key) {

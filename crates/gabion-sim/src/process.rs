@@ -365,17 +365,23 @@ impl Process {
                 });
             }
             Work::Ship(order) => {
-                let remote = self.remotes.get(&order.to);
-                let remote = remote.map(|remote| (remote.initiator.clone(), remote.handle.clone()));
+                let remote = self.connection(order.to);
                 self.executor.spawn(async move {
-                    let result = match remote {
-                        Some((initiator, handle)) => match ready(&initiator).await {
-                            Ok(()) => work::run_ship(&order, &handle).await,
-                            Err(error) => Err(error),
-                        },
-                        None => Err(Error::unavailable("no connection to the secondary's target")),
+                    let result = match remote.await {
+                        Ok(handle) => work::run_ship(&order, &handle).await,
+                        Err(error) => Err(error),
                     };
                     events.borrow_mut().push_back(Event::Done(id, Done::Ship(result)));
+                });
+            }
+            Work::Fetch(order) => {
+                let remote = self.connection(order.from);
+                self.executor.spawn(async move {
+                    let result = match remote.await {
+                        Ok(handle) => work::run_fetch(&order, &handle).await,
+                        Err(error) => Err(error),
+                    };
+                    events.borrow_mut().push_back(Event::Done(id, Done::Fetch(result)));
                 });
             }
             work => {
@@ -384,6 +390,17 @@ impl Process {
                     events.borrow_mut().push_back(Event::Done(id, done));
                 });
             }
+        }
+    }
+
+    /// The namespace of a secondary, as soon as the connection to it has shaken hands.
+    fn connection(&self, with: ReplicaId) -> impl Future<Output = Result<MediumHandle>> + use<> {
+        let remote = self.remotes.get(&with);
+        let remote = remote.map(|remote| (remote.initiator.clone(), remote.handle.clone()));
+        async move {
+            let none = || Error::unavailable("no connection to the secondary's target");
+            let (initiator, handle) = remote.ok_or_else(none)?;
+            ready(&initiator).await.map(|()| handle)
         }
     }
 

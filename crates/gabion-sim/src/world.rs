@@ -2,7 +2,8 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `faults`: what breaks. - `log_rot`: logs that rot. - `rest`: peace and the checks.
+//!   members. - `load`: clients. - `faults`: what breaks. - `rot`: bits of files that flip. - `log_rot`: logs
+//!   that rot. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
 mod faults;
@@ -13,6 +14,7 @@ mod machine;
 pub mod options;
 pub mod outcome;
 mod rest;
+mod rot;
 
 pub use links::Kept;
 pub use log_rot::StoppedLog;
@@ -131,6 +133,7 @@ impl World {
     /// What did not hold.
     pub fn finish(&mut self) -> Result<(), String> {
         self.settle()?;
+        self.find_rot()?;
         self.final_reads()?;
         history::check(&self.history)?;
         check::at_rest(self)
@@ -231,6 +234,7 @@ impl World {
         let wishes = process.pump(now_ms);
         self.machines[index].fill_up(now_ms);
         self.check_unshipped(index);
+        self.check_noted(index);
         if self.options.faults.lost > 0 {
             self.machines[index].remember();
         }
@@ -251,7 +255,7 @@ impl World {
                     self.violation.get_or_insert(text);
                 }
                 Wish::Tell(notice) => {
-                    self.events.push(format!("replica {}: {notice}", index + 1));
+                    self.note(format!("replica {} says: {notice}", index + 1));
                     self.machines[index].notices.push(notice);
                 }
                 Wish::Die(error) => {

@@ -176,9 +176,14 @@ fn slowed(row: &Row) -> Option<String> {
 
 /// What a replica that runs met in its files.
 fn damaged(row: &Row) -> Option<String> {
-    let damage =
-        row.status.as_ref().map(|status| &status.damage).filter(|text| !text.is_empty())?;
-    Some(format!("   replica {}: damaged, not compacted: {damage}", row.number))
+    let status = row.status.as_ref().filter(|status| !status.damage.is_empty())?;
+    let Status { damage, damaged_files, repair, .. } = status;
+    let number = row.number;
+    Some(match damaged_files {
+        0 => format!("   replica {number}: damaged, not compacted: {damage}"),
+        1 => format!("   replica {number}: damaged, {repair}: {damage}"),
+        more => format!("   replica {number}: {more} damaged files, {repair}: {damage}"),
+    })
 }
 
 /// Files per level from L0 on, without the empty ones at the end.
@@ -396,6 +401,22 @@ mod tests {
         let lines = lines(&rows("primary", [9_999.0; 6], 1), address());
         assert!(lines[3].ends_with("other 9999"), "{}", lines[3]);
         assert!(lines[4].ends_with("more spent"), "{}", lines[4]);
+    }
+
+    #[test]
+    fn damage_is_shown_with_how_far_its_repair_is() {
+        let mut rows = rows("primary", [1.0; 6], 2);
+        let mut status = json!({
+            "damage": "000007.sst: block at 0",
+            "damaged_files": [{"file": "000007.sst", "state": "no good copy"}],
+        });
+        rows[0].status = Some(Status::from_json(&status));
+        let shown = "   replica 1: damaged, no good copy: 000007.sst: block at 0";
+        assert!(lines(&rows, address()).iter().any(|line| line == shown));
+        status["damaged_files"] = json!([{"state": "repairing"}, {"state": "waiting"}]);
+        rows[0].status = Some(Status::from_json(&status));
+        let shown = "   replica 1: 2 damaged files, repairing: 000007.sst: block at 0";
+        assert!(lines(&rows, address()).iter().any(|line| line == shown));
     }
 
     #[test]

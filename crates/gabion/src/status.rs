@@ -47,8 +47,12 @@ pub(crate) struct Status {
     pub(crate) is_ready: bool,
     /// Why it is not ready.
     pub(crate) reason: String,
-    /// Which bytes of its files are not what was written, if its compactions met some.
+    /// What the first read met that found a file damaged, while the file is not repaired.
     pub(crate) damage: String,
+    /// How many such files there are.
+    pub(crate) damaged_files: u64,
+    /// How far the repair of the first is.
+    pub(crate) repair: String,
     pub(crate) compaction: String,
     pub(crate) ack: String,
     pub(crate) uptime_s: u64,
@@ -78,6 +82,8 @@ impl Status {
             is_ready: value["ready"].as_bool().unwrap_or(false),
             reason: text(&value["reason"]),
             damage: text(&value["damage"]),
+            damaged_files: value["damaged_files"].as_array().map_or(0, |files| files.len() as u64),
+            repair: text(&value["damaged_files"][0]["state"]),
             compaction: text(&value["compaction"]),
             ack: text(&value["ack"]),
             uptime_s: number(&value["uptime_ms"]) / 1000,

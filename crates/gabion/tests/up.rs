@@ -112,6 +112,18 @@ impl Place {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+
+    /// Waits until no flush and no compaction is due: what the tree has then stays in it.
+    fn wait_for_compactions(&self) {
+        let begun = Instant::now();
+        let rests = |replica: &Value| {
+            replica["memtable"]["sealed"] == 0 && replica["levels"][0]["files"].as_u64() < Some(4)
+        };
+        while !self.status().iter().all(rests) {
+            assert!(begun.elapsed() < PATIENCE, "it does not come to rest: {:?}", self.status());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 impl Drop for Place {
@@ -315,6 +327,47 @@ fn a_group_lives_from_up_to_destroy() {
     let destroy = place.run(&["destroy", "--yes"]);
     assert!(destroy.status.success(), "{}", said(&destroy));
     assert!(!place.data.exists());
+}
+
+#[test]
+fn bytes_that_flipped_are_named_by_verify_and_repaired_from_another_replica() {
+    let place = Place::new("rot");
+    let up = place.up(&[]);
+    place.fill();
+    place.wait_for_compactions();
+    up.signal("-INT");
+    assert_eq!(up.wait(), 0);
+
+    // The same file at the primary and at the tail: only the replica between them has it whole.
+    let (file, offset) = flip_a_byte(&place.data.join("replica-1/pool"));
+    let at_tail = flip_a_byte(&place.data.join("replica-3/pool"));
+    assert_eq!(at_tail, (file.clone(), offset));
+    let up = place.up(&[]);
+    let verify = place.run(&["verify"]);
+    assert_eq!(verify.status.code(), Some(1), "{}", said(&verify));
+    assert!(said(&verify).contains(&file), "{file}: {}", said(&verify));
+
+    let begun = Instant::now();
+    loop {
+        let status = place.status();
+        let repaired = |replica: &Value| replica["counters"]["repaired_files"].as_u64();
+        let rest = |replica: &Value| replica["damaged_files"].as_array().is_some_and(Vec::is_empty);
+        if [0, 2].iter().all(|i| repaired(&status[*i]) == Some(1)) && status.iter().all(rest) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{file} is not repaired after a while: {status:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let verify = place.run(&["verify"]);
+    assert!(verify.status.success(), "{}", said(&verify));
+    assert!(place.resp(2, "INFO gabion").contains("damaged_files:0\r\nrepaired_files:1\r\n"));
+    let log = std::fs::read_to_string(place.data.join("replica-3/log")).unwrap();
+    assert_eq!(log.matches(&format!("{file} is damaged: ")).count(), 1, "{log}");
+    assert_eq!(log.matches(&format!("{file} is repaired: ")).count(), 1, "{log}");
+    up.signal("-INT");
+    assert_eq!(up.wait(), 0);
+    let offline = place.run(&["verify", "--offline"]);
+    assert!(offline.status.success(), "{}", said(&offline));
 }
 
 #[test]

@@ -155,6 +155,7 @@ fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
         replica.files.insert(id, Bytes::from(bytes));
         let result = block_on(run_job(&job, GROUP, &replica.files, &mut Failing(usize::MAX)));
         let error = result.expect_err("a flipped bit was copied");
+        assert_eq!(replica.files.take_damaged(), [id], "byte {at}: the source is told which");
         assert!(
             matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
             "byte {at}: {error}"
@@ -162,6 +163,39 @@ fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
     }
     replica.files.insert(id, whole);
     block_on(run_job(&job, GROUP, &replica.files, &mut Failing(usize::MAX))).unwrap();
+}
+
+#[test]
+fn readers_tell_the_source_which_file_is_damaged() {
+    let (replica, job) = with_work();
+    let (meta, files) = (&job.files[0].1, &replica.files);
+    let whole = files.bytes(meta.id);
+    let view = replica.tree.view();
+    let names = scan(&view, &replica.tables, &[], None);
+    assert_eq!(files.take_damaged(), []);
+    let mut point_reads = 0;
+    for at in (0..meta.len as usize).step_by(41) {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        files.insert(meta.id, Bytes::from(bytes));
+        let mut iterator = view.scan(&tables(files), &[], None);
+        let error = loop {
+            match block_on(iterator.next()) {
+                Ok(pair) => assert!(pair.is_some(), "byte {at}: the scan met nothing"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(files.take_damaged(), [meta.id], "byte {at}: {error}");
+        let cold = tables(files);
+        let met = names.iter().any(|(name, _)| block_on(view.get(&cold, name)).is_err());
+        point_reads += usize::from(met);
+        let told = if met { vec![meta.id] } else { vec![] };
+        assert_eq!(files.take_damaged(), told, "byte {at}");
+    }
+    assert!(point_reads > 10, "{point_reads} damages were met by point reads");
+    files.insert(meta.id, whole);
+    assert_eq!(scan(&view, &tables(files), &[], None), names);
+    assert_eq!(files.take_damaged(), []);
 }
 
 #[test]

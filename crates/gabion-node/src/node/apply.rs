@@ -290,6 +290,7 @@ impl Node {
                 continue;
             }
             self.pool.retire_file(*file)?;
+            self.repairs.forget(*file);
             if self.has(Mutant::SlotFreedUnderReader) {
                 self.pool.free_file(*file)?;
             }
@@ -371,6 +372,15 @@ impl Node {
             self.counters.pulled_files += 1;
             self.apply.asked.insert(file);
             self.tell(head, &NodeMessage::NeedFile { file });
+        }
+    }
+
+    /// The primary has no whole copy of a file that it was asked for, as yet.
+    pub(super) fn ask_later(&mut self, file: FileId) {
+        if self.apply.asked.remove(&file)
+            && let Some(first) = self.apply.waiting.front_mut()
+        {
+            first.since_ms = Some(self.now_ms);
         }
     }
 

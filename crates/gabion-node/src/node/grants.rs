@@ -55,12 +55,18 @@ pub(super) struct Grants {
     /// Checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     /// Shipped and flushed, on the way to having a durable place.
-    arriving: BTreeMap<FileId, Arc<FilePlacement>>,
+    arriving: BTreeMap<FileId, Arriving>,
     /// Asked for, and then not needed any more: not kept when they come.
     pub(super) unneeded: BTreeSet<FileId>,
     /// A term was adopted that begins at this position: files of older terms that no edit before it
     /// names belong to nobody.
     pub(super) orphans_of: Option<(Term, LogPosition)>,
+}
+
+struct Arriving {
+    placement: Arc<FilePlacement>,
+    /// It is here already, damaged.
+    repairs: bool,
 }
 
 impl Grants {
@@ -87,6 +93,7 @@ impl Node {
             self.stage_state(None);
         }
         self.ask_again();
+        self.repairs_lose_arriving();
     }
 
     pub(super) fn session_raised(&mut self) {
@@ -207,7 +214,9 @@ impl Node {
         }
         let id = file.file;
         let is_unneeded = self.grants.unneeded.remove(&id);
-        if is_unneeded || self.pool.placement(id).is_some() || self.grants.is_arriving(id) {
+        let repairs = self.repairs.wants(id);
+        let is_here = self.pool.placement(id).is_some() && !repairs;
+        if is_unneeded || is_here || self.grants.is_arriving(id) {
             return self.return_slots(&file, is_unneeded);
         }
         let placement = Arc::new(FilePlacement {
@@ -224,7 +233,10 @@ impl Node {
         let seen = self.take_received(&file);
         let chunk_crcs = file.chunk_crcs.clone();
         self.counters.received_bytes += file.len;
-        self.grants.arriving.insert(id, placement.clone());
+        self.grants.arriving.insert(id, Arriving { placement: placement.clone(), repairs });
+        if repairs {
+            self.repairs.arrives(id);
+        }
         if seen {
             self.place_arrived(id);
         } else {
@@ -260,11 +272,29 @@ impl Node {
 
     /// An arrived file is whole: its place is made durable.
     pub(super) fn place_arrived(&mut self, file: FileId) {
-        let Some(placement) = self.grants.arriving.remove(&file) else { return };
+        let Some(Arriving { placement, repairs }) = self.grants.arriving.remove(&file) else {
+            return;
+        };
+        if repairs {
+            return self.place_repaired(&placement);
+        }
         match self.pool.add_file((*placement).clone()) {
             Ok(()) => self.commits.staged.push(After::FilePlaced { file, tell: true }),
             Err(error) => self.refuse(error),
         }
+    }
+
+    /// A file that is damaged here arrived whole. Its slots are as good as new where an edit removed it
+    /// meanwhile.
+    fn place_repaired(&mut self, placement: &FilePlacement) {
+        if self.repairs.is_arriving(placement.file) {
+            return self.replace_damaged(placement.clone());
+        }
+        let slots = placement.slots.clone();
+        self.grants.free.extend(slots.iter().map(|placed| placed.slot));
+        let ranges = self.ranges(&slots);
+        self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
+        self.tell_grant(slots);
     }
 
     /// An arrived file is not what it should be: the connection ends, and with it the session; the
@@ -326,6 +356,7 @@ impl Node {
 
     fn drop_orphan(&mut self, file: FileId) {
         self.ship.files_remove(file);
+        self.repairs.forget(file);
         if let Err(error) = self.pool.retire_file(file) {
             return self.fatal(error);
         }

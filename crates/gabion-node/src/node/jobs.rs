@@ -8,9 +8,9 @@
 use super::back_off::BackOff;
 use super::{After, Mutant, Node, Order};
 use crate::CompactionMode;
-use crate::work::{BuiltFile, JobDone, JobOrder, Work};
+use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -27,13 +27,23 @@ pub(super) struct Jobs {
     /// Slots there are, and the device has no room for what is written into them: a pool file whose file
     /// system is thin, or copies on write.
     back_off: BackOff,
-    /// Why the last compaction was given up whose inputs are not what was written. They stay in the tree
+    /// Compactions whose inputs are not what was written, until these are.
+    set_aside: Vec<SetAside>,
+    /// Why the last compaction was given up that met damage in no file by name. Its inputs stay in the tree
     /// and are not compacted again by this process.
     damage: Option<Error>,
 }
 
+struct SetAside {
+    recipe: Recipe,
+    /// Inputs that are damaged.
+    files: BTreeSet<FileId>,
+}
+
 struct Job {
     recipe: Recipe,
+    /// Where its inputs lie that it reads.
+    files: BTreeMap<FileId, Arc<FilePlacement>>,
     /// Slots set aside and not yet part of a built file.
     slots: Vec<Placed>,
     built: Vec<Arc<FilePlacement>>,
@@ -108,7 +118,7 @@ impl Node {
             self.counters.unshipped_bytes_at_job_max.max(self.unshipped_bytes());
         let number = self.jobs.next;
         self.jobs.next += 1;
-        let files = inputs
+        let files: BTreeMap<_, _> = inputs
             .recipe
             .inputs
             .iter()
@@ -116,6 +126,7 @@ impl Node {
             .collect();
         let job = Job {
             recipe: inputs.recipe.clone(),
+            files: files.clone(),
             slots: slots.clone(),
             built: Vec::new(),
             output: None,
@@ -141,11 +152,11 @@ impl Node {
         }
     }
 
-    pub(super) fn job_done(&mut self, number: u64, result: gabion_base::Result<JobDone>) {
+    pub(super) fn job_done(&mut self, number: u64, result: Result<JobDone, JobFailed>) {
         let Some(mut job) = self.jobs.running.remove(&number) else { return };
         let done = match result {
             Ok(done) => done,
-            Err(error) => return self.job_failed(job, error),
+            Err(failed) => return self.job_failed(job, failed),
         };
         self.jobs.back_off.ended_well();
         if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
@@ -173,7 +184,8 @@ impl Node {
 
     /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
     /// pause: else a device without room would be written to as fast as it refuses.
-    fn job_failed(&mut self, job: Job, error: Error) {
+    fn job_failed(&mut self, job: Job, failed: JobFailed) {
+        let JobFailed { error, damaged } = failed;
         let mut slots = job.slots;
         slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
         if let Err(error) = self.pool.release(&slots) {
@@ -181,11 +193,9 @@ impl Node {
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
-        if error.kind() == ErrorKind::Corruption && job.recipe.kind == JobKind::Compaction {
-            // Tried again, it would fail again. Reads of what is whole go on, and so do other jobs.
-            self.counters.jobs_set_aside += 1;
-            self.jobs.damage = Some(error);
-            return;
+        let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
+        if is_damage && job.recipe.kind == JobKind::Compaction {
+            return self.set_aside(job.recipe, &job.files, damaged, error);
         }
         self.tree.job_failed(&job.recipe);
         match error.kind() {
@@ -200,6 +210,50 @@ impl Node {
             }
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
+        }
+    }
+
+    /// Keeps a compaction from being tried again, as it would fail again, until what it read is repaired.
+    /// Reads of what is whole go on, and so do other jobs.
+    fn set_aside(
+        &mut self,
+        recipe: Recipe,
+        read: &BTreeMap<FileId, Arc<FilePlacement>>,
+        damaged: BTreeMap<FileId, Error>,
+        error: Error,
+    ) {
+        self.counters.jobs_set_aside += 1;
+        if damaged.is_empty() {
+            self.jobs.damage = Some(error);
+            return;
+        }
+        // What was repaired while the job ran is whole.
+        let is_there = |file: &FileId| self.files.get(*file).as_ref() == read.get(file);
+        let damaged = damaged.into_iter().filter(|(file, _)| is_there(file));
+        let damaged: BTreeMap<FileId, Error> = damaged.collect();
+        let files = damaged.keys().copied().collect();
+        for (file, error) in damaged {
+            self.note_damage(file, error, false);
+        }
+        self.jobs.set_aside.push(SetAside { recipe, files });
+        self.free_inputs();
+    }
+
+    /// A file is whole again, or may be: compactions that were set aside for it alone may begin anew.
+    pub(super) fn resume_jobs(&mut self, file: FileId) {
+        for aside in &mut self.jobs.set_aside {
+            aside.files.remove(&file);
+        }
+        self.free_inputs();
+    }
+
+    fn free_inputs(&mut self) {
+        let (free, kept) = core::mem::take(&mut self.jobs.set_aside)
+            .into_iter()
+            .partition::<Vec<_>, _>(|aside| aside.files.is_empty());
+        self.jobs.set_aside = kept;
+        for aside in free {
+            self.tree.job_failed(&aside.recipe);
         }
     }
 
@@ -279,11 +333,11 @@ impl Node {
         self.forget_built(edit);
     }
 
-    /// Why files are set aside, if some are: the primary's compaction met bytes in them that are not what
-    /// was written (FAULTS.md E9).
+    /// What reads and compactions met in a file that is not what was written and not repaired, if there is
+    /// one (FAULTS.md E5, E9); [`Self::damaged_files`] has them all.
     #[must_use]
-    pub const fn damage(&self) -> Option<&Error> {
-        self.jobs.damage.as_ref()
+    pub fn damage(&self) -> Option<&Error> {
+        self.first_damage().or(self.jobs.damage.as_ref())
     }
 
     /// Slots that jobs have taken and whose edits are not applied.

@@ -80,7 +80,10 @@ impl Node {
                 self.handle_grant(from, session, pool_id, place, region_slots, slots);
             }
             NodeMessage::Have { file } => self.handle_have(from, file),
+            NodeMessage::NeedFile { file } if from_head => self.handle_copy_wanted(file),
             NodeMessage::NeedFile { file } => self.handle_need_file(from, file),
+            NodeMessage::CopyAt { session, file } => self.handle_copy_at(from, session, file),
+            NodeMessage::NoCopy { file } => self.handle_no_copy(from, file),
             NodeMessage::WantGrant { slots } if from_head => self.handle_want_grant(slots),
             NodeMessage::Placement { session, file } if from_head => {
                 self.handle_placement(session, file);
@@ -97,6 +100,7 @@ impl Node {
 
     fn void_grants(&mut self, peer: ReplicaId) {
         self.forget_remote(peer);
+        self.repairs_lose(peer);
         if peer == self.config.head() && self.receives_files() {
             self.raise_session();
         }

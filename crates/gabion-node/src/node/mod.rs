@@ -12,6 +12,7 @@ mod log;
 mod log_repair;
 mod messages;
 mod planted;
+mod repair;
 mod room;
 mod shipping;
 mod writes;
@@ -24,18 +25,20 @@ use crate::{CompactionMode, GroupConfig, NodeOptions};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
 use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
-use gabion_pool::Pool;
+use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")
 )]
 pub use planted::Mutant;
+pub use repair::{DamagedFile, RepairState};
 
 /// What the driver is to do.
 pub enum Output {
@@ -66,7 +69,7 @@ pub enum Output {
     Target(TargetCommand),
     /// Connect to, or drop, a secondary's namespace.
     Remote(RemoteCommand),
-    /// These files are gone: forget cached blocks and readers.
+    /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
     /// Something that whoever runs the replica should know: one sentence for its log.
     Notice(String),
@@ -171,6 +174,7 @@ pub struct Node {
     ship: shipping::Shipping,
     grants: grants::Grants,
     drain: log::Draining,
+    repairs: repair::Repairs,
     commits: Commits,
     counters: Counters,
 }
@@ -180,10 +184,22 @@ enum Order {
     Commit,
     Drain(log::DrainInFlight),
     Job(u64),
-    Ship { to: ReplicaId, session: u64, file: FileId },
-    ReadFile(FileId),
+    Ship {
+        to: ReplicaId,
+        session: u64,
+        file: FileId,
+    },
+    ReadFile(Arc<FilePlacement>),
     Verify(FileId),
-    ReadLog { ticket: u64 },
+    /// A file that a read found damaged.
+    Check(FileId),
+    /// A file of which the primary has no whole copy.
+    CheckForHead(Arc<FilePlacement>),
+    Fetch(FileId),
+    Rewrite(Arc<FilePlacement>),
+    ReadLog {
+        ticket: u64,
+    },
 }
 
 /// Placement commits: what is staged, what is being written, and what follows when it is durable.
@@ -204,6 +220,7 @@ enum After {
     LossNoted,
     Granted(Vec<gabion_pool::Placed>),
     BuiltPlaced(u64),
+    FileRepaired(FileId),
 }
 
 /// What a replica did, for status, metrics and benchmarks. Bytes unless the name says otherwise.
@@ -217,8 +234,12 @@ pub struct Counters {
     pub trivial_moves: u64,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
-    /// Compactions given up as their inputs are damaged.
+    /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
     pub jobs_set_aside: u64,
+    /// Files in which a read met damage.
+    pub damaged_files: u64,
+    /// Damaged files that were put whole into other slots.
+    pub repaired_files: u64,
     /// File bytes read by jobs.
     pub job_read_bytes: u64,
     /// File bytes written by jobs.
@@ -285,6 +306,7 @@ impl Node {
             room: room::Room::default(),
             grants: grants::Grants::default(),
             drain: log::Draining::default(),
+            repairs: repair::Repairs::default(),
             commits: Commits::default(),
             counters: Counters::default(),
         }
@@ -483,8 +505,14 @@ impl Node {
             (Order::Ship { to, session, file }, Done::Ship(result)) => {
                 self.ship_done(to, session, file, result);
             }
-            (Order::ReadFile(file), Done::ReadFile(result)) => self.reread_done(file, result),
+            (Order::ReadFile(from), Done::ReadFile(result)) => self.reread_done(&from, result),
             (Order::Verify(file), Done::Verify(result)) => self.verify_done(file, result),
+            (Order::Check(file), Done::Verify(result)) => self.check_done(file, result),
+            (Order::CheckForHead(at), Done::Verify(result)) => self.copy_checked(&at, result),
+            (Order::Fetch(file), Done::Fetch(result)) => self.fetch_done(file, result),
+            (Order::Rewrite(placement), Done::Rewrite(result)) => {
+                self.rewrite_done(&placement, result);
+            }
             (Order::ReadLog { ticket }, Done::ReadLog(result)) => {
                 self.chain.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
             }
@@ -500,6 +528,8 @@ impl Node {
             self.pump_chain();
             self.apply_records();
             self.apply_edits();
+            self.take_damage();
+            self.schedule_repairs();
             self.judge_room();
             self.schedule_jobs();
             self.append_edits();
@@ -597,6 +627,7 @@ impl Node {
                 After::LossNoted => self.loss_noted(),
                 After::Granted(slots) => self.granted(slots),
                 After::BuiltPlaced(job) => self.built_placed(job),
+                After::FileRepaired(file) => self.file_repaired(file),
             }
         }
     }

@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{FileId, ReplicaId, Result};
+use gabion_base::{Error, FileId, ReplicaId, Result};
 use gabion_engine::{Edit, FileMeta};
 use gabion_pool::{FilePlacement, Geometry, Placed};
 
@@ -183,7 +183,7 @@ impl Node {
             {
                 outgoing.reading = true;
                 self.counters.reship_read_bytes += placement.len;
-                self.order(Order::ReadFile(file), Work::ReadFile(placement));
+                self.order(Order::ReadFile(placement.clone()), Work::ReadFile(placement));
             }
             return false;
         };
@@ -270,11 +270,11 @@ impl Node {
         if !self.ship.remotes.contains_key(&from) || self.files.get(file).is_none() {
             return;
         }
+        if self.repairs.is_damaged(file) {
+            return self.tell(from, &NodeMessage::NoCopy { file });
+        }
         if !self.ship.files.contains_key(&file) {
-            let live = self.tree.version().files().find(|(_, meta)| meta.id == file);
-            // A copy: holding the tree's own would count as a reader of the file.
-            let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
-            let Some(meta) = live.or_else(|| self.apply.added(file)) else { return };
+            let Some(meta) = self.meta_of(file) else { return };
             self.ship.files.insert(file, Outgoing::new(meta, None));
         }
         if let Some(outgoing) = self.ship.files.get_mut(&file) {
@@ -294,13 +294,37 @@ impl Node {
         self.ship.files.get(&file).is_some_and(|outgoing| outgoing.bytes.is_none())
     }
 
-    pub(super) fn reread_done(&mut self, file: FileId, result: Result<Bytes>) {
+    pub(super) fn reread_done(&mut self, from: &FilePlacement, result: Result<Bytes>) {
+        let file = from.file;
         let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
         outgoing.reading = false;
         match result {
             Ok(bytes) => outgoing.bytes = Some(bytes),
-            Err(error) => self.fatal(error.within(alloc::format!("{file}, to be shipped again"))),
+            Err(error) => self.cannot_ship_again(from, error),
         }
+    }
+
+    /// What was read, to be shipped again, is not what was written: who asked for it asks again later.
+    fn cannot_ship_again(&mut self, from: &FilePlacement, error: Error) {
+        let file = from.file;
+        let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
+        let wanted_by = core::mem::take(&mut outgoing.wanted_by);
+        if outgoing.is_done() {
+            self.ship.files.remove(&file);
+        }
+        for remote in self.ship.remotes.values_mut() {
+            remote.queue.retain(|queued| *queued != file);
+        }
+        self.note_damage_at(from, error);
+        for to in wanted_by {
+            self.tell(to, &NodeMessage::NoCopy { file });
+        }
+    }
+
+    /// Where slots lie in a secondary's namespace, while the connection to it is of this session.
+    pub(super) fn remote_geometry(&self, of: ReplicaId, session: u64) -> Option<Geometry> {
+        let remote = self.ship.remotes.get(&of)?;
+        remote.geometry.filter(|_| remote.session == session)
     }
 
     /// The files of a job that was given up go nowhere.

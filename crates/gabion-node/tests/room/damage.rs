@@ -1,13 +1,16 @@
-//! Bytes that are not what was written, met by a compaction (FAULTS.md E9): the compaction is given up and not
-//! tried again, and all else goes on.
+//! Bytes that are not what was written (FAULTS.md E5, E9, R13): a compaction that meets them is given up and
+//! not tried again before they are repaired, and all else goes on.
 
 use crate::no_space::start;
-use gabion_base::ErrorKind;
+use crate::replica::Replica;
+use gabion_base::{ErrorKind, FileId};
 use gabion_engine::JobKind;
-use gabion_node::WriteGate;
+use gabion_media::simulated::{Fault, OperationClass};
+use gabion_node::work::FetchOrder;
+use gabion_node::{Locate, RepairState, WriteGate};
 
-#[test]
-fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
+/// A replica alone whose next job is a compaction, and one of its inputs.
+fn before_a_compaction() -> (Replica, FileId) {
     let mut replica = start();
     while replica.kinds() != [JobKind::Compaction] {
         replica.seal();
@@ -15,6 +18,16 @@ fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
         replica.pass(0);
     }
     let file = replica.node.tree().version().level(0).last().unwrap().id;
+    (replica, file)
+}
+
+fn states(replica: &Replica) -> Vec<(FileId, RepairState)> {
+    replica.node.damaged_files().map(|damaged| (damaged.file, damaged.state)).collect()
+}
+
+#[test]
+fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
+    let (mut replica, file) = before_a_compaction();
     let at = replica.offset_of(file);
     replica.disk.flip_bit(at + 100, 3);
     let error = replica.run(JobKind::Compaction).expect("it meets the damage");
@@ -31,4 +44,71 @@ fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
         replica.pass(0);
     }
     assert_eq!(replica.node.counters().jobs_set_aside, 1);
+    assert_eq!(states(&replica), [(file, RepairState::NoGoodCopy)], "nobody else has it");
+    assert_eq!(replica.node.counters().damaged_files, 1);
+}
+
+#[test]
+fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
+    let (mut replica, _) = before_a_compaction();
+    replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
+    let error = replica.run(JobKind::Compaction).expect("a read fails");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    replica.pass(0);
+    let states = states(&replica);
+    assert!(matches!(states[..], [(_, RepairState::Whole)]), "{states:?}");
+    assert_eq!(replica.kinds(), [], "not at once");
+    replica.pass(60_000);
+    assert_eq!(replica.kinds(), [JobKind::Compaction]);
+    assert_eq!(replica.node.damaged_files().count(), 0);
+    replica.succeed(JobKind::Compaction);
+    replica.pass(0);
+}
+
+#[test]
+fn a_file_is_noted_once_however_many_reads_meet_its_damage() {
+    let (mut replica, file) = before_a_compaction();
+    let at = replica.offset_of(file);
+    replica.disk.flip_bit(at + 100, 3);
+    let error = gabion_base::Error::corruption("the damage");
+    for _ in 0..3 {
+        replica.node.file_map().note_damage(file, &error);
+        replica.node.file_map().note_damage(file, &error);
+        replica.pass(1);
+    }
+    replica.node.file_map().note_damage(FileId::sst(1 << 40), &error);
+    replica.pass(1);
+    assert_eq!(
+        states(&replica),
+        [(file, RepairState::NoGoodCopy)],
+        "and no file that is not there"
+    );
+    assert_eq!(replica.node.counters().damaged_files, 1);
+    assert_eq!(
+        replica.said(),
+        [
+            format!("{file} is damaged: the damage"),
+            format!("{file} is damaged, and no other replica has a whole copy of it")
+        ]
+    );
+}
+
+#[test]
+fn what_is_fetched_counts_only_with_the_files_checksums() {
+    let (replica, file) = before_a_compaction();
+    let version = replica.node.tree().version().clone();
+    let meta = version.level(0).iter().find(|meta| meta.id == file).unwrap();
+    let order = FetchOrder {
+        from: replica.node.id(),
+        session: 1,
+        geometry: replica.store.geometry,
+        chunk_crcs: meta.chunk_crcs.clone(),
+        placement: (*replica.node.pool().placement(file).unwrap()).clone(),
+    };
+    let bytes = replica.fetch(&order).unwrap();
+    meta.verify(&bytes).unwrap();
+    replica.disk.flip_bit(replica.offset_of(file) + meta.rounded_len() - 1, 7);
+    let error = replica.fetch(&order).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    assert!(error.to_string().starts_with(&format!("{file} at offset 0")), "{error}");
 }

@@ -2,9 +2,9 @@
 
 use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, TreeConfig};
-use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
-use gabion_node::work::{self, Done, JobOrder, Work, WorkId};
+use gabion_media::{Bytes, MediumHandle};
+use gabion_node::work::{self, Done, FetchOrder, JobOrder, Work, WorkId};
 use gabion_node::{
     AckLevel, CompactionMode, GroupConfig, LocalStore, Node, NodeOptions, Output, WriteGate, open,
 };
@@ -31,6 +31,7 @@ pub(crate) struct Replica {
     /// Jobs that were ordered and are not carried out.
     pub(crate) jobs: Vec<(WorkId, Box<JobOrder>)>,
     written: u64,
+    said: Vec<String>,
 }
 
 impl Replica {
@@ -47,8 +48,16 @@ impl Replica {
             Ok::<_, Error>((store, Box::new(node)))
         };
         let (store, node) = disk.block_on(&handle, opened).unwrap();
-        let mut replica =
-            Self { disk, handle, store, node, now_ms: 0, jobs: Vec::new(), written: 0 };
+        let mut replica = Self {
+            disk,
+            handle,
+            store,
+            node,
+            now_ms: 0,
+            jobs: Vec::new(),
+            written: 0,
+            said: Vec::new(),
+        };
         while replica.node.write_gate() != WriteGate::Open {
             replica.pass(1);
         }
@@ -69,6 +78,7 @@ impl Replica {
                     let done = self.disk.block_on(&self.handle, work::run_local(work, &self.store));
                     self.node.handle_done(id, done);
                 }
+                Output::Notice(text) => self.said.push(text),
                 Output::Fatal(error) => panic!("the replica ended itself: {error}"),
                 _ => {}
             }
@@ -96,6 +106,16 @@ impl Replica {
         extents.next().unwrap().0
     }
 
+    /// What it said in its log.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
+    }
+
+    /// Reads a file as a primary does at a secondary.
+    pub(crate) fn fetch(&self, order: &FetchOrder) -> Result<Bytes, Error> {
+        self.disk.block_on(&self.handle, work::run_fetch(order, &self.handle))
+    }
+
     /// Carries out all jobs.
     pub(crate) fn work(&mut self) {
         while let Some((_, order)) = self.jobs.first() {
@@ -116,7 +136,7 @@ impl Replica {
         let mut built = Vec::new();
         let running = work::run_job(*order, &self.store, |file| built.push(file));
         let result = self.disk.block_on(&self.handle, running);
-        let error = result.as_ref().err().cloned();
+        let error = result.as_ref().err().map(|failed| failed.error.clone());
         built.into_iter().for_each(|file| self.node.handle_job_file(id, file));
         self.node.handle_done(id, Done::Job(result));
         error

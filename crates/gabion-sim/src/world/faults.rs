@@ -43,6 +43,10 @@ impl World {
             let index = self.random.below(count) as usize;
             self.rot_log(index);
         }
+        if happens(&mut self.random, faults.rot) {
+            let index = self.random.below(count) as usize;
+            self.rot_some_file(index);
+        }
         for machine in &self.machines {
             if machine.held_until_ms <= self.now_ms {
                 machine.disk.release_held();
@@ -65,6 +69,11 @@ impl World {
             let factor = [1, 1, 20][self.random.below(3) as usize];
             self.machines[index].disk.slow_down(factor);
         }
+    }
+
+    /// Notes what happened, for reports of failure.
+    pub(super) fn note(&mut self, what: String) {
+        self.events.push(format!("{what} at {} ({} ms)", self.moment, self.now_ms));
     }
 
     /// From now on, for so long or until the cluster is to come to rest, a disk has no room for files.
@@ -96,18 +105,13 @@ impl World {
         let mut outcome = std::mem::take(&mut self.outcome);
         self.count_work(index, &mut outcome);
         self.outcome = outcome;
-        let machine = &mut self.machines[index];
-        if machine.process.take().is_none() {
+        if self.machines[index].process.take().is_none() {
             return;
         }
         self.outcome.crashes += 1;
         let what = if power { "power cut" } else { "kill" };
-        self.events.push(format!(
-            "{what} of replica {} at {} ({} ms)",
-            index + 1,
-            self.moment,
-            self.now_ms
-        ));
+        self.note(format!("{what} of replica {}", index + 1));
+        let machine = &mut self.machines[index];
         machine.down_until_ms = self.now_ms + wait;
         machine.moments = Moments::default();
         if power {
@@ -126,7 +130,7 @@ impl World {
         };
         let Some(node) = &process.node else { return };
         let Some(writes) = machine.moments.going_back(node) else { return };
-        self.events.push(format!("replica {} loses its last commits", index + 1));
+        self.note(format!("replica {} loses its last commits", index + 1));
         self.outcome.lost_commits += 1;
         self.kill(index, false);
         let disk = &self.machines[index].disk;

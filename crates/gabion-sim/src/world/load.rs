@@ -1,7 +1,7 @@
 //! What clients do, and which keys they share.
 
 use super::World;
-use crate::client::TWINS;
+use crate::client::{ReadFailure, TWINS};
 
 impl World {
     pub(super) fn clients_act(&mut self) {
@@ -59,8 +59,14 @@ impl World {
             let index = if client.waits_for_tail() { tail } else { 0 };
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
-            if let Err(error) = polled {
-                self.violation.get_or_insert(error);
+            match polled {
+                Err(ReadFailure::Damage(_)) if self.outcome.rotten > 0 => {
+                    self.outcome.failed_reads += 1;
+                }
+                Err(failure) => {
+                    self.violation.get_or_insert(failure.to_string());
+                }
+                Ok(()) => {}
             }
         }
     }

@@ -33,6 +33,9 @@ pub struct Faults {
     /// A record that was durable turns out not to be whole (FAULTS.md E4), at a kill of a process, while
     /// the other members have everything.
     pub log_rot: u64,
+    /// A bit of a file flips on one disk, while all members are up and have the file whole (FAULTS.md E5,
+    /// R13).
+    pub rot: u64,
 }
 
 /// A run.
@@ -93,6 +96,9 @@ impl Options {
         if seed % 4 == 1 {
             options.faults.log_rot = 700;
         }
+        if seed % 8 == 5 {
+            options.faults.rot = 60;
+        }
         if seed % 6 == 5 {
             options.faults.full = 1_000;
         }
@@ -122,6 +128,7 @@ impl Default for Options {
                 lost: 0,
                 full: 0,
                 log_rot: 0,
+                rot: 0,
             },
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,

@@ -35,6 +35,14 @@ pub struct Outcome {
     pub jobs_without_space: u64,
     /// Views and iterators that were past their pin budget.
     pub readers_ended: u64,
+    /// Bits of files that flipped on disks.
+    pub rotten: u64,
+    /// Reads of clients that met damage.
+    pub failed_reads: u64,
+    /// Compactions that were set aside as they met damage.
+    pub jobs_set_aside: u64,
+    /// Files that were repaired from another replica.
+    pub repaired_files: u64,
 }
 
 impl Outcome {
@@ -54,6 +62,10 @@ impl Outcome {
         self.rotten_logs += other.rotten_logs;
         self.jobs_without_space += other.jobs_without_space;
         self.readers_ended += other.readers_ended;
+        self.rotten += other.rotten;
+        self.failed_reads += other.failed_reads;
+        self.jobs_set_aside += other.jobs_set_aside;
+        self.repaired_files += other.repaired_files;
     }
 }
 
@@ -81,6 +93,8 @@ impl World {
         outcome.pulled_files += counters.pulled_files;
         outcome.skipped_files += counters.skipped_files;
         outcome.jobs_without_space += counters.jobs_without_space;
+        outcome.jobs_set_aside += counters.jobs_set_aside;
+        outcome.repaired_files += counters.repaired_files;
     }
 
     pub(super) fn describe(&self) -> String {

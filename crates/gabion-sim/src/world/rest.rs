@@ -5,8 +5,13 @@ use super::machine::Machine;
 use crate::check;
 use crate::client::{Client, TWINS, twins_agree};
 use gabion_engine::Keyspace;
-use gabion_node::CompactionMode;
+use gabion_node::{CompactionMode, RepairState};
 use std::collections::BTreeMap;
+
+/// Whether more is to come of a damaged file.
+const fn is_being_repaired(state: RepairState) -> bool {
+    matches!(state, RepairState::Waiting | RepairState::Repairing)
+}
 
 impl World {
     /// Lets everything come to rest: no faults, no new operations.
@@ -43,6 +48,7 @@ impl World {
             process.is_idle()
                 && node.edits_waiting() == 0
                 && node.jobs_running() == 0
+                && !node.damaged_files().any(|file| is_being_repaired(file.state))
                 && node.tree().sealed_count() == 0
                 && (local || node.tree().last_edit() == edit)
                 && node.log_end() == head.log_end()

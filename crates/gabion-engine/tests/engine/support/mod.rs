@@ -4,7 +4,7 @@
 use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
 use gabion_engine::*;
 use gabion_media::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -55,12 +55,14 @@ pub(crate) struct Files {
     files: Arc<Mutex<BTreeMap<FileId, Bytes>>>,
     /// When set, reads and writes yield at random.
     yields: Option<Arc<Mutex<Random>>>,
+    /// Files that readers found damaged.
+    damaged: Arc<Mutex<BTreeSet<FileId>>>,
 }
 
 impl Files {
     pub(crate) fn yielding(&self, seed: u64) -> Self {
         let yields = Some(Arc::new(Mutex::new(Random::new(seed))));
-        Self { files: self.files.clone(), yields }
+        Self { yields, ..self.clone() }
     }
 
     pub(crate) fn bytes(&self, id: FileId) -> Bytes {
@@ -73,6 +75,10 @@ impl Files {
 
     pub(crate) fn remove(&self, id: FileId) {
         self.files.lock().unwrap().remove(&id).expect("a file leaves once");
+    }
+
+    pub(crate) fn take_damaged(&self) -> Vec<FileId> {
+        std::mem::take(&mut *self.damaged.lock().unwrap()).into_iter().collect()
     }
 
     pub(crate) fn ids(&self) -> Vec<FileId> {
@@ -103,6 +109,10 @@ impl FileSource for Files {
             return Err(Error::invalid(format!("{file}: {len} bytes at {offset} pass the end")));
         }
         Ok(bytes.slice(start..start + len))
+    }
+
+    fn note_damage(&self, file: FileId, _error: &Error) {
+        self.damaged.lock().unwrap().insert(file);
     }
 }
 

@@ -1,0 +1,121 @@
+//! Bits that flip in files on a disk, and what must come of it.
+
+use super::World;
+use gabion_base::{FileId, crc};
+use gabion_node::{CompactionMode, RepairState};
+
+/// Steps until a file is repaired, at most, when a whole copy is there: pauses included.
+const REPAIR_STEPS: u64 = 20_000;
+
+impl World {
+    /// Flips a bit of a file on a replica's disk, wherever chance wants it.
+    ///
+    /// # Panics
+    /// When the replica is down or has no such file.
+    pub fn rot(&mut self, index: usize, file: FileId) {
+        let node = self.node(index).expect("the replica is up");
+        let placement = node.pool().placement(file).expect("the file is there");
+        let geometry = node.pool().region();
+        let within = self.random.below(placement.len);
+        let mut extents = gabion_pool::extents(&geometry, &placement, within, 1);
+        let (offset, _) = extents.next().expect("the file has that byte");
+        self.machines[index].disk.flip_bit(offset, self.random.below(8) as u8);
+        self.outcome.rotten += 1;
+        self.note(format!("{file} of replica {} rots at {within}", index + 1));
+    }
+
+    /// Kills a replica, which starts again soon, with nothing in its caches.
+    pub fn restart(&mut self, index: usize) {
+        self.kill(index, false);
+    }
+
+    /// The files in a replica's tree.
+    ///
+    /// # Panics
+    /// When the replica is down.
+    #[must_use]
+    pub fn files(&self, index: usize) -> Vec<FileId> {
+        let node = self.node(index).expect("the replica is up");
+        node.tree().version().files().map(|(_, meta)| meta.id).collect()
+    }
+
+    /// Whether what lies on a replica's disk is what its edit says; no if the replica is down or has no such
+    /// file in its tree.
+    #[must_use]
+    pub fn is_whole(&self, index: usize, file: FileId) -> bool {
+        let Some(node) = self.node(index) else { return false };
+        let mut live = node.tree().version().files();
+        let Some((_, meta)) = live.find(|(_, meta)| meta.id == file) else { return false };
+        let Some(placement) = node.file_map().get(file) else { return false };
+        let geometry = node.pool().region();
+        let mut bytes = Vec::new();
+        for (offset, len) in gabion_pool::extents(&geometry, &placement, 0, placement.len) {
+            bytes.extend(self.machines[index].disk.peek(offset, len as usize));
+        }
+        crc::crc32c(&bytes) == meta.checksum
+    }
+
+    /// A bit of one of a replica's files flips that all members have whole.
+    pub(super) fn rot_some_file(&mut self, index: usize) {
+        let ships = self.group.compaction == CompactionMode::Primary && self.machines.len() > 1;
+        if !ships || self.node(index).is_none() {
+            return;
+        }
+        let mut files = self.files(index);
+        files.retain(|file| (0..self.machines.len()).all(|other| self.is_whole(other, *file)));
+        if files.is_empty() {
+            return;
+        }
+        let file = files[self.random.below(files.len() as u64) as usize];
+        self.rot(index, file);
+    }
+
+    /// Everything is read, past all caches: what rotted is met, and is whole soon after.
+    pub(super) fn find_rot(&mut self) -> Result<(), String> {
+        if self.outcome.rotten == 0 {
+            return Ok(());
+        }
+        (0..self.machines.len()).for_each(|index| self.kill(index, false));
+        self.settle()?;
+        for index in 0..self.machines.len() {
+            self.scan_until_whole(index)?;
+        }
+        self.settle()
+    }
+
+    fn scan_until_whole(&mut self, index: usize) -> Result<(), String> {
+        let mut seen = String::new();
+        for _ in 0..REPAIR_STEPS / 100 {
+            match self.scan(index) {
+                Ok(_) => return self.check_whole(index),
+                Err(error) => seen = error,
+            }
+            for _ in 0..100 {
+                self.step();
+                self.look_for_violation()?;
+            }
+        }
+        Err(format!("replica {} is not repaired: {seen}; {}", index + 1, self.describe()))
+    }
+
+    fn check_whole(&self, index: usize) -> Result<(), String> {
+        let node = self.node(index).ok_or("a replica that was read is down")?;
+        if let Some(left) = node.damaged_files().next() {
+            return Err(format!("replica {} was read, and has {left:?}", index + 1));
+        }
+        match self.files(index).into_iter().find(|file| !self.is_whole(index, *file)) {
+            None => Ok(()),
+            Some(file) => Err(format!("replica {} was read, and {file} is rotten", index + 1)),
+        }
+    }
+
+    /// A file that was noted as damaged and is whole was noted for what an old place of it held.
+    pub(super) fn check_noted(&mut self, index: usize) {
+        let Some(node) = self.node(index) else { return };
+        let whole = node.damaged_files().find(|file| file.state == RepairState::Whole);
+        if let Some(noted) = whole {
+            let what = format!("replica {} noted {noted:?}", index + 1);
+            self.violation.get_or_insert(what);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Disks that give back other bytes than were written (FAULTS.md E5, R13): no read returns them, the file
+//! is repaired from a replica that has it whole, and where there is none the error stays and names the file.
+
+use gabion_base::FileId;
+use gabion_engine::Compression;
+use gabion_node::{CompactionMode, DamagedFile, Node, RepairState, WriteGate};
+use gabion_sim::{Faults, Options, Outcome, World};
+
+/// Steps until a repair is through, pauses included.
+const REPAIR_STEPS: u64 = 6_000;
+
+/// Nothing goes wrong but what a test does.
+fn options(seed: u64, replicas: u32) -> Options {
+    Options {
+        replicas,
+        compaction: CompactionMode::Primary,
+        compression: Compression::None,
+        faults: Faults::default(),
+        ..Options::of_seed(seed)
+    }
+}
+
+fn check<T>(what: &str, result: Result<T, String>) -> T {
+    result.unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+fn node(world: &World, index: usize) -> &Node {
+    world.node(index).expect("the replica is up")
+}
+
+/// A cluster at rest, with files.
+fn world(what: &str, options: Options, seed: u64) -> World {
+    let mut world = World::new(seed, options);
+    for _ in 0..10 {
+        check(what, world.advance(2_000));
+        check(what, world.settle());
+        // Clients clear everything now and then.
+        if !world.files(0).is_empty() {
+            return world;
+        }
+    }
+    panic!("{what}: there are no files")
+}
+
+fn damaged(world: &World, index: usize) -> Vec<DamagedFile> {
+    node(world, index).damaged_files().collect()
+}
+
+/// Reads all of a replica past its caches, and wants an error that names the file.
+fn read_meets(what: &str, world: &mut World, index: usize, file: FileId) {
+    let error = world.scan(index).expect_err("it reads what rotted");
+    assert!(error.contains(&file.to_string()), "{what}: {error}");
+}
+
+/// Each of a replica's files rots, one after the other; each is read, repaired and read again.
+fn rots_and_is_repaired(replicas: u32, index: usize) {
+    let what = format!("replica {} of {replicas}", index + 1);
+    let mut world = world(&what, options(1, replicas), 1);
+    for file in world.files(index) {
+        world.rot(index, file);
+        assert!(!world.is_whole(index, file), "{what}: {file}");
+        world.restart(index);
+        check(&what, world.settle());
+        let before = node(&world, index).counters();
+        read_meets(&what, &mut world, index, file);
+        check(&what, world.settle());
+        let counters = node(&world, index).counters();
+        assert_eq!(counters.damaged_files, before.damaged_files + 1, "{what}: {file}");
+        assert_eq!(counters.repaired_files, before.repaired_files + 1, "{what}: {file}");
+        assert_eq!(damaged(&world, index).len(), 0, "{what}: {file}");
+        assert!(world.is_whole(index, file), "{what}: {file}");
+        check(&what, world.scan(index));
+    }
+    check(&what, world.advance(1_000));
+    check(&what, world.finish());
+}
+
+#[test]
+fn a_file_that_rotted_at_a_secondary_is_an_error_for_its_reader_and_then_whole() {
+    rots_and_is_repaired(2, 1);
+    rots_and_is_repaired(3, 1);
+    rots_and_is_repaired(3, 2);
+}
+
+#[test]
+fn a_file_that_rotted_at_the_primary_is_an_error_for_its_reader_and_then_whole() {
+    rots_and_is_repaired(2, 0);
+    rots_and_is_repaired(3, 0);
+}
+
+#[test]
+fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
+    let (mut set_aside, what) = (0, "the primary's files rot");
+    for seed in 1..=4 {
+        let mut world = world(what, options(seed, 3), seed);
+        for file in world.files(0) {
+            world.rot(0, file);
+        }
+        world.restart(0);
+        check(what, world.advance(REPAIR_STEPS));
+        check(what, world.finish());
+        let outcome = world.outcome();
+        assert!(outcome.repaired_files > 0, "{what}: seed {seed} {outcome:?}");
+        set_aside += outcome.jobs_set_aside;
+    }
+    assert!(set_aside > 0, "no compaction met damage");
+}
+
+#[test]
+fn damage_is_repaired_through_the_primary_when_only_another_secondary_has_the_file_whole() {
+    let what = "two of three copies rot";
+    let mut world = world(what, options(2, 3), 2);
+    let file = world.files(0)[0];
+    for index in [0, 2] {
+        world.rot(index, file);
+        world.restart(index);
+    }
+    check(what, world.settle());
+    read_meets(what, &mut world, 2, file);
+    for _ in 0..REPAIR_STEPS {
+        check(what, world.advance(1));
+        if world.is_whole(0, file) && world.is_whole(2, file) {
+            break;
+        }
+    }
+    check(what, world.finish());
+    assert!(world.outcome().repaired_files >= 2, "{:?}", world.outcome());
+}
+
+/// The file stays damaged at these replicas, which say so; all else goes on.
+fn stays(what: &str, world: &mut World, damaged_at: &[usize], file: FileId) {
+    for index in damaged_at {
+        read_meets(what, world, *index, file);
+    }
+    check(what, world.settle());
+    for index in damaged_at {
+        let list = damaged(world, *index);
+        let states: Vec<_> = list.iter().map(|damaged| (damaged.file, damaged.state)).collect();
+        assert_eq!(states, [(file, RepairState::NoGoodCopy)], "{what}");
+        assert!(list[0].error.to_string().contains(&file.to_string()), "{what}: {list:?}");
+    }
+    let shipped = world.outcome().shipped_files;
+    let reread = node(world, 0).counters().reship_read_bytes;
+    let (log_end, operations) = (node(world, 0).log_end(), world.outcome().operations);
+    check(what, world.advance(2_000));
+    assert!(node(world, 0).log_end() > log_end, "{what}: writes do not go on");
+    assert!(world.outcome().operations > operations, "{what}: clients get no answers");
+    assert!(!matches!(node(world, 0).write_gate(), WriteGate::Refuse(_)), "{what}");
+    for index in damaged_at {
+        // Else a compaction, which found it whole in no replica, made something of it.
+        assert!(world.files(*index).contains(&file), "{what}: {file} left the tree");
+        assert!(!world.is_whole(*index, file), "{what}");
+        assert_eq!(node(world, *index).counters().repaired_files, 0, "{what}");
+    }
+    let reread = node(world, 0).counters().reship_read_bytes - reread;
+    let news = world.outcome().shipped_files - shipped;
+    assert!(reread == 0, "{what}: {reread} bytes read again, {news} files shipped");
+}
+
+#[test]
+fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_lives_on() {
+    for replicas in [2, 3] {
+        let what = format!("all of {replicas} copies rot");
+        let mut world = world(&what, options(3, replicas), 3);
+        let file = world.files(0)[0];
+        let all: Vec<usize> = (0..replicas as usize).collect();
+        for index in &all {
+            world.rot(*index, file);
+            world.restart(*index);
+        }
+        check(&what, world.settle());
+        stays(&what, &mut world, &all, file);
+    }
+}
+
+#[test]
+fn a_replica_whose_files_nobody_else_has_says_so_and_asks_nobody() {
+    let alone = options(3, 1);
+    let each = Options { compaction: CompactionMode::EveryReplica, ..options(3, 3) };
+    for (what, options) in [("a replica alone", alone), ("each compacts", each)] {
+        let mut world = world(what, options, 3);
+        let index = world.len() - 1;
+        let file = world.files(index)[0];
+        world.rot(index, file);
+        world.restart(index);
+        check(what, world.settle());
+        stays(what, &mut world, &[index], file);
+        assert_eq!(world.outcome().pulled_files, 0, "{what}");
+    }
+}
+
+#[test]
+fn files_that_rot_now_and_then_while_all_else_breaks_are_repaired_and_nothing_is_lost() {
+    let mut total = Outcome::default();
+    for seed in 1..=16 {
+        let mut options = Options { compaction: CompactionMode::Primary, ..Options::of_seed(seed) };
+        options.replicas = options.replicas.max(2);
+        options.faults.rot = 60;
+        // A secondary that lost a file needs the primary's, which must not be the one that rots.
+        options.faults.lost = 0;
+        let outcome = World::run(seed, options).unwrap_or_else(|error| panic!("{error}"));
+        total.add(&outcome);
+    }
+    eprintln!("{total:?}");
+    assert!(total.rotten > 100, "too little rotted");
+    assert!(total.failed_reads > 0, "no client met damage");
+    assert!(total.jobs_set_aside > 0, "no compaction met damage");
+    assert!(total.repaired_files > 30, "too little was repaired");
+}
