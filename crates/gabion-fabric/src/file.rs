@@ -173,6 +173,17 @@ impl PoolFile {
         FileMedium::new(self.clone(), options)
     }
 
+    /// Reads `buffer` full from `offset`; the calling thread waits. With direct I/O, address, offset and length
+    /// must be multiples of 4 KiB, as an `AlignedBuf` and whole blocks are.
+    ///
+    /// # Errors
+    /// I/O, and for bytes past the end, naming the path and the range.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.0.file.read_exact_at(buffer, offset).map_err(|error| {
+            failed(&self.0.path, &format!("read of {} bytes at {offset}", buffer.len()), error)
+        })
+    }
+
     /// A second descriptor of the same file, for the flushes of one medium.
     fn reopen(&self) -> Result<File> {
         let path = &self.0.path;

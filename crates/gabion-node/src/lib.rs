@@ -33,5 +33,7 @@ pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter};
 #[cfg(feature = "planted")]
 pub use node::Mutant;
-pub use node::{DamagedFile, Node, Output, RemoteCommand, RepairState, TargetCommand, WriteGate};
+pub use node::{
+    Counters, DamagedFile, Node, Output, RemoteCommand, RepairState, TargetCommand, WriteGate,
+};
 pub use state::{ReplicaState, Snapshot, opaque};

@@ -209,6 +209,26 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
     }
 }
 
+/// The result of an order that could not be begun: for a driver whose thread has no medium.
+///
+/// # Panics
+/// When given a job or a shipment.
+#[must_use]
+pub fn failed(work: &Work, error: &Error) -> Done {
+    let error = error.clone();
+    match work {
+        Work::Commit(_) => Done::Commit(Err(error)),
+        Work::Drain(_) => Done::Drain(Err(error)),
+        Work::ReadFile(_) => Done::ReadFile(Err(error)),
+        Work::Verify(_) => Done::Verify(Err(error)),
+        Work::ReadLog(_) => Done::ReadLog(Err(error)),
+        Work::Rewrite(_) => Done::Rewrite(Err(error)),
+        Work::Job(_) | Work::Ship(_) | Work::Fetch(_) => {
+            unreachable!("jobs, shipments and fetches have runners of their own")
+        }
+    }
+}
+
 async fn drain(order: DrainOrder, store: &LocalStore) -> Result<()> {
     let mut writes = Vec::new();
     for (placement, offset, data) in order.writes {

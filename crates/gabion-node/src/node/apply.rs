@@ -18,7 +18,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
 use gabion_engine::{Edit, FileMeta};
-use gabion_log::{Anchor, Header, Record, RecordKind, Seal};
+use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 
 /// An edit on its way into the tree.
 struct Waiting {
@@ -131,6 +131,9 @@ impl Node {
     pub(crate) fn apply_record(&mut self, record: &Record) -> gabion_base::Result<()> {
         let header = &record.header;
         let at = |error: Error| error.within(alloc::format!("log record at {}", header.position));
+        if header.flags.has(RecordFlags::DURABLE_ACK) {
+            self.want_durable(record.end());
+        }
         match header.kind {
             RecordKind::Batch if self.is_flushed(header) => Ok(()),
             RecordKind::Batch => {

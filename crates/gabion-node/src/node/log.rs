@@ -18,6 +18,8 @@ pub(super) struct Draining {
     /// Segments that have slots, and whether that is durable.
     segments: BTreeMap<u64, bool>,
     in_flight: bool,
+    /// Somebody waits until the log is durable here up to this.
+    wanted: LogPosition,
     /// Drained and flushed up to here, but a segment's place may not be durable yet.
     flushed: LogPosition,
 }
@@ -72,6 +74,31 @@ impl Node {
         }
     }
 
+    /// Has everything that is in the log by now flushed by every member, whatever the group's level. Returns
+    /// the position that [`Node::durable_everywhere`] then reaches.
+    ///
+    /// # Errors
+    /// As [`Node::end_turn`].
+    ///
+    /// # Panics
+    /// When called at another member than the head.
+    pub fn make_durable(&mut self) -> Result<LogPosition> {
+        let end = self.end_turn_at(AckLevel::Durable)?;
+        if self.drain.wanted >= end || self.log.durable_end() >= end {
+            return Ok(end);
+        }
+        // The block in which the log ends is drained when it is whole: this record makes it so.
+        let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
+        let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
+        self.want_durable(end);
+        Ok(end)
+    }
+
+    /// Somebody waits until the log is durable up to `position`, here and elsewhere.
+    pub(super) fn want_durable(&mut self, position: LogPosition) {
+        self.drain.wanted = self.drain.wanted.max(position);
+    }
+
     /// How far the log must be flushed, at least, for something that waits.
     fn durable_wanted(&self) -> LogPosition {
         let edit = self.apply.wants_durable().unwrap_or_default();
@@ -79,7 +106,7 @@ impl Node {
             AckLevel::Durable => self.log.end(),
             AckLevel::Replicated => LogPosition::ZERO,
         };
-        edit.max(acks).max(self.repair_end().min(self.log.end()))
+        edit.max(acks).max(self.repair_end().max(self.drain.wanted).min(self.log.end()))
     }
 
     /// Orders the ring's next blocks to be written, and flushed when something waits for it or half

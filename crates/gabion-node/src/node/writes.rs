@@ -179,13 +179,24 @@ impl Node {
     /// # Errors
     /// The log's error. Writes are refused from then on, as the MemTable holds what the log does not.
     pub fn end_turn(&mut self) -> Result<LogPosition> {
+        self.end_turn_at(self.config.ack)
+    }
+
+    /// As [`Self::end_turn`], at another level than the group's for this record: with
+    /// [`AckLevel::Durable`] every member flushes up to it, and [`Self::durable_everywhere`] is what to wait
+    /// for. The group's own level, where it is the higher one, holds all the same.
+    ///
+    /// # Errors
+    /// As [`Self::end_turn`].
+    pub fn end_turn_at(&mut self, level: AckLevel) -> Result<LogPosition> {
         if self.writing.batch.is_empty() {
             return Ok(self.log.end());
         }
         let batch = core::mem::take(&mut self.writing.batch);
-        let flags = match self.config.ack {
-            AckLevel::Replicated => RecordFlags::NONE,
-            AckLevel::Durable => RecordFlags::BLOCK_END,
+        let flags = match (self.config.ack, level) {
+            (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
+            (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,
+            (AckLevel::Replicated, AckLevel::Replicated) => RecordFlags::NONE,
         };
         let count = batch.count() as u32;
         let first = self.writing.first;
@@ -197,10 +208,29 @@ impl Node {
             self.fatal(error.clone());
             return Err(error);
         }
+        if level == AckLevel::Durable {
+            self.want_durable(self.log.end());
+        }
         if self.tree.needs_seal() {
             self.append_seal();
         }
         Ok(self.log.end())
+    }
+
+    /// Completes the active MemTable, unless it is empty, so that it is flushed to a file however small it is.
+    ///
+    /// # Errors
+    /// As [`Self::end_turn`].
+    ///
+    /// # Panics
+    /// When called at another member than the head.
+    pub fn seal_memtable(&mut self) -> Result<()> {
+        assert!(self.is_head(), "the head seals");
+        self.end_turn()?;
+        if !self.tree.active_is_empty() {
+            self.append_seal();
+        }
+        Ok(())
     }
 
     /// Ends the turn before an event that may change who takes writes: what was written before it
