@@ -28,6 +28,59 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("gabion-resp", &["gabion-base"]),
     ("gabion-fabric", &["gabion-base", "gabion-media"]),
+    (
+        "gabion-sim",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-log",
+            "gabion-engine",
+            "gabion-replication",
+            "gabion-node",
+        ],
+    ),
+    (
+        "gabion-db",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-engine",
+            "gabion-node",
+            "gabion-fabric",
+        ],
+    ),
+    (
+        "gabion-server",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-engine",
+            "gabion-replication",
+            "gabion-node",
+            "gabion-resp",
+            "gabion-fabric",
+            "gabion-db",
+        ],
+    ),
+    ("gabion-bench", &["gabion-base", "gabion-engine", "gabion-node", "gabion-resp"]),
+    (
+        "gabion",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-log",
+            "gabion-engine",
+            "gabion-node",
+            "gabion-resp",
+            "gabion-fabric",
+            "gabion-server",
+            "gabion-bench",
+        ],
+    ),
 ];
 
 /// Core rooms: no standard library, at most five third-party crates each.

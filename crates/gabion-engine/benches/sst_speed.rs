@@ -7,7 +7,7 @@
 
 use gabion_base::{FileId, GroupId, MemTableId, Result, SequenceNumber, Term};
 use gabion_engine::{
-    BlockCache, Compression, EntryKind, FileMeta, FileSource, FinishedFile, MemTable, SstBuilder,
+    Compression, EntryKind, FileMeta, FileSource, FinishedFile, LocalCache, MemTable, SstBuilder,
     SstOptions, SstReader, SstScan, Trailer,
 };
 use gabion_media::Bytes;
@@ -132,7 +132,7 @@ fn scan(source: &Memory, readers: &[Arc<SstReader>]) -> u64 {
 }
 
 fn gets(source: &Memory, readers: &[Arc<SstReader>], metas: &[FileMeta], entries: u64, what: &str) {
-    let cache = BlockCache::new(1 << 30);
+    let cache = LocalCache::new(1 << 30);
     let count = 300_000u64;
     let pick = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % entries;
     let get = |n: u64| {

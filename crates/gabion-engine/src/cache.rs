@@ -11,15 +11,17 @@
 //!                └──────► main (90 %) ◄───────┘     main: used ones go round again
 //! ```
 //!
-//! Single-threaded: shared between the tasks of a thread as `Rc`.
+//! A [`BlockCache`] and a [`TableCache`] are single-threaded: a [`LocalCache`] is shared between the tasks
+//! of a thread as `Rc`. Who reads on several threads puts them behind locks of its own and implements
+//! [`ReadCache`].
 
-use crate::file::{FileMeta, FileSource};
 use crate::sst::SstReader;
 use alloc::collections::VecDeque;
+use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use gabion_base::{FileId, GroupId, HashMap, HashSet, Result};
+use gabion_base::{FileId, HashMap, HashSet};
 use gabion_media::Bytes;
 
 /// What a block costs besides its bytes: its slot, its place in the map and a queue, its reference count.
@@ -27,6 +29,95 @@ pub const BLOCK_OVERHEAD: usize = 128;
 
 /// Uses that are remembered for a block at most.
 const USES_MAX: u8 = 3;
+
+/// What reads leave for each other: decoded blocks and open files. Shared by reference, so every call takes
+/// `&self`.
+pub trait ReadCache {
+    /// The block at `offset` of `file`, if it is here.
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes>;
+    /// Keeps a block, at the cost of others, or does not.
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes);
+    /// The reader of `file`, if it is open.
+    fn reader(&self, file: FileId) -> Option<Arc<SstReader>>;
+    /// Keeps the reader of a live file and returns the one that is kept: somebody may have been faster.
+    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader>;
+}
+
+impl<C: ReadCache + ?Sized> ReadCache for Rc<C> {
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        (**self).block(file, offset)
+    }
+
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+        (**self).keep_block(file, offset, block);
+    }
+
+    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
+        (**self).reader(file)
+    }
+
+    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+        (**self).keep_reader(file, reader)
+    }
+}
+
+impl<C: ReadCache + ?Sized> ReadCache for Arc<C> {
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        (**self).block(file, offset)
+    }
+
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+        (**self).keep_block(file, offset, block);
+    }
+
+    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
+        (**self).reader(file)
+    }
+
+    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+        (**self).keep_reader(file, reader)
+    }
+}
+
+/// The caches of one thread.
+pub struct LocalCache {
+    /// Decoded blocks.
+    pub blocks: BlockCache,
+    /// Open files.
+    pub open: TableCache,
+}
+
+impl LocalCache {
+    /// Empty caches; of blocks at most `capacity` bytes.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { blocks: BlockCache::new(capacity), open: TableCache::new() }
+    }
+
+    /// Forgets a file that is no longer live.
+    pub fn evict_file(&self, file: FileId) {
+        self.blocks.evict_file(file);
+        self.open.remove(file);
+    }
+}
+
+impl ReadCache for LocalCache {
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        self.blocks.get(file, offset)
+    }
+
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+        self.blocks.insert(file, offset, block);
+    }
+
+    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
+        self.open.get(file)
+    }
+
+    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+        self.open.keep(file, reader)
+    }
+}
 
 /// What a cache did and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -283,22 +374,9 @@ impl TableCache {
         self.readers.borrow().get(&file).cloned()
     }
 
-    /// The reader of a live file, opened if it is not. Completes at the first poll when it is open.
-    ///
-    /// # Errors
-    /// As [`SstReader::open`].
-    pub async fn get_or_open(
-        &self,
-        source: &impl FileSource,
-        group: GroupId,
-        meta: &FileMeta,
-    ) -> Result<Arc<SstReader>> {
-        if let Some(reader) = self.get(meta.id) {
-            return Ok(reader);
-        }
-        let reader = Arc::new(SstReader::open(source, group, meta).await?);
-        // Another task may have been faster; all share the first.
-        Ok(self.readers.borrow_mut().entry(meta.id).or_insert(reader).clone())
+    /// Keeps the reader of a live file. Of several all share the first, which is returned.
+    pub fn keep(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+        self.readers.borrow_mut().entry(file).or_insert(reader).clone()
     }
 
     /// Forgets a retired file. Who holds its reader keeps it.

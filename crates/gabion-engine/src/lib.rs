@@ -44,14 +44,14 @@ pub mod tree;
 pub mod version;
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
-pub use cache::{BlockCache, TableCache};
+pub use cache::{BlockCache, LocalCache, ReadCache, TableCache};
 pub use config::TreeConfig;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};
 pub use file::{FileMeta, FileSink, FileSource, FinishedFile};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
-pub use read::{ReadIterator, ReadView, Tables};
+pub use read::{ReadIterator, ReadView, SharedIterator, SharedView, Tables};
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Recipe};
 pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};

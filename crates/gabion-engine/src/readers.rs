@@ -75,7 +75,8 @@ pub(crate) struct Shape {
 
 /// What a view sees, kept for the length of one read whatever becomes of the view meanwhile. To be
 /// dropped right after it: no budget ends it.
-pub struct Pin(pub(crate) Rc<Shape>);
+#[derive(Clone)]
+pub struct Pin(pub(crate) Arc<Shape>);
 
 impl Pin {
     /// The files.
@@ -102,7 +103,7 @@ pub(crate) struct State(RefCell<Held>);
 
 enum Held {
     Shape {
-        shape: Rc<Shape>,
+        shape: Arc<Shape>,
         /// The iterators, and some that are gone.
         cursors: Vec<Weak<dyn Release>>,
     },
@@ -111,7 +112,7 @@ enum Held {
 
 impl State {
     pub(crate) fn new(shape: Shape) -> Rc<Self> {
-        let held = Held::Shape { shape: Rc::new(shape), cursors: Vec::new() };
+        let held = Held::Shape { shape: Arc::new(shape), cursors: Vec::new() };
         Rc::new(Self(RefCell::new(held)))
     }
 

@@ -33,7 +33,7 @@ use crate::file::FileMeta;
 use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
 use crate::memtable::MemTable;
 use crate::picker::{Pick, Picker};
-use crate::read::ReadView;
+use crate::read::{ReadPoint, ReadView, SharedView};
 use crate::readers::{PinBudget, ReaderStats, Readers, Shape, State};
 use crate::recipe::{JobKind, Recipe};
 use crate::version::{Version, Versions};
@@ -491,8 +491,7 @@ impl Tree {
     /// Memory of all MemTables that are not flushed, in bytes, and how many there are.
     #[must_use]
     pub fn unflushed(&self) -> (u64, u64) {
-        let sealed = self.sealed.iter().map(|sealed| sealed.table.memory_used() as u64);
-        (sealed.sum::<u64>() + self.active_len(), self.sealed.len() as u64 + 1)
+        (self.memtables_len(), self.sealed.len() as u64 + 1)
     }
 
     /// Slots to be set aside for the job's files.
@@ -646,7 +645,19 @@ impl Tree {
     /// The tree as it is now, for reads.
     #[must_use]
     pub fn view(&self) -> ReadView {
-        ReadView { state: self.state.clone(), read_sequence: self.last_sequence, floor: self.floor }
+        let point = ReadPoint { sequence: self.last_sequence, floor: self.floor };
+        ReadView { state: self.state.clone(), point }
+    }
+
+    /// The same for any thread, which no budget of readers ends: whoever takes one sees to it that it goes.
+    ///
+    /// # Panics
+    /// Never: the state that the tree is in is not ended.
+    #[must_use]
+    pub fn shared_view(&self) -> SharedView {
+        let point = ReadPoint { sequence: self.last_sequence, floor: self.floor };
+        let pin = self.state.pin().expect("the tree's own state is not ended");
+        SharedView { pin, point }
     }
 
     /// Ends the oldest views and iterators that keep what the tree gave up beyond `budget`. To be called
@@ -684,6 +695,13 @@ impl Tree {
     #[must_use]
     pub fn active_len(&self) -> u64 {
         self.active.memory_used() as u64
+    }
+
+    /// Bytes charged for all MemTables, sealed ones included.
+    #[must_use]
+    pub fn memtables_len(&self) -> u64 {
+        let sealed = self.sealed.iter().map(|sealed| sealed.table.memory_used() as u64);
+        sealed.sum::<u64>() + self.active_len()
     }
 
     /// Whether the MemTable being filled holds nothing.

@@ -1,5 +1,6 @@
 //! What threads tell the loop.
 
+use gabion_db::jobs::JobSink;
 use gabion_fabric::nvme::TargetEvent;
 use gabion_node::work::{BuiltFile, Done, WorkId};
 use mio::Waker;
@@ -39,16 +40,16 @@ impl Mailbox {
     }
 }
 
-/// Tells the loop when its thread ends by a panic.
-pub(crate) struct Alarm {
-    pub(crate) mailbox: Mailbox,
-    pub(crate) thread: &'static str,
-}
+impl JobSink for Mailbox {
+    fn built(&self, id: WorkId, file: BuiltFile) {
+        self.tell(Event::JobFile(id, file));
+    }
 
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.mailbox.tell(Event::Died(self.thread));
-        }
+    fn done(&self, id: WorkId, done: Done) {
+        self.tell(Event::Done(id, done));
+    }
+
+    fn died(&self, thread: &'static str) {
+        self.tell(Event::Died(thread));
     }
 }

@@ -10,7 +10,7 @@
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
 //! - `server`: the loop and its turns; `door` and `client`: connections of clients; `mesh` and `peers`:
 //!   connections of members, commands that they forward (`forward`); `run`: commands at this node;
-//!   `store`: the node as what commands run on; `jobs` and `shipping`: threads; `admin` and `status`:
+//!   `store`: the node as what commands run on; `shipping`: a thread (those of jobs: `gabion-db`); `admin` and `status`:
 //!   `GABION …`.
 #![allow(
     clippy::disallowed_methods,
@@ -22,12 +22,10 @@ mod admin;
 mod client;
 pub mod commands;
 mod config;
-mod create;
 mod door;
 mod events;
 mod forward;
 mod host;
-mod jobs;
 mod mesh;
 mod peers;
 mod process;
@@ -41,6 +39,6 @@ mod store;
 
 pub use admin::RecordDigest;
 pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
-pub use create::{create_replica, random_id};
+pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;

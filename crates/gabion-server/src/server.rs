@@ -15,7 +15,6 @@ use crate::commands::Commands;
 use crate::events::{Event, Mailbox};
 use crate::forward::Origin;
 use crate::host::ServerHost;
-use crate::jobs::{JobThreads, StoreParts};
 use crate::peers::{Peer, Stranger};
 use crate::routing::Forwarded;
 use crate::run::{Finished, Item, WaitingReads};
@@ -23,6 +22,8 @@ use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
+use gabion_db::clock::Clock;
+use gabion_db::jobs::{JobThreads, StoreParts};
 use gabion_fabric::nvme::{TargetCommand as FabricCommand, TargetEvent, TargetServer};
 use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
@@ -37,7 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 pub(crate) const RESP: Token = Token(0);
 pub(crate) const PEER_DOOR: Token = Token(1);
@@ -63,27 +64,6 @@ const UNACKNOWLEDGED_MAX_MS: u64 = 5_000;
 const UNACKNOWLEDGED: Reply = Reply::error(
     "UNKNOWN a replica has been out for too long to wait for: the write is in the log and may take effect",
 );
-
-/// Milliseconds since 1970 that never go back while the process lives.
-pub(crate) struct Clock {
-    base_us: u64,
-    started: Instant,
-}
-
-impl Clock {
-    pub(crate) fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { base_us: since.as_micros() as u64, started: Instant::now() }
-    }
-
-    pub(crate) fn now_us(&self) -> u64 {
-        self.base_us + self.started.elapsed().as_micros() as u64
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.now_us() / 1000
-    }
-}
 
 /// Threads of the process.
 pub(crate) struct Threads {
@@ -377,10 +357,7 @@ impl Server {
             }
             Output::FilesGone(files) => {
                 let tables = self.store.tables();
-                for file in files {
-                    tables.blocks.evict_file(file);
-                    tables.open.remove(file);
-                }
+                files.into_iter().for_each(|file| tables.cache.evict_file(file));
             }
             Output::Notice(text) => eprintln!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),

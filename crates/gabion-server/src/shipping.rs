@@ -5,10 +5,10 @@
 //!                                                    └─► one task each ─► Remotes ─► secondaries
 //! ```
 
-use crate::events::{Alarm, Event, Mailbox};
-use crate::jobs::thread;
+use crate::events::{Event, Mailbox};
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ReplicaId, Result};
+use gabion_db::jobs::{Alarm, thread};
 use gabion_fabric::nvme::{Readiness, Remote, Remotes};
 use gabion_media::MediumHandle;
 use gabion_media::nvme::{InitiatorConfig, InitiatorState};
@@ -98,7 +98,7 @@ impl ShipThread {
         let bytes = Arc::new(ShipBytes::default());
         let (mailbox, counted) = (mailbox.clone(), bytes.clone());
         let thread = thread("gabion-ship", move || {
-            let _alarm = Alarm { mailbox: mailbox.clone(), thread: "gabion-ship" };
+            let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-ship" };
             let shipper = Shipper {
                 remotes: Remotes::new(readiness),
                 sessions: BTreeMap::new(),

@@ -1,14 +1,12 @@
 //! From a directory to a running replica: lock, pool, ring, threads, doors.
 
 use crate::commands::Commands;
-use crate::create::{pool_path, random_id, ring_path};
 use crate::door::CLIENTS_MAX;
 use crate::host::{ServerHost, Traffic};
-use crate::jobs::{JobThreads, StoreParts, thread};
 use crate::peers::Peer;
 use crate::run::WaitingReads;
 use crate::server::{
-    Clock, MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
+    MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
 };
 use crate::shipping::{SOCKET_LEN, ShipThread};
 use crate::store::{NodeStore, ProbeSource, SharedNode};
@@ -16,12 +14,14 @@ use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, ErrorKind, LogPosition, Result};
-use gabion_engine::{BlockCache, TableCache, Tables};
+use gabion_db::clock::Clock;
+use gabion_db::jobs::{JobThreads, thread};
+use gabion_db::replica::{OpenedReplica, open_replica, random_id};
+use gabion_engine::{LocalCache, Tables};
 use gabion_fabric::nvme::{TargetOptions, TargetServer};
-use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
 use gabion_media::nvme::TargetConfig;
 use gabion_media::task::Executor;
-use gabion_node::{GroupConfig, LocalStore, Node, PoolSource, ReadMeter, open};
+use gabion_node::{GroupConfig, PoolSource, ReadMeter};
 use mio::net::{TcpListener, UnixStream};
 use mio::unix::SourceFd;
 use mio::{Interest, Poll};
@@ -30,7 +30,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 
@@ -73,48 +72,6 @@ fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::with_source(ErrorKind::Io, what, error)
 }
 
-/// A replica that was opened, and what it was opened from.
-struct Opened {
-    node: Box<Node>,
-    local: LocalStore,
-    parts: StoreParts,
-    medium: BlockingMedium,
-    readiness: Option<i32>,
-}
-
-fn open_replica(config: &ServerConfig, now_ms: u64) -> Result<Opened> {
-    let path = pool_path(&config.data);
-    let file = PoolFile::open(&path, DirectIo::Try)?;
-    if let Some(refusal) = file.direct_refusal() {
-        eprintln!("{}: no direct I/O: {refusal}", path.display());
-    }
-    let options = MediumOptions { backend: config.io, ..MediumOptions::default() };
-    let medium = file.medium(options)?;
-    if let Some(fallback) = medium.fallback() {
-        eprintln!("{}: no io_uring, threads instead: {fallback}", path.display());
-    }
-    let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
-    let medium = BlockingMedium::new(medium);
-    let pool = medium.block_on(open::open_pool(medium.handle()))?;
-    check_members(config, &pool.group, pool.state.me)?;
-    let ring_path = ring_path(&config.data);
-    let ring = MappedRing::open(&ring_path, pool.group.ring_len as usize)?;
-    if ring.was_created() {
-        eprintln!("{}: was gone; what only it held is lost here", ring_path.display());
-    }
-    let local = pool.store();
-    let parts = StoreParts {
-        file,
-        options,
-        geometry: local.geometry,
-        pool_id: local.pool_id,
-        group: local.group,
-    };
-    let opening = pool.open_node(Box::new(ring), config.node.clone(), now_ms);
-    let (node, _) = medium.block_on(opening)?;
-    Ok(Opened { node: Box::new(node), local, parts, medium, readiness })
-}
-
 fn check_members(
     config: &ServerConfig,
     group: &GroupConfig,
@@ -149,7 +106,11 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let clock = Clock::start();
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
     let signals = watch_signals()?;
-    let opened = open_replica(&config, clock.now_ms())?;
+    let check = |group: &GroupConfig, me| check_members(&config, group, me);
+    let opened = open_replica(&config.data, config.io, config.node.clone(), clock.now_ms(), check)?;
+    for remark in &opened.remarks {
+        eprintln!("{remark}");
+    }
     let resp = listen(config.resp, "door for clients")?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let (sender, inbox) = channel();
@@ -157,7 +118,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let threads = start_threads(&config, &opened, &mailbox)?;
     let seed = random_id()?;
     let resp_address = resp.local_addr().map_err(refused("door for clients"))?;
-    let Opened { node, local, parts, medium, readiness } = opened;
+    let OpenedReplica { node, local, parts, medium, readiness, .. } = opened;
     let (me, head, tail) = (node.id(), node.config().head(), node.config().tail());
     let now_ms = clock.now_ms();
     let node: SharedNode = Rc::new(RefCell::new(node));
@@ -170,8 +131,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
             },
             is_probing: Cell::new(false),
         }),
-        open: Rc::new(TableCache::new()),
-        blocks: Rc::new(BlockCache::new(config.block_cache_bytes)),
+        cache: Rc::new(LocalCache::new(config.block_cache_bytes)),
         group: local.group,
     };
     let host = Rc::new(ServerHost {
@@ -273,7 +233,7 @@ fn watch_signals() -> Result<UnixStream> {
 
 fn start_threads(
     config: &ServerConfig,
-    opened: &Opened,
+    opened: &OpenedReplica,
     mailbox: &crate::events::Mailbox,
 ) -> Result<Threads> {
     let parts = &opened.parts;

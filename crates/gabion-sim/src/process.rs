@@ -3,7 +3,7 @@
 use crate::pipe::Pipe;
 use crate::{Random, check};
 use gabion_base::{Error, ReplicaId, Result};
-use gabion_engine::{BlockCache, TableCache, Tables};
+use gabion_engine::{LocalCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
 use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::task::Executor;
@@ -112,8 +112,7 @@ pub struct Process {
     pub incarnation: u64,
     /// The replica, once it is open.
     pub node: Option<Box<Node>>,
-    blocks: Rc<BlockCache>,
-    open: Rc<TableCache>,
+    cache: Rc<LocalCache>,
     meter: Rc<ReadMeter>,
     handle: MediumHandle,
     store: Option<LocalStore>,
@@ -179,8 +178,7 @@ impl Process {
         Self {
             incarnation,
             node: None,
-            blocks: Rc::new(BlockCache::new(1 << 16)),
-            open: Rc::default(),
+            cache: Rc::new(LocalCache::new(1 << 16)),
             meter: Rc::default(),
             handle,
             store: None,
@@ -201,8 +199,7 @@ impl Process {
         let (store, node) = (self.store.clone()?, self.node.as_ref()?);
         let group = store.group;
         let source = PoolSource { store, locate: node.file_map(), meter: self.meter.clone() };
-        let (open, blocks) = (self.open.clone(), self.blocks.clone());
-        Some(Tables { source: Rc::new(source), open, blocks, group })
+        Some(Tables { source: Rc::new(source), cache: self.cache.clone(), group })
     }
 
     /// Whether nothing is under way.
@@ -338,8 +335,7 @@ impl Process {
             }
             Output::FilesGone(files) => {
                 for file in files {
-                    self.blocks.evict_file(file);
-                    self.open.remove(file);
+                    self.cache.evict_file(file);
                 }
             }
             Output::Notice(text) => wishes.push(Wish::Tell(text)),

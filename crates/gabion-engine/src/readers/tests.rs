@@ -1,8 +1,8 @@
 use super::*;
 use crate::arena::SkipList;
-use crate::cache::{BlockCache, TableCache};
+use crate::cache::LocalCache;
 use crate::entry::EntryKind;
-use crate::read::{ReadIterator, ReadView, Tables};
+use crate::read::{ReadIterator, ReadPoint, ReadView, Tables};
 use gabion_base::{FileId, GroupId, SequenceNumber};
 use gabion_media::Bytes;
 use std::future::Future;
@@ -37,12 +37,12 @@ fn state() -> (Rc<State>, alloc::sync::Weak<SkipList>) {
 }
 
 fn tables() -> Tables<NoFiles> {
-    let (open, blocks) = (Rc::new(TableCache::new()), Rc::new(BlockCache::new(0)));
-    Tables { source: NoFiles, open, blocks, group: GroupId(1) }
+    Tables { source: NoFiles, cache: Rc::new(LocalCache::new(0)), group: GroupId(1) }
 }
 
 fn view(state: &Rc<State>) -> ReadView {
-    ReadView { state: state.clone(), read_sequence: SequenceNumber(2), floor: SequenceNumber::ZERO }
+    let point = ReadPoint { sequence: SequenceNumber(2), floor: SequenceNumber::ZERO };
+    ReadView { state: state.clone(), point }
 }
 
 fn next(iterator: &mut ReadIterator<NoFiles>) -> Result<Option<Bytes>> {

@@ -4,7 +4,7 @@
 use super::block::BlockCursor;
 use super::reader::{BlockHandle, SstReader, read_exactly};
 use super::{BLOCK_TRAILER_LEN, Compression};
-use crate::cache::BlockCache;
+use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{Entry, Trailer};
 use crate::file::FileSource;
 use alloc::rc::Rc;
@@ -57,19 +57,19 @@ impl IndexCursor {
 /// A cursor for readers. Owns what it reads from, so `S` is `&Source`, `Rc<Source>` or the like.
 ///
 /// After an error it is at no entry; seek again.
-pub struct SstIter<S: FileSource> {
+pub struct SstIter<S: FileSource, C = Rc<LocalCache>> {
     reader: Arc<SstReader>,
     source: S,
-    cache: Rc<BlockCache>,
+    cache: C,
     index: IndexCursor,
     cursor: BlockCursor,
     block: Bytes,
 }
 
-impl<S: FileSource> SstIter<S> {
+impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// A cursor at no entry.
     #[must_use]
-    pub const fn new(reader: Arc<SstReader>, source: S, cache: Rc<BlockCache>) -> Self {
+    pub const fn new(reader: Arc<SstReader>, source: S, cache: C) -> Self {
         Self {
             reader,
             source,
@@ -163,7 +163,7 @@ impl<S: FileSource> SstIter<S> {
     async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
         self.leave();
         let Some(handle) = handle else { return Ok(()) };
-        self.block = match self.cache.get(self.reader.id(), u64::from(handle.offset)) {
+        self.block = match self.cache.block(self.reader.id(), u64::from(handle.offset)) {
             Some(block) => block,
             None => self.reader.read_block(&self.source, &self.cache, handle).await?,
         };

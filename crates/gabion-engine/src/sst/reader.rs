@@ -3,7 +3,7 @@
 use super::block::{BlockView, Found};
 use super::builder::ANY_RATIO_LEN_MAX;
 use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter};
-use crate::cache::BlockCache;
+use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileMeta, FileSource};
 use alloc::format;
@@ -135,7 +135,7 @@ impl SstReader {
     pub async fn get(
         &self,
         source: &impl FileSource,
-        cache: &BlockCache,
+        cache: &impl ReadCache,
         key: &[u8],
         read_sequence: SequenceNumber,
     ) -> Result<Option<(Trailer, Bytes)>> {
@@ -144,7 +144,7 @@ impl SstReader {
         }
         let target = Trailer::seek(read_sequence);
         let Some(handle) = self.find_block(key, target)? else { return Ok(None) };
-        let block = match cache.get(self.id, u64::from(handle.offset)) {
+        let block = match cache.block(self.id, u64::from(handle.offset)) {
             Some(block) => block,
             None => self.read_block(source, cache, handle).await?,
         };
@@ -194,7 +194,7 @@ impl SstReader {
     pub(super) async fn read_block(
         &self,
         source: &impl FileSource,
-        cache: &BlockCache,
+        cache: &impl ReadCache,
         handle: BlockHandle,
     ) -> Result<Bytes> {
         let offset = u64::from(handle.offset);
@@ -210,7 +210,7 @@ impl SstReader {
                 Bytes::from(raw)
             }
         };
-        cache.insert(self.id, offset, body.clone());
+        cache.keep_block(self.id, offset, body.clone());
         Ok(body)
     }
 

@@ -1,7 +1,7 @@
 //! Whole files: against a sorted map, with every bit flipped, with blocks in the wrong place.
 
 use super::*;
-use crate::cache::BlockCache;
+use crate::cache::LocalCache;
 use crate::entry::{EntryKind, Keyspace, Trailer, compare};
 use crate::file::{FileMeta, FileSource, FinishedFile};
 use alloc::collections::BTreeMap;
@@ -191,7 +191,7 @@ proptest! {
         let reader = open(&source, &file.meta).unwrap();
         prop_assert_eq!(&scan_all(&source, &reader).unwrap(), &rows);
 
-        let cache = Rc::new(BlockCache::new(100_000));
+        let cache = Rc::new(LocalCache::new(100_000));
         let mut iter = SstIter::new(reader.clone(), &source, cache.clone());
         prop_assert!(iter.entry().is_none());
         now(iter.advance()).unwrap();
@@ -265,7 +265,7 @@ proptest! {
         let source = Memory::image(file.meta.id, image);
         if let Ok(reader) = open(&source, &file.meta) {
             let _ = scan_all(&source, &reader);
-            let cache = Rc::new(BlockCache::new(0));
+            let cache = Rc::new(LocalCache::new(0));
             let mut iter = SstIter::new(reader.clone(), &source, cache.clone());
             for (key, trailer, _) in &rows {
                 let _ = now(reader.get(&source, &cache, key, trailer.sequence()));
@@ -345,7 +345,7 @@ fn errs_or_is_right(source: &Memory, meta: &FileMeta, rows: &[Row]) -> bool {
         Ok(found) => assert_eq!(found, rows),
         Err(_) => erred = true,
     }
-    let cache = BlockCache::new(1 << 20);
+    let cache = LocalCache::new(1 << 20);
     for (key, trailer, value) in rows {
         match now(reader.get(source, &cache, key, trailer.sequence())) {
             Ok(found) => assert_eq!(found, Some((*trailer, Bytes::copy_from_slice(value)))),
@@ -429,11 +429,11 @@ fn a_cached_read_completes_at_once_and_shares_the_blocks_memory() {
     let (file, rows) = canonical(Compression::None, 9);
     let source = Memory::of(&[&file]);
     let reader = open(&source, &file.meta).unwrap();
-    let cache = Rc::new(BlockCache::new(1 << 20));
+    let cache = Rc::new(LocalCache::new(1 << 20));
     for (key, trailer, _) in &rows {
         now(reader.get(&source, &cache, key, trailer.sequence())).unwrap().unwrap();
     }
-    let misses = cache.stats().misses;
+    let misses = cache.blocks.stats().misses;
     assert!(misses < rows.len() as u64);
     for (key, trailer, value) in &rows {
         let (_, one) = now(reader.get(&Silent, &cache, key, trailer.sequence())).unwrap().unwrap();
@@ -445,7 +445,7 @@ fn a_cached_read_completes_at_once_and_shares_the_blocks_memory() {
     while iter.entry().is_some() {
         now(iter.advance()).unwrap();
     }
-    assert_eq!(cache.stats().misses, misses);
+    assert_eq!(cache.blocks.stats().misses, misses);
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn the_largest_keys_and_values_survive() {
         let source = Memory::of(&[&file]);
         let reader = open(&source, &file.meta).unwrap();
         assert!(scan_all(&source, &reader).unwrap() == rows);
-        let cache = BlockCache::new(1 << 20);
+        let cache = LocalCache::new(1 << 20);
         for (key, trailer, value) in &rows {
             let found = now(reader.get(&source, &cache, key, trailer.sequence())).unwrap();
             assert!(found.is_some_and(|(t, v)| t == *trailer && v == value));

@@ -156,12 +156,7 @@ fn a_read_under_way_keeps_its_file_until_it_is_done() {
     let first = driven.replica.files.ids();
     let answers = Rc::new(Cell::new(false));
     let source = Slow { files: driven.replica.files.clone(), answers: answers.clone() };
-    let tables = Tables {
-        source,
-        open: Rc::default(),
-        blocks: Rc::new(BlockCache::new(1 << 20)),
-        group: GROUP,
-    };
+    let tables = Tables { source, cache: Rc::new(LocalCache::new(1 << 20)), group: GROUP };
     let view = driven.replica.tree.view();
     let mut iterator = view.scan(&tables, &[], None);
     let name = key(b"k");

@@ -5,7 +5,7 @@ use crate::at_rest::{AtRest, Replica};
 use crate::options::ScanOptions;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_base::{Error, Result};
-use gabion_engine::{BlockCache, Keyspace, TableCache, Tables};
+use gabion_engine::{Keyspace, LocalCache, Tables};
 use gabion_node::{FileMap, PoolSource};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
@@ -19,8 +19,7 @@ fn tables(replica: &Replica) -> Tables<PoolSource<FileMap>> {
     let (node, _, source, _) = replica;
     Tables {
         source: source.clone(),
-        open: Rc::new(TableCache::new()),
-        blocks: Rc::new(BlockCache::new(CACHE_BYTES)),
+        cache: Rc::new(LocalCache::new(CACHE_BYTES)),
         group: node.config().group,
     }
 }

@@ -11,7 +11,7 @@ use crate::options::VerifyOptions;
 use crate::screen::Progress;
 use crate::units::size;
 use gabion_base::{FileId, Result, crc};
-use gabion_engine::{BlockCache, FileMeta, FileSource, TableCache, Tables};
+use gabion_engine::{FileMeta, FileSource, LocalCache, Tables};
 use gabion_fabric::BlockingMedium;
 use gabion_node::{CompactionMode, FileMap, Node, PoolSource};
 use gabion_server::RecordDigest;
@@ -151,8 +151,7 @@ impl Replica {
     async fn digest(&self) -> Result<(u64, String)> {
         let tables = Tables {
             source: self.source.clone(),
-            open: Rc::new(TableCache::new()),
-            blocks: Rc::new(BlockCache::new(CACHE_BYTES)),
+            cache: Rc::new(LocalCache::new(CACHE_BYTES)),
             group: self.node.config().group,
         };
         let digest = RecordDigest::of(self.node.view(), &tables).await?;

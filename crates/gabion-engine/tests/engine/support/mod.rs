@@ -126,12 +126,7 @@ impl FileSink for Files {
 }
 
 pub(crate) fn tables(files: &Files) -> Tables<Files> {
-    Tables {
-        source: files.clone(),
-        open: Rc::new(TableCache::new()),
-        blocks: Rc::new(BlockCache::new(1 << 20)),
-        group: GROUP,
-    }
+    Tables { source: files.clone(), cache: Rc::new(LocalCache::new(1 << 20)), group: GROUP }
 }
 
 /// A tree so small that a few hundred writes reach its third level.
@@ -193,8 +188,7 @@ impl Replica {
     pub(crate) fn collect(&mut self) {
         for id in self.tree.obsolete_files() {
             self.files.remove(id);
-            self.tables.open.remove(id);
-            self.tables.blocks.evict_file(id);
+            self.tables.cache.evict_file(id);
         }
     }
 

@@ -1,22 +1,24 @@
-//! Making the directory of a new replica: `pool` and `ring`.
+//! The directory of a replica, `pool` and `ring`: making it, and opening what it holds.
 //!
 //! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
 //! whole, and what an interrupted creation left is thrown away by the next one.
 
+use crate::jobs::StoreParts;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
-use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
-use gabion_node::{GroupConfig, open};
+use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// The pool's file in a replica's directory.
-pub(crate) fn pool_path(dir: &Path) -> PathBuf {
+pub fn pool_path(dir: &Path) -> PathBuf {
     dir.join("pool")
 }
 
 /// The ring's file in a replica's directory.
-pub(crate) fn ring_path(dir: &Path) -> PathBuf {
+pub fn ring_path(dir: &Path) -> PathBuf {
     dir.join("ring")
 }
 
@@ -78,6 +80,68 @@ fn make(
     directory.sync_all().map_err(|e| failed(dir, "cannot be flushed", e))
 }
 
+/// A replica that was opened, and what it was opened from.
+pub struct OpenedReplica {
+    /// The machine; it takes part in nothing yet.
+    pub node: Box<Node>,
+    /// The pool through [`Self::medium`].
+    pub local: LocalStore,
+    /// What each thread makes a store of its own from.
+    pub parts: StoreParts,
+    /// The medium of the thread that opened it.
+    pub medium: BlockingMedium,
+    /// The descriptor that says when the medium has results, for a loop that waits for several things.
+    pub readiness: Option<i32>,
+    /// What an operator should know: features that the system refused, a ring that was gone. A line each.
+    pub remarks: Vec<String>,
+}
+
+/// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and the
+/// replica's number before the log is looked at, and may refuse them.
+///
+/// # Errors
+/// Busy when another process has it; corruption with its place; unsupported for another format; what
+/// `check` says; I/O.
+pub fn open_replica(
+    dir: &Path,
+    io: BackendChoice,
+    options: NodeOptions,
+    now_ms: u64,
+    check: impl FnOnce(&GroupConfig, ReplicaId) -> Result<()>,
+) -> Result<OpenedReplica> {
+    let path = pool_path(dir);
+    let mut remarks = Vec::new();
+    let file = PoolFile::open(&path, DirectIo::Try)?;
+    if let Some(refusal) = file.direct_refusal() {
+        remarks.push(format!("{}: no direct I/O: {refusal}", path.display()));
+    }
+    let medium_options = MediumOptions { backend: io, ..MediumOptions::default() };
+    let medium = file.medium(medium_options)?;
+    if let Some(fallback) = medium.fallback() {
+        remarks.push(format!("{}: no io_uring, threads instead: {fallback}", path.display()));
+    }
+    let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
+    let medium = BlockingMedium::new(medium);
+    let pool = medium.block_on(open::open_pool(medium.handle()))?;
+    check(&pool.group, pool.state.me)?;
+    let ring_path = ring_path(dir);
+    let ring = MappedRing::open(&ring_path, pool.group.ring_len as usize)?;
+    if ring.was_created() {
+        remarks.push(format!("{}: was gone; what only it held is lost here", ring_path.display()));
+    }
+    let local = pool.store();
+    let parts = StoreParts {
+        file,
+        options: medium_options,
+        geometry: local.geometry,
+        pool_id: local.pool_id,
+        group: local.group,
+    };
+    let opening = pool.open_node(Box::new(ring), options, now_ms);
+    let (node, _) = medium.block_on(opening)?;
+    Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
+}
+
 /// Sixteen random bytes, for what must differ from all of its kind.
 ///
 /// # Errors
@@ -91,7 +155,7 @@ pub fn random_id() -> Result<[u8; 16]> {
 }
 
 /// An error of the system on a path.
-pub(crate) fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+fn failed(path: &Path, what: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::NotFound,
         io::ErrorKind::StorageFull => ErrorKind::NoSpace,

@@ -1,0 +1,79 @@
+//! Caches that all threads read through: shards of the engine's block cache, each behind a lock of its
+//! own, and the open files.
+
+use bytes::Bytes;
+use gabion_base::FileId;
+use gabion_engine::cache::CacheStats;
+use gabion_engine::{BlockCache, ReadCache, SstReader};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Two threads meet in one of them seldom enough, and each is still large against a block.
+const SHARDS: usize = 16;
+
+/// Blocks and open files, shared by threads.
+pub(crate) struct SharedCache {
+    shards: Vec<Mutex<BlockCache>>,
+    open: RwLock<HashMap<FileId, Arc<SstReader>>>,
+}
+
+impl SharedCache {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let shard = || Mutex::new(BlockCache::new(capacity / SHARDS));
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), open: RwLock::default() }
+    }
+
+    fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
+        // Fibonacci hashing of what differs between neighbours.
+        let mixed = (file.number ^ (offset >> 9)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let index = (mixed >> 60) as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a file that is no longer live.
+    pub(crate) fn evict_file(&self, file: FileId) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).evict_file(file);
+        }
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+
+    /// Sums over the shards.
+    pub(crate) fn stats(&self) -> CacheStats {
+        let mut sum = CacheStats::default();
+        for shard in &self.shards {
+            let stats = shard.lock().unwrap_or_else(PoisonError::into_inner).stats();
+            sum.hits += stats.hits;
+            sum.misses += stats.misses;
+            sum.evictions += stats.evictions;
+            sum.bytes += stats.bytes;
+            sum.blocks += stats.blocks;
+        }
+        sum
+    }
+
+    /// Bytes of the index and filter of open files.
+    pub(crate) fn open_bytes(&self) -> usize {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().map(|reader| reader.memory_used()).sum()
+    }
+}
+
+impl ReadCache for SharedCache {
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        self.shard(file, offset).get(file, offset)
+    }
+
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+        self.shard(file, offset).insert(file, offset, block);
+    }
+
+    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
+    }
+
+    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.entry(file).or_insert(reader).clone()
+    }
+}

@@ -1,0 +1,257 @@
+//! The machine under its lock, and what its threads share.
+//!
+//! Whoever has something for the machine (a writer, a thread with a result, the clock) takes the lock,
+//! hands it in, lets the machine carry on and does what it wants done, which is never more than to put an
+//! order into a queue. So there is no thread that only passes things on, and a write that meets no
+//! contention wakes nobody.
+
+use crate::cache::SharedCache;
+use crate::clock::Clock;
+use crate::jobs::{IoThread, JobSink, JobThreads};
+use crate::read::Placements;
+use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
+use gabion_engine::SharedView;
+use gabion_node::work::{BuiltFile, Done, Work, WorkId};
+use gabion_node::{Node, Output};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+/// How often time passes for a machine to which nothing happens, and for writers that wait.
+pub(crate) const TICK: Duration = Duration::from_millis(20);
+
+/// Bytes of log after which the machine carries on, if nothing else makes it: enough for a drain, and little
+/// against the ring.
+const CARRY_ON_LEN: u64 = 64 << 10;
+
+/// What the lock guards.
+pub(crate) struct Core {
+    pub(crate) node: Box<Node>,
+    /// None while the store starts, and again once it closes.
+    pub(crate) threads: Option<Threads>,
+    /// The log ended here when the machine was last carried on.
+    carried_on_at: LogPosition,
+    /// The MemTable that readers know as the active one.
+    active: MemTableId,
+    /// Why nothing can be written any more.
+    failed: Option<Error>,
+}
+
+// SAFETY: `Core` is not `Send` by itself because of the node's map of files (`Rc<RefCell<…>>`) and its
+// ring (`Box<dyn MemoryRegion>`, here always a `MappedRing`: memory that is the same for every thread). Both
+// are owned by the node: the map has no clone outside (`Shared::placement` looks a file up under the lock
+// and takes an `Arc` away), and the ring was moved in when the replica was opened. So whoever holds the
+// lock is the only one who touches either, on whatever thread.
+#[allow(unsafe_code, reason = "one impl, reasoned above")]
+unsafe impl Send for Core {}
+
+/// Those that work for the machine.
+pub(crate) struct Threads {
+    pub(crate) jobs: JobThreads,
+    pub(crate) io: IoThread,
+}
+
+/// The store, shared by handles and threads.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    /// Something happened that a writer may have waited for.
+    progress: Condvar,
+    clock: Clock,
+    /// The newest view. Its read point is that of the moment when its shape became; see `newest`.
+    view: RwLock<SharedView>,
+    /// The last write that readers see.
+    sequence: AtomicU64,
+    pub(crate) cache: SharedCache,
+    pub(crate) placements: Placements,
+    pub(crate) group: GroupId,
+    notices: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        node: Box<Node>,
+        clock: Clock,
+        cache_len: usize,
+        placements: Placements,
+        group: GroupId,
+    ) -> Self {
+        let view = node.tree().shared_view();
+        Self {
+            sequence: AtomicU64::new(view.sequence().get()),
+            view: RwLock::new(view),
+            core: Mutex::new(Core {
+                carried_on_at: LogPosition::ZERO,
+                active: node.tree().active_id(),
+                node,
+                threads: None,
+                failed: None,
+            }),
+            progress: Condvar::new(),
+            clock,
+            cache: SharedCache::new(cache_len),
+            placements,
+            group,
+            notices: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What whoever runs the store should know and has not asked for yet.
+    pub(crate) fn notices(&self) -> MutexGuard<'_, Vec<String>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to happen, or for time to pass.
+    pub(crate) fn wait<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        let waited = self.progress.wait_timeout(core, TICK);
+        let (mut core, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            self.carry_on(&mut core);
+        }
+        core
+    }
+
+    /// The tree as of the last write that was applied whole.
+    ///
+    /// A writer that made a new shape publishes it before the number of its write, and under the lock that
+    /// is held here for reading; so the number read belongs to this shape, or to a part of it.
+    pub(crate) fn newest(&self) -> SharedView {
+        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        view.at(SequenceNumber(self.sequence.load(Ordering::Acquire)))
+    }
+
+    /// Shows readers a write that went into the log, and lets the machine carry on when there is enough for it
+    /// to do.
+    pub(crate) fn written(&self, core: &mut Core, end: LogPosition) {
+        let tree = core.node.tree();
+        if tree.active_id() != core.active || end.get() - core.carried_on_at.get() >= CARRY_ON_LEN {
+            return self.carry_on(core);
+        }
+        self.sequence.store(tree.last_sequence().get(), Ordering::Release);
+    }
+
+    /// Lets the machine carry on and does what it wants done; then readers see what was written.
+    pub(crate) fn carry_on(&self, core: &mut Core) {
+        let now_ms = self.clock.now_ms();
+        core.node.advance(now_ms);
+        while let Some(output) = core.node.poll_output() {
+            self.carry_out(core, output);
+        }
+        core.carried_on_at = core.node.log_end();
+        self.publish(core);
+    }
+
+    /// Shows readers what was written.
+    fn publish(&self, core: &mut Core) {
+        let newest = core.node.tree().shared_view();
+        core.active = core.node.tree().active_id();
+        let is_known = {
+            let known = self.view.read().unwrap_or_else(PoisonError::into_inner);
+            known.is_same_shape(&newest)
+        };
+        let sequence = newest.sequence().get();
+        if !is_known {
+            *self.view.write().unwrap_or_else(PoisonError::into_inner) = newest;
+        }
+        self.sequence.store(sequence, Ordering::Release);
+    }
+
+    fn carry_out(&self, core: &mut Core, output: Output) {
+        match output {
+            Output::Work(id, Work::Job(order)) => {
+                let _ = core.threads.as_ref().map(|threads| threads.jobs.begin(id, order));
+            }
+            Output::Work(id, work) => {
+                let _ = core.threads.as_ref().map(|threads| threads.io.begin(id, work));
+            }
+            Output::FilesGone(files) => {
+                for file in files {
+                    self.placements.forget(file);
+                    self.cache.evict_file(file);
+                }
+            }
+            Output::Fatal(error) => core.fail(error),
+            Output::Notice(text) => self.notices().push(text),
+            // A group of one has nobody to talk to.
+            Output::Send { .. }
+            | Output::Disconnect { .. }
+            | Output::Deliver { .. }
+            | Output::Target(_)
+            | Output::Remote(_) => {}
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&self) {
+        let mut core = self.lock();
+        core.node.handle_tick(self.clock.now_ms());
+        self.carry_on(&mut core);
+        drop(core);
+        self.progress.notify_all();
+    }
+
+    fn hand_in(&self, give: impl FnOnce(&mut Core)) {
+        let mut core = self.lock();
+        give(&mut core);
+        self.carry_on(&mut core);
+        drop(core);
+        self.progress.notify_all();
+    }
+}
+
+impl Core {
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// # Errors
+    /// Why nothing can be written any more: what the device holds is not known, or a thread is gone. A
+    /// process that opens the store anew finds all that was acknowledged.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => {
+                Err(error.clone().within("the store has failed and must be opened anew"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The store as its threads know it: they do not keep it open.
+#[derive(Clone)]
+pub(crate) struct Sink(pub(crate) Weak<Shared>);
+
+impl Sink {
+    fn with(&self, give: impl FnOnce(&mut Core)) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.hand_in(give);
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.tick();
+        }
+    }
+}
+
+impl JobSink for Sink {
+    fn built(&self, id: WorkId, file: BuiltFile) {
+        self.with(|core| core.node.handle_job_file(id, file));
+    }
+
+    fn done(&self, id: WorkId, done: Done) {
+        self.with(|core| core.node.handle_done(id, done));
+    }
+
+    fn died(&self, thread: &'static str) {
+        self.with(|core| core.fail(Error::io(format!("thread {thread} ended by a panic"))));
+    }
+}
+
+/// Whoever holds one keeps the store open.
+pub(crate) type Handle = Arc<Shared>;

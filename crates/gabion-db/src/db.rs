@@ -1,0 +1,377 @@
+//! The store's handle: opening, writing, and what it says of itself.
+
+use crate::batch::{Op, WriteBatch};
+use crate::clock::Clock;
+use crate::core::{Core, Handle, Shared, Sink, TICK, Threads};
+use crate::jobs::{IoThread, JobThreads};
+use crate::options::{Durability, Options};
+use crate::read::{Placements, Range, Snapshot};
+use crate::replica::{self, OpenedReplica};
+use bytes::Bytes;
+use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
+use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
+use gabion_engine::{Keyspace, LevelStats};
+
+use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
+use std::path::Path;
+use std::sync::{Arc, MutexGuard};
+
+/// Bytes that one operation takes in a record beside its key and value, at most.
+const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
+
+/// An open store. A clone is the same store, and every method may be called on any thread. It closes with
+/// the last clone: then jobs under way are waited for, and the lock of the directory is given back.
+///
+/// Nothing needs to be done before a process ends: what was acknowledged is there when the store is opened
+/// again, after a kill too. A snapshot that outlives the last clone can still be read, and keeps the lock.
+#[derive(Clone)]
+pub struct Db(Arc<Open>);
+
+struct Open {
+    shared: Handle,
+}
+
+impl Drop for Open {
+    /// Threads end before the lock of the pool is given back: their writes must not land later.
+    fn drop(&mut self) {
+        let threads = self.shared.lock().threads.take();
+        drop(threads);
+    }
+}
+
+/// What a store says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct DbStats {
+    /// Levels of the tree, from L0 on.
+    pub levels: Vec<LevelStats>,
+    /// What flushes and compactions did.
+    pub counters: Counters,
+    /// Bytes of device that files and log take, whole slots.
+    pub slot_bytes: u64,
+    /// Bytes that readers read of files.
+    pub read_bytes: u64,
+    /// Look-ups of blocks that found theirs in memory, and that did not.
+    pub cache_hits: u64,
+    /// See `cache_hits`.
+    pub cache_misses: u64,
+    /// Bytes of memory for blocks, and for the indexes and filters of open files.
+    pub cache_bytes: usize,
+    /// See `cache_bytes`.
+    pub index_bytes: usize,
+    /// Live files of which some bytes are not what was written. Reads that need them fail; the others go on.
+    pub damaged_files: usize,
+    /// Bytes of memory charged for MemTables.
+    pub memtable_bytes: u64,
+}
+
+fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
+    for (what, len, max) in [("key", key.len(), KEY_LEN_MAX), ("value", value.len(), VALUE_LEN_MAX)]
+    {
+        if len > max {
+            return Err(Error::limit(format!("{what} of {len} bytes is over the limit of {max}")));
+        }
+    }
+    Ok(())
+}
+
+impl Db {
+    /// Makes a store in `dir`, which is made if it is not there, and opens it. The bytes of the pool are
+    /// reserved at once.
+    ///
+    /// # Durability
+    /// The empty store survives a power cut.
+    ///
+    /// # Errors
+    /// Invalid input when the directory holds a store already or an option is out of its limits; no space;
+    /// I/O.
+    pub fn create(dir: &Path, options: &Options) -> Result<Self> {
+        let [a, b, c, d, ..] = replica::random_id()?;
+        let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
+        let config = options.group(group)?;
+        replica::create_replica(dir, options.pool_len, &config, ReplicaId(1))?;
+        Self::open(dir, options)
+    }
+
+    /// Opens the store in `dir`. Of the options only those count that are not fixed.
+    ///
+    /// # Errors
+    /// Not found; busy when another process, or another `Db` of this one, has it; invalid input when it is
+    /// a member of a group of several replicas; corruption with its place; unsupported for another format.
+    pub fn open(dir: &Path, options: &Options) -> Result<Self> {
+        let clock = Clock::start();
+        let alone = |group: &GroupConfig, _| match group.members.len() {
+            1 => Ok(()),
+            count => Err(Error::invalid(format!(
+                "{}: belongs to a group of {count} replicas, a server runs those",
+                dir.display()
+            ))),
+        };
+        let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
+        let OpenedReplica { node, parts, remarks, .. } = opened;
+        let placements = Placements::new(parts.file.clone(), parts.geometry);
+        let shared =
+            Arc::new(Shared::new(node, clock, options.block_cache_len, placements, parts.group));
+        shared.notices().extend(remarks);
+        let sink = Sink(Arc::downgrade(&shared));
+        let ticker = sink.clone();
+        let threads = Threads {
+            jobs: JobThreads::start(&parts, options.compactions_max, &sink)?,
+            io: IoThread::start(&parts, &sink, TICK, move || ticker.tick())?,
+        };
+        let db = Self(Arc::new(Open { shared }));
+        let mut core = db.lock();
+        core.threads = Some(threads);
+        db.0.shared.carry_on(&mut core);
+        while !core.node.is_readable() || matches!(core.node.write_gate(), WriteGate::Refuse(_)) {
+            core.check()?;
+            core = db.0.shared.wait(core);
+        }
+        drop(core);
+        Ok(db)
+    }
+
+    /// Opens the store in `dir`, or makes it when there is none.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::create`].
+    pub fn open_or_create(dir: &Path, options: &Options) -> Result<Self> {
+        match replica::pool_path(dir).exists() {
+            true => Self::open(dir, options),
+            false => Self::create(dir, options),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.0.shared.lock()
+    }
+
+    /// Sets a key. A key has up to 64 KiB, a value up to 8 MiB.
+    ///
+    /// # Durability
+    /// [`Durability::Ring`].
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        check_lengths(key, value)?;
+        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
+            core.node.put(Keyspace::User, key, value)
+        })
+    }
+
+    /// Deletes a key, whether it is there or not.
+    ///
+    /// # Durability
+    /// [`Durability::Ring`].
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        check_lengths(key, &[])?;
+        self.apply(Durability::Ring, 1, key.len(), false, |core| {
+            core.node.delete(Keyspace::User, key)
+        })
+    }
+
+    /// Carries out a batch, all or nothing: readers see none of it or all. Waits while flushes or
+    /// compactions are behind.
+    ///
+    /// # Durability
+    /// As `durability` says, when it returns.
+    ///
+    /// # Errors
+    /// Limit exceeded for a key, value or batch that is too long, and nothing is written then; no space
+    /// when the pool is full, and then deletes are still taken; what made the store fail.
+    pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        if batch.is_empty() {
+            return match durability {
+                Durability::Ring => Ok(()),
+                Durability::Flushed => self.sync(),
+            };
+        }
+        let mut has_put = false;
+        for op in batch.operations() {
+            let (key, value) = match op {
+                Op::Put(key, value) => (key, value),
+                Op::Delete(key) => (key, &[][..]),
+            };
+            check_lengths(key, value)?;
+            has_put |= matches!(op, Op::Put(..));
+        }
+        self.apply(durability, batch.len(), batch.byte_len(), has_put, |core| {
+            batch.operations().try_for_each(|op| match op {
+                Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
+                Op::Delete(key) => core.node.delete(Keyspace::User, key),
+            })
+        })
+    }
+
+    fn apply(
+        &self,
+        durability: Durability,
+        count: usize,
+        bytes: usize,
+        has_put: bool,
+        write: impl FnOnce(&mut Core) -> Result<()>,
+    ) -> Result<()> {
+        let shared = &self.0.shared;
+        let mut core = self.gate(has_put)?;
+        let (len, room) = (bytes + count * OPERATION_OVERHEAD, core.node.turn_room());
+        if len > room || count > RECORD_OPS_MAX {
+            return Err(Error::limit(format!(
+                "a batch of {count} operations that takes up to {len} bytes; the limits are \
+                 {RECORD_OPS_MAX} and {room}"
+            )));
+        }
+        // Lengths and room were checked: an error here leaves in memory what is not in the log.
+        let level = match durability {
+            Durability::Ring => AckLevel::Replicated,
+            Durability::Flushed => AckLevel::Durable,
+        };
+        let written = write(&mut core).and_then(|()| core.node.end_turn_at(level));
+        let end = written.inspect_err(|error| core.fail(error.clone()))?;
+        match durability {
+            Durability::Ring => {
+                shared.written(&mut core, end);
+                core.check()
+            }
+            Durability::Flushed => {
+                shared.carry_on(&mut core);
+                self.wait_durable(core, end)
+            }
+        }
+    }
+
+    /// The machine, once it takes a write.
+    fn gate(&self, has_put: bool) -> Result<MutexGuard<'_, Core>> {
+        let mut core = self.lock();
+        loop {
+            core.check()?;
+            match core.node.write_gate() {
+                WriteGate::Open => return Ok(core),
+                WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
+                WriteGate::Full { reason, .. } => return Err(Error::no_space(reason)),
+                WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
+                WriteGate::Wait(_) => core = self.0.shared.wait(core),
+            }
+        }
+    }
+
+    fn wait_durable(&self, mut core: MutexGuard<'_, Core>, end: LogPosition) -> Result<()> {
+        while core.node.durable_everywhere() < end {
+            core.check()?;
+            core = self.0.shared.wait(core);
+        }
+        Ok(())
+    }
+
+    /// Waits until everything that was written before is flushed: [`Durability::Flushed`] for all of it.
+    ///
+    /// # Errors
+    /// What made the store fail.
+    pub fn sync(&self) -> Result<()> {
+        let mut core = self.gate(false)?;
+        let end = core.node.make_durable()?;
+        self.0.shared.carry_on(&mut core);
+        self.wait_durable(core, end)
+    }
+
+    /// The value of a key, if it has one, as of the last write that returned, or a later one. See
+    /// [`Snapshot::get`] for what it costs.
+    ///
+    /// # Errors
+    /// Corruption with file and offset; I/O.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.snapshot().get(key)
+    }
+
+    /// The values of many keys at one moment, in their order.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn multi_get<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Vec<Option<Bytes>>> {
+        self.snapshot().multi_get(keys)
+    }
+
+    /// The pairs with keys in `from..to` at this moment; see [`Snapshot::range`].
+    #[must_use]
+    pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
+        self.snapshot().range(from, to)
+    }
+
+    /// The store as of now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.0.shared)
+    }
+
+    /// Writes what is in memory to a file and waits for it. Never needed for durability: a restart is
+    /// faster afterwards, as less log is applied.
+    ///
+    /// # Errors
+    /// What made the store fail.
+    pub fn flush(&self) -> Result<()> {
+        let mut core = self.gate(false)?;
+        core.node.seal_memtable()?;
+        self.0.shared.carry_on(&mut core);
+        while core.node.tree().sealed_count() > 0 {
+            core.check()?;
+            core = self.0.shared.wait(core);
+        }
+        Ok(())
+    }
+
+    /// Waits until no flush or compaction is under way or due.
+    ///
+    /// # Errors
+    /// What made the store fail.
+    pub fn wait_until_quiet(&self) -> Result<()> {
+        let mut core = self.lock();
+        loop {
+            core.check()?;
+            self.0.shared.carry_on(&mut core);
+            if core.node.orders_in_flight() == 0 && core.node.edits_waiting() == 0 {
+                return Ok(());
+            }
+            core = self.0.shared.wait(core);
+        }
+    }
+
+    /// What the store says of itself.
+    #[must_use]
+    pub fn stats(&self) -> DbStats {
+        let shared = &self.0.shared;
+        let core = self.lock();
+        let node = &core.node;
+        let slots: usize = node.pool().files().map(|placement| placement.slots.len()).sum();
+        let cache = shared.cache.stats();
+        DbStats {
+            levels: node.tree().level_stats(),
+            counters: node.counters(),
+            slot_bytes: slots as u64 * SLOT_LEN,
+            read_bytes: shared.placements.read_bytes(),
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            cache_bytes: cache.bytes,
+            index_bytes: shared.cache.open_bytes(),
+            damaged_files: node.damaged_files().count(),
+            memtable_bytes: node.tree().memtables_len(),
+        }
+    }
+
+    /// What whoever runs the store should know, a sentence each, since the last call: a system without direct
+    /// I/O, a ring that was gone, files that are damaged.
+    #[must_use]
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.shared.notices())
+    }
+
+    /// The error of a store that cannot write any more, if it is one. Reads go on.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.lock().check().err().filter(|error| error.kind() != ErrorKind::Busy)
+    }
+}

@@ -1,0 +1,57 @@
+//! The embedded store: a replica without a server, in the caller's process.
+//!
+//! ```text
+//!   put, write ─► core (a lock) ─► Node ─► ring, MemTable        get, iter ─► view ─► MemTables
+//!                     ▲              │                                          └──► caches ─► files
+//!                     │              ▼
+//!                 results ◄── gabion-flush, gabion-compact, gabion-io
+//! ```
+//!
+//! A [`Db`] is the head of a group of one, so everything that holds for a replica holds for it: the same
+//! log, pool, files, recovery and formats. A directory that it made can be looked at with `gabion db`.
+//!
+//! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
+//! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
+//!
+//! ```
+//! use gabion_db::{Db, Durability, Options, WriteBatch};
+//!
+//! # let dir = std::env::temp_dir().join(format!("gabion-db-doc-{}", std::process::id()));
+//! # let _ = std::fs::remove_dir_all(&dir);
+//! let options = Options { pool_len: 128 << 20, ..Options::default() };
+//! let db = Db::open_or_create(&dir, &options)?;
+//! db.put(b"stone", b"grey")?;
+//! let mut batch = WriteBatch::new();
+//! batch.put(b"cage", b"steel");
+//! batch.delete(b"stone");
+//! db.write(&batch, Durability::Flushed)?;
+//! assert_eq!(db.get(b"cage")?.as_deref(), Some(&b"steel"[..]));
+//! assert_eq!(db.get(b"stone")?, None);
+//! for pair in db.snapshot().range(b"a", Some(b"d")) {
+//!     let (key, value) = pair?;
+//!     assert_eq!((&key[..], &value[..]), (&b"cage"[..], &b"steel"[..]));
+//! }
+//! drop(db);
+//! # std::fs::remove_dir_all(&dir).unwrap();
+//! # Ok::<(), gabion_base::Error>(())
+//! ```
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a shell: clocks, threads and files are its business"
+)]
+
+mod batch;
+mod cache;
+pub mod clock;
+mod core;
+mod db;
+pub mod jobs;
+mod options;
+mod read;
+pub mod replica;
+
+pub use batch::WriteBatch;
+pub use db::{Db, DbStats};
+pub use options::{Durability, Options};
+pub use read::{Range, Snapshot};

@@ -1,0 +1,75 @@
+//! What a store is made with, and how it is run.
+
+use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
+use gabion_engine::TreeConfig;
+use gabion_fabric::BackendChoice;
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
+
+/// What a write that has returned survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The kill of the process: it is in the log's ring, a mapped file. The device gets it soon after.
+    #[default]
+    Ring,
+    /// A power cut: the log is flushed up to it. Writes of several threads share a flush.
+    Flushed,
+}
+
+/// How a store is made and run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then. Default 4 GiB.
+    pub pool_len: u64,
+    /// The shape of the tree, fixed when the store is made.
+    pub tree: TreeConfig,
+    /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16 MiB.
+    pub segment_len: u64,
+    /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Default 64 MiB.
+    pub ring_len: u64,
+    /// Bytes of memory for decoded blocks of files. Default 64 MiB.
+    pub block_cache_len: usize,
+    /// Compactions that may run at once; a flush has a thread of its own. Default 1.
+    pub compactions_max: usize,
+    /// What carries out I/O. Default: io_uring where the kernel has it.
+    pub io: BackendChoice,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pool_len: 4 << 30,
+            tree: TreeConfig::default(),
+            segment_len: 16 << 20,
+            ring_len: 64 << 20,
+            block_cache_len: 64 << 20,
+            compactions_max: 1,
+            io: BackendChoice::Auto,
+        }
+    }
+}
+
+impl Options {
+    /// A group of one, for a new store.
+    pub(crate) fn group(&self, group: GroupId) -> Result<GroupConfig> {
+        if !self.ring_len.is_multiple_of(self.segment_len.max(1)) {
+            return Err(Error::invalid(format!(
+                "ring_len is {}, which is no multiple of segment_len, {}",
+                self.ring_len, self.segment_len
+            )));
+        }
+        Ok(GroupConfig {
+            group,
+            config: ConfigNumber(1),
+            members: vec![ReplicaId(1)],
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: self.ring_len,
+            segment_len: self.segment_len,
+            tree: self.tree.clone(),
+        })
+    }
+
+    pub(crate) fn node(&self) -> NodeOptions {
+        NodeOptions { compactions_max: self.compactions_max.max(1), ..NodeOptions::default() }
+    }
+}

@@ -1,0 +1,217 @@
+//! Reading, on any thread and without the machine's lock: snapshots, look-ups and ranges.
+
+use crate::core::Handle;
+use bytes::Bytes;
+use gabion_base::units::BLOCK_LEN;
+use gabion_base::{Error, FileId, Result};
+use gabion_engine::{FileSource, Keyspace, SharedIterator, SharedView, Tables};
+use gabion_fabric::PoolFile;
+use gabion_media::AlignedBuf;
+use gabion_node::Locate;
+use gabion_pool::{FilePlacement, Geometry, extents};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+
+/// Where files lie, as far as readers have asked, and the device.
+pub(crate) struct Placements {
+    pub(crate) file: PoolFile,
+    pub(crate) geometry: Geometry,
+    known: RwLock<HashMap<FileId, Arc<FilePlacement>>>,
+    read_bytes: AtomicU64,
+}
+
+impl Placements {
+    pub(crate) fn new(file: PoolFile, geometry: Geometry) -> Self {
+        Self { file, geometry, known: RwLock::default(), read_bytes: AtomicU64::new(0) }
+    }
+
+    /// Forgets a file that nobody reads any more.
+    pub(crate) fn forget(&self, file: FileId) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+
+    /// Bytes that readers have read of files.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The files of a store, read where they lie by the thread that wants them.
+#[derive(Clone)]
+pub(crate) struct Files(Handle);
+
+impl Files {
+    fn placement(&self, file: FileId) -> Result<Arc<FilePlacement>> {
+        let known = &self.0.placements.known;
+        if let Some(found) = known.read().unwrap_or_else(PoisonError::into_inner).get(&file) {
+            return Ok(found.clone());
+        }
+        let found = self.0.lock().node.file_map().get(file);
+        let found =
+            found.ok_or_else(|| Error::not_found(format!("{file} has no place in this pool")))?;
+        known.write().unwrap_or_else(PoisonError::into_inner).insert(file, found.clone());
+        Ok(found)
+    }
+
+    fn read_now(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        let placement = self.placement(file)?;
+        let block = BLOCK_LEN as u64;
+        let end = offset.checked_add(len as u64).filter(|&end| end <= placement.len);
+        let end = end.ok_or_else(|| {
+            Error::invalid(format!(
+                "{file}: {len} bytes at {offset} reach past its {} bytes",
+                placement.len
+            ))
+        })?;
+        let start = offset / block * block;
+        let whole = end.div_ceil(block) * block - start;
+        let places = &self.0.placements;
+        let mut buffer = AlignedBuf::zeroed(whole as usize);
+        let mut done = 0;
+        for (at, len) in extents(&places.geometry, &placement, start, whole) {
+            let part = &mut buffer[done..done + len as usize];
+            places
+                .file
+                .read_exact_at(part, at)
+                .map_err(|e| e.within(format!("{file} at {offset}")))?;
+            done += len as usize;
+        }
+        places.read_bytes.fetch_add(whole, Ordering::Relaxed);
+        let skip = (offset - start) as usize;
+        Ok(buffer.freeze().slice(skip..skip + len))
+    }
+}
+
+impl FileSource for Files {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        self.read_now(file, offset, len)
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.0.lock().node.file_map().note_damage(file, error);
+    }
+}
+
+/// The caches of a store.
+#[derive(Clone)]
+pub(crate) struct Cache(Handle);
+
+impl gabion_engine::ReadCache for Cache {
+    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+        self.0.cache.block(file, offset)
+    }
+
+    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+        self.0.cache.keep_block(file, offset, block);
+    }
+
+    fn reader(&self, file: FileId) -> Option<Arc<gabion_engine::SstReader>> {
+        self.0.cache.reader(file)
+    }
+
+    fn keep_reader(
+        &self,
+        file: FileId,
+        reader: Arc<gabion_engine::SstReader>,
+    ) -> Arc<gabion_engine::SstReader> {
+        self.0.cache.keep_reader(file, reader)
+    }
+}
+
+type StoreTables = Tables<Files, Cache>;
+
+pub(crate) fn tables(handle: &Handle) -> StoreTables {
+    let group = handle.group;
+    Tables { source: Files(handle.clone()), cache: Cache(handle.clone()), group }
+}
+
+/// The result of a future that waits for nothing but reads of this thread.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("files are read by the thread that wants them"),
+    }
+}
+
+/// The engine's key of a user's key.
+pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
+    let mut engine_key = Vec::with_capacity(key.len() + 1);
+    engine_key.push(Keyspace::User as u8);
+    engine_key.extend_from_slice(key);
+    engine_key
+}
+
+/// The store as of one moment: later writes do not show. Keeps MemTables and files alive that compaction
+/// has replaced, so one that lives long costs memory and slots. A clone is the same moment.
+///
+/// `Send` and `Sync`. Costs a few atomic operations to make.
+#[derive(Clone)]
+pub struct Snapshot {
+    view: SharedView,
+    tables: StoreTables,
+}
+
+impl Snapshot {
+    pub(crate) fn of(handle: &Handle) -> Self {
+        Self { view: handle.newest(), tables: tables(handle) }
+    }
+
+    /// The value of a key, if it has one. It shares the memory of a block of the cache where it can, so a
+    /// value that is kept for long keeps up to `block_len` bytes.
+    ///
+    /// Costs no read of the device when the block is cached or the filters say no; otherwise one for each
+    /// level that may hold the key, of which nearly always one does.
+    ///
+    /// # Errors
+    /// Corruption with file and offset; I/O.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        now(self.view.get(&self.tables, &engine_key(key)))
+    }
+
+    /// The values of many keys, in their order.
+    ///
+    /// # Errors
+    /// As [`Self::get`], for the first key that meets one.
+    pub fn multi_get<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Vec<Option<Bytes>>> {
+        keys.into_iter().map(|key| self.get(key)).collect()
+    }
+
+    /// The pairs with keys in `from..to`, or from `from` to the end without `to`, ascending.
+    #[must_use]
+    pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
+        let from = engine_key(from);
+        let to = to.map_or_else(|| vec![Keyspace::User as u8 + 1], engine_key);
+        Range { scan: Some(self.view.scan(&self.tables, &from, Some(&to))) }
+    }
+}
+
+/// Pairs in the order of their keys; ends after an error. Holds its snapshot.
+pub struct Range {
+    scan: Option<SharedIterator<Files, Cache>>,
+}
+
+impl Iterator for Range {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = now(self.scan.as_mut()?.next());
+        match next {
+            Ok(Some((key, value))) => Some(Ok((key.slice(1..), value))),
+            Ok(None) => {
+                self.scan = None;
+                None
+            }
+            Err(error) => {
+                self.scan = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
