@@ -34,7 +34,8 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Applying {
     waiting: VecDeque<Waiting>,
-    asked: BTreeSet<FileId>,
+    /// Files that the primary was asked for, and when, in ms.
+    asked: BTreeMap<FileId, u64>,
     /// Added by an edit of the group that is being applied as one, not here, and removed by the same.
     skipped: BTreeSet<FileId>,
     /// Where the seals of the log lie that is kept: the places at which it may be trimmed.
@@ -327,9 +328,9 @@ impl Node {
 
     /// What was asked for and is no part of a waiting edit any more is not taken when it comes.
     fn give_up_asked(&mut self) {
-        for file in core::mem::take(&mut self.apply.asked) {
+        for (file, since_ms) in core::mem::take(&mut self.apply.asked) {
             if self.apply.names(file) {
-                self.apply.asked.insert(file);
+                self.apply.asked.insert(file, since_ms);
             } else if self.files.get(file).is_none() {
                 self.grants.unneeded.insert(file);
             }
@@ -369,18 +370,24 @@ impl Node {
         for waiting in &self.apply.waiting {
             self.count_missing(&waiting.edit, &mut missing);
         }
-        missing.retain(|file| !self.apply.asked.contains(file) && !self.is_coming(*file));
+        // An answer may be lost with a connection that only the primary saw break.
+        let now_ms = self.now_ms;
+        let is_asked =
+            |since_ms: &u64| now_ms.saturating_sub(*since_ms) < super::repair::ANSWER_MS_MAX;
+        missing.retain(|file| {
+            !self.apply.asked.get(file).is_some_and(is_asked) && !self.is_coming(*file)
+        });
         let head = self.config.head();
         for file in missing {
             self.counters.pulled_files += 1;
-            self.apply.asked.insert(file);
+            self.apply.asked.insert(file, now_ms);
             self.tell(head, &NodeMessage::NeedFile { file });
         }
     }
 
     /// The primary has no whole copy of a file that it was asked for, as yet.
     pub(super) fn ask_later(&mut self, file: FileId) {
-        if self.apply.asked.remove(&file)
+        if self.apply.asked.remove(&file).is_some()
             && let Some(first) = self.apply.waiting.front_mut()
         {
             first.since_ms = Some(self.now_ms);

@@ -83,7 +83,13 @@ impl Node {
                 None if allow_compaction => self.tree.next_compaction(&context),
                 next => next,
             };
-            let Some(inputs) = next else { return };
+            let Some(inputs) = next else {
+                if self.jobs.running.is_empty() {
+                    // What had no room is not wanted any more.
+                    self.jobs.back_off.ended_well();
+                }
+                return;
+            };
             if !self.start_job(inputs) {
                 return;
             }
@@ -347,6 +353,12 @@ impl Node {
             built + job.slots.len() as u64
         };
         self.jobs.running.values().map(of_job).sum()
+    }
+
+    /// Whether jobs wait for a pause to end, as the device had no room for the files of one.
+    #[must_use]
+    pub fn jobs_pause(&self) -> bool {
+        self.jobs.out_of_space().is_some()
     }
 
     /// Jobs under way, for status.

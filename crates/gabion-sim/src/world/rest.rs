@@ -48,6 +48,7 @@ impl World {
             process.is_idle()
                 && node.edits_waiting() == 0
                 && node.jobs_running() == 0
+                && !node.jobs_pause()
                 && !node.damaged_files().any(|file| is_being_repaired(file.state))
                 && node.tree().sealed_count() == 0
                 && (local || node.tree().last_edit() == edit)
