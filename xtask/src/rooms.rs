@@ -65,7 +65,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-db",
         ],
     ),
-    ("gabion-bench", &["gabion-base", "gabion-engine", "gabion-node", "gabion-resp"]),
+    (
+        "gabion-bench",
+        &["gabion-base", "gabion-engine", "gabion-node", "gabion-resp", "gabion-workload"],
+    ),
     (
         "gabion",
         &[
@@ -81,6 +84,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-bench",
         ],
     ),
+    // Built into the programs of other engines too, so it knows nothing of Gabion's.
+    ("gabion-workload", &["gabion-base"]),
 ];
 
 /// Core rooms: no standard library, at most five third-party crates each.
@@ -111,24 +116,42 @@ const LICENCES: &[&str] = &[
     "MIT-0",
 ];
 
+/// The workspaces; that of the peers is looked at, not built.
+const WORKSPACES: [&str; 2] = ["Cargo.toml", "peers/Cargo.toml"];
+
+/// Every package that a workspace depends on, by its lock.
+fn packages(manifest: &str) -> Result<Vec<Value>, String> {
+    let what = format!("cargo metadata of {manifest}");
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest])
+        .output()
+        .map_err(|error| format!("{what}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{what}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let mut metadata: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{what}: {error}"))?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => Err(format!("{what}: no packages")),
+    }
+}
+
 /// Checks both.
 pub(crate) fn check() -> Step {
     println!("\n── rooms, cores and licences");
-    let output = Command::new("cargo")
-        .args(["metadata", "--format-version", "1", "--locked"])
-        .output()
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let mut wrong = Vec::new();
     let rooms: BTreeMap<&str, &[&str]> = ROOMS.iter().copied().collect();
-    for package in packages {
-        let name = package["name"].as_str().unwrap_or_default();
-        match rooms.get(name) {
-            Some(allowed) => check_room(package, name, allowed, &mut wrong),
-            None => check_licence(package, name, &mut wrong),
+    for manifest in WORKSPACES {
+        let packages = packages(manifest)?;
+        for package in &packages {
+            let name = package["name"].as_str().unwrap_or_default();
+            match rooms.get(name) {
+                Some(allowed) => check_room(package, name, allowed, &mut wrong),
+                None => check_licence(package, name, &mut wrong),
+            }
         }
+        println!("{manifest}: {} packages looked at", packages.len());
     }
     for core in CORES {
         let path = format!("crates/{core}/src/lib.rs");
@@ -137,7 +160,6 @@ pub(crate) fn check() -> Step {
             wrong.push(format!("{path}: a core must be #![no_std]"));
         }
     }
-    println!("{} packages looked at", packages.len());
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 

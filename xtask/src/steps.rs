@@ -27,6 +27,7 @@ fn cargo(args: &[&str]) -> Step {
 /// Format, lints, licences and the arrows between rooms.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["fmt", "--all", "--check", "--manifest-path", "peers/Cargo.toml"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     rooms::check()
 }

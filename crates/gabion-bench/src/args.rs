@@ -1,10 +1,11 @@
 //! The options of `gabion bench ycsb`, and the plan that they make once they are checked.
 
 use clap::{Args, ValueEnum};
-use gabion_base::units::{GIB, KIB, MIB, VALUE_LEN_MAX};
+use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
 use gabion_engine::Compression;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use gabion_workload::{Distribution, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,17 +39,6 @@ pub enum AckChoice {
     Durable,
 }
 
-/// Which keys workloads A and C ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Distribution {
-    /// A few keys get most requests, spread over the key space (YCSB's default; θ = 0.99).
-    Zipfian,
-    /// All keys alike.
-    Uniform,
-    /// Zipfian, with the keys that were loaded last in front.
-    Latest,
-}
-
 /// One of YCSB's core workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadChoice {
@@ -68,18 +58,6 @@ impl WorkloadChoice {
             Self::Load => "load",
             Self::A => "a",
             Self::C => "c",
-        }
-    }
-}
-
-impl Distribution {
-    /// As it is named on the command line and in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Zipfian => "zipfian",
-            Self::Uniform => "uniform",
-            Self::Latest => "latest",
         }
     }
 }
@@ -325,26 +303,6 @@ impl YcsbArgs {
     }
 }
 
-/// A number of bytes, such as `16MiB`, `256M`, `64k` or `4096`. Units are powers of 1,024.
-///
-/// # Errors
-/// The text is none, or over 2⁶⁴.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let wrong = || format!("`{text}` is no size: a whole number with K, M, G or T, as in 256MiB");
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let scale = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => KIB,
-        "m" | "mb" | "mib" => MIB,
-        "g" | "gb" | "gib" => GIB,
-        "t" | "tb" | "tib" => GIB << 10,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more bytes than 64 bits count"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -426,15 +384,5 @@ mod tests {
             assert!(error.contains("cannot be used with"), "{error}");
         }
         assert!(plan(&["--connect", "127.0.0.1:6379", "--workloads", "c"]).is_ok());
-    }
-
-    #[test]
-    fn bytes_are_written_with_binary_units() {
-        assert_eq!(parse_bytes("1000"), Ok(1000));
-        assert_eq!(parse_bytes("16MiB"), Ok(16 * MIB));
-        assert_eq!(parse_bytes("2g"), Ok(2 * GIB));
-        for bad in ["", "MiB", "-1", "1.5M", "12 parsecs", "99999999999GiB"] {
-            assert!(parse_bytes(bad).is_err(), "{bad}");
-        }
     }
 }

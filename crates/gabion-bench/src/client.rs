@@ -3,10 +3,10 @@
 
 use crate::connection::Connection;
 use crate::system::thread_cpu_seconds;
-use crate::values::{LOADED, Values};
-use crate::workload::{Hand, Kind, Op, Tally};
+use crate::workload::{Hand, Kind, LOADED, Op, Tally};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::Reply;
+use gabion_workload::{Values, Wrong};
 use mio::{Events, Interest, Poll, Token};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -235,7 +235,7 @@ impl Driver<'_> {
                 let found = self.shared.values.check(op.record, value);
                 let found = match found {
                     Ok(version) if self.shared.is_only_loaded && version != LOADED => {
-                        Err(crate::values::Wrong::Version(version))
+                        Err(Wrong::Version(version))
                     }
                     found => found,
                 };

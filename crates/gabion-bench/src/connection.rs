@@ -1,11 +1,11 @@
 //! One connection of a client: requests out in batches, replies in, in the same order.
 
 use crate::keys::key;
-use crate::values::Values;
 use crate::workload::{Kind, Op};
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::{Reply, ReplyParser, put_decimal};
+use gabion_workload::Values;
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -27,18 +27,15 @@ mod fake;
 mod figures;
 mod keys;
 mod launch;
-mod random;
 mod report;
 mod run;
 mod status;
 mod system;
 mod text;
-mod values;
 mod workload;
 
-pub use args::{
-    AckChoice, CodecChoice, CompactionChoice, Distribution, WorkloadChoice, YcsbArgs, parse_bytes,
-};
+pub use args::{AckChoice, CodecChoice, CompactionChoice, WorkloadChoice, YcsbArgs};
+pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use run::ycsb;
 pub use text::grouped;

@@ -3,15 +3,14 @@
 use crate::args::{OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
 use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
-use crate::keys::Chooser;
 use crate::launch::{ClusterSpec, Launcher, ScratchDir};
 use crate::report::{Phase, Run, compare, describe, json};
 use crate::status::Status;
 use crate::system::machine_cpu_seconds;
 use crate::text::{Style, grouped};
-use crate::values::Values;
 use crate::workload::{Hand, Supply, Tally};
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_workload::{Chooser, Values};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::fmt;

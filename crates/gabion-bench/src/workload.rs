@@ -1,13 +1,13 @@
 //! The requests of a workload, shared out among threads, and the account of how they went.
 
 use crate::args::WorkloadChoice;
-use crate::keys::Chooser;
-use crate::random::Random;
-use crate::values::LOADED;
-use hdrhistogram::Histogram;
+use gabion_workload::{Chooser, Latencies, Random};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// The version that the load writes.
+pub(crate) const LOADED: u64 = 0;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,15 +104,13 @@ impl<'a> Hand<'a> {
     }
 }
 
-/// Latencies are counted in nanoseconds up to this; longer ones count as this.
-const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Wrong reads that are kept in words.
 const EXAMPLES_MAX: usize = 5;
 
 /// How requests went.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    latencies: [Histogram<u64>; 3],
+    latencies: [Latencies; 3],
     /// Refusals that were tried again, by the code of the error.
     pub(crate) refusals: BTreeMap<String, u64>,
     /// Reads that returned what nobody had written, or nothing.
@@ -125,12 +123,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
-                .expect("one to an hour, three digits: bounds that the histogram accepts")
-        };
         Self {
-            latencies: [histogram(), histogram(), histogram()],
+            latencies: [Latencies::new(), Latencies::new(), Latencies::new()],
             refusals: BTreeMap::new(),
             wrong: 0,
             examples: Vec::new(),
@@ -141,8 +135,7 @@ impl Tally {
     /// A request that was answered.
     #[inline]
     pub(crate) fn record(&mut self, kind: Kind, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_NS_MAX);
-        self.latencies[kind as usize].saturating_record(ns.max(1));
+        self.latencies[kind as usize].record(latency);
     }
 
     /// A read that returned something wrong.
@@ -166,7 +159,7 @@ impl Tally {
     /// Adds what another thread counted.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
-            mine.add(theirs).expect("histograms of the same bounds can be added");
+            mine.merge(theirs);
         }
         for (code, count) in &other.refusals {
             *self.refusals.entry(code.clone()).or_default() += count;
@@ -179,19 +172,19 @@ impl Tally {
 
     /// Answered requests of a kind.
     pub(crate) fn count(&self, kind: Kind) -> u64 {
-        self.latencies[kind as usize].len()
+        self.latencies[kind as usize].count()
     }
 
     /// The latency in microseconds below which this share of the requests of a kind stayed.
     pub(crate) fn latency_us(&self, kind: Kind, share: f64) -> f64 {
-        self.latencies[kind as usize].value_at_quantile(share) as f64 / 1000.0
+        self.latencies[kind as usize].quantile_us(share)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Distribution;
+    use gabion_workload::Distribution;
 
     fn supply(workload: WorkloadChoice, total: u64) -> Supply {
         Supply::new(workload, total, Chooser::new(Distribution::Zipfian, 100))

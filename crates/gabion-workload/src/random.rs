@@ -1,5 +1,5 @@
 //! Numbers that look random and follow from a seed: SplitMix64 (Steele, Lea, Flood, 2014), a few
-//! instructions per number, so that making values costs the client little beside the servers.
+//! instructions per number, so that choosing records costs little beside what is measured.
 
 /// The step between states: 2⁶⁴ divided by the golden ratio, odd.
 pub(crate) const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -12,32 +12,41 @@ pub(crate) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sequence of numbers.
+/// The number that [`mix`] makes `x` of: the inverse of each of its steps, last first.
+#[inline]
+pub(crate) const fn unmix(x: u64) -> u64 {
+    let x = (x ^ (x >> 31) ^ (x >> 62)).wrapping_mul(0x3196_42B2_D24D_8EC3);
+    let x = (x ^ (x >> 27) ^ (x >> 54)).wrapping_mul(0x96DE_1B17_3F11_9089);
+    x ^ (x >> 30) ^ (x >> 60)
+}
+
+/// A sequence of numbers that follows from a seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// The sequence of a seed.
-    pub(crate) const fn new(seed: u64) -> Self {
+    pub const fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
     /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "a sequence without an end is no iterator")]
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
     /// A number in `0..bound`. The bias is below `bound` ÷ 2⁶⁴.
     #[inline]
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number in `0.0..1.0`.
     #[inline]
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
@@ -54,6 +63,14 @@ mod tests {
         };
         assert_eq!(take(1), take(1));
         assert_ne!(take(1), take(2));
+    }
+
+    #[test]
+    fn mixing_can_be_undone() {
+        let mut random = Random::new(5);
+        for x in (0..100).chain([u64::MAX]).chain((0..100).map(|_| random.next())) {
+            assert_eq!(unmix(mix(x)), x);
+        }
     }
 
     #[test]

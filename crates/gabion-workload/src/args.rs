@@ -1,0 +1,323 @@
+//! The options of a run, and the plan that they make once they are checked.
+
+use crate::engine::{Codec, EngineOptions, Log};
+use crate::key::KEY_LEN;
+use crate::values::Values;
+use crate::workload::Workload;
+use clap::Args;
+use gabion_base::units::{GIB, KIB, MIB, VALUE_LEN_MAX};
+use gabion_base::{Error, Result};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What one run does: one workload, one engine, one row.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The workload.
+    #[arg(long, value_enum)]
+    pub workload: Workload,
+    /// Where the engine keeps its files while it runs: must not exist or be empty, and is removed.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Bytes of a value.
+    #[arg(long, default_value = "100", value_parser = parse_bytes)]
+    pub value_size: u64,
+    /// The engine's write-ahead log.
+    #[arg(long, value_enum, default_value_t = Log::Off)]
+    pub log: Log,
+    /// What is the same for all runs that are compared.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What is the same for all runs that are compared.
+#[derive(Args, Clone, Debug)]
+pub struct CommonArgs {
+    /// Share of each value that is one repeated byte, from 0 to 1.
+    #[arg(long, default_value_t = 0.5)]
+    pub compressibility: f64,
+    /// How blocks of files are compressed.
+    #[arg(long, value_enum, default_value_t = Codec::None)]
+    pub compression: Codec,
+    /// Records in the data set [default: 4,000,000 of up to 128 bytes, 3,000,000 of up to 512, else
+    /// 2,000,000; a quarter of it with --quick]
+    #[arg(long)]
+    pub records: Option<u64>,
+    /// Most requests that are measured [default: as many as records; reads: until the time is over]
+    #[arg(long)]
+    pub operations: Option<u64>,
+    /// Most seconds that are measured, without waiting for compaction [default: reads 20, synced
+    /// writes 20, YCSB 60, other writes without end; with --quick reads 5, all others 10]
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// A quarter of the records, and ten seconds at most.
+    #[arg(long)]
+    pub quick: bool,
+    /// Bytes of a MemTable.
+    #[arg(long, default_value = "16MiB", value_parser = parse_bytes)]
+    pub memtable_size: u64,
+    /// Bytes of the block cache [default: twice the data and 64 MiB; readrandom-uncached: a quarter of
+    /// the data]
+    #[arg(long, value_parser = parse_bytes)]
+    pub cache: Option<u64>,
+    /// Bytes of a block of a file [default: what the engine's guide recommends]
+    #[arg(long, value_parser = parse_bytes)]
+    pub block_size: Option<u64>,
+    /// Threads that flush and compact.
+    #[arg(long, default_value_t = 2)]
+    pub background_threads: u32,
+    /// Read and write files through the page cache.
+    #[arg(long)]
+    pub buffered: bool,
+    /// Seed of the values and of the choice of records.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Most records: their versions and those of the updates are counted with 32 bits.
+const RECORDS_MAX: u64 = 1 << 31;
+/// Bytes on disk beside the data: logs, metadata, files that a compaction is about to replace.
+const DISK_SPARE: u64 = 512 * MIB;
+
+/// A run, checked.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The workload.
+    pub workload: Workload,
+    /// Records in the data set.
+    pub records: u64,
+    /// Most requests that are measured.
+    pub operations: u64,
+    /// Longest time in which they are made; `None` without a limit.
+    pub limit: Option<Duration>,
+    /// How long reads are made before the clock starts.
+    pub warm_up: Duration,
+    /// Bytes of a value.
+    pub value_len: usize,
+    /// Share of each value that is one repeated byte.
+    pub compressibility: f64,
+    /// Seed of the values and of the choice of records.
+    pub seed: u64,
+    /// What the engine is opened with.
+    pub engine: EngineOptions,
+}
+
+fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("--{name} is {value}, allowed are {min} to {max}")))
+}
+
+impl RunArgs {
+    /// Checks every option.
+    ///
+    /// # Errors
+    /// One is out of its range; the message names it and the range.
+    pub fn plan(&self) -> Result<Plan> {
+        let quick = if self.common.quick { 4 } else { 1 };
+        in_range("value-size", self.value_size, Values::LEN_MIN as u64, VALUE_LEN_MAX as u64)?;
+        let records = self.common.records.unwrap_or(default_records(self.value_size) / quick);
+        // A seek goes through 51 of them.
+        in_range("records", records, 100, RECORDS_MAX)?;
+        let operations = self.common.operations.unwrap_or(match self.workload {
+            _ if self.is_timed_only() => RECORDS_MAX,
+            Workload::Deleterandom => records / 2,
+            _ => records,
+        });
+        let most = match self.workload {
+            Workload::Fillseq | Workload::Fillrandom => records,
+            Workload::Deleterandom => records / 2,
+            _ => RECORDS_MAX,
+        };
+        in_range("operations", operations, 1, most)?;
+        if !(0.0..=1.0).contains(&self.common.compressibility) {
+            return Err(Error::invalid(format!(
+                "--compressibility is {}, allowed are 0 to 1",
+                self.common.compressibility
+            )));
+        }
+        in_range("memtable-size", self.common.memtable_size, MIB, GIB)?;
+        in_range("background-threads", u64::from(self.common.background_threads), 1, 64)?;
+        let data_len = records * (KEY_LEN as u64 + self.value_size);
+        let cache_len = self.common.cache.unwrap_or(match self.workload {
+            Workload::ReadrandomUncached => (data_len / 4).max(MIB),
+            _ => 2 * data_len + 64 * MIB,
+        });
+        in_range("cache", cache_len, MIB, 1 << 40)?;
+        if let Some(block_len) = self.common.block_size {
+            in_range("block-size", block_len, KIB, MIB)?;
+        }
+        Ok(Plan {
+            workload: self.workload,
+            records,
+            operations,
+            limit: self.limit()?,
+            warm_up: Duration::from_millis(if self.common.quick { 500 } else { 3_000 }),
+            value_len: self.value_size as usize,
+            compressibility: self.common.compressibility,
+            seed: self.common.seed,
+            engine: EngineOptions {
+                directory: self.dir.clone(),
+                memtable_len: self.common.memtable_size,
+                cache_len,
+                block_len: self.common.block_size,
+                codec: self.common.compression,
+                background_threads: self.common.background_threads,
+                is_direct: !self.common.buffered,
+                log: self.log,
+            },
+        })
+    }
+
+    /// Whether only the time ends it: nothing that is measured follows from how much was done.
+    const fn is_timed_only(&self) -> bool {
+        !self.workload.writes() || matches!(self.workload, Workload::Readwhilewriting)
+    }
+
+    fn limit(&self) -> Result<Option<Duration>> {
+        if let Some(seconds) = self.common.seconds {
+            in_range("seconds", seconds, 1, 86_400)?;
+            return Ok(Some(Duration::from_secs(seconds)));
+        }
+        let seconds = match (self.common.quick, self.workload.mix().is_some()) {
+            _ if self.is_timed_only() => Some(if self.common.quick { 5 } else { 20 }),
+            (true, _) => Some(10),
+            _ if self.log == Log::Synced => Some(20),
+            (false, true) => Some(60),
+            (false, false) => None,
+        };
+        Ok(seconds.map(Duration::from_secs))
+    }
+}
+
+/// Long enough that compaction reaches several levels, short enough for a machine of two cores.
+const fn default_records(value_len: u64) -> u64 {
+    match value_len {
+        0..=128 => 4_000_000,
+        129..=512 => 3_000_000,
+        _ => 2_000_000,
+    }
+}
+
+impl Plan {
+    /// Bytes of all records, keys and values.
+    #[must_use]
+    pub fn data_len(&self) -> u64 {
+        self.records * (KEY_LEN + self.value_len) as u64
+    }
+
+    /// Free bytes on disk without which a run is not begun: the data three times, as the largest
+    /// compaction keeps what it reads until it has written, what is written anew, and a spare.
+    #[must_use]
+    pub fn disk_len(&self) -> u64 {
+        let anew = if self.workload.is_loaded() && self.workload.writes() {
+            self.operations.min(self.records) * (KEY_LEN + self.value_len) as u64
+        } else {
+            0
+        };
+        3 * self.data_len() + anew + DISK_SPARE
+    }
+}
+
+/// A number of bytes, such as `16MiB`, `256M`, `64k` or `4096`. Units are powers of 1,024.
+///
+/// # Errors
+/// The text is none, or over 2⁶⁴.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let wrong = || format!("`{text}` is no size: a whole number with K, M, G or T, as in 256MiB");
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => KIB,
+        "m" | "mb" | "mib" => MIB,
+        "g" | "gb" | "gib" => GIB,
+        "t" | "tb" | "tib" => GIB << 10,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more bytes than 64 bits count"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, String> {
+        let words = [&["run", "--dir", "d"], words].concat();
+        let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
+        line.args.plan().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn reads_end_by_time_and_fills_by_records() {
+        let reads = plan(&["--workload", "readrandom", "--value-size", "1000"]).unwrap();
+        assert_eq!(reads.limit, Some(Duration::from_secs(20)));
+        assert_eq!((reads.records, reads.operations), (2_000_000, RECORDS_MAX));
+        let fill = plan(&["--workload", "fillrandom"]).unwrap();
+        assert_eq!((fill.limit, fill.records, fill.operations), (None, 4_000_000, 4_000_000));
+        let synced = plan(&["--workload", "fillrandom", "--log", "synced"]).unwrap();
+        assert_eq!(synced.limit, Some(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn quick_is_a_quarter_and_ten_seconds_at_most() {
+        for workload in Workload::all() {
+            let plan = plan(&["--quick", "--workload", workload.as_str()]).unwrap();
+            assert_eq!(plan.records, 1_000_000);
+            assert!(plan.limit.unwrap() <= Duration::from_secs(10));
+        }
+    }
+
+    #[test]
+    fn the_cache_holds_all_data_or_a_quarter_of_it() {
+        for workload in Workload::all() {
+            let plan = plan(&["--workload", workload.as_str()]).unwrap();
+            let (cache, data) = (plan.engine.cache_len, plan.data_len());
+            match workload {
+                Workload::ReadrandomUncached => assert_eq!(cache, data / 4),
+                _ => assert!(cache > 2 * data),
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_option_is_refused_by_name_and_limit() {
+        let cases: [(&[&str], &str); 8] = [
+            (&["--value-size", "15"], "--value-size is 15, allowed are 16 to 8388608"),
+            (&["--records", "99"], "--records is 99, allowed are 100 to 2147483648"),
+            (
+                &["--records", "100", "--operations", "101"],
+                "--operations is 101, allowed are 1 to 100",
+            ),
+            (&["--compressibility", "NaN"], "--compressibility is NaN, allowed are 0 to 1"),
+            (&["--memtable-size", "1"], "--memtable-size is 1, allowed are 1048576 to"),
+            (&["--background-threads", "0"], "--background-threads is 0, allowed are 1 to 64"),
+            (&["--block-size", "1"], "--block-size is 1, allowed are 1024 to 1048576"),
+            (&["--seconds", "0"], "--seconds is 0, allowed are 1 to"),
+        ];
+        for (words, message) in cases {
+            let error = plan(&[&["--workload", "fillseq"], words].concat()).unwrap_err();
+            assert!(error.contains(message), "{words:?}: {error}");
+        }
+        assert!(plan(&["--workload", "fill"]).unwrap_err().contains("fillseq"));
+    }
+
+    #[test]
+    fn bytes_are_written_with_binary_units() {
+        assert_eq!(parse_bytes("1000"), Ok(1000));
+        assert_eq!(parse_bytes("16MiB"), Ok(16 * MIB));
+        assert_eq!(parse_bytes("2g"), Ok(2 * GIB));
+        for bad in ["", "MiB", "-1", "1.5M", "12 parsecs", "99999999999GiB"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+}

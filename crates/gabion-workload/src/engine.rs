@@ -1,0 +1,152 @@
+//! What a workload asks of an engine.
+
+use crate::key::Key;
+use clap::ValueEnum;
+use gabion_base::Result;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The engine's write-ahead log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Log {
+    /// None: a kill of the process loses what is in the MemTable.
+    Off,
+    /// Written before a write returns and not synced: the kill of the process loses nothing, a power
+    /// cut may.
+    On,
+    /// Synced to the device before a write returns.
+    Synced,
+}
+
+impl Log {
+    /// As it is named on the command line and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Synced => "synced",
+        }
+    }
+}
+
+/// How blocks of files are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Codec {
+    /// Not at all, on any level.
+    None,
+    /// LZ4, on every level.
+    Lz4,
+}
+
+impl Codec {
+    /// As it is named on the command line and in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        }
+    }
+}
+
+/// What is the same for every engine that is measured. All else is what the engine's own guide
+/// recommends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineOptions {
+    /// Where it keeps its files: made by it where it does not exist.
+    pub directory: PathBuf,
+    /// Bytes of a MemTable.
+    pub memtable_len: u64,
+    /// Bytes of the block cache.
+    pub cache_len: u64,
+    /// Bytes of a block of a file; `None` for what the engine's guide recommends.
+    pub block_len: Option<u64>,
+    /// How blocks are compressed.
+    pub codec: Codec,
+    /// Threads that flush and compact.
+    pub background_threads: u32,
+    /// Files are read and written past the page cache.
+    pub is_direct: bool,
+    /// The write-ahead log.
+    pub log: Log,
+}
+
+/// An engine, called from several threads at once.
+///
+/// Order of calls: [`Self::open`]; then any of the others; [`Self::close`]. What was there at `close`
+/// is there after the next `open` of the directory, whatever the log, as [`Self::flush`] comes first.
+pub trait Engine: Sized + Send + Sync {
+    /// As it is named in rows.
+    const NAME: &'static str;
+
+    /// The version that is measured.
+    fn version() -> String;
+
+    /// What the engine cannot do of what is asked, one sentence each; they stand in the row.
+    fn limits(options: &EngineOptions) -> Vec<String>;
+
+    /// Opens or makes the directory.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn open(options: &EngineOptions) -> Result<Self>;
+
+    /// Writes a key. What survives what, when it returns, is what [`EngineOptions::log`] says.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn delete(&self, key: &[u8]) -> Result<()>;
+
+    /// Hands the value of a key to `read`, without a copy where the engine can; false if there is none.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool>;
+
+    /// Hands the values of those keys that there are to `read`, with the key's place in `keys`.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn multi_get(&self, keys: &[Key], read: &mut dyn FnMut(usize, &[u8])) -> Result<()>;
+
+    /// Hands keys and values to `read`, in the order of keys, from the first that is not below `from`,
+    /// until there were `count` or there are no more.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn scan(&self, from: &[u8], count: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<()>;
+
+    /// Writes the MemTable to files, whatever its size.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn flush(&self) -> Result<()>;
+
+    /// Waits until no flush and no compaction runs or is due. Returns how long it only watched, after
+    /// the last of them, to be sure: that time is not counted.
+    ///
+    /// # Errors
+    /// The engine's, among them one that ended its background work.
+    fn wait_quiet(&self) -> Result<Duration>;
+
+    /// Bytes that the engine's data takes, where they are not those of its directory.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn space_len(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn close(self) -> Result<()>;
+}

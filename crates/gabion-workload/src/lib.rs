@@ -1,0 +1,51 @@
+//! Workloads for key-value engines, and how they are measured: the same for every engine.
+//!
+//! ```text
+//!   options ─► plan ─► run ─► Engine (Gabion's, RocksDB's, fjall's)
+//!                       │  load, open again, warm up     │ put, get, scan …
+//!                       ├─► workers: records, keys, values ┘
+//!                       │      └─► latencies; every value that is read is checked
+//!                       ├─► ledger: which version of which record must be there
+//!                       └─► use of the process, by the kernel's counters ─► row (JSON)
+//! ```
+//!
+//! - [`Engine`]: what an engine does; one implementation for each, in a program of its own.
+//! - [`Workload`], [`RunArgs`]: what can be run; [`run()`] runs one and gives its [`Row`].
+//! - [`program`]: the `main` of an engine's program.
+//! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, which records are asked
+//!   for, and their keys. The benchmark of clusters takes its values and records from here too.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a shell: clocks, threads and files are its business"
+)]
+
+mod args;
+mod choose;
+mod engine;
+mod key;
+mod latencies;
+mod ledger;
+#[cfg(test)]
+mod memory;
+mod program;
+mod random;
+mod row;
+mod run;
+mod usage;
+mod values;
+mod work;
+mod workload;
+
+pub use args::{CommonArgs, Plan, RunArgs, parse_bytes};
+pub use choose::{Chooser, Distribution, fnv_hash};
+pub use engine::{Codec, Engine, EngineOptions, Log};
+pub use key::{KEY_LEN, Key, KeySpace, Permutation};
+pub use latencies::Latencies;
+pub use program::{locked_version, program};
+pub use random::Random;
+pub use row::{REVISION, Row};
+pub use run::run;
+pub use usage::{directory_len, free_len};
+pub use values::{Values, Wrong};
+pub use workload::Workload;

@@ -1,0 +1,72 @@
+//! What one run found.
+
+use crate::args::Plan;
+use crate::engine::Engine;
+use crate::usage::Used;
+use crate::work::Tally;
+use serde_json::{Value, json};
+
+/// Raised whenever a workload does something else or a figure means something else: rows are compared
+/// only within one revision.
+pub const REVISION: u64 = 1;
+
+/// What one run found, as JSON: figures first, then what they hold for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row(Value);
+
+impl Row {
+    pub(crate) fn new<E: Engine>(
+        plan: &Plan,
+        tally: &Tally,
+        used: &Used,
+        quiet: Option<&Used>,
+        peak_memory: u64,
+        (space_len, data_len): (u64, u64),
+    ) -> Self {
+        let ratio = |of: u64, to: u64| (to > 0).then(|| of as f64 / to as f64);
+        let us_per_op = |seconds: f64| seconds * 1e6 / tally.operations as f64;
+        let all = quiet.unwrap_or(used);
+        let options = &plan.engine;
+        Self(json!({
+            "engine": E::NAME,
+            "version": E::version(),
+            "workload": plan.workload.as_str(),
+            "value_size": plan.value_len,
+            "log": options.log.as_str(),
+            "operations": tally.operations,
+            "per_second": tally.operations as f64 / used.wall_seconds,
+            "cpu_us_per_op": us_per_op(used.cpu_seconds),
+            "p50_us": tally.latencies.quantile_us(0.5),
+            "p99_us": tally.latencies.quantile_us(0.99),
+            "p999_us": tally.latencies.quantile_us(0.999),
+            "write_amp": ratio(all.write_bytes, tally.written_len),
+            "read_amp": ratio(used.read_bytes, tally.read_len),
+            "space_amp": ratio(space_len, data_len),
+            "peak_memory": peak_memory,
+            "wall_seconds": used.wall_seconds,
+            "quiet_seconds": quiet.map(|quiet| quiet.wall_seconds),
+            "cpu_us_per_op_quiet": quiet.map(|quiet| us_per_op(quiet.cpu_seconds)),
+            "written_bytes": all.write_bytes,
+            "read_bytes": used.read_bytes,
+            "space_bytes": space_len,
+            "records": plan.records,
+            "threads": plan.workload.threads(),
+            "compressibility": plan.compressibility,
+            "memtable_size": options.memtable_len,
+            "cache": options.cache_len,
+            "block_size": options.block_len,
+            "compression": options.codec.as_str(),
+            "background_threads": options.background_threads,
+            "direct_io": options.is_direct,
+            "seed": plan.seed,
+            "limits": E::limits(options),
+            "revision": REVISION,
+        }))
+    }
+
+    /// The row.
+    #[must_use]
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+}

@@ -1,0 +1,174 @@
+//! One run: load, open again, warm up, measure, wait until it is quiet, check everything.
+
+use crate::args::Plan;
+use crate::engine::{Engine, EngineOptions, Log};
+use crate::ledger::{Ledger, wrong_read};
+use crate::row::Row;
+use crate::usage::{Usage, directory_len, free_len, peak_memory};
+use crate::values::Values;
+use crate::work::Shared;
+use crate::workload::Workload;
+use gabion_base::{Error, ErrorKind, Result};
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Records that one scan of a check goes through.
+const CHECK_CHUNK: usize = 1000;
+
+/// Runs a workload on an engine, and removes its directory. `say` is told what it is at.
+///
+/// # Errors
+/// The directory has content, the disk has too little room, the engine failed, or a read returned
+/// something else than was written (kind `Corruption`): then there is no row.
+pub fn run<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
+    make_directory(plan)?;
+    let outcome = measure::<E>(plan, say);
+    let directory = &plan.engine.directory;
+    let removed = fs::remove_dir_all(directory).map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("remove {}", directory.display()), error)
+    });
+    let row = outcome?;
+    removed.map(|()| row)
+}
+
+/// Refuses a directory with content and a disk with too little room.
+fn make_directory(plan: &Plan) -> Result<()> {
+    let directory = plan.engine.directory.as_path();
+    let name = directory.display();
+    match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => {}
+        Ok(false) => {
+            return Err(Error::invalid(format!("--dir is {name}, which is not empty")));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
+            return Err(Error::with_source(ErrorKind::Io, format!("look into {name}"), error));
+        }
+    }
+    let (free, needed) = (free_len(directory)?, plan.disk_len());
+    if free < needed {
+        return Err(Error::no_space(format!(
+            "{free} bytes are free where --dir {name} is, {needed} are needed for {} records of {} \
+             bytes: name another --dir or fewer --records",
+            plan.records, plan.value_len
+        )));
+    }
+    fs::create_dir_all(directory)
+        .map_err(|error| Error::with_source(ErrorKind::Io, format!("make {name}"), error))
+}
+
+fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
+    let workload = plan.workload;
+    let ledger = ledger(plan);
+    if workload.is_loaded() {
+        say(&format!("loading {} records", plan.records));
+        load::<E>(plan, &ledger)?;
+    }
+    let engine = E::open(&plan.engine)?;
+    let shared = Shared::new(&engine, plan, &ledger);
+    if workload.is_loaded() {
+        say("reading all of them once");
+        check_all(&engine, plan, &ledger)?;
+        if workload.reads() && (!workload.writes() || workload == Workload::Readwhilewriting) {
+            shared.drive(plan.operations, Some(plan.warm_up), 0)?;
+        }
+    }
+    say("measuring");
+    let start = Usage::now()?;
+    let tally = shared.drive(plan.operations, plan.limit, 1)?;
+    let used = Usage::now()?.since(&start);
+    let quiet = workload.writes().then(|| settle(&engine)).transpose()?;
+    let quiet = quiet.map(|(end, watched)| {
+        let mut used = end.since(&start);
+        used.wall_seconds -= watched.as_secs_f64();
+        used
+    });
+    // Before everything is checked, as that fills the cache.
+    let peak_memory = peak_memory()?;
+    let space_len = match engine.space_len()? {
+        Some(len) => len,
+        None => directory_len(&plan.engine.directory)?,
+    };
+    if workload.writes() {
+        say("checking all records");
+        check_all(&engine, plan, &ledger)?;
+    }
+    engine.close()?;
+    let data_len = ledger.present() * record_len(plan);
+    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), peak_memory, (space_len, data_len)))
+}
+
+fn record_len(plan: &Plan) -> u64 {
+    plan.data_len() / plan.records
+}
+
+fn ledger(plan: &Plan) -> Ledger {
+    let workload = plan.workload;
+    let inserts = workload.mix().is_some_and(|mix| mix.inserts > 0);
+    // Of the requests 5 % insert.
+    let room = plan.records + if inserts { plan.operations / 10 + 100 } else { 0 };
+    let writers = if workload.mix().is_some() { workload.threads() } else { 1 };
+    Ledger::new(room, writers, Values::new(plan.value_len, plan.compressibility, plan.seed))
+}
+
+/// Makes the data set, and leaves it flushed, quiet and closed. What is not measured is not synced.
+fn load<E: Engine>(plan: &Plan, ledger: &Ledger) -> Result<()> {
+    let log = if plan.engine.log == Log::Synced { Log::On } else { plan.engine.log };
+    let engine = E::open(&EngineOptions { log, ..plan.engine.clone() })?;
+    Shared::new(&engine, plan, ledger).load()?;
+    settle(&engine)?;
+    engine.close()
+}
+
+/// Waits until all that was written is in files and compaction is quiet. Returns the use of the
+/// process up to then, and how much of the time it only watched.
+fn settle<E: Engine>(engine: &E) -> Result<(Usage, Duration)> {
+    engine.flush()?;
+    let watched = engine.wait_quiet()?;
+    Ok((Usage::now()?, watched))
+}
+
+/// Goes through the whole key space once: every record that must be there is, at its newest version,
+/// and nothing else.
+fn check_all<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<()> {
+    let keys = plan.workload.key_space();
+    // Below every key of a record, as it is the beginning of the lowest.
+    let mut from = vec![0];
+    let mut seen = 0_u64;
+    loop {
+        let mut checked = Ok(());
+        let mut last = from.clone();
+        let mut count = 0;
+        engine.scan(&from, CHECK_CHUNK, &mut |key, value| {
+            count += 1;
+            if checked.is_ok() {
+                checked = match keys.record(key) {
+                    None => Err(wrong_read(0, &format!("{key:02x?} is there, which is no key"))),
+                    Some(record) if key < last.as_slice() => {
+                        Err(wrong_read(record, "a scan goes backwards"))
+                    }
+                    Some(record) => ledger.check_at_rest(record, value),
+                };
+            }
+            last.clear();
+            last.extend_from_slice(key);
+        })?;
+        checked?;
+        seen += count as u64;
+        if count < CHECK_CHUNK {
+            break;
+        }
+        // The next key that there can be.
+        last.push(0);
+        from = last;
+    }
+    let present = ledger.present();
+    if seen == present {
+        return Ok(());
+    }
+    Err(Error::corruption(format!("wrong scan: {seen} records are there, {present} must be")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! What is written, and whether what is read was written.
+//!
+//! ```text
+//!  0 u64 record      8 u64 version      16 random bytes …      | one repeated byte …
+//!                                       └── a stretch of one pool of random words, each with a mask;
+//!                                           both follow from seed, record and version
+//! ```
+//!
+//! A value follows from record, version and the options of the run, so a value that is read proves,
+//! without a table of what was written, that this run wrote it for that record: it is compared byte
+//! by byte. Making and checking one costs little more than a copy and a comparison, so that what is
+//! measured is the other side. The mask makes stretches that overlap in the pool differ, so that a
+//! block of values compresses as if each had random bytes of its own.
+
+use crate::random::{Random, STEP, mix};
+use std::sync::Arc;
+
+/// Bytes of record and version.
+const HEAD_LEN: usize = 16;
+/// Words of the pool, 64 KiB: they stay in the second cache of a core.
+const POOL_WORDS: usize = 8 * 1024;
+
+/// Makes and checks values.
+#[derive(Clone, Debug)]
+pub struct Values {
+    len: usize,
+    /// Bytes before the repeated one, the head included.
+    random_len: usize,
+    seed: u64,
+    pool: Arc<[u64]>,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It has this many bytes, not those of every value of the run.
+    Length(usize),
+    /// The head names another record.
+    Record(u64),
+    /// A version that nobody wrote for the record, or one that was overwritten before the read began.
+    Version(u64),
+    /// The first byte that differs from what was written.
+    Content(usize),
+}
+
+impl core::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Length(len) => write!(f, "has {len} bytes"),
+            Self::Record(record) => write!(f, "is that of record {record}"),
+            Self::Version(version) => {
+                write!(f, "has version {version:#x}, which is not the one written")
+            }
+            Self::Content(offset) => write!(f, "differs at byte {offset} from what was written"),
+        }
+    }
+}
+
+impl Values {
+    /// Fewest bytes of a value: its head.
+    pub const LEN_MIN: usize = HEAD_LEN;
+
+    /// Values of `len` bytes (at least [`Self::LEN_MIN`]), of which the share `compressibility` is one
+    /// repeated byte.
+    #[must_use]
+    pub fn new(len: usize, compressibility: f64, seed: u64) -> Self {
+        assert!(len >= HEAD_LEN, "a value of {len} bytes has no room for its head");
+        let repeated = (len as f64 * compressibility).round() as usize;
+        let mut random = Random::new(seed);
+        let pool = (0..POOL_WORDS).map(|_| random.next()).collect();
+        Self { len, random_len: len.saturating_sub(repeated).max(HEAD_LEN), seed, pool }
+    }
+
+    /// Bytes of a value.
+    #[expect(clippy::len_without_is_empty, reason = "a value has a head, so none is empty")]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends the value of a record at a version.
+    pub fn put(&self, record: u64, version: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + self.len, filler(record));
+        let (head, rest) = out[start..].split_at_mut(HEAD_LEN);
+        head[..8].copy_from_slice(&record.to_le_bytes());
+        head[8..].copy_from_slice(&version.to_le_bytes());
+        let (mut from, mask) = self.stretch(record, version);
+        let mut rest = &mut rest[..self.random_len - HEAD_LEN];
+        while !rest.is_empty() {
+            let words = &self.pool[from..];
+            let (now, behind) = rest.split_at_mut(rest.len().min(8 * words.len()));
+            let mut chunks = now.chunks_exact_mut(8);
+            let whole = chunks.len();
+            for (chunk, word) in chunks.by_ref().zip(words) {
+                chunk.copy_from_slice(&(word ^ mask).to_le_bytes());
+            }
+            let last = chunks.into_remainder();
+            if !last.is_empty() {
+                last.copy_from_slice(&(words[whole] ^ mask).to_le_bytes()[..last.len()]);
+            }
+            rest = behind;
+            from = 0;
+        }
+    }
+
+    /// Compares a value with what was written at the version that it names, and returns that.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn check(&self, record: u64, value: &[u8]) -> Result<u64, Wrong> {
+        if value.len() != self.len {
+            return Err(Wrong::Length(value.len()));
+        }
+        let word =
+            |at: usize| value[at..at + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
+        let (found, version) = (word(0), word(8));
+        if found != record {
+            return Err(Wrong::Record(found));
+        }
+        let (random, repeated) = value.split_at(self.random_len);
+        let mut rest = &random[HEAD_LEN..];
+        let (mut from, mask) = self.stretch(record, version);
+        while !rest.is_empty() {
+            let words = &self.pool[from..];
+            let (now, behind) = rest.split_at(rest.len().min(8 * words.len()));
+            if let Some(same) = difference(now, words, mask) {
+                return Err(Wrong::Content(self.random_len - rest.len() + same));
+            }
+            rest = behind;
+            from = 0;
+        }
+        // One pass without a branch for each byte; the place of a difference is looked up after it.
+        let differs = |byte: u8| byte ^ filler(record);
+        if repeated.iter().fold(0, |all, &byte| all | differs(byte)) == 0 {
+            return Ok(version);
+        }
+        let same = repeated.iter().take_while(|&&byte| differs(byte) == 0).count();
+        Err(Wrong::Content(self.random_len + same))
+    }
+
+    /// Where in the pool a value's random bytes begin, and their mask.
+    fn stretch(&self, record: u64, version: u64) -> (usize, u64) {
+        let place = mix(mix(self.seed ^ STEP).wrapping_add(record)).wrapping_add(mix(version));
+        let mask = mix(place);
+        (mask as usize % POOL_WORDS, mix(mask))
+    }
+}
+
+/// How many bytes are those of the words under the mask, where not all are. One pass without a branch
+/// for each word; the place of a difference is looked up after it.
+#[inline]
+fn difference(bytes: &[u8], words: &[u64], mask: u64) -> Option<usize> {
+    let chunks = bytes.chunks_exact(8);
+    let whole = chunks.len();
+    let last = chunks.remainder();
+    let mut differs = chunks.zip(words).fold(0, |all, (chunk, word)| {
+        let found = chunk.try_into().map_or(0, u64::from_le_bytes);
+        all | (found ^ word ^ mask)
+    });
+    if !last.is_empty() {
+        let expected = (words[whole] ^ mask).to_le_bytes();
+        differs |= u64::from(*last != expected[..last.len()]);
+    }
+    if differs == 0 {
+        return None;
+    }
+    let expected = words.iter().flat_map(|word| (word ^ mask).to_le_bytes());
+    Some(bytes.iter().zip(expected).take_while(|(a, b)| **a == *b).count())
+}
+
+fn filler(record: u64) -> u8 {
+    b'a' + (record % 26) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(values: &Values, record: u64, version: u64) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        values.put(record, version, &mut out);
+        out.split_off(6)
+    }
+
+    #[test]
+    fn a_value_has_its_length_and_tells_its_version() {
+        for len in [16, 32, 37, 1000, 24 * POOL_WORDS + 5] {
+            for share in [0.0, 0.3, 1.0] {
+                let values = Values::new(len, share, 1);
+                let bytes = value(&values, 41, 7);
+                assert_eq!(bytes.len(), len);
+                assert_eq!(values.check(41, &bytes), Ok(7));
+            }
+        }
+    }
+
+    #[test]
+    fn no_changed_bit_passes() {
+        let values = Values::new(61, 0.4, 1);
+        let bytes = value(&values, 41, 7);
+        for bit in 0..8 * bytes.len() {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(values.check(41, &changed).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_record_length_or_seed_does_not_pass() {
+        let values = Values::new(100, 0.0, 1);
+        let bytes = value(&values, 41, 7);
+        assert_eq!(values.check(42, &bytes), Err(Wrong::Record(41)));
+        assert_eq!(values.check(41, &bytes[..99]), Err(Wrong::Length(99)));
+        let other = Values::new(100, 0.0, 2).check(41, &bytes);
+        assert!(matches!(other, Err(Wrong::Content(16..))), "{other:?}");
+    }
+
+    #[test]
+    fn compressibility_is_what_lz4_makes_of_a_block() {
+        for (share, expected) in [(0.0, 1.0), (0.5, 0.5), (0.9, 0.12)] {
+            let values = Values::new(1000, share, 1);
+            let mut block = Vec::new();
+            for record in 0..16 {
+                values.put(record, 0, &mut block);
+            }
+            let compressed = lz4_flex::block::compress(&block).len();
+            let ratio = compressed as f64 / block.len() as f64;
+            assert!((ratio - expected).abs() < 0.03, "share {share}: {ratio}");
+        }
+    }
+}
