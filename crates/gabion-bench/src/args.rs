@@ -190,7 +190,7 @@ pub(crate) struct OwnCluster {
     pub(crate) compression: Compression,
 }
 
-fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
     if (min..=max).contains(&value) {
         return Ok(());
     }

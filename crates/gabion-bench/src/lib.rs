@@ -10,6 +10,7 @@
 //!
 //! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of
 //!   compacting saves of it.
+//! - [`engines`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
 #![allow(
     clippy::disallowed_methods,
@@ -22,6 +23,7 @@ mod args;
 mod client;
 mod cluster;
 mod connection;
+mod engines;
 #[cfg(test)]
 mod fake;
 mod figures;
@@ -35,6 +37,7 @@ mod text;
 mod workload;
 
 pub use args::{AckChoice, CodecChoice, CompactionChoice, WorkloadChoice, YcsbArgs};
+pub use engines::{EngineArgs, Peer, Program, engines};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use run::ycsb;

@@ -7,6 +7,7 @@ use crate::workload::Workload;
 use clap::Args;
 use gabion_base::units::{GIB, KIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,6 +73,41 @@ pub struct CommonArgs {
     /// Seed of the values and of the choice of records.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+impl RunArgs {
+    /// The words on a command line that mean these options, for a program of an engine.
+    #[must_use]
+    pub fn words(&self) -> Vec<OsString> {
+        let common = &self.common;
+        let mut words: Vec<OsString> = Vec::new();
+        let mut add =
+            |name: &str, value: OsString| words.extend([format!("--{name}").into(), value]);
+        add("workload", self.workload.as_str().into());
+        add("dir", self.dir.clone().into());
+        add("value-size", self.value_size.to_string().into());
+        add("log", self.log.as_str().into());
+        add("compressibility", common.compressibility.to_string().into());
+        add("compression", common.compression.as_str().into());
+        add("memtable-size", common.memtable_size.to_string().into());
+        add("background-threads", common.background_threads.to_string().into());
+        add("seed", common.seed.to_string().into());
+        let numbers = [
+            ("records", common.records),
+            ("operations", common.operations),
+            ("seconds", common.seconds),
+            ("cache", common.cache),
+            ("block-size", common.block_size),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                add(name, number.to_string().into());
+            }
+        }
+        let flags = [("--quick", common.quick), ("--buffered", common.buffered)];
+        words.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| (*name).into()));
+        words
+    }
 }
 
 /// Most records: their versions and those of the updates are counted with 32 bits.

@@ -21,6 +21,9 @@ const TICK: Duration = Duration::from_millis(50);
 pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
     match command {
         BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
+        BenchCommand::Engine(args) => {
+            gabion_bench::engines(args, None, &Processes.data_dir()).map(|()| 0)
+        }
     }
 }
 

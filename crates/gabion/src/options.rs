@@ -231,6 +231,8 @@ pub(crate) enum DumpCommand {
 pub(crate) enum BenchCommand {
     /// Load, A and C of YCSB, through the RESP door
     Ycsb(gabion_bench::YcsbArgs),
+    /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
+    Engine(gabion_bench::EngineArgs),
 }
 
 #[derive(Args, Debug)]

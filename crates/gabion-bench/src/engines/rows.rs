@@ -1,0 +1,94 @@
+//! Rows as engines' programs print them, and medians of their figures.
+
+use gabion_base::{Error, Result};
+use gabion_workload::REVISION;
+use serde_json::Value;
+
+/// One run's row, with the round in which it ran.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct EngineRow(Value);
+
+impl EngineRow {
+    /// Reads what the program of `engine` printed.
+    pub(super) fn parse(engine: &str, text: &[u8], round: u64) -> Result<Self> {
+        let wrong = |what: String| Error::invalid(format!("engine-{engine} printed {what}"));
+        let mut value: Value = serde_json::from_slice(text)
+            .map_err(|error| wrong(format!("what is no JSON: {error}")))?;
+        if value["revision"] != REVISION {
+            return Err(wrong(format!(
+                "a row of revision {} of the workloads, this program has {REVISION}: build both anew",
+                value["revision"]
+            )));
+        }
+        if value["engine"] != engine {
+            return Err(wrong(format!("a row of {}", value["engine"])));
+        }
+        value["round"] = round.into();
+        Ok(Self(value))
+    }
+
+    pub(super) fn json(&self) -> &Value {
+        &self.0
+    }
+
+    /// The engine's name.
+    pub(super) fn engine(&self) -> &str {
+        self.0["engine"].as_str().unwrap_or_default()
+    }
+
+    /// The engine's version.
+    pub(super) fn version(&self) -> &str {
+        self.0["version"].as_str().unwrap_or_default()
+    }
+
+    /// A figure; `None` where the workload has none.
+    pub(super) fn figure(&self, name: &str) -> Option<f64> {
+        self.0[name].as_f64()
+    }
+
+    /// What the engine could not do of what was asked.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &str> {
+        self.0["limits"].as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+}
+
+/// The median of a figure over rounds: the middle one, or the mean of the two in the middle.
+pub(super) fn median(rows: &[&EngineRow], name: &str) -> Option<f64> {
+    let mut values: Vec<f64> = rows.iter().filter_map(|row| row.figure(name)).collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(figure: f64) -> EngineRow {
+        let text = json!({"engine": "a", "revision": REVISION, "x": figure}).to_string();
+        EngineRow::parse("a", text.as_bytes(), 2).unwrap()
+    }
+
+    #[test]
+    fn a_row_of_another_engine_or_revision_is_refused() {
+        assert_eq!(row(1.0).json()["round"], 2);
+        for text in ["", "{}", r#"{"engine":"b","revision":1}"#, r#"{"engine":"a","revision":0}"#] {
+            assert!(EngineRow::parse("a", text.as_bytes(), 1).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_median_is_the_one_in_the_middle() {
+        let rows = [row(3.0), row(1.0), row(10.0), row(2.0)];
+        let all: Vec<&EngineRow> = rows.iter().collect();
+        assert_eq!(median(&all[..3], "x"), Some(3.0));
+        assert_eq!(median(&all, "x"), Some(2.5));
+        assert_eq!(median(&all, "y"), None);
+        assert_eq!(median(&[], "x"), None);
+    }
+}

@@ -1,0 +1,104 @@
+use super::*;
+use clap::Parser;
+use serde_json::json;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: EngineArgs,
+}
+
+fn args(words: &[&str]) -> EngineArgs {
+    Line::parse_from([&["engine"], words].concat()).args
+}
+
+#[test]
+fn every_workload_runs_with_every_size_and_log() {
+    let cells = args(&["--log", "off,on"]).cells().unwrap();
+    assert_eq!(cells.len(), 2 * 3 * Workload::all().len());
+    let cells = args(&["--workloads", "fillseq,ycsb-g", "--value-sizes", "100"]).cells().unwrap();
+    assert_eq!(cells.len(), 2);
+}
+
+#[test]
+fn bad_options_are_refused_before_anything_runs() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["--rounds", "0"], "--rounds is 0, allowed are 1 to 100"),
+        (&["--value-sizes", "15"], "--value-size is 15"),
+        (
+            &["--value-sizes", "100,100"],
+            "fillseq with values of 100 bytes and log off is named twice",
+        ),
+        (&["--records", "1"], "--records is 1"),
+    ];
+    for (words, message) in cases {
+        let error = args(words).cells().unwrap_err().to_string();
+        assert!(error.contains(message), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn a_disk_with_too_little_room_is_refused_before_anything_runs() {
+    let args = args(&["--workloads", "fillseq,overwrite", "--value-sizes", "100,1000"]);
+    let cells = args.cells().unwrap();
+    let most = args.run_args(cells[3], PathBuf::new()).plan().unwrap().disk_len();
+    assert!(args.check_room(&cells, Path::new("here"), most).is_ok());
+    let error = args.check_room(&cells, Path::new("here"), most - 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.message().contains("overwrite with values of 1000 bytes"), "{error}");
+}
+
+#[test]
+fn what_is_typed_reaches_the_engines_program() {
+    let words = [
+        "--quick",
+        "--compression=lz4",
+        "--compressibility=0.25",
+        "--records=1000",
+        "--operations=900",
+        "--seconds=7",
+        "--memtable-size=2MiB",
+        "--cache=3MiB",
+        "--block-size=8KiB",
+        "--background-threads=3",
+        "--buffered",
+        "--seed=9",
+    ];
+    #[derive(Parser)]
+    struct Run {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+    for words in [&words[..], &[]] {
+        let cell = Cell { log: Log::Synced, value_size: 400, workload: Workload::YcsbF };
+        let sent = args(words).run_args(cell, PathBuf::from("d"));
+        let received = Run::parse_from([vec!["run".into()], sent.words()].concat()).run;
+        assert_eq!(format!("{received:?}"), format!("{sent:?}"));
+    }
+}
+
+fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
+    let row = json!({
+        "engine": engine, "version": "1.2", "revision": gabion_workload::REVISION,
+        "per_second": per_second, "cpu_us_per_op": 9.0, "cpu_us_per_op_quiet": cpu,
+        "p50_us": 1.5, "p99_us": 2.5, "p999_us": 3.5, "write_amp": 4.5, "read_amp": null,
+        "space_amp": 1.25, "quiet_seconds": 6.0, "peak_memory": 7_000_000, "limits": ["no wings"],
+    });
+    EngineRow::parse(engine, row.to_string().as_bytes(), 1).unwrap()
+}
+
+#[test]
+fn tables_have_medians_and_the_ratios_of_the_first_engine_to_the_others() {
+    let cell = Cell { log: Log::Off, value_size: 100, workload: Workload::Fillseq };
+    let rows = [("gabion", 300e3, 2.0), ("rocksdb", 150e3, 4.0), ("rocksdb", 1e3, 4.0)];
+    let mut rows: Vec<_> = rows.map(|(name, ops, cpu)| (cell, row(name, ops, cpu))).to_vec();
+    rows.push((cell, row("rocksdb", 1e9, 4.0)));
+    let text = tables::tables(&["gabion", "rocksdb"], &[cell], &rows, Style::Plain);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "Values of 100 bytes, log off");
+    let words: Vec<&str> = lines[3].split_whitespace().collect();
+    let expected = "fillseq, rocksdb 150,000 2.00 4.00 0.50 1.5 2.5 3.5 4.50 1.25 6.00 7.0";
+    assert_eq!(words.join(" "), expected);
+    assert!(text.contains("rocksdb is version 1.2."), "{text}");
+    assert_eq!(text.matches("no wings.").count(), 1, "{text}");
+}
