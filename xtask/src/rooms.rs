@@ -80,8 +80,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-node",
             "gabion-resp",
             "gabion-fabric",
+            "gabion-db",
             "gabion-server",
             "gabion-bench",
+            "gabion-workload",
         ],
     ),
     // Built into the programs of other engines too, so it knows nothing of Gabion's.

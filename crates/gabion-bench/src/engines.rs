@@ -144,17 +144,16 @@ impl EngineArgs {
     }
 }
 
-/// Measures `own` beside the peers and prints what came out. The first of the engines is what the
-/// others are compared with: `own`, or the first peer where there is none. `data_dir` is where the
-/// engines' files go unless the options say.
+/// Measures `own` beside the peers and prints what came out; the others are compared with it. `data_dir` is
+/// where the engines' files go unless the options say.
 ///
 /// # Errors
 /// Bad options, a peer that is not built (the message has the command that builds it), too little
 /// free disk, an engine that failed or read something wrong, an interrupt.
-pub fn engines(args: &EngineArgs, own: Option<Program>, data_dir: &Path) -> Result<()> {
+pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     let cells = args.cells()?;
     let peers = programs::find(&args.vs, args.peer_dir.as_deref())?;
-    let programs: Vec<Program> = own.into_iter().chain(peers).collect();
+    let programs: Vec<Program> = std::iter::once(own).chain(peers).collect();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))

@@ -42,7 +42,7 @@ pub use choose::{Chooser, Distribution, fnv_hash};
 pub use engine::{Codec, Engine, EngineOptions, Log};
 pub use key::{KEY_LEN, Key, KeySpace, Permutation};
 pub use latencies::Latencies;
-pub use program::{locked_version, program};
+pub use program::{locked_version, program, run_and_print};
 pub use random::Random;
 pub use row::{REVISION, Row};
 pub use run::run;

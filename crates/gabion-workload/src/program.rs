@@ -5,6 +5,7 @@ use crate::args::RunArgs;
 use crate::engine::Engine;
 use crate::run::run;
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gabion_base::{Error, ErrorKind, Result};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -25,22 +26,26 @@ pub fn program<E: Engine>() -> ExitCode {
         Ok(line) => line,
         Err(error) => error.exit(),
     };
-    let mut say = |what: &str| eprintln!("{}: {what}", E::NAME);
-    let outcome = args.plan().and_then(|plan| run::<E>(&plan, &mut say));
-    match outcome {
-        Ok(row) => {
-            let line = format!("{}\n", row.json());
-            match std::io::stdout().write_all(line.as_bytes()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(_) => ExitCode::from(2),
-            }
-        }
+    match run_and_print::<E>(&args) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("engine-{}: {error}", E::NAME);
-            let is_wrong = error.kind() == gabion_base::ErrorKind::Corruption;
+            let is_wrong = error.kind() == ErrorKind::Corruption;
             ExitCode::from(if is_wrong { 1 } else { 2 })
         }
     }
+}
+
+/// Runs what the options say and prints the row on standard output, what it is at on standard error.
+///
+/// # Errors
+/// Corruption for a wrong read; what the options or the engine say; I/O when the row cannot be printed.
+pub fn run_and_print<E: Engine>(args: &RunArgs) -> Result<()> {
+    let mut say = |what: &str| eprintln!("{}: {what}", E::NAME);
+    let row = run::<E>(&args.plan()?, &mut say)?;
+    let line = format!("{}\n", row.json());
+    let printed = std::io::stdout().write_all(line.as_bytes());
+    printed.map_err(|error| Error::with_source(ErrorKind::Io, "the row cannot be printed", error))
 }
 
 /// The version of a package in the text of a `Cargo.lock`: what a program of that workspace was built

@@ -2,10 +2,11 @@
 
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
+use crate::engine;
 use crate::options::{BenchCommand, DataOption, Io};
 use crate::status::{self, Status};
-use gabion_base::{Error, Result};
-use gabion_bench::{ClusterSpec, Launcher, RunningCluster};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_bench::{ClusterSpec, Launcher, Program, RunningCluster};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,9 +23,18 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
     match command {
         BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
         BenchCommand::Engine(args) => {
-            gabion_bench::engines(args, None, &Processes.data_dir()).map(|()| 0)
+            gabion_bench::engines(args, own_program()?, &Processes.data_dir()).map(|()| 0)
         }
+        BenchCommand::EngineRun(args) => engine::run(args),
     }
+}
+
+/// This program, as one that runs workloads on this engine.
+fn own_program() -> Result<Program> {
+    let path = std::env::current_exe()
+        .map_err(|error| Error::with_source(ErrorKind::Io, "this program's path", error))?;
+    let words = engine::WORDS.map(Into::into).to_vec();
+    Ok(Program { name: "gabion".to_owned(), path, words })
 }
 
 /// Starts replicas as processes of this program.

@@ -30,6 +30,7 @@ mod client;
 mod cluster;
 mod db;
 mod destroy;
+mod engine;
 mod options;
 mod repl;
 mod screen;

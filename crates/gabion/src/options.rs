@@ -233,6 +233,9 @@ pub(crate) enum BenchCommand {
     Ycsb(gabion_bench::YcsbArgs),
     /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
     Engine(gabion_bench::EngineArgs),
+    /// One run of one workload on this engine: what `engine` starts
+    #[command(hide = true)]
+    EngineRun(gabion_workload::RunArgs),
 }
 
 #[derive(Args, Debug)]

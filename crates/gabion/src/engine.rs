@@ -1,0 +1,148 @@
+//! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that stands
+//! beside the peers' is this one, with words of its own.
+
+use gabion_base::{ErrorKind, Result};
+use gabion_db::{Db, Durability, Options, WriteBatch};
+use gabion_engine::TreeConfig;
+use gabion_engine::sst::{Compression, SstOptions};
+use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
+use std::time::Duration;
+
+/// Bytes of disk that the store reserves: it takes no more than this however much is written. A pool is
+/// made once; what the workloads' data takes of it is what is counted.
+const POOL_LEN: u64 = 8 << 30;
+
+/// The words before the options of a run.
+pub(crate) const WORDS: [&str; 2] = ["bench", "engine-run"];
+
+/// Runs one workload and prints its row. Exit codes: 0 fine, 1 a wrong read, 2 it could not be run.
+pub(crate) fn run(args: &RunArgs) -> Result<u8> {
+    let outcome = gabion_workload::run_and_print::<Embedded>(args);
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::Corruption => {
+            eprintln!("engine-gabion: {error}");
+            Ok(1)
+        }
+        outcome => outcome.map(|()| 0),
+    }
+}
+
+struct Embedded {
+    db: Db,
+    durability: Durability,
+}
+
+fn db_options(options: &EngineOptions) -> Options {
+    let default = TreeConfig::default();
+    let compression = match options.codec {
+        Codec::None => Compression::None,
+        Codec::Lz4 => Compression::Lz4,
+    };
+    let block_len = options.block_len.map_or(default.sst.block_len, |len| len as u32);
+    let sst = SstOptions { compression, block_len, ..SstOptions::default() };
+    let l0_len = u64::from(default.l0_trigger) * options.memtable_len;
+    Options {
+        pool_len: POOL_LEN,
+        tree: TreeConfig {
+            memtable_len: options.memtable_len,
+            level1_len: l0_len.max(default.sst_len),
+            sst,
+            ..default
+        },
+        block_cache_len: options.cache_len as usize,
+        // A flush has a thread of its own.
+        compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
+        ..Options::default()
+    }
+}
+
+impl Engine for Embedded {
+    const NAME: &'static str = "gabion";
+
+    fn version() -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    fn limits(options: &EngineOptions) -> Vec<String> {
+        let mut limits = Vec::new();
+        if options.log == Log::Off {
+            let always = "gabion cannot do without its log: it is in memory that survives the kill of the \
+                          process, and drained to the device late";
+            limits.push(always.to_owned());
+        }
+        if !options.is_direct {
+            limits.push("gabion reads and writes past the page cache in any case".to_owned());
+        }
+        limits
+    }
+
+    fn open(options: &EngineOptions) -> Result<Self> {
+        let durability = match options.log {
+            Log::Off | Log::On => Durability::Ring,
+            Log::Synced => Durability::Flushed,
+        };
+        let db = Db::open_or_create(&options.directory, &db_options(options))?;
+        Ok(Self { db, durability })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.durability == Durability::Ring {
+            return self.db.put(key, value);
+        }
+        let mut batch = WriteBatch::new();
+        batch.put(key, value);
+        self.db.write(&batch, self.durability)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        if self.durability == Durability::Ring {
+            return self.db.delete(key);
+        }
+        let mut batch = WriteBatch::new();
+        batch.delete(key);
+        self.db.write(&batch, self.durability)
+    }
+
+    fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = self.db.get(key)?;
+        if let Some(value) = &value {
+            read(value);
+        }
+        Ok(value.is_some())
+    }
+
+    fn multi_get(&self, keys: &[Key], read: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        let values = self.db.multi_get(keys.iter().map(|key| &key[..]))?;
+        for (i, value) in values.iter().enumerate() {
+            if let Some(value) = value {
+                read(i, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(&self, from: &[u8], count: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
+        for pair in self.db.range(from, None).take(count) {
+            let (key, value) = pair?;
+            read(&key, &value);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.db.flush()
+    }
+
+    fn wait_quiet(&self) -> Result<Duration> {
+        self.db.wait_until_quiet()?;
+        Ok(Duration::ZERO)
+    }
+
+    fn space_len(&self) -> Result<Option<u64>> {
+        Ok(Some(self.db.stats().slot_bytes))
+    }
+
+    fn close(self) -> Result<()> {
+        self.db.sync()
+    }
+}
