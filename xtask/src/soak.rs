@@ -81,7 +81,7 @@ fn run_shard(shard: &str) -> Step {
         // In the dev profile it does not end within hours.
         Some(("crash", _)) => {
             let shown = ["--release", "--", "--nocapture"];
-            let args = [&sim("crash_points")[..], &shown].concat();
+            let args = [&sim("sim")[..], &shown, &["crash_points::"]].concat();
             run("cargo", &args, &[("GABION_CRASH_FULL", "1")])
         }
         Some(("chain,", _)) => run(

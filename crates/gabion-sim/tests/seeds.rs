@@ -3,42 +3,64 @@
 
 use gabion_engine::PinBudget;
 use gabion_sim::{Options, Outcome, World};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// What became of a seed, and why its run does not count, if so.
+fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
+    let options = Options::of_seed(seed);
+    let is_patient = options.pin_budget == PinBudget::default();
+    let outcome = World::run(seed, options);
+    let failure = match &outcome {
+        Err(error) => Some(error.clone()),
+        Ok(outcome) if is_patient && outcome.readers_ended > 0 => {
+            Some(format!("seed {seed}: {} readers ended within 5 min", outcome.readers_ended))
+        }
+        Ok(_) if seed.is_multiple_of(20) && World::run(seed, Options::of_seed(seed)) != outcome => {
+            Some(format!("seed {seed} ran differently twice"))
+        }
+        Ok(outcome) => {
+            if std::env::var_os("GABION_VERBOSE").is_some() {
+                eprintln!("seed {seed}: {outcome:?}");
+            }
+            None
+        }
+    };
+    (outcome.ok(), failure)
+}
+
+/// Each seed is a world of its own, so they are shared by as many threads as there are cores.
 #[test]
 fn seeds_keep_every_promise_and_repeat_exactly() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
-    let (mut failed, mut total) = (Vec::new(), Outcome::default());
-    for seed in first..first + count {
-        let options = Options::of_seed(seed);
-        let is_patient = options.pin_budget == PinBudget::default();
-        let outcome = World::run(seed, options);
-        if let Ok(outcome) = &outcome {
-            let ended = outcome.readers_ended;
-            assert!(!is_patient || ended == 0, "seed {seed}: {ended} readers ended within 5 min");
-            total.add(outcome);
+    let (next, ended) = (AtomicU64::new(first), Mutex::new((Outcome::default(), BTreeMap::new())));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let (outcome, failure) = run(seed);
+                    let (total, failures) = &mut *ended.lock().expect("no thread panicked");
+                    outcome.iter().for_each(|outcome| total.add(outcome));
+                    if let Some(failure) = failure {
+                        eprintln!("{failure}");
+                        failures.insert(seed, failure);
+                    }
+                }
+            });
         }
-        match &outcome {
-            Ok(outcome) if std::env::var_os("GABION_VERBOSE").is_some() => {
-                eprintln!("seed {seed}: {outcome:?}");
-            }
-            Ok(_) => {}
-            Err(error) => {
-                eprintln!("{error}");
-                failed.push(seed);
-            }
-        }
-        if seed % 20 == 0 && outcome.is_ok() {
-            assert_eq!(
-                World::run(seed, Options::of_seed(seed)),
-                outcome,
-                "seed {seed} ran differently twice"
-            );
-        }
-    }
+    });
+    let (total, failures) = ended.into_inner().expect("no thread panicked");
+    let failed: Vec<u64> = failures.into_keys().collect();
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
     // Seeds in which nothing happens would prove nothing.
     eprintln!("{count} seeds: {total:?}");

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 /// How often a common position is looked for before writes are said to go on.
 const TRIES: u32 = 20;
+/// How often all records are read when some replica cannot read its own: a damaged file is repaired within
+/// moments where another replica has it whole.
+const TRIES_IN_PART: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
 pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
@@ -26,10 +29,11 @@ pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<V
             return Err(Error::unavailable(format!("replica {number} is not ready: {reason}")));
         }
     }
-    let (files, digests) = at_one_position(&addresses, progress)?;
+    // Files first: whoever meets damage has it repaired, and only a scrub tells where it was.
     let bytes: u64 = status.iter().map(|value| value["live_bytes"].as_u64().unwrap_or(0)).sum();
     progress.say(&format!("reading {} of files at {} replicas", size(bytes), addresses.len()));
     let scrubs = ask_all(&addresses, "SCRUB")?;
+    let (files, digests) = at_one_position(&addresses, progress)?;
     let mut found = Vec::new();
     for (i, (number, _)) in addresses.iter().enumerate() {
         let number_of = |value: &Value| value.as_u64().unwrap_or(0);
@@ -81,6 +85,7 @@ fn at_one_position(
     let mut obstacle = Error::unavailable(
         "writes go on, so that no two replicas are at the same log position: stop them and try again",
     );
+    let (mut in_part, mut tries_in_part) = (None, 0);
     for attempt in 0..TRIES {
         if attempt > 0 {
             std::thread::sleep(BETWEEN_TRIES);
@@ -95,7 +100,7 @@ fn at_one_position(
         if !same(&after, "log_end") || before[0]["log_end"] != after[0]["log_end"] {
             continue;
         }
-        let mut digests = Vec::new();
+        let mut digests: Vec<Records> = Vec::new();
         let (too_old, answers): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_too_old);
         if let Some(Err(error)) = too_old.into_iter().next() {
             // Compactions go on after the last write; in the end there is nothing left for them.
@@ -108,13 +113,17 @@ fn at_one_position(
                     value["records"].as_u64().unwrap_or(0),
                     value["crc"].as_str().unwrap_or("").to_owned(),
                 )),
-                // A damaged file is read here too; the scrub names it.
+                // A damaged file is read here too; the scrub named it, and it may soon be whole.
                 Err(_) => None,
             });
         }
-        return Ok((after, digests));
+        tries_in_part += 1;
+        if digests.iter().all(Option::is_some) || tries_in_part == TRIES_IN_PART {
+            return Ok((after, digests));
+        }
+        in_part = Some((after, digests));
     }
-    Err(obstacle)
+    in_part.ok_or(obstacle)
 }
 
 /// Whether a replica ended the reading of its records, as compactions replaced what was read for too long.

@@ -13,7 +13,6 @@
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
 //! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 
-#[path = "crash_points/rig.rs"]
 mod rig;
 
 use gabion_engine::Compression;
