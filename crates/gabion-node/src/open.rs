@@ -261,7 +261,8 @@ fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalStat
         last_crc: last.crc,
         progress: Progress {
             end: last.end,
-            durable: log.durable_end(),
+            // It may lie in the gap behind the last record, where a term without records begins.
+            durable: log.durable_end().min(last.end),
             flushed: tree.flushed().position,
             edit: tree.last_edit(),
         },
