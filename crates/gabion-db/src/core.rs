@@ -17,8 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-/// How often time passes for a machine to which nothing happens, and for writers that wait.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
+/// How often time passes for writers that wait.
+const TICK: Duration = Duration::from_millis(20);
+/// How often it passes for a machine to which nothing happens: files that readers let go are then given back.
+pub(crate) const IDLE_TICK: Duration = Duration::from_millis(200);
 
 /// Bytes of log after which the machine carries on, if nothing else makes it: enough for a drain, and little
 /// against the ring.
@@ -61,7 +63,7 @@ pub(crate) struct Shared {
     view: RwLock<SharedView>,
     /// The last write that readers see.
     sequence: AtomicU64,
-    pub(crate) cache: SharedCache,
+    pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
     pub(crate) group: GroupId,
     notices: Mutex<Vec<String>>,
@@ -88,7 +90,7 @@ impl Shared {
             }),
             progress: Condvar::new(),
             clock,
-            cache: SharedCache::new(cache_len),
+            cache: Arc::new(SharedCache::new(cache_len)),
             placements,
             group,
             notices: Mutex::default(),
@@ -96,7 +98,15 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.core.lock() {
+            Ok(core) => core,
+            // Whatever it was about to do is half done: nothing may be built on it.
+            Err(poisoned) => {
+                let mut core = poisoned.into_inner();
+                core.fail(half_done());
+                core
+            }
+        }
     }
 
     /// What whoever runs the store should know and has not asked for yet.
@@ -106,8 +116,14 @@ impl Shared {
 
     /// Waits for something to happen, or for time to pass.
     pub(crate) fn wait<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        let waited = self.progress.wait_timeout(core, TICK);
-        let (mut core, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut core, timeout) = match self.progress.wait_timeout(core, TICK) {
+            Ok(waited) => waited,
+            Err(poisoned) => {
+                let (mut core, timeout) = poisoned.into_inner();
+                core.fail(half_done());
+                (core, timeout)
+            }
+        };
         if timeout.timed_out() {
             self.carry_on(&mut core);
         }
@@ -135,6 +151,9 @@ impl Shared {
 
     /// Lets the machine carry on and does what it wants done; then readers see what was written.
     pub(crate) fn carry_on(&self, core: &mut Core) {
+        if core.failed.is_some() {
+            return;
+        }
         let now_ms = self.clock.now_ms();
         core.node.advance(now_ms);
         while let Some(output) = core.node.poll_output() {
@@ -185,21 +204,24 @@ impl Shared {
     }
 
     /// Time passed.
-    pub(crate) fn tick(&self) {
-        let mut core = self.lock();
-        core.node.handle_tick(self.clock.now_ms());
-        self.carry_on(&mut core);
-        drop(core);
-        self.progress.notify_all();
+    fn tick(&self) {
+        self.hand_in(|core| core.node.handle_tick(self.clock.now_ms()));
     }
 
+    /// Gives the machine what happened, unless it has failed, and wakes who waits for it.
     fn hand_in(&self, give: impl FnOnce(&mut Core)) {
         let mut core = self.lock();
-        give(&mut core);
-        self.carry_on(&mut core);
+        if core.failed.is_none() {
+            give(&mut core);
+            self.carry_on(&mut core);
+        }
         drop(core);
         self.progress.notify_all();
     }
+}
+
+fn half_done() -> Error {
+    Error::io("a thread panicked while it changed the store")
 }
 
 impl Core {

@@ -2,7 +2,7 @@
 
 use crate::batch::{Op, WriteBatch};
 use crate::clock::Clock;
-use crate::core::{Core, Handle, Shared, Sink, TICK, Threads};
+use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::jobs::{IoThread, JobThreads};
 use crate::options::{Durability, Options};
 use crate::read::{Placements, Range, Snapshot};
@@ -116,7 +116,7 @@ impl Db {
         let ticker = sink.clone();
         let threads = Threads {
             jobs: JobThreads::start(&parts, options.compactions_max, &sink)?,
-            io: IoThread::start(&parts, &sink, TICK, move || ticker.tick())?,
+            io: IoThread::start(&parts, &sink, IDLE_TICK, move || ticker.tick())?,
         };
         let db = Self(Arc::new(Open { shared }));
         let mut core = db.lock();
@@ -312,13 +312,19 @@ impl Db {
     /// faster afterwards, as less log is applied.
     ///
     /// # Errors
-    /// What made the store fail.
+    /// No space when the device has none for the file, which is then tried again later; what made the store
+    /// fail.
     pub fn flush(&self) -> Result<()> {
         let mut core = self.gate(false)?;
         core.node.seal_memtable()?;
         self.0.shared.carry_on(&mut core);
         while core.node.tree().sealed_count() > 0 {
             core.check()?;
+            if let (true, WriteGate::Full { reason, .. }) =
+                (core.node.jobs_pause(), core.node.write_gate())
+            {
+                return Err(Error::no_space(reason));
+            }
             core = self.0.shared.wait(core);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Reading, on any thread and without the machine's lock: snapshots, look-ups and ranges.
 
+use crate::cache::SharedCache;
 use crate::core::Handle;
 use bytes::Bytes;
 use gabion_base::units::BLOCK_LEN;
@@ -96,37 +97,11 @@ impl FileSource for Files {
     }
 }
 
-/// The caches of a store.
-#[derive(Clone)]
-pub(crate) struct Cache(Handle);
-
-impl gabion_engine::ReadCache for Cache {
-    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
-        self.0.cache.block(file, offset)
-    }
-
-    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
-        self.0.cache.keep_block(file, offset, block);
-    }
-
-    fn reader(&self, file: FileId) -> Option<Arc<gabion_engine::SstReader>> {
-        self.0.cache.reader(file)
-    }
-
-    fn keep_reader(
-        &self,
-        file: FileId,
-        reader: Arc<gabion_engine::SstReader>,
-    ) -> Arc<gabion_engine::SstReader> {
-        self.0.cache.keep_reader(file, reader)
-    }
-}
-
-type StoreTables = Tables<Files, Cache>;
+type StoreTables = Tables<Files, Arc<SharedCache>>;
 
 pub(crate) fn tables(handle: &Handle) -> StoreTables {
     let group = handle.group;
-    Tables { source: Files(handle.clone()), cache: Cache(handle.clone()), group }
+    Tables { source: Files(handle.clone()), cache: handle.cache.clone(), group }
 }
 
 /// The result of a future that waits for nothing but reads of this thread.
@@ -194,7 +169,7 @@ impl Snapshot {
 
 /// Pairs in the order of their keys; ends after an error. Holds its snapshot.
 pub struct Range {
-    scan: Option<SharedIterator<Files, Cache>>,
+    scan: Option<SharedIterator<Files, Arc<SharedCache>>>,
 }
 
 impl Iterator for Range {

@@ -43,41 +43,29 @@ pub trait ReadCache {
     fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader>;
 }
 
-impl<C: ReadCache + ?Sized> ReadCache for Rc<C> {
-    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
-        (**self).block(file, offset)
-    }
+macro_rules! forward_cache {
+    ($($pointer:ty),*) => {$(
+        impl<C: ReadCache + ?Sized> ReadCache for $pointer {
+            fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
+                (**self).block(file, offset)
+            }
 
-    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
-        (**self).keep_block(file, offset, block);
-    }
+            fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
+                (**self).keep_block(file, offset, block);
+            }
 
-    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
-        (**self).reader(file)
-    }
+            fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
+                (**self).reader(file)
+            }
 
-    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        (**self).keep_reader(file, reader)
-    }
+            fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
+                (**self).keep_reader(file, reader)
+            }
+        }
+    )*};
 }
 
-impl<C: ReadCache + ?Sized> ReadCache for Arc<C> {
-    fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
-        (**self).block(file, offset)
-    }
-
-    fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
-        (**self).keep_block(file, offset, block);
-    }
-
-    fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
-        (**self).reader(file)
-    }
-
-    fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        (**self).keep_reader(file, reader)
-    }
-}
+forward_cache!(Rc<C>, Arc<C>);
 
 /// The caches of one thread.
 pub struct LocalCache {

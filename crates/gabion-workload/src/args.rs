@@ -184,7 +184,7 @@ impl RunArgs {
         if let Some(block_len) = self.common.block_size {
             in_range("block-size", block_len, KIB, MIB)?;
         }
-        Ok(Plan {
+        let mut plan = Plan {
             workload: self.workload,
             records,
             operations,
@@ -195,6 +195,7 @@ impl RunArgs {
             seed: self.common.seed,
             engine: EngineOptions {
                 directory: self.dir.clone(),
+                disk_len: 0,
                 memtable_len: self.common.memtable_size,
                 cache_len,
                 block_len: self.common.block_size,
@@ -203,7 +204,9 @@ impl RunArgs {
                 is_direct: !self.common.buffered,
                 log: self.log,
             },
-        })
+        };
+        plan.engine.disk_len = plan.disk_len();
+        Ok(plan)
     }
 
     /// Whether only the time ends it: nothing that is measured follows from how much was done.

@@ -56,6 +56,8 @@ impl Codec {
 pub struct EngineOptions {
     /// Where it keeps its files: made by it where it does not exist.
     pub directory: PathBuf,
+    /// Bytes of disk that the run may take: for an engine that reserves its disk.
+    pub disk_len: u64,
     /// Bytes of a MemTable.
     pub memtable_len: u64,
     /// Bytes of the block cache.

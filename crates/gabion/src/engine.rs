@@ -1,6 +1,7 @@
 //! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that stands
 //! beside the peers' is this one, with words of its own.
 
+use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, WriteBatch};
 use gabion_engine::TreeConfig;
@@ -8,9 +9,9 @@ use gabion_engine::sst::{Compression, SstOptions};
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
 use std::time::Duration;
 
-/// Bytes of disk that the store reserves: it takes no more than this however much is written. A pool is
-/// made once; what the workloads' data takes of it is what is counted.
-const POOL_LEN: u64 = 8 << 30;
+/// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions. Only what
+/// data takes of the pool is counted.
+const POOL_SPARE: u64 = GIB;
 
 /// The words before the options of a run.
 pub(crate) const WORDS: [&str; 2] = ["bench", "engine-run"];
@@ -42,7 +43,7 @@ fn db_options(options: &EngineOptions) -> Options {
     let sst = SstOptions { compression, block_len, ..SstOptions::default() };
     let l0_len = u64::from(default.l0_trigger) * options.memtable_len;
     Options {
-        pool_len: POOL_LEN,
+        pool_len: (options.disk_len + POOL_SPARE).next_multiple_of(SLOT_LEN),
         tree: TreeConfig {
             memtable_len: options.memtable_len,
             level1_len: l0_len.max(default.sst_len),
