@@ -97,6 +97,8 @@ pub struct Log {
     floor_seen: u64,
     members_durable: u64,
     watermark: u64,
+    /// How far everyone was durable when the watermark was last looked for.
+    settled_at: u64,
     replay: Replay,
 }
 
@@ -174,6 +176,7 @@ impl Log {
             marks,
             floor_seen: 0,
             members_durable: u64::MAX,
+            settled_at: 0,
             watermark: parts.watermark.min(tail.position.get()),
             replay: Replay { next: start, end: tail.position.get(), window: Window::new(&config) },
             spans,
@@ -463,6 +466,11 @@ impl Log {
             return;
         }
         let limit = self.members_durable.min(self.drains.durable());
+        // Records that are appended meanwhile lie beyond the limit.
+        if limit == self.settled_at {
+            return;
+        }
+        self.settled_at = limit;
         if let Some(mark) = self.marks.at(limit) {
             self.watermark = self.watermark.max(mark.position.get());
         }

@@ -417,12 +417,31 @@ pub struct RecordBuilder {
 }
 
 impl RecordBuilder {
+    /// Bytes in front of extensions and payload.
+    pub const ROOM: usize = HEADER_LEN;
+
     /// A record of this kind; `capacity` bytes of payload fit before the buffer grows.
     #[must_use]
     pub fn new(kind: RecordKind, capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(HEADER_LEN + capacity + 8);
         bytes.resize(HEADER_LEN, 0);
         Self { kind, extension_len: 0, bytes }
+    }
+
+    /// A record whose payload is encoded already, in a buffer that begins with [`Self::ROOM`] bytes for the
+    /// header; whatever they are, they are overwritten.
+    ///
+    /// # Errors
+    /// Invalid input for a buffer without that room.
+    pub fn of_payload(kind: RecordKind, bytes: Vec<u8>) -> Result<Self> {
+        if bytes.len() < Self::ROOM {
+            return Err(Error::invalid(format!(
+                "a buffer of {} bytes for a log record; its header takes {}",
+                bytes.len(),
+                Self::ROOM
+            )));
+        }
+        Ok(Self { kind, extension_len: 0, bytes })
     }
 
     /// Adds a typed field. Extensions come before the payload.

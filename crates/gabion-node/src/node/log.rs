@@ -6,7 +6,7 @@ use crate::work::{DrainOrder, Work};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, Result, SequenceNumber};
-use gabion_log::{RecordFlags, RecordKind, Seal, ShardEnd};
+use gabion_log::{RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
@@ -41,9 +41,23 @@ impl Node {
         count: u32,
         flags: RecordFlags,
     ) -> Result<LogPosition> {
+        let mut builder = RecordBuilder::new(kind, payload.len());
+        builder.payload().extend_from_slice(payload);
+        self.append_built(builder, first, count, flags)
+    }
+
+    /// As [`Self::append_record`], in the buffer that the record was encoded in.
+    pub(super) fn append_built(
+        &mut self,
+        builder: RecordBuilder,
+        first: SequenceNumber,
+        count: u32,
+        flags: RecordFlags,
+    ) -> Result<LogPosition> {
+        let kind = builder.kind();
         let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms: self.now_ms, flags };
         self.log.set_members_durable(self.chain.durable_commit());
-        let record = self.log.append(kind, payload, stamp)?.record;
+        let record = self.log.append_built(builder, stamp)?.record;
         let last = self.log.last();
         self.chain.handle_appended(last.end, last.crc);
         if kind == RecordKind::Seal {

@@ -11,7 +11,7 @@ use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, LogPosition, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::{BatchBuilder, EntryKind, Keyspace, WriteState};
-use gabion_log::{RecordFlags, RecordKind};
+use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header, extensions and
 /// padding.
@@ -21,6 +21,8 @@ const RECORD_OVERHEAD: usize = 8192;
 #[derive(Default)]
 pub(super) struct Writing {
     batch: BatchBuilder,
+    /// Bytes of the record before: about as many will be in the next.
+    room: usize,
     first: SequenceNumber,
     /// The key being written, with its keyspace.
     key: Vec<u8>,
@@ -157,7 +159,17 @@ impl Node {
         let batch = &self.writing.batch;
         let full = batch.len() + len + OPERATION_OVERHEAD_MAX > self.batch_len_max()
             || batch.count() + 1 > RECORD_OPS_MAX;
-        if full && batch.count() > 0 { self.end_turn().map(|_| ()) } else { Ok(()) }
+        if full && batch.count() > 0 {
+            self.end_turn()?;
+        }
+        if self.writing.batch.is_empty() {
+            // Encoded where it becomes the record, with the header in front.
+            let mut bytes =
+                Vec::with_capacity(RecordBuilder::ROOM + self.writing.room.max(len) + 64);
+            bytes.resize(RecordBuilder::ROOM, 0);
+            self.writing.batch = BatchBuilder::append_to(bytes);
+        }
+        Ok(())
     }
 
     /// Bytes of operations that one record takes.
@@ -200,8 +212,9 @@ impl Node {
         };
         let count = batch.count() as u32;
         let first = self.writing.first;
-        let payload = batch.finish();
-        let result = self.append_record(RecordKind::Batch, &payload, first, count, flags);
+        self.writing.room = batch.len();
+        let builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish());
+        let result = builder.and_then(|builder| self.append_built(builder, first, count, flags));
         if let Err(error) = result {
             // The MemTable holds what the log does not: only a restart makes them equal again.
             self.writing.failed = Some(error.clone());
