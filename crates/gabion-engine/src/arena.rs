@@ -1,25 +1,34 @@
-//! The skip list under a MemTable, and the chunked memory that its nodes live in.
+//! The skip list under a MemTable, and the chunked memory that its parts live in.
 //!
 //! One writer at a time, any number of readers without locks. Memory is only ever appended and is
 //! freed all at once, so an address is valid for the life of the list. This is the only module of
 //! the crate with `unsafe`; what makes it sound:
 //!
-//! 1. A node is written completely before a link to it is stored (release), and reached only through
-//!    such a link (acquire). After that only its links change, and they are atomics.
-//! 2. Nodes are never removed. Whoever holds a node borrows the list or owns a share of it.
+//! 1. A cell (an entry's bytes), a leaf and a tower are written completely before what leads to them is
+//!    stored (release), and reached only through that (acquire). A slot of a leaf is written before the order
+//!    that names it, and never again. All else that changes is an atomic.
+//! 2. Nothing is removed. A leaf that was split stays as it was, for whoever still reads it.
 //! 3. [`SkipList::writer`] hands out one [`ListWriter`] at a time, so that the writer's state has one
 //!    user.
 //!
 //! ```text
-//!  nodes:  │ trailer u64 │ key length u24, height u8 │ value length u32 │ value │ link × height │ key │ …
-//!                                                                         │
-//!  values: │ … ◄──────────────────────────────────────────────────────────┘
+//!  towers:  head ──────────────────────────────────────────────► m ──────────► …      links with ranks
+//!           head ──────────────────► f ────────────────────────► m ──────► q ► …
+//!            │                       │                           │         │
+//!  leaves:  [c a b]                 [h f i g]                   [m n]     [q …]       up to 15 slots each
+//!            │ │ │
+//!  cells:   │ trailer u64 │ key length u32 │ value length u32 │ key │ value │ …
 //! ```
 //!
-//! A search is made of cache misses, and two things make them few. Nodes lie close together, apart from
-//! the values: those of 16 MiB of entries of 1 kB fit the second cache and a few hundred pages of address
-//! translation. And a link carries the *rank* of the node it leads to, the bytes of its key behind what
-//! most keys begin with, so that a node is touched only to go there, or when ranks are equal.
+//! A search is made of cache misses, and this shape makes them few: the list is one of leaves, not of entries, so
+//! that the towers of 16 MiB of small entries fit the second cache, and the last step is within the four
+//! lines of one leaf. Links and leaves carry *ranks*, the bytes of a key behind what most keys begin
+//! with, so that a cell is touched only when ranks are equal.
+//!
+//! A leaf's slots are filled in the order of arrival; which is first, second, … is one word, as in Masstree's
+//! border nodes (Mao, Kohler and Morris, EuroSys 2012, section 4.6.2), so that one store publishes an insert. A
+//! full leaf is split into two new ones: first the right one is linked, then the left one takes the old one's
+//! place. A reader who still has the old leaf finds in it all that was there when it began.
 #![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
 
 use crate::entry::{Entry, Trailer, compare};
@@ -32,85 +41,235 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Levels of the list: with one node in four reaching the next, enough for 16 million entries.
+/// Levels of the list: with one tower in four reaching the next, enough for 100 million entries.
 const HEIGHT_MAX: usize = 12;
-const CHUNK_LEN_FIRST: usize = 32 * 1024;
+/// Entries of a leaf: as many as one word can put in order.
+const LEAF_LEN: usize = 15;
+const CHUNK_LEN_FIRST: usize = 16 * 1024;
 const CHUNK_LEN_MAX: usize = 1024 * 1024;
 const KEY_LEN_LIMIT: usize = 1 << 24;
 
+/// An entry: this, then its key, then its value. Never changes.
 #[repr(C)]
-struct Node {
+struct Cell {
     trailer: u64,
-    key_len_and_height: u32,
+    key_len: u32,
     value_len: u32,
-    value: *const u8,
 }
 
-/// Where a node's successor at a level is, and its rank.
+/// Up to [`LEAF_LEN`] entries.
+#[repr(C, align(64))]
+struct Leaf {
+    order: AtomicU64,
+    ranks: [AtomicU64; LEAF_LEN],
+    cells: [AtomicPtr<Cell>; LEAF_LEN],
+}
+
+/// Where a leaf is found: its smallest entry when it began, the leaf that holds the range from there to the
+/// next tower now, and as many links as it is high.
+#[repr(C)]
+struct Tower {
+    anchor: *const Cell,
+    leaf: AtomicPtr<Leaf>,
+}
+
+/// Where a tower's successor at a level is, and the rank of its anchor.
 ///
-/// The writer stores `node` before `rank`, readers load `rank` before `node`. The rank that a reader has
-/// is therefore that of its node or of an older, later one, so it never goes too far; see
-/// [`SkipList::seek_node`] for not going far enough.
+/// The writer stores `tower` before `rank`, readers load `rank` before `tower`. The rank that a reader has
+/// is therefore that of its tower or of an older, later one, so it never goes too far; see
+/// [`SkipList::leaf_of`] for not going far enough.
 #[repr(C)]
 struct Link {
-    node: AtomicPtr<Node>,
+    tower: AtomicPtr<Tower>,
     rank: AtomicU64,
 }
 
+const CELL_LEN: usize = size_of::<Cell>();
+const TOWER_LEN: usize = size_of::<Tower>();
+const _: () = assert!(TOWER_LEN.is_multiple_of(align_of::<Link>()));
+const _: () = assert!(size_of::<Leaf>() == 256);
+const _: () =
+    assert!(align_of::<Link>() <= 8 && align_of::<Tower>() <= 8 && align_of::<Cell>() <= 8);
+
 impl Link {
-    /// To no node.
+    /// To no tower.
     const fn end() -> Self {
-        Self { node: AtomicPtr::new(ptr::null_mut()), rank: AtomicU64::new(RANK_END) }
+        Self { tower: AtomicPtr::new(ptr::null_mut()), rank: AtomicU64::new(RANK_END) }
     }
 
     #[inline]
-    fn load(&self) -> (u64, *const Node) {
-        (self.rank.load(Ordering::Acquire), self.node.load(Ordering::Acquire))
+    fn load(&self) -> (u64, *const Tower) {
+        (self.rank.load(Ordering::Acquire), self.tower.load(Ordering::Acquire))
     }
 }
 
-/// The rank that stands for no node: after every other.
+/// The rank that stands for no tower: after every other.
 const RANK_END: u64 = u64::MAX;
 /// Most bytes of a common prefix that ranks leave out.
 const PREFIX_LEN_MAX: usize = 64;
 
-const HEADER_LEN: usize = size_of::<Node>();
-const _: () = assert!(HEADER_LEN == 16 + size_of::<*const u8>());
-const _: () = assert!(align_of::<Node>() <= align_of::<u64>());
-const _: () = assert!(HEADER_LEN.is_multiple_of(align_of::<Link>()));
-const _: () = assert!(align_of::<Link>() <= align_of::<u64>());
-
-/// The link of `node` at `level`.
+/// The link of `tower` at `level`.
 ///
 /// # Safety
-/// `node` is a published node of a live list and `level` is below its height.
-unsafe fn link(node: *const Node, level: usize) -> *const Link {
-    // SAFETY: a node's links follow its header, within the same allocation.
-    unsafe { node.cast::<u8>().add(HEADER_LEN).cast::<Link>().add(level) }
+/// `tower` is a published tower of a live list, or one that its writer makes, and `level` is below its height.
+#[inline]
+unsafe fn link(tower: *const Tower, level: usize) -> *const Link {
+    // SAFETY: a tower's links follow it, within the same allocation.
+    unsafe { tower.cast::<u8>().add(TOWER_LEN).cast::<Link>().add(level) }
 }
 
-/// The entry in `node`.
+/// The entry in `cell`.
 ///
 /// # Safety
-/// `node` is a published node of a list that lives at least for `'a`.
+/// `cell` is a published cell of a list that lives at least for `'a`.
 #[inline]
-unsafe fn entry<'a>(node: *const Node) -> Entry<'a> {
-    // SAFETY: the header was written before the node was published, and never changes.
-    let header = unsafe { &*node };
-    let key_len = (header.key_len_and_height & 0xff_ffff) as usize;
-    let height = (header.key_len_and_height >> 24) as usize;
-    let start = HEADER_LEN + height * size_of::<Link>();
-    // SAFETY: the key follows the links within the same allocation, `value` points to as many bytes as
-    // the header says in memory of the same list; both were written before the node was published, and
-    // never change.
+unsafe fn entry<'a>(cell: *const Cell) -> Entry<'a> {
+    // SAFETY: it was written before the cell was published, and never changes.
+    let header = unsafe { &*cell };
+    let (key_len, value_len) = (header.key_len as usize, header.value_len as usize);
+    // SAFETY: key and value follow within the same allocation; both were written before the cell was
+    // published, and never change.
     let (key, value) = unsafe {
-        let key = node.cast::<u8>().add(start);
+        let key = cell.cast::<u8>().add(CELL_LEN);
         (
             core::slice::from_raw_parts(key, key_len),
-            core::slice::from_raw_parts(header.value, header.value_len as usize),
+            core::slice::from_raw_parts(key.add(key_len), value_len),
         )
     };
     Entry { key, trailer: Trailer::from_raw_unchecked(header.trailer), value }
+}
+
+/// Which slots of a leaf are in use, in the order of their entries: their number in the lowest four bits, then
+/// four bits for each.
+#[derive(Clone, Copy)]
+struct Slots(u64);
+
+impl Slots {
+    const NONE: Self = Self(0);
+
+    #[inline]
+    const fn len(self) -> usize {
+        (self.0 & 0xf) as usize
+    }
+
+    /// The slot of the entry at `index`.
+    #[inline]
+    const fn slot(self, index: usize) -> usize {
+        debug_assert!(index < self.len());
+        (self.0 >> (4 * (index + 1)) & 0xf) as usize
+    }
+
+    /// With the next free slot at `index`.
+    #[inline]
+    const fn insert(self, index: usize) -> Self {
+        debug_assert!(self.len() < LEAF_LEN && index <= self.len());
+        let below = (1 << (4 * (index + 1))) - 1;
+        let slot = (self.0 & 0xf) << (4 * (index + 1));
+        // Shifted in two steps: 64 places at once are none.
+        let above = (self.0 & !below) << 4;
+        Self((self.0 & below | slot | above) + 1)
+    }
+
+    /// The first `len` slots as they come.
+    #[inline]
+    const fn filled(len: usize) -> Self {
+        const ALL: u64 = 0xedcb_a987_6543_2100;
+        let places = if len == LEAF_LEN { u64::MAX } else { (1 << (4 * (len + 1))) - 1 };
+        Self(ALL & places | len as u64)
+    }
+}
+
+/// Asks for a line of memory that is soon read; a hint, for any address.
+#[inline]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction never faults.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+impl Leaf {
+    /// Asks for all of the leaf at `at`, whose lines would be waited for one after the other.
+    #[inline]
+    fn prefetch(at: *const Self) {
+        for line in 0..size_of::<Self>() / LINE_LEN {
+            prefetch(at.cast::<u8>().wrapping_add(line * LINE_LEN));
+        }
+    }
+
+    /// Asks for the beginnings of all entries, which somebody is going to read in order.
+    fn prefetch_cells(&self, slots: Slots) {
+        for cell in self.cells.iter().take(slots.len()) {
+            let at = cell.load(Ordering::Relaxed).cast_const().cast::<u8>();
+            prefetch(at);
+            prefetch(at.wrapping_add(LINE_LEN));
+        }
+    }
+
+    #[inline]
+    fn slots(&self) -> Slots {
+        Slots(self.order.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn cell(&self, slots: Slots, index: usize) -> *const Cell {
+        self.cells[slots.slot(index)].load(Ordering::Relaxed)
+    }
+
+    /// Writes a slot that no order names yet.
+    #[inline]
+    fn write(&self, slot: usize, rank: u64, cell: *mut Cell) {
+        self.ranks[slot].store(rank, Ordering::Relaxed);
+        self.cells[slot].store(cell, Ordering::Relaxed);
+    }
+
+    /// How many of `slots` are before `target`.
+    ///
+    /// # Safety
+    /// The leaf belongs to a live list, and `slots` came from it.
+    #[inline]
+    unsafe fn before(&self, slots: Slots, target: &Target<'_>) -> usize {
+        // Slots in use are the first ones, in any order: as many as have a smaller rank come first.
+        let ranks = self.ranks.iter().take(slots.len());
+        let is_less = |rank: &AtomicU64| usize::from(rank.load(Ordering::Relaxed) < target.rank);
+        let mut index = ranks.map(is_less).sum();
+        while index < slots.len() {
+            let slot = slots.slot(index);
+            if self.ranks[slot].load(Ordering::Relaxed) != target.rank {
+                break;
+            }
+            // SAFETY: slots that an order names lead to published cells.
+            if unsafe { target.order_of(self.cells[slot].load(Ordering::Relaxed)) } != Order::Less {
+                break;
+            }
+            index += 1;
+        }
+        index
+    }
+}
+
+/// What is searched for.
+struct Target<'a> {
+    rank: u64,
+    key: &'a [u8],
+    trailer: Trailer,
+}
+
+impl Target<'_> {
+    /// How the entry in `cell` compares with this.
+    ///
+    /// # Safety
+    /// `cell` is a published cell of a live list.
+    #[inline]
+    unsafe fn order_of(&self, cell: *const Cell) -> Order {
+        // SAFETY: as promised by the caller.
+        let found = unsafe { entry(cell) };
+        compare(found.key, found.trailer, self.key, self.trailer)
+    }
 }
 
 /// Sorted entries; see the module.
@@ -118,30 +277,63 @@ pub(crate) struct SkipList {
     /// What most keys are expected to begin with.
     prefix: Box<[u8]>,
     head: [Link; HEIGHT_MAX],
+    /// What is before the first tower; null before the first insert.
+    first: AtomicPtr<Leaf>,
     height: AtomicUsize,
     writing: AtomicBool,
     state: UnsafeCell<WriterState>,
 }
 
 struct WriterState {
-    nodes: Chunks,
-    values: Chunks,
+    towers: Chunks,
+    leaves: Chunks,
+    cells: Chunks,
     random: u64,
 }
 
 /// Memory that is only ever appended.
 struct Chunks {
-    all: Vec<*mut [MaybeUninit<u64>]>,
+    all: Vec<*mut [MaybeUninit<Line>]>,
     at: *mut u8,
     left: usize,
     allocated: usize,
 }
 
-// SAFETY: chunks are plain memory owned by the list; entries are bytes. Readers touch links (atomics)
-// and published nodes (never changed); `state` is touched by the one writer and by `drop`.
+/// What chunks are made of: lines of the processor's cache, so that a leaf has four.
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "memory, never read as this")] [u8; LINE_LEN]);
+
+const LINE_LEN: usize = 64;
+
+// SAFETY: chunks are plain memory owned by the list; entries are bytes. Readers touch atomics and published
+// cells and anchors (never changed); `state` is touched by the one writer and by `drop`.
 unsafe impl Send for SkipList {}
 // SAFETY: as above.
 unsafe impl Sync for SkipList {}
+
+/// A place between entries, or at one: a leaf as it was, and an index there. A null tower is the head.
+#[derive(Clone, Copy)]
+struct Place {
+    tower: *const Tower,
+    leaf: *const Leaf,
+    slots: Slots,
+    index: usize,
+}
+
+impl Place {
+    const NONE: Self = Self { tower: ptr::null(), leaf: ptr::null(), slots: Slots::NONE, index: 0 };
+
+    /// The entry here, if there is one.
+    ///
+    /// # Safety
+    /// The place is one of a list that lives at least for `'a`.
+    #[inline]
+    unsafe fn entry<'a>(&self) -> Option<Entry<'a>> {
+        // SAFETY: `slots` came from the leaf, and what an order names leads to published cells.
+        (self.index < self.slots.len())
+            .then(|| unsafe { entry((*self.leaf).cell(self.slots, self.index)) })
+    }
+}
 
 impl SkipList {
     /// An empty list. `seed` decides the shape and `prefix`, what keys are expected to begin with, the
@@ -150,11 +342,13 @@ impl SkipList {
         Self {
             prefix: prefix[..prefix.len().min(PREFIX_LEN_MAX)].into(),
             head: [const { Link::end() }; HEIGHT_MAX],
+            first: AtomicPtr::new(ptr::null_mut()),
             height: AtomicUsize::new(1),
             writing: AtomicBool::new(false),
             state: UnsafeCell::new(WriterState {
-                nodes: Chunks::new(),
-                values: Chunks::new(),
+                towers: Chunks::new(),
+                leaves: Chunks::new(),
+                cells: Chunks::new(),
                 random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             }),
         }
@@ -177,9 +371,14 @@ impl SkipList {
         const WITH_PREFIX: u64 = 1 << 62;
         match key.strip_prefix(&*self.prefix) {
             Some(rest) => {
-                let mut bytes = [0; 8];
-                let len = rest.len().min(8);
-                bytes[..len].copy_from_slice(&rest[..len]);
+                let bytes = match rest.first_chunk::<8>() {
+                    Some(bytes) => *bytes,
+                    None => {
+                        let mut bytes = [0; 8];
+                        bytes[..rest.len()].copy_from_slice(rest);
+                        bytes
+                    }
+                };
                 WITH_PREFIX | u64::from_be_bytes(bytes) >> 2
             }
             None if *key < *self.prefix => 0,
@@ -187,24 +386,14 @@ impl SkipList {
         }
     }
 
+    #[inline]
+    fn target<'a>(&self, key: &'a [u8], trailer: Trailer) -> Target<'a> {
+        Target { rank: self.rank(key), key, trailer }
+    }
+
     /// What most keys begin with: the common prefix of a sample without its outermost keys.
     pub(crate) fn common_prefix(&self) -> &[u8] {
-        const ENOUGH: usize = 16;
-        let mut sample = Vec::new();
-        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
-            sample.clear();
-            let mut node = self.head[level].node.load(Ordering::Acquire).cast_const();
-            while !node.is_null() {
-                // SAFETY: links lead to published nodes of this list, which `&self` keeps alive; one that
-                // was reached at this level has a link there.
-                let (found, after) = unsafe { (entry(node), &*link(node, level)) };
-                sample.push(found.key);
-                node = after.node.load(Ordering::Acquire);
-            }
-            if sample.len() >= ENOUGH {
-                break;
-            }
-        }
+        let sample = self.sample();
         let strays = sample.len() / 8;
         let inner = &sample[strays..sample.len() - strays];
         let (Some(first), Some(last)) = (inner.first(), inner.last()) else { return &[] };
@@ -212,61 +401,185 @@ impl SkipList {
         &first[..common]
     }
 
+    /// Some keys, in order: the anchors of a level that has enough, or all.
+    fn sample(&self) -> Vec<&[u8]> {
+        const ENOUGH: usize = 16;
+        let mut sample = Vec::new();
+        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+            sample.clear();
+            let mut tower = self.head[level].load().1;
+            while !tower.is_null() {
+                // SAFETY: links lead to published towers of this list, which `&self` keeps alive; one that
+                // was reached at this level has a link there.
+                unsafe {
+                    sample.push(entry((*tower).anchor).key);
+                    tower = (*link(tower, level)).load().1;
+                }
+            }
+            if sample.len() >= ENOUGH {
+                return sample;
+            }
+        }
+        sample.clear();
+        let mut place = self.first_place();
+        // SAFETY: the place is one of this list.
+        while let Some(found) = unsafe { place.entry() } {
+            sample.push(found.key);
+            self.step(&mut place);
+        }
+        sample
+    }
+
     /// The first entry at or after (key, trailer).
     pub(crate) fn seek(&self, key: &[u8], trailer: Trailer) -> Option<Entry<'_>> {
-        let node = self.seek_node(key, trailer);
-        // SAFETY: null or a published node of this list, which `&self` keeps alive.
-        (!node.is_null()).then(|| unsafe { entry(node) })
+        // SAFETY: the place is one of this list, which `&self` keeps alive.
+        unsafe { self.place_of(key, trailer).entry() }
     }
 
-    /// The first node at or after (key, trailer), or null.
-    fn seek_node(&self, key: &[u8], trailer: Trailer) -> *const Node {
-        let mut node = self.find(key, trailer, |_, _| {});
-        // A rank older than its link may have hidden that a node being inserted is before the target.
-        while !node.is_null() {
-            // SAFETY: nodes that links lead to are published, and have a link at level 0.
-            let (found, after) = unsafe { (entry(node), &*link(node, 0)) };
-            if compare(found.key, found.trailer, key, trailer) != Order::Less {
+    /// Where the first entry at or after (key, trailer) is, or behind the last.
+    fn place_of(&self, key: &[u8], trailer: Trailer) -> Place {
+        let target = self.target(key, trailer);
+        let mut place = self.enter(self.find(&target, |_, _| {}), &target);
+        while place.index == place.slots.len() {
+            let Some(next) = self.tower_after(place.tower) else { break };
+            place = self.enter_at(next, &target);
+        }
+        place
+    }
+
+    /// Where the first entry is, if there is one.
+    fn first_place(&self) -> Place {
+        let leaf = self.first.load(Ordering::Acquire).cast_const();
+        if leaf.is_null() {
+            return Place::NONE;
+        }
+        // SAFETY: what leads to leaves leads to published ones.
+        Place { tower: ptr::null(), leaf, slots: unsafe { (*leaf).slots() }, index: 0 }
+    }
+
+    /// Behind the entry here.
+    #[inline]
+    fn step(&self, place: &mut Place) {
+        if place.index + 1 < place.slots.len() {
+            place.index += 1;
+        } else {
+            self.step_over(place);
+        }
+    }
+
+    /// From the last entry of a leaf to the first one of the next that comes after it: if the leaf was
+    /// split since, its last entries are there too.
+    fn step_over(&self, place: &mut Place) {
+        // SAFETY: the place is one of this list.
+        let Some(last) = (unsafe { place.entry() }) else { return };
+        let target = self.target(last.key, last.trailer);
+        place.index = place.slots.len();
+        while let Some(next) = self.tower_after(place.tower) {
+            *place = self.enter_at(next, &target);
+            // SAFETY: as above.
+            let found = unsafe { place.entry() };
+            let is_last = found.is_some_and(|e| (e.key, e.trailer) == (last.key, last.trailer));
+            place.index += usize::from(is_last);
+            if place.index < place.slots.len() {
+                // SAFETY: as above.
+                unsafe { (*place.leaf).prefetch_cells(place.slots) };
+                return;
+            }
+        }
+    }
+
+    /// The link of a tower (null: the head) at a level.
+    ///
+    /// # Safety
+    /// `tower` is null or a published one of this list that was reached at `level` or a higher one.
+    #[inline]
+    unsafe fn link_of(&self, tower: *const Tower, level: usize) -> *const Link {
+        if tower.is_null() {
+            &self.head[level]
+        } else {
+            // SAFETY: as promised by the caller.
+            unsafe { link(tower, level) }
+        }
+    }
+
+    #[inline]
+    fn tower_after(&self, tower: *const Tower) -> Option<*const Tower> {
+        // SAFETY: every tower has a link at level 0, and links are live.
+        let next = unsafe { (*self.link_of(tower, 0)).load().1 };
+        (!next.is_null()).then_some(next)
+    }
+
+    /// The place of `target` in the leaf of `tower` or, if that was split since the tower was found, in that
+    /// of a tower behind it.
+    fn enter(&self, tower: *const Tower, target: &Target<'_>) -> Place {
+        let (mut tower, mut leaf) = (tower, self.leaf_of(tower));
+        // Whoever sees a leaf that lost its right half sees the tower of that half.
+        while let Some(next) = self.tower_after(tower) {
+            // SAFETY: the link is live, and anchors are published cells.
+            let is_before = unsafe {
+                let rank = (*self.link_of(tower, 0)).rank.load(Ordering::Acquire);
+                rank > target.rank || target.order_of((*next).anchor) == Order::Greater
+            };
+            if is_before {
                 break;
             }
-            node = after.node.load(Ordering::Acquire);
+            (tower, leaf) = (next, self.leaf_of(next));
         }
-        node
+        if leaf.is_null() {
+            return Place::NONE;
+        }
+        // SAFETY: leaves that towers lead to are published.
+        unsafe {
+            let slots = (*leaf).slots();
+            Place { tower, leaf, slots, index: (*leaf).before(slots, target) }
+        }
     }
 
-    /// The first node at or after (key, trailer), or null; or, beside a writer, one that it is inserting
-    /// right before that. Calls `left` with each level, from the highest, and the link through which the
-    /// node would be reached there.
+    /// The place of `target` in the leaf of `tower`, wherever the target is.
+    fn enter_at(&self, tower: *const Tower, target: &Target<'_>) -> Place {
+        let leaf = self.leaf_of(tower);
+        // SAFETY: a tower that a link leads to is published, with a leaf.
+        unsafe {
+            let slots = (*leaf).slots();
+            Place { tower, leaf, slots, index: (*leaf).before(slots, target) }
+        }
+    }
+
     #[inline]
-    fn find(
-        &self,
-        key: &[u8],
-        trailer: Trailer,
-        mut left: impl FnMut(usize, *const Link),
-    ) -> *const Node {
-        let target = self.rank(key);
+    fn leaf_of(&self, tower: *const Tower) -> *const Leaf {
+        let leaf = if tower.is_null() {
+            &self.first
+        } else {
+            // SAFETY: towers that links lead to are published.
+            unsafe { &(*tower).leaf }
+        };
+        let leaf = leaf.load(Ordering::Acquire);
+        Leaf::prefetch(leaf);
+        leaf
+    }
+
+    /// The last tower whose anchor is at or before `target`, or null for the head; or, beside a writer,
+    /// one a little before it. Calls `left` with each level, from the highest, and the link through which
+    /// the next tower is reached there.
+    #[inline]
+    fn find(&self, target: &Target<'_>, mut left: impl FnMut(usize, *const Link)) -> *const Tower {
         let mut level = self.height.load(Ordering::Relaxed) - 1;
-        let mut before: *const Node = ptr::null();
-        let mut known_after: *const Node = ptr::null();
+        let mut before: *const Tower = ptr::null();
+        let mut known_after: *const Tower = ptr::null();
         loop {
-            let at: *const Link = if before.is_null() {
-                &self.head[level]
-            } else {
-                // SAFETY: `before` was reached at this level or a higher one, so it has this link.
-                unsafe { link(before, level) }
-            };
-            // SAFETY: `at` points to a link of the head or of a published node.
+            // SAFETY: `before` was reached at this level or a higher one, so it has this link.
+            let at = unsafe { self.link_of(before, level) };
+            // SAFETY: `at` points to a link of the head or of a published tower.
             let (rank, next) = unsafe { (*at).load() };
-            let goes_on = match rank.cmp(&target) {
+            let goes_on = match rank.cmp(&target.rank) {
                 Order::Less => true,
                 Order::Greater => false,
                 Order::Equal if next == known_after => false,
                 Order::Equal => {
-                    // SAFETY: only the end has no node, and its rank is no key's; a node read from a
-                    // link is published.
-                    let found = unsafe { entry(next) };
                     known_after = next;
-                    compare(found.key, found.trailer, key, trailer) == Order::Less
+                    // SAFETY: only the end has no tower, and its rank is no key's; a tower read from a
+                    // link is published, and its anchor with it.
+                    unsafe { target.order_of((*next).anchor) != Order::Greater }
                 }
             };
             if goes_on {
@@ -275,7 +588,7 @@ impl SkipList {
             }
             left(level, at);
             if level == 0 {
-                return next;
+                return before;
             }
             level -= 1;
         }
@@ -293,6 +606,9 @@ impl Drop for ListWriter<'_> {
     }
 }
 
+/// Links of the head or of published towers through which the next tower is reached at each level.
+type Left = [*const Link; HEIGHT_MAX];
+
 impl ListWriter<'_> {
     /// Adds an entry, visible to readers from when this returns.
     ///
@@ -300,29 +616,83 @@ impl ListWriter<'_> {
     /// When the key is 16 MiB or more, or the value 4 GiB; batches limit both far below.
     pub(crate) fn insert(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         let list = self.list;
+        let target = list.target(key, trailer);
+        let cell = self.new_cell(key, trailer, value);
+        let mut left: Left = [const { ptr::null() }; HEIGHT_MAX];
+        let tower = list.find(&target, |level, at| left[level] = at);
+        let leaf = list.leaf_of(tower);
+        if leaf.is_null() {
+            let leaf = self.new_leaf(&[(target.rank, cell)]);
+            list.first.store(leaf, Ordering::Release);
+            return;
+        }
+        // SAFETY: towers lead to published leaves, whose slots in use lead to published cells.
+        let (leaf, slots, index) = unsafe {
+            let slots = (*leaf).slots();
+            (&*leaf, slots, (*leaf).before(slots, &target))
+        };
+        // SAFETY: as above.
+        let is_new = index == slots.len()
+            || unsafe { target.order_of(leaf.cell(slots, index)) } != Order::Equal;
+        debug_assert!(is_new, "an entry was inserted twice");
+        if slots.len() < LEAF_LEN {
+            leaf.write(slots.len(), target.rank, cell);
+            leaf.order.store(slots.insert(index).0, Ordering::Release);
+        } else if index == LEAF_LEN {
+            // Keys that come in order leave full leaves behind.
+            self.add_tower(&left, &[(target.rank, cell)]);
+        } else {
+            self.split(tower, leaf, index, (target.rank, cell), &left);
+        }
+    }
+
+    /// Puts two leaves in the place of a full one, with one more entry at `index`.
+    fn split(
+        &mut self,
+        tower: *const Tower,
+        leaf: &Leaf,
+        index: usize,
+        new: (u64, *mut Cell),
+        left: &Left,
+    ) {
+        const HALF: usize = LEAF_LEN.div_ceil(2);
+        let slots = leaf.slots();
+        let sorted: [(u64, *mut Cell); LEAF_LEN + 1] = core::array::from_fn(|i| {
+            if i == index {
+                return new;
+            }
+            let slot = slots.slot(i - usize::from(i > index));
+            let load = |cell: &AtomicPtr<Cell>| cell.load(Ordering::Relaxed);
+            (leaf.ranks[slot].load(Ordering::Relaxed), load(&leaf.cells[slot]))
+        });
+        self.add_tower(left, &sorted[HALF..]);
+        let rest = self.new_leaf(&sorted[..HALF]);
+        let place = if tower.is_null() {
+            &self.list.first
+        } else {
+            // SAFETY: towers that links lead to are published.
+            unsafe { &(*tower).leaf }
+        };
+        place.store(rest, Ordering::Release);
+    }
+
+    /// Links a tower with a leaf of these entries behind what `left` holds.
+    fn add_tower(&mut self, left: &Left, sorted: &[(u64, *mut Cell)]) {
+        let list = self.list;
         let height = self.random_height();
         let old_height = list.height.load(Ordering::Relaxed);
-        let mut left = [ptr::null::<Link>(); HEIGHT_MAX];
-        for (level, place) in left.iter_mut().enumerate().take(height).skip(old_height) {
-            *place = &list.head[level];
-        }
-        let next = list.find(key, trailer, |level, at| left[level] = at);
-        let is_new = next.is_null() || {
-            // SAFETY: `find` returns null or a published node.
-            let found = unsafe { entry(next) };
-            found.trailer != trailer || found.key != key
-        };
-        debug_assert!(is_new, "an entry was inserted twice");
-        let node = self.new_node(height, key, trailer, value);
-        let rank = list.rank(key);
+        let leaf = self.new_leaf(sorted);
+        let (rank, anchor) = sorted[0];
+        let tower = self.new_tower(height, anchor, leaf);
         for (level, &at) in left.iter().enumerate().take(height) {
-            // SAFETY: `left` holds links of the head or of published nodes for every level below
-            // `height`; the new node has `height` links. Only this writer stores links.
+            let at = if level < old_height { at } else { &raw const list.head[level] };
+            // SAFETY: `left` holds links of the head or of published towers for every level of the list;
+            // the new tower has `height` links. Only this writer stores links.
             unsafe {
-                let (at, new) = (&*at, &*link(node, level));
-                new.node.store(at.node.load(Ordering::Relaxed), Ordering::Relaxed);
+                let (at, new) = (&*at, &*link(tower, level));
+                new.tower.store(at.tower.load(Ordering::Relaxed), Ordering::Relaxed);
                 new.rank.store(at.rank.load(Ordering::Relaxed), Ordering::Relaxed);
-                at.node.store(node, Ordering::Release);
+                at.tower.store(tower, Ordering::Release);
                 at.rank.store(rank, Ordering::Release);
             }
         }
@@ -331,10 +701,10 @@ impl ListWriter<'_> {
         }
     }
 
-    /// Bytes of memory taken for nodes so far.
+    /// Bytes of memory taken so far.
     pub(crate) fn allocated(&mut self) -> usize {
         let state = self.state();
-        state.nodes.allocated + state.values.allocated
+        state.towers.allocated + state.leaves.allocated + state.cells.allocated
     }
 
     fn state(&mut self) -> &mut WriterState {
@@ -343,7 +713,7 @@ impl ListWriter<'_> {
     }
 
     fn random_height(&mut self) -> usize {
-        // xorshift64*: the shape depends on the seed and the number of inserts alone.
+        // xorshift64*: the shape depends on the seed and the inserts alone.
         let state = self.state();
         state.random ^= state.random >> 12;
         state.random ^= state.random << 25;
@@ -352,32 +722,53 @@ impl ListWriter<'_> {
         (1 + bits.trailing_zeros() as usize / 2).min(HEIGHT_MAX)
     }
 
-    /// A complete node that no link reaches yet.
-    fn new_node(&mut self, height: usize, key: &[u8], trailer: Trailer, value: &[u8]) -> *mut Node {
+    /// A complete entry that nothing leads to yet.
+    fn new_cell(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) -> *mut Cell {
         assert!(key.len() < KEY_LEN_LIMIT, "a key of {} bytes in a MemTable", key.len());
         let value_len = u32::try_from(value.len()).expect("values are limited to 8 MiB");
-        let links_len = height * size_of::<Link>();
-        let state = self.state();
-        let node = state.nodes.allocate(HEADER_LEN + links_len + key.len()).cast::<Node>();
-        let value_at = state.values.allocate(value.len());
-        let header = Node {
-            trailer: trailer.raw(),
-            key_len_and_height: key.len() as u32 | (height as u32) << 24,
-            value_len,
-            value: value_at,
-        };
-        // SAFETY: `node` is aligned to 8 and has room for header, links and key one behind the other,
-        // `value_at` for the value; nobody else knows of either.
+        let header = Cell { trailer: trailer.raw(), key_len: key.len() as u32, value_len };
+        let cell = self.state().cells.allocate(CELL_LEN + key.len() + value.len()).cast::<Cell>();
+        // SAFETY: `cell` is aligned to 8 and has room for header, key and value one behind the other;
+        // nobody else knows of it.
         unsafe {
-            node.write(header);
-            for level in 0..height {
-                link(node, level).cast_mut().write(Link::end());
-            }
-            let key_at = node.cast::<u8>().add(HEADER_LEN + links_len);
+            cell.write(header);
+            let key_at = cell.cast::<u8>().add(CELL_LEN);
             ptr::copy_nonoverlapping(key.as_ptr(), key_at, key.len());
-            ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
+            ptr::copy_nonoverlapping(value.as_ptr(), key_at.add(key.len()), value.len());
         }
-        node
+        cell
+    }
+
+    /// A complete leaf that nothing leads to yet.
+    fn new_leaf(&mut self, sorted: &[(u64, *mut Cell)]) -> *mut Leaf {
+        let leaf = self.state().leaves.allocate(size_of::<Leaf>()).cast::<Leaf>();
+        // SAFETY: these chunks hold leaves only, so that each is aligned as the chunk is.
+        let made = unsafe {
+            leaf.write(Leaf {
+                order: AtomicU64::new(Slots::filled(sorted.len()).0),
+                ranks: [const { AtomicU64::new(0) }; LEAF_LEN],
+                cells: [const { AtomicPtr::new(ptr::null_mut()) }; LEAF_LEN],
+            });
+            &*leaf
+        };
+        for (slot, &(rank, cell)) in sorted.iter().enumerate() {
+            made.write(slot, rank, cell);
+        }
+        leaf
+    }
+
+    /// A complete tower that no link reaches yet.
+    fn new_tower(&mut self, height: usize, anchor: *const Cell, leaf: *mut Leaf) -> *mut Tower {
+        let len = TOWER_LEN + height * size_of::<Link>();
+        let tower = self.state().towers.allocate(len).cast::<Tower>();
+        // SAFETY: `tower` is aligned to 8 and has room for itself and its links; nobody else knows of it.
+        unsafe {
+            tower.write(Tower { anchor, leaf: AtomicPtr::new(leaf) });
+            for level in 0..height {
+                link(tower, level).cast_mut().write(Link::end());
+            }
+        }
+        tower
     }
 }
 
@@ -395,6 +786,7 @@ impl Chunks {
                 // A chunk of its own, so that the rest of the current one is not lost.
                 return self.new_chunk(len);
             }
+            let chunk_len = chunk_len.next_multiple_of(LINE_LEN);
             self.at = self.new_chunk(chunk_len);
             self.left = chunk_len;
         }
@@ -406,10 +798,10 @@ impl Chunks {
     }
 
     fn new_chunk(&mut self, len: usize) -> *mut u8 {
-        debug_assert!(len.is_multiple_of(8));
-        let chunk = Box::into_raw(Box::<[u64]>::new_uninit_slice(len / 8));
+        let lines = len.div_ceil(LINE_LEN);
+        let chunk = Box::into_raw(Box::<[Line]>::new_uninit_slice(lines));
         self.all.push(chunk);
-        self.allocated += len;
+        self.allocated += lines * LINE_LEN;
         chunk.cast::<u8>()
     }
 }
@@ -424,13 +816,13 @@ impl Drop for Chunks {
     }
 }
 
-/// A position in a list that it keeps alive. Sees entries that are inserted meanwhile.
+/// A position in a list that it keeps alive. Sees what is inserted meanwhile in leaves that it has not yet come to.
 pub(crate) struct Cursor {
     list: Arc<SkipList>,
-    node: *const Node,
+    place: Place,
 }
 
-// SAFETY: the node belongs to the list, which is Send and Sync and outlives the cursor.
+// SAFETY: the place belongs to the list, which is Send and Sync and outlives the cursor.
 unsafe impl Send for Cursor {}
 // SAFETY: as above; `&Cursor` only reads.
 unsafe impl Sync for Cursor {}
@@ -438,32 +830,29 @@ unsafe impl Sync for Cursor {}
 impl Cursor {
     /// A cursor at no entry.
     pub(crate) const fn new(list: Arc<SkipList>) -> Self {
-        Self { list, node: ptr::null() }
+        Self { list, place: Place::NONE }
     }
 
     /// To the first entry, if there is one.
     pub(crate) fn seek_to_first(&mut self) {
-        self.node = self.list.head[0].node.load(Ordering::Acquire);
+        self.place = self.list.first_place();
     }
 
     /// To the first entry at or after (key, trailer), if there is one.
     pub(crate) fn seek(&mut self, key: &[u8], trailer: Trailer) {
-        self.node = self.list.seek_node(key, trailer);
+        self.place = self.list.place_of(key, trailer);
     }
 
     /// To the next entry, if there is one; stays at no entry.
+    #[inline]
     pub(crate) fn advance(&mut self) {
-        if !self.node.is_null() {
-            // SAFETY: the node is a published one of the list that the cursor keeps alive; every
-            // node has a link at level 0.
-            self.node = unsafe { (*link(self.node, 0)).node.load(Ordering::Acquire) };
-        }
+        self.list.step(&mut self.place);
     }
 
     /// The entry here.
     #[inline]
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
-        // SAFETY: as for `advance`; the entry borrows the cursor, which keeps the list alive.
-        (!self.node.is_null()).then(|| unsafe { entry(self.node) })
+        // SAFETY: the place is one of the list; the entry borrows the cursor, which keeps the list alive.
+        unsafe { self.place.entry() }
     }
 }

@@ -153,6 +153,48 @@ fn a_second_writer_is_refused() {
     let _second = table.writer();
 }
 
+/// Entries that come while a cursor stands among others, so many that the leaf under it is split again and again.
+#[test]
+fn a_cursor_whose_leaf_is_split_meets_each_entry_once_and_in_order() {
+    for stop in 0..40u64 {
+        let table = MemTable::new(MemTableId(1));
+        let key = |n: u64| [&[1][..], &n.to_be_bytes()].concat();
+        let mut sequence = 0;
+        let mut insert = |n: u64| {
+            sequence += 1;
+            table.insert(&key(n), seq(sequence), EntryKind::Put, &n.to_le_bytes());
+        };
+        (0..40).for_each(|n| insert(n * 100));
+        let mut iter = table.iter();
+        iter.seek(&key(stop * 100), seq(u64::MAX >> 8));
+        let mut seen = vec![iter.entry().unwrap().key.to_vec()];
+        (0..4000).filter(|n| n % 100 != 0).for_each(&mut insert);
+        iter.advance();
+        while let Some(entry) = iter.entry() {
+            seen.push(entry.key.to_vec());
+            iter.advance();
+        }
+        assert!(seen.is_sorted_by(|a, b| a < b));
+        let old = |n: &u64| seen.binary_search(&key(n * 100)).is_ok();
+        assert_eq!((0..40).filter(old).collect::<Vec<_>>(), (stop..40).collect::<Vec<_>>());
+    }
+}
+
+/// What an entry is charged is about what it takes: within a tenth for small entries, however they come.
+#[test]
+fn the_charge_for_an_entry_is_what_its_memory_takes() {
+    for (scramble, is_in_order) in [(0x9e37_79b9_7f4a_7c15, false), (1u64, true)] {
+        let table = MemTable::new(MemTableId(1));
+        for n in 0..100_000u64 {
+            let key = [&[1][..], &n.wrapping_mul(scramble).to_be_bytes(), &[7; 8]].concat();
+            table.insert(&key, seq(n + 1), EntryKind::Put, &[3; 100]);
+        }
+        let (taken, charged) = (table.writer().allocated(), table.memory_used());
+        assert!(taken <= charged * 11 / 10, "{taken} bytes, charged {charged}");
+        assert!(is_in_order || taken >= charged * 9 / 10, "{taken} bytes, charged {charged}");
+    }
+}
+
 #[test]
 fn a_cursor_outlives_the_table_that_it_came_from() {
     let table = MemTable::new(MemTableId(1));
