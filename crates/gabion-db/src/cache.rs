@@ -2,10 +2,9 @@
 //! own, and the open files.
 
 use bytes::Bytes;
-use gabion_base::FileId;
+use gabion_base::{FileId, HashMap};
 use gabion_engine::cache::CacheStats;
 use gabion_engine::{BlockCache, ReadCache, SstReader};
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Two threads meet in one of them seldom enough, and each is still large against a block.

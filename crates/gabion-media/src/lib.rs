@@ -31,7 +31,7 @@ pub mod transport;
 
 pub use buffer::AlignedBuf;
 pub use buffers::Buffers;
-pub use bytes::Bytes;
+pub use bytes::{Buf, Bytes};
 pub use handle::MediumHandle;
 pub use medium::{Completion, Medium, MediumProperties, Operation, OperationKind, Outcome};
 pub use memory::MemoryRegion;

@@ -62,6 +62,7 @@
 mod block;
 mod builder;
 mod filter;
+mod guide;
 pub mod inspect;
 mod iter;
 mod options;

@@ -2,6 +2,7 @@
 
 use super::block::{BlockView, Found};
 use super::builder::ANY_RATIO_LEN_MAX;
+use super::guide::Guide;
 use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
@@ -12,7 +13,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX};
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
-use gabion_media::Bytes;
+use gabion_media::{Buf as _, Bytes};
 
 /// An open file. Holds index and filter (about 1 % of the file); shared between threads as `Arc`.
 pub struct SstReader {
@@ -20,6 +21,7 @@ pub struct SstReader {
     id: FileId,
     data_len: u32,
     index: Bytes,
+    guide: Guide,
     filter: Bytes,
     properties: Properties,
 }
@@ -71,12 +73,15 @@ impl SstReader {
                 Compression::Lz4 => Err(corrupt(id, format!("part at {at} is compressed"))),
             }
         };
+        let index = part(footer.index_at, footer.properties_at)?;
+        let guide = Guide::of(&index).map_err(|error| error.within(format!("{id}: index")))?;
         let reader = Self {
             group,
             id,
             data_len: footer.filter_at,
             filter: part(footer.filter_at, footer.index_at)?,
-            index: part(footer.index_at, footer.properties_at)?,
+            index,
+            guide,
             properties: Properties::decode(&part(footer.properties_at, footer.footer_at)?)
                 .map_err(|error| error.within(format!("{id}")))?,
         };
@@ -111,10 +116,10 @@ impl SstReader {
         &self.properties
     }
 
-    /// Bytes of memory held: index and filter.
+    /// Bytes of memory held: index, what guides through it, and filter.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.index.len() + self.filter.len() + size_of::<Self>()
+        self.index.len() + self.guide.memory_used() + self.filter.len() + size_of::<Self>()
     }
 
     /// Whether the file may hold an entry of `key`; `false` is certain.
@@ -154,11 +159,18 @@ impl SstReader {
             return Ok(None);
         }
         let trailer = self.entry_trailer(found.trailer)?;
-        Ok(Some((trailer, block.slice(found.value))))
+        // Cut down, not sliced: the count of those who share a block is memory that others write.
+        let mut value = block;
+        value.truncate(found.value.end);
+        value.advance(found.value.start);
+        Ok(Some((trailer, value)))
     }
 
     /// The block in which (key, trailer) or the first entry after it lies, if there is one.
     pub(super) fn find_block(&self, key: &[u8], trailer: Trailer) -> Result<Option<BlockHandle>> {
+        if let Some(found) = self.guide.find(key) {
+            return found.map(|value| self.handle(value)).transpose();
+        }
         let found = BlockView::parse(&self.index).and_then(|index| index.search(key, trailer));
         match found.map_err(|error| self.in_index(error))? {
             Some(Found { value, .. }) => self.handle(value).map(Some),

@@ -1,0 +1,145 @@
+//! What an open file's index is searched by: eight bytes of each separator, side by side.
+//!
+//! A binary search through an index block touches a line of memory for its restart point and one for its key at
+//! every step. Nearly always eight bytes behind what all separators begin with decide, and those of a whole
+//! file are a few kilobytes in one piece.
+
+use super::block::BlockCursor;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+use gabion_base::Result;
+
+/// The separators of an index, as far as eight bytes tell them apart.
+pub(super) struct Guide {
+    /// What all separators begin with.
+    prefix: Box<[u8]>,
+    /// The next eight bytes of each as a number, zeros behind its end. Ascending; a smaller rank is a smaller
+    /// separator, of equal ranks nothing follows.
+    ranks: Vec<u64>,
+    /// Where each separator's value lies in the index.
+    values: Vec<Range<u32>>,
+}
+
+impl Guide {
+    /// # Errors
+    /// Corruption when the index is not one.
+    pub(super) fn of(index: &[u8]) -> Result<Self> {
+        let mut walk = BlockCursor::new();
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        walk.enter(index)?;
+        while walk.advance(index)? {
+            if first.is_empty() {
+                first.extend_from_slice(walk.key());
+            }
+            last.clear();
+            last.extend_from_slice(walk.key());
+        }
+        let prefix: Box<[u8]> = first[..super::block::common_prefix_len(&first, &last)].into();
+        let (mut ranks, mut values) = (Vec::new(), Vec::new());
+        walk.enter(index)?;
+        while walk.advance(index)? {
+            // Keys out of order have no common prefix to speak of: what they are found by is their bytes.
+            ranks.push(rank(walk.key().strip_prefix(&*prefix).unwrap_or_default()));
+            let value = walk.value_range();
+            values.push(value.start as u32..value.end as u32);
+        }
+        ranks.shrink_to_fit();
+        values.shrink_to_fit();
+        Ok(Self { prefix, ranks, values })
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn memory_used(&self) -> usize {
+        self.prefix.len() + size_of_val(&*self.ranks) + size_of_val(&*self.values)
+    }
+
+    /// Where the value of the first separator at or after any entry of `key` lies in the index, or that there is
+    /// none; nothing if eight bytes do not tell.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Option<Option<Range<usize>>> {
+        let at = match key.strip_prefix(&*self.prefix) {
+            Some(rest) => {
+                let rank = rank(rest);
+                let at = self.ranks.partition_point(|&r| r < rank);
+                if self.ranks.get(at) == Some(&rank) {
+                    return None;
+                }
+                at
+            }
+            None if *key < *self.prefix => 0,
+            None => self.ranks.len(),
+        };
+        let usable = |value: &Range<u32>| value.start as usize..value.end as usize;
+        Some(self.values.get(at).map(usable))
+    }
+}
+
+#[inline]
+fn rank(rest: &[u8]) -> u64 {
+    match rest.first_chunk::<8>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(bytes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::{Area, BlockView, BlockWriter};
+    use super::*;
+    use crate::entry::Trailer;
+    use alloc::collections::BTreeSet;
+    use alloc::format;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_guide_finds_what_a_search_through_the_index_finds_or_does_not_tell(
+            prefix in prop::collection::vec(0..3u8, 0..12),
+            keys in prop::collection::btree_set(prop::collection::vec(0..3u8, 0..12), 1..60),
+            sought in prop::collection::vec(prop::collection::vec(0..3u8, 0..24), 0..60),
+        ) {
+            let keys: BTreeSet<Vec<u8>> = keys.into_iter().map(|k| [&prefix[..], &k].concat()).collect();
+            let area = index_of(keys.iter().map(|key| &key[..]));
+            let (guide, view) =
+                (Guide::of(area.bytes()).unwrap(), BlockView::parse(area.bytes()).unwrap());
+            prop_assert_eq!(guide.ranks.len(), keys.len());
+            let with_prefix = sought.iter().map(|k| [&prefix[..], k].concat());
+            for key in sought.iter().cloned().chain(with_prefix).chain(keys.iter().cloned()) {
+                let expected = view.search(&key, Trailer::FIRST).unwrap().map(|found| found.value);
+                if let Some(found) = guide.find(&key) {
+                    prop_assert_eq!(found, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_from_every_separator_within_eight_bytes_are_found_by_ranks() {
+        let key = |n: u64| format!("\u{1}user{n:09}");
+        let keys: Vec<_> = (0..4000).map(|n| key(10 * n)).collect();
+        let area = index_of(keys.iter().map(|key| key.as_bytes()));
+        let guide = Guide::of(area.bytes()).unwrap();
+        for n in 0..40_000u64 {
+            let found = guide.find(key(n).as_bytes());
+            assert_eq!(found.is_none(), n.is_multiple_of(10), "{n}");
+            let Some(found) = found else { continue };
+            let value =
+                found.map(|at| area.bytes()[at].try_into().map(u64::from_le_bytes).unwrap());
+            assert_eq!(value, (n < 39_990).then_some(n / 10 + 1), "{n}");
+        }
+    }
+
+    fn index_of<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Area {
+        let (mut area, mut writer) = (Area::with_capacity(4096), BlockWriter::new(4));
+        for (n, key) in keys.enumerate() {
+            writer.add(&mut area, key, Trailer::FIRST, &(n as u64).to_le_bytes());
+        }
+        writer.finish(&mut area);
+        area
+    }
+}
