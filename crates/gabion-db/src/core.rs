@@ -194,10 +194,11 @@ impl Shared {
             }
             Output::Fatal(error) => core.fail(error),
             Output::Notice(text) => self.notices().push(text),
-            // A group of one has nobody to talk to.
+            // A group of one has nobody to talk to, or to be compared with.
             Output::Send { .. }
             | Output::Disconnect { .. }
             | Output::Deliver { .. }
+            | Output::Marked(..)
             | Output::Target(_)
             | Output::Remote(_) => {}
         }

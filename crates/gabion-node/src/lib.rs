@@ -34,6 +34,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 #[cfg(feature = "planted")]
 pub use node::Mutant;
 pub use node::{
-    Counters, DamagedFile, Node, Output, RemoteCommand, RepairState, TargetCommand, WriteGate,
+    Captured, CapturedFile, Counters, DamagedFile, LogEra, MarkId, Node, Output, RemoteCommand,
+    RepairState, TargetCommand, WriteGate,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

@@ -12,8 +12,8 @@ use gabion_media::{
 };
 use gabion_node::work::{self, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
-    FileMap, LocalStore, Node, NodeOptions, Output, PoolSource, ReadMeter, RemoteCommand,
-    TargetCommand, open,
+    Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
+    RemoteCommand, TargetCommand, open,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -121,6 +121,8 @@ pub struct Process {
     events: Events,
     target: Target,
     remotes: BTreeMap<ReplicaId, Remote>,
+    /// What became of marks.
+    marked: BTreeMap<MarkId, Result<Captured>>,
     /// Commits of the placement log that were ordered and have not ended.
     commits: BTreeSet<WorkId>,
     /// Where the commits that were ordered since the last look write: offset and length.
@@ -186,6 +188,7 @@ impl Process {
             events,
             target,
             remotes: BTreeMap::new(),
+            marked: BTreeMap::new(),
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
             replaced: Vec::new(),
@@ -214,6 +217,11 @@ impl Process {
         let id = self.target.next;
         self.target.next += 1;
         self.target.connections.insert(id, TargetConnection::new(pipe));
+    }
+
+    /// What became of a mark, once that is known.
+    pub fn take_marked(&mut self, mark: MarkId) -> Option<Result<Captured>> {
+        self.marked.remove(&mark)
     }
 
     /// Where commits of the placement log will write that were ordered since the last call.
@@ -338,6 +346,7 @@ impl Process {
                     self.cache.evict_file(file);
                 }
             }
+            Output::Marked(mark, captured) => _ = self.marked.insert(mark, captured),
             Output::Notice(text) => wishes.push(Wish::Tell(text)),
             Output::Fatal(error) => wishes.push(Wish::Die(error)),
         }

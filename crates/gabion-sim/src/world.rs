@@ -3,7 +3,7 @@
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
 //!   members. - `load`: clients. - `faults`: what breaks. - `rot`: bits of files that flip. - `log_rot`: logs
-//!   that rot. - `rest`: peace and the checks.
+//!   that rot. - `marks`: states of all replicas at one position. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
 mod faults;
@@ -11,6 +11,7 @@ mod links;
 mod load;
 mod log_rot;
 mod machine;
+mod marks;
 pub mod options;
 pub mod outcome;
 mod rest;
@@ -48,6 +49,7 @@ pub struct World {
     untaken: Vec<(usize, u64, [Pipe; 2])>,
     clients: Vec<Client>,
     locks: Locks,
+    marking: marks::Marking,
     history: Vec<Operation>,
     next_value: u64,
     moment: u64,
@@ -88,6 +90,7 @@ impl World {
             untaken: Vec::new(),
             clients,
             locks: Locks::new(),
+            marking: marks::Marking::new(seed),
             history: Vec::new(),
             next_value: 1,
             moment: 0,
@@ -122,6 +125,7 @@ impl World {
             self.inject_faults();
             self.clients_act();
             self.step();
+            self.verify();
             self.look_for_violation()?;
         }
         Ok(())

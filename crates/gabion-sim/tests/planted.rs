@@ -116,6 +116,11 @@ fn jobs_that_are_begun_though_too_much_is_unshipped_are_caught() {
 }
 
 #[test]
+fn files_at_a_mark_that_are_only_those_of_applied_edits_are_caught() {
+    is_caught(Mutant::FilesOfAppliedEdits, &["at a mark, at"]);
+}
+
+#[test]
 fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
     is_caught(Mutant::DrainNotWaitedFor, &["landed in"]);
 }

@@ -17,7 +17,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
-use gabion_engine::{Edit, FileMeta};
+use gabion_engine::{Edit, FileMeta, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 
 /// An edit on its way into the tree.
@@ -61,6 +61,23 @@ impl Applying {
         self.waiting.back().map_or(applied, |waiting| waiting.edit.number)
     }
 
+    /// The tree's files once every edit in line is applied: those of the log as far as it is here.
+    pub(super) fn version_at_the_end(
+        &self,
+        current: &Arc<Version>,
+    ) -> gabion_base::Result<Arc<Version>> {
+        let mut version = current.clone();
+        for waiting in &self.waiting {
+            version = Arc::new(version.apply(&waiting.edit)?);
+        }
+        Ok(version)
+    }
+
+    /// Whether edits that come may have been applied before the restart.
+    pub(super) const fn is_replaying(&self) -> bool {
+        self.replay.is_some()
+    }
+
     pub(super) fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
@@ -101,6 +118,9 @@ impl Node {
             }
             if let Err(error) = self.apply_record(&record) {
                 return self.fatal(error);
+            }
+            if record.header.kind != RecordKind::Pad {
+                self.pass_marks(record.end(), record.header.crc);
             }
         }
         if moved {

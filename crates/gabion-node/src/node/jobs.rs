@@ -327,6 +327,9 @@ impl Node {
             self.fatal(error);
             return false;
         }
+        if self.config.compaction == CompactionMode::Primary {
+            self.pass_marks(self.log.end(), self.log.last().crc);
+        }
         if let Some(job) = self.jobs.running.get_mut(&number) {
             job.edit = Some(next);
         }

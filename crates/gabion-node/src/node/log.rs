@@ -80,11 +80,11 @@ impl Node {
         let result = self
             .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
             .and_then(|end| self.tree.seal(memtable, end).map(|_| ()));
-        // Without room for it the MemTable grows a little more; the next turn tries again.
-        if let Err(error) = result
-            && error.kind() != gabion_base::ErrorKind::NoSpace
-        {
-            self.fatal(error);
+        match result {
+            Ok(()) => self.pass_marks(self.log.end(), self.log.last().crc),
+            // Without room for it the MemTable grows a little more; the next turn tries again.
+            Err(error) if error.kind() == gabion_base::ErrorKind::NoSpace => {}
+            Err(error) => self.fatal(error),
         }
     }
 

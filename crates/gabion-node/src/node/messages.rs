@@ -24,6 +24,9 @@ impl Node {
                 self.held = Some(action);
                 return;
             }
+            if cuts {
+                self.cut_marks();
+            }
             match action {
                 Action::Send { frame } => self.outputs.push_back(Output::Send { frame }),
                 Action::Disconnect { peer, connection, reason } => {

@@ -10,6 +10,7 @@ mod grants;
 mod jobs;
 mod log;
 mod log_repair;
+mod marks;
 mod messages;
 mod planted;
 mod repair;
@@ -33,6 +34,7 @@ use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
+pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")
@@ -71,6 +73,8 @@ pub enum Output {
     Remote(RemoteCommand),
     /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
+    /// What became of a mark: the state at its record, or why there is none.
+    Marked(MarkId, gabion_base::Result<Captured>),
     /// Something that whoever runs the replica should know: one sentence for its log.
     Notice(String),
     /// The replica can no longer be trusted with its disk; end the process and start anew.
@@ -175,6 +179,7 @@ pub struct Node {
     grants: grants::Grants,
     drain: log::Draining,
     repairs: repair::Repairs,
+    marks: marks::Marks,
     commits: Commits,
     counters: Counters,
 }
@@ -307,6 +312,7 @@ impl Node {
             grants: grants::Grants::default(),
             drain: log::Draining::default(),
             repairs: repair::Repairs::default(),
+            marks: marks::Marks::default(),
             commits: Commits::default(),
             counters: Counters::default(),
         }
@@ -490,6 +496,7 @@ impl Node {
         self.now_ms = now_ms;
         self.chain.handle_tick(now_ms);
         self.ask_for_missing_files();
+        self.tick_marks();
     }
 
     /// A work order ended.

@@ -24,6 +24,8 @@ pub enum Mutant {
     MissingFilesNotAsked,
     /// Jobs are begun however much of what others built waits to be shipped.
     JobsWithoutBound,
+    /// A mark tells the files of the edits that are applied, not of those that are in the log.
+    FilesOfAppliedEdits,
     /// A new session's target is open before the old one's writes have ended (A13). Whoever drives the
     /// target does what is wrong: it is what waits.
     #[cfg(feature = "planted")]

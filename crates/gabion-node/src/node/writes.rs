@@ -221,6 +221,7 @@ impl Node {
             self.fatal(error.clone());
             return Err(error);
         }
+        self.pass_marks(self.log.end(), self.log.last().crc);
         if level == AckLevel::Durable {
             self.want_durable(self.log.end());
         }

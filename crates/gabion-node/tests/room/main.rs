@@ -1,8 +1,9 @@
 //! What a replica alone does when its disk is too small or damaged: devices without space, pools without
-//! slots, files that are not what was written.
+//! slots, files that are not what was written; and where its state is captured.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 mod damage;
 mod full_pool;
+mod marks;
 mod no_space;
 mod replica;

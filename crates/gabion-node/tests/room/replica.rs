@@ -1,13 +1,16 @@
 //! A replica alone, driven by hand: the test decides when each of its jobs is carried out.
 
-use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, ReplicaId};
-use gabion_engine::{JobKind, Keyspace, TreeConfig};
+use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId};
+use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_media::{Bytes, MediumHandle};
 use gabion_node::work::{self, Done, FetchOrder, JobOrder, Work, WorkId};
 use gabion_node::{
-    AckLevel, CompactionMode, GroupConfig, LocalStore, Node, NodeOptions, Output, WriteGate, open,
+    AckLevel, Captured, CompactionMode, FileMap, GroupConfig, LocalStore, MarkId, Node,
+    NodeOptions, Output, PoolSource, WriteGate, open,
 };
+
+use std::rc::Rc;
 
 fn group(tree: TreeConfig, segment_len: u64) -> GroupConfig {
     GroupConfig {
@@ -32,6 +35,8 @@ pub(crate) struct Replica {
     pub(crate) jobs: Vec<(WorkId, Box<JobOrder>)>,
     written: u64,
     said: Vec<String>,
+    /// What became of marks.
+    pub(crate) marked: Vec<(MarkId, Result<Captured, Error>)>,
 }
 
 impl Replica {
@@ -57,6 +62,7 @@ impl Replica {
             jobs: Vec::new(),
             written: 0,
             said: Vec::new(),
+            marked: Vec::new(),
         };
         while replica.node.write_gate() != WriteGate::Open {
             replica.pass(1);
@@ -78,6 +84,7 @@ impl Replica {
                     let done = self.disk.block_on(&self.handle, work::run_local(work, &self.store));
                     self.node.handle_done(id, done);
                 }
+                Output::Marked(mark, captured) => self.marked.push((mark, captured)),
                 Output::Notice(text) => self.said.push(text),
                 Output::Fatal(error) => panic!("the replica ended itself: {error}"),
                 _ => {}
@@ -97,6 +104,27 @@ impl Replica {
             self.node.advance(self.now_ms);
         }
         self.pass(1);
+    }
+
+    /// Arms a mark so many bytes ahead.
+    pub(crate) fn arm(&mut self, ahead: u64) -> Result<MarkId, Error> {
+        let position = LogPosition(self.node.log_end().get() + ahead);
+        self.node.arm_mark(position, self.now_ms)
+    }
+
+    /// Puts a key, in a turn that does not end.
+    pub(crate) fn put(&mut self, key: &str) {
+        self.node.put(Keyspace::User, key.as_bytes(), b"value").unwrap();
+    }
+
+    /// Whether a view has a user's key.
+    pub(crate) fn has(&self, view: &ReadView, key: &str) -> bool {
+        let (store, locate) = (self.store.clone(), self.node.file_map());
+        let source: PoolSource<FileMap> = PoolSource { store, locate, meter: Rc::default() };
+        let (source, cache) = (Rc::new(source), Rc::new(LocalCache::new(1 << 16)));
+        let tables = Tables { source, cache, group: self.store.group };
+        let key = [&[Keyspace::User as u8], key.as_bytes()].concat();
+        self.disk.block_on(&self.handle, view.get(&tables, &key)).unwrap().is_some()
     }
 
     /// Where the first byte of a file lies on the disk.

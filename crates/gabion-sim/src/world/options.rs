@@ -61,6 +61,8 @@ pub struct Options {
     pub pin_budget: PinBudget,
     /// Pairs of keys that are always written together.
     pub twins: u64,
+    /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
+    pub marks: u64,
     /// Whether half of the keys are counters, which only increments and deletes touch.
     pub counters: bool,
     /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
@@ -135,6 +137,7 @@ impl Default for Options {
             compression: Compression::None,
             pin_budget: PinBudget::default(),
             twins: 8,
+            marks: 40,
             counters: true,
             power_all_at: None,
             #[cfg(feature = "planted")]

@@ -35,6 +35,12 @@ pub struct Outcome {
     pub jobs_without_space: u64,
     /// Views and iterators that were past their pin budget.
     pub readers_ended: u64,
+    /// Comparisons of a replica with another at a mark.
+    pub marks: u64,
+    /// Those of them that ended when the log had gone on.
+    pub marks_under_load: u64,
+    /// Pairs of replicas that captured different places for a mark.
+    pub marks_apart: u64,
     /// Bits of files that flipped on disks.
     pub rotten: u64,
     /// Reads of clients that met damage.
@@ -62,6 +68,9 @@ impl Outcome {
         self.rotten_logs += other.rotten_logs;
         self.jobs_without_space += other.jobs_without_space;
         self.readers_ended += other.readers_ended;
+        self.marks += other.marks;
+        self.marks_under_load += other.marks_under_load;
+        self.marks_apart += other.marks_apart;
         self.rotten += other.rotten;
         self.failed_reads += other.failed_reads;
         self.jobs_set_aside += other.jobs_set_aside;

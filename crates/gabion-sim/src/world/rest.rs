@@ -25,11 +25,14 @@ impl World {
             disk.clear_faults();
             disk.release_held();
         }
+        self.withdraw_marks();
         let mut calm = 0;
         for _ in 0..30_000 {
             self.step();
+            self.go_on_verifying();
             self.look_for_violation()?;
-            let busy = !self.clients.iter().all(Client::is_idle) || !self.rests();
+            let asked = self.is_verifying() || !self.clients.iter().all(Client::is_idle);
+            let busy = asked || !self.rests();
             calm = if busy { 0 } else { calm + 1 };
             if calm > 300 {
                 return Ok(());

@@ -5,6 +5,7 @@ mod crash_points;
 mod damaged_files;
 mod edits_again;
 mod lost_files;
+mod marks;
 mod no_space;
 mod no_target;
 mod power;
