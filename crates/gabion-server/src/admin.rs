@@ -5,12 +5,13 @@ use crate::commands::keyspace::yield_now;
 use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
-use gabion_base::{Error, Result, crc};
+use gabion_base::{Error, FileId, LogPosition, Result, crc};
 use gabion_engine::{FileMeta, FileSource, Keyspace, ReadView, Tables};
-use gabion_node::{FileMap, LocalStore, Locate, Node};
+use gabion_node::{CapturedFile, FileMap, LocalStore, Locate, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -18,12 +19,15 @@ use std::sync::Arc;
 const STRIDE: u64 = 256;
 
 /// What was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     Status,
     Files,
-    Scrub,
+    /// Of all files, or of those with these numbers.
+    Scrub(Option<BTreeSet<u64>>),
     Digest,
+    /// Where a record ends at this position of the log or beyond.
+    DigestAt(LogPosition),
 }
 
 /// The question in the words of a `GABION` command.
@@ -35,10 +39,26 @@ pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
     match words.len() {
         2 if is("status") => Ok(Question::Status),
         2 if is("files") => Ok(Question::Files),
-        2 if is("scrub") => Ok(Question::Scrub),
+        2 if is("scrub") => Ok(Question::Scrub(None)),
+        3.. if is("scrub") => {
+            let numbers: Result<_, Reply> =
+                words[2..].iter().map(|word| number("file number", word)).collect();
+            numbers.map(|numbers| Question::Scrub(Some(numbers)))
+        }
         2 if is("digest") => Ok(Question::Digest),
+        3 if is("digest") => {
+            number("log position", &words[2]).map(|at| Question::DigestAt(LogPosition(at)))
+        }
         _ => Err(Reply::error("ERR unknown question. Try GABION STATUS, FILES, SCRUB or DIGEST.")),
     }
+}
+
+fn number(what: &str, word: &[u8]) -> Result<u64, Reply> {
+    let parsed = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| {
+        let word = errors::shown(word);
+        Reply::error_from(format!("ERR {what} '{word}' is no number from 0 to {}", u64::MAX))
+    })
 }
 
 /// JSON as a reply.
@@ -54,19 +74,18 @@ pub(crate) fn reply_to(result: Result<Value>) -> Reply {
 /// The tree's files, level by level.
 pub(crate) fn files(node: &Node) -> Value {
     let tree = node.tree();
-    let files: Vec<Value> = tree
-        .version()
-        .files()
-        .map(|(level, meta)| {
-            json!({
-                "level": level,
-                "file": meta.id.number,
-                "len": meta.rounded_len(),
-                "checksum": format!("{:08x}", meta.checksum),
-            })
-        })
-        .collect();
+    let files: Vec<Value> = tree.version().files().map(|it| file(&CapturedFile::of(it))).collect();
     json!({ "log_end": node.log_end().get(), "edit": tree.last_edit(), "files": files })
+}
+
+/// A file of the tree, as an edit names it.
+pub(crate) fn file(file: &CapturedFile) -> Value {
+    json!({
+        "level": file.level,
+        "file": file.file.number,
+        "len": file.len,
+        "checksum": format!("{:08x}", file.checksum),
+    })
 }
 
 /// What a scrub looks at: the files of one moment, as far as they are still in the tree when their turn
@@ -75,21 +94,25 @@ pub(crate) struct Scrub {
     log_end: u64,
     edit: u64,
     map: FileMap,
-    files: Vec<Arc<FileMeta>>,
-    files_read: u64,
+    files: Vec<FileId>,
+    /// Numbers of the files that were read.
+    read: Vec<u64>,
     bytes: u64,
     errors: Vec<Value>,
 }
 
 impl Scrub {
-    pub(crate) fn of(node: &Node) -> Self {
+    /// Of the files of now, or of those of them with the numbers `only`.
+    pub(crate) fn of(node: &Node, only: Option<&BTreeSet<u64>>) -> Self {
         let tree = node.tree();
+        let files = tree.version().files().map(|(_, meta)| meta.id);
+        let is_asked = |file: &FileId| only.is_none_or(|only| only.contains(&file.number));
         Self {
             log_end: node.log_end().get(),
             edit: tree.last_edit(),
             map: node.file_map(),
-            files: tree.version().files().map(|(_, meta)| meta.clone()).collect(),
-            files_read: 0,
+            files: files.filter(is_asked).collect(),
+            read: Vec::new(),
             bytes: 0,
             errors: Vec::new(),
         }
@@ -101,15 +124,14 @@ impl Scrub {
     /// # Errors
     /// None of a file: those are part of the answer.
     pub(crate) async fn run(mut self, node: &SharedNode, store: &LocalStore) -> Result<Value> {
-        for meta in std::mem::take(&mut self.files) {
+        for file in std::mem::take(&mut self.files) {
             let (pin, placement) = {
                 let node = node.borrow();
-                (node.view().pin()?, self.map.get(meta.id))
+                (node.view().pin()?, self.map.get(file))
             };
-            if !pin.version().files().any(|(_, file)| file.id == meta.id) {
-                continue;
-            }
-            self.files_read += 1;
+            let found = pin.version().files().find(|(_, meta)| meta.id == file);
+            let Some(meta) = found.map(|(_, meta)| meta.clone()) else { continue };
+            self.read.push(file.number);
             match placement {
                 Some(placement) => self.read(&meta, &placement, store).await,
                 None => self.complain(&meta, None, 0, &"has no place in the pool"),
@@ -119,7 +141,8 @@ impl Scrub {
         Ok(json!({
             "log_end": self.log_end,
             "edit": self.edit,
-            "files": self.files_read,
+            "files": self.read.len(),
+            "read": self.read,
             "bytes": self.bytes,
             "errors": self.errors,
         }))

@@ -5,7 +5,7 @@
 
 use crate::admin::{self, Question, Scrub};
 use crate::client::Client;
-use crate::commands::{Route, Step, Work};
+use crate::commands::{Route, Step, Work, errors};
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
@@ -403,15 +403,21 @@ impl Server {
             Err(error) => error,
             Ok(Question::Status) => admin::reply(&status::status(self)),
             Ok(Question::Files) => admin::reply(&admin::files(&self.node.borrow())),
-            Ok(Question::Scrub) => {
+            Ok(Question::Scrub(only)) => {
                 let (node, store) = (self.node.clone(), self.local.clone());
-                let scrub = Scrub::of(&node.borrow());
+                let scrub = Scrub::of(&node.borrow(), only.as_ref());
                 let (origin, finished) = (origin(client), self.finished.clone());
                 self.executor.spawn(async move {
                     let reply = admin::reply_to(scrub.run(&node, &store).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;
+            }
+            Ok(Question::DigestAt(position)) => {
+                match self.begin_digest_at(position, || origin(client)) {
+                    Ok(()) => return,
+                    Err(error) => errors::from_store(&error),
+                }
             }
             Ok(Question::Digest) => {
                 let (view, end) = {

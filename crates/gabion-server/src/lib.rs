@@ -26,6 +26,7 @@ mod door;
 mod events;
 mod forward;
 mod host;
+mod marks;
 mod mesh;
 mod peers;
 mod process;

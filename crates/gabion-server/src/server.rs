@@ -29,7 +29,7 @@ use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{LocalStore, Output, RemoteCommand, TargetCommand, WriteGate};
+use gabion_node::{LocalStore, MarkId, Output, RemoteCommand, TargetCommand, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
@@ -130,6 +130,8 @@ pub(crate) struct Server {
     pub(crate) held: Vec<usize>,
     /// Connections that wait for a turn to be acknowledged, in the order of turns.
     pub(crate) waiting_clients: VecDeque<(u64, usize)>,
+    /// Connections that wait for the log to pass a position.
+    pub(crate) marks: BTreeMap<MarkId, Origin>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) shared_input: BytesMut,
     pub(crate) encoded: Vec<u8>,
@@ -199,6 +201,7 @@ impl Server {
                 self.probe_tail();
                 self.tick_unacknowledged();
                 self.tick_lingering();
+                self.tick_marks();
                 let commands = self.commands.calls_count();
                 self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
             }
@@ -359,6 +362,7 @@ impl Server {
                 let tables = self.store.tables();
                 files.into_iter().for_each(|file| tables.cache.evict_file(file));
             }
+            Output::Marked(mark, captured) => self.take_marked(mark, captured),
             Output::Notice(text) => eprintln!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
         }

@@ -196,6 +196,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         lingering: VecDeque::new(),
         held: Vec::new(),
         waiting_clients: VecDeque::new(),
+        marks: BTreeMap::new(),
         scratch: scratch(),
         shared_input: BytesMut::new(),
         encoded: Vec::new(),

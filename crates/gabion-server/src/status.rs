@@ -62,6 +62,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "live_bytes": files.iter().sum::<u64>(),
         "slots": slots(&node),
         "readers": readers(&node),
+        "marks": node.marks_armed(),
         "damage": node.damage().map(ToString::to_string),
         "damaged_files": damaged_files(&node),
         "unshipped_bytes": node.unshipped_bytes(),

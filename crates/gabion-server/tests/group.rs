@@ -326,6 +326,55 @@ fn replicas_are_equal(group: &Group) {
     }
 }
 
+#[test]
+fn a_digest_at_a_position_is_of_one_state_at_every_replica_and_says_why_it_is_not_given() {
+    let group = Group::start("marks", 3, AckLevel::Replicated);
+    group.await_ready();
+    fill(&mut group.client(1), "value", 500);
+    let error = |words: &[&str]| match group.client(2).call(words) {
+        Reply::Error(text) => String::from_utf8_lossy(&text).into_owned(),
+        reply => panic!("{words:?}: {reply:?}"),
+    };
+    let text = error(&["GABION", "DIGEST", "-1"]);
+    assert!(text.starts_with("ERR log position '-1' is no number"), "{text}");
+    let text = error(&["GABION", "SCRUB", "1", "x"]);
+    assert!(text.starts_with("ERR file number 'x' is no number"), "{text}");
+    let text = error(&["GABION", "DIGEST", "1"]);
+    assert!(text.starts_with("TRYAGAIN unavailable: log position @1 is passed"), "{text}");
+    let end = group.client(1).json(&["GABION", "STATUS"])["log"]["end"].as_u64().unwrap();
+    let text = error(&["GABION", "DIGEST", &(end + (1 << 30)).to_string()]);
+    assert!(text.contains("the log did not reach"), "{text}");
+
+    // What is written behind the position is in no answer.
+    let position = (end + 1).to_string();
+    let mut askers: Vec<Client> = (1..=3).map(|id| group.client(id)).collect();
+    askers.iter_mut().for_each(|asker| asker.send(&["GABION", "DIGEST", &position]));
+    let begun = Instant::now();
+    while (1..=3).any(|id| group.client(id).json(&["GABION", "STATUS"])["marks"] != 1) {
+        assert!(begun.elapsed() < PATIENCE, "not all replicas wait for {position}");
+    }
+    fill(&mut group.client(1), "another value", 500);
+    let answers: Vec<Reply> = askers.iter_mut().map(Client::receive).collect();
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    let Reply::Bulk(text) = &answers[0] else { panic!("{answers:?}") };
+    let state: serde_json::Value = serde_json::from_slice(text).unwrap();
+    assert_eq!(state["records"], 500, "{state}");
+    let all = group.client(1).json(&["GABION", "STATUS"])["log"]["end"].as_u64().unwrap();
+    assert!((end + 1..all).contains(&state["log_end"].as_u64().unwrap()), "{state}");
+}
+
+#[test]
+fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
+    let group = Group::start("gone", 1, AckLevel::Replicated);
+    group.await_ready();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", group.ports[0])).unwrap();
+    stream.write_all(b"GABION DIGEST 99999999999\r\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains("closed at its other end"), "{reply}");
+}
+
 /// Nothing but the digest lasts so long in practice; here the budget is nothing at all.
 #[test]
 fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {

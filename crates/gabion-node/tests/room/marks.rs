@@ -63,6 +63,21 @@ fn no_state_is_captured_at_a_pad() {
 }
 
 #[test]
+fn a_state_is_captured_at_a_seal_as_at_any_record() {
+    let mut replica = start();
+    replica.put("before");
+    replica.node.end_turn().unwrap();
+    replica.arm(1).unwrap();
+    replica.node.seal_memtable().unwrap();
+    let end = replica.node.log_end();
+    replica.put("behind");
+    replica.node.end_turn().unwrap();
+    let state = captured(&mut replica);
+    assert_eq!(state.log_end, end);
+    assert!(replica.has(&state.view, "before") && !replica.has(&state.view, "behind"));
+}
+
+#[test]
 fn files_are_those_of_the_edits_in_the_log_and_of_none_that_stands_amid_a_turn() {
     let mut replica = start();
     while !replica.kinds().contains(&JobKind::Flush) {

@@ -289,7 +289,7 @@ table! {
         "Returns options." "GET, RESETSTAT, HELP. Options are given to `gabion up`, most of them when the data is made.";
     Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
         "Answers operators about this replica, as JSON."
-        "Gabion's own: GABION STATUS, FILES, SCRUB or DIGEST; see below.";
+        "Gabion's own: GABION STATUS, FILES, SCRUB [number...] or DIGEST [position]; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
         "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS, HELP.";
     Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"
