@@ -131,21 +131,27 @@ impl Client {
         Ok(())
     }
 
-    /// What a replica answers to `GABION question`.
+    /// What a replica answers to `GABION question`; the words of a question are apart by one space.
     ///
     /// # Errors
-    /// Unavailable for a lost connection or an error reply; corruption for what is no JSON.
+    /// Unavailable for a lost connection and for an error that says to try again; snapshot too old; I/O for
+    /// any other error; corruption for what is no JSON.
     pub(crate) fn ask(&mut self, question: &str) -> Result<Value> {
         let address = self.address;
-        match self.call(&["GABION", question])? {
+        let words: Vec<&str> = std::iter::once("GABION").chain(question.split(' ')).collect();
+        // The rest of it may be long.
+        let question = words[1];
+        match self.call(&words)? {
             Reply::Bulk(text) => serde_json::from_slice(&text).map_err(|e| {
                 Error::corruption(format!("{address}: GABION {question} is no JSON: {e}"))
             }),
             Reply::Error(text) => {
-                let too_old = text.starts_with(b"TRYAGAIN snapshot too old");
-                let kind = match too_old {
-                    true => ErrorKind::SnapshotTooOld,
-                    false => ErrorKind::Unavailable,
+                let kind = match &text[..] {
+                    text if text.starts_with(b"TRYAGAIN snapshot too old") => {
+                        ErrorKind::SnapshotTooOld
+                    }
+                    text if text.starts_with(b"TRYAGAIN") => ErrorKind::Unavailable,
+                    _ => ErrorKind::Io,
                 };
                 let text = String::from_utf8_lossy(&text);
                 Err(Error::new(kind, format!("{address}: GABION {question}: {text}")))

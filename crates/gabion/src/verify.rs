@@ -19,6 +19,7 @@ use crate::units::{count, size};
 use gabion_base::Result;
 use gabion_bench::grouped;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
@@ -64,14 +65,27 @@ struct Damage {
 struct Found {
     replica: u32,
     log_end: u64,
+    /// The checksum of the record that ends there, which stands for all before it. Not told offline, where
+    /// logs may end at different places.
+    log_crc: Option<String>,
     edit: u64,
     files: Vec<LiveFile>,
+    /// Numbers of the files whose bytes were read and compared with their edits.
+    files_read: BTreeSet<u64>,
     bytes_read: u64,
     damage: Vec<Damage>,
     /// Number and checksum of all records; nothing where they could not be read.
     records: Option<(u64, String)>,
     /// Whether files are this replica's own business (compaction at every replica).
     has_own_files: bool,
+}
+
+impl Found {
+    /// How many of the files were not read: writes went on, and compactions replaced them.
+    fn files_not_read(&self) -> u64 {
+        let is_read = |file: &&LiveFile| !self.files_read.contains(&file.number);
+        self.files.iter().filter(is_read).count() as u64
+    }
 }
 
 /// What comparing showed.
@@ -97,12 +111,27 @@ fn compare(found: &[Found]) -> Verdict {
     }
     let Some((first, others)) = found.split_first() else { return verdict };
     for other in others {
+        if first.log_end == other.log_end && first.log_crc != other.log_crc {
+            verdict.differences.push((other.replica, other_log(first, other)));
+        }
         if !first.has_own_files && first.edit == other.edit {
             compare_files(first, other, &mut verdict.differences);
         }
         compare_records(first, other, &mut verdict);
     }
     verdict
+}
+
+fn other_log(first: &Found, other: &Found) -> Damage {
+    let crc = |found: &Found| found.log_crc.clone().unwrap_or_default();
+    let message = format!(
+        "the record that ends at log position {} has checksum {}; replica {} has {}",
+        other.log_end,
+        crc(other),
+        first.replica,
+        crc(first)
+    );
+    Damage { file: None, offset: None, message }
 }
 
 /// The primary decides what the files are; what deviates is the other's.
@@ -177,12 +206,13 @@ fn to_text(found: &[Found], verdict: &Verdict) -> String {
         };
         let _ = writeln!(
             out,
-            "replica {}: log position {}, edit {}; {records}; {}, {} read",
+            "replica {}: log position {}, edit {}; {records}; {}, {} read{}",
             replica.replica,
             replica.log_end,
             replica.edit,
             count(replica.files.len() as u64, "file"),
-            size(replica.bytes_read)
+            size(replica.bytes_read),
+            what_was_not_read(replica)
         );
     }
     for (replica, damage) in &verdict.differences {
@@ -199,11 +229,24 @@ fn to_text(found: &[Found], verdict: &Verdict) -> String {
     out
 }
 
+/// Files that compactions replaced before their turn to be read came.
+fn what_was_not_read(replica: &Found) -> String {
+    match replica.files_not_read() {
+        0 => String::new(),
+        n => format!(" ({} were replaced before their turn)", grouped(n)),
+    }
+}
+
 fn what_is_same(found: &[Found]) -> String {
     let records = found.first().and_then(|first| first.records.as_ref()).map_or(0, |(n, _)| *n);
     let files = match found.first() {
         Some(first) if !first.has_own_files => {
-            format!("the same {}, byte for byte", count(first.files.len() as u64, "file"))
+            let unread = found.iter().map(Found::files_not_read).max().unwrap_or(0);
+            let how = match unread {
+                0 => "byte for byte".to_owned(),
+                n => format!("byte for byte but for {} that were replaced meanwhile", grouped(n)),
+            };
+            format!("the same {}, {how}", count(first.files.len() as u64, "file"))
         }
         _ => "files that are each as they were written".to_owned(),
     };
@@ -231,6 +274,7 @@ fn to_json(found: &[Found], verdict: &Verdict) -> Value {
                 "log_end": replica.log_end,
                 "edit": replica.edit,
                 "files": replica.files.len(),
+                "files_not_read": replica.files_not_read(),
                 "bytes_read": replica.bytes_read,
                 "records": replica.records.as_ref().map(|(count, _)| count),
                 "digest": replica.records.as_ref().map(|(_, crc)| crc),

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 #[path = "up/db.rs"]
 mod db;
+#[path = "up/verify.rs"]
+mod verify;
 
 const GABION: &str = env!("CARGO_BIN_EXE_gabion");
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -246,6 +248,11 @@ fn rights_of_others(dir: &Path) -> Vec<(PathBuf, u32)> {
 
 /// Flips one byte of a live SST in a pool; returns the file's name and the byte's offset in it.
 fn flip_a_byte(pool: &Path) -> (String, u64) {
+    flip_a_byte_of(pool, |_| true)
+}
+
+/// As [`flip_a_byte`], of the first file whose number fits.
+fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
     let (name, offset, at) = {
         let file = PoolFile::open(pool, DirectIo::Never).unwrap();
         let options = MediumOptions { notify: false, ..MediumOptions::default() };
@@ -254,7 +261,8 @@ fn flip_a_byte(pool: &Path) -> (String, u64) {
         let placement = recovered
             .pool
             .files()
-            .find(|placement| placement.file.kind == gabion_base::FileKind::Sst)
+            .filter(|placement| placement.file.kind == gabion_base::FileKind::Sst)
+            .find(|placement| fits(placement.file.number))
             .expect("a live SST");
         let offset = placement.len / 2;
         let (at, _) = gabion_pool::extents(&recovered.pool.region(), placement, offset, 1)

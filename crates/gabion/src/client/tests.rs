@@ -4,15 +4,20 @@ use super::*;
 use gabion_resp::{Protocol, RequestParser};
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 const LIMIT: Duration = Duration::from_millis(100);
 
 /// Answers everything.
 pub(crate) const ANSWERING: Habits =
-    Habits { statuses_max: u32::MAX, statuses_first: 0, digests_ended: 0 };
+    Habits { statuses_max: u32::MAX, statuses_first: 0, digests_ended: 0, log: Log::AtRest };
 /// As well, and ends the first two digests.
 pub(crate) const ENDING: Habits = Habits { digests_ended: 2, ..ANSWERING };
+/// As well, and its log grows, and is asked a second late.
+pub(crate) const LATE: Habits = Habits { log: Log::Growing, ..ANSWERING };
+/// As well, and its log stops to grow once it was measured.
+pub(crate) const PAUSING: Habits = Habits { log: Log::Pausing, ..ANSWERING };
 /// Accepts and says nothing.
 pub(crate) const HANGING: Habits = Habits { statuses_max: 0, ..ANSWERING };
 
@@ -25,6 +30,17 @@ pub(crate) struct Habits {
     statuses_first: u32,
     /// How many digests are ended as too old.
     digests_ended: u32,
+    log: Log,
+}
+
+/// What becomes of its log.
+#[derive(Clone, Copy)]
+enum Log {
+    AtRest,
+    /// A kilobyte in a millisecond; a digest sees it a second later than it was asked.
+    Growing,
+    /// A kilobyte at each of the first four times that STATUS is asked.
+    Pausing,
 }
 
 /// How often something was asked.
@@ -32,11 +48,14 @@ pub(crate) struct Habits {
 struct Asked {
     statuses: AtomicU32,
     digests: AtomicU32,
+    /// Bytes by which the log is longer than it grew.
+    jumped: AtomicU64,
 }
 
 /// A listener in a replica's place until the tests end.
 pub(crate) struct Stand {
     pub(crate) address: SocketAddr,
+    asked: Arc<Asked>,
 }
 
 impl Stand {
@@ -44,17 +63,54 @@ impl Stand {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Asked::default());
+        let by_all = Arc::clone(&asked);
+        let begun = Instant::now();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(io::Result::ok) {
-                let asked = Arc::clone(&asked);
-                std::thread::spawn(move || answer(stream, habits, &asked));
+                let asked = Arc::clone(&by_all);
+                std::thread::spawn(move || answer(stream, habits, begun, &asked));
             }
         });
-        Self { address }
+        Self { address, asked }
+    }
+
+    /// How often a digest was asked for.
+    pub(crate) fn digests(&self) -> u32 {
+        self.asked.digests.load(Ordering::SeqCst)
     }
 }
 
-fn answer(mut stream: TcpStream, habits: Habits, asked: &Asked) {
+fn log_end(habits: Habits, begun: Instant, asked: &Asked) -> u64 {
+    match habits.log {
+        Log::AtRest => 7,
+        Log::Growing => {
+            begun.elapsed().as_millis() as u64 * 1_000 + asked.jumped.load(Ordering::SeqCst)
+        }
+        Log::Pausing => u64::from(asked.statuses.load(Ordering::SeqCst).min(4)) * 1_000,
+    }
+}
+
+/// The answer to a digest at a position.
+fn digest_at(position: u64, habits: Habits, begun: Instant, asked: &Asked) -> Reply {
+    if asked.digests.fetch_add(1, Ordering::SeqCst) < habits.digests_ended {
+        return Reply::error("TRYAGAIN snapshot too old: replaced");
+    }
+    if let Log::Growing = habits.log {
+        asked.jumped.fetch_add(1_000_000, Ordering::SeqCst);
+    }
+    let end = log_end(habits, begun, asked);
+    let is_reached = match habits.log {
+        Log::AtRest | Log::Pausing => position == end,
+        Log::Growing => position >= end,
+    };
+    if !is_reached {
+        return Reply::error("TRYAGAIN unavailable: passed, or not reached");
+    }
+    let text = format!(r#"{{"log_end": {position}, "records": 3, "crc": "ab"}}"#);
+    Reply::Bulk(text.into())
+}
+
+fn answer(mut stream: TcpStream, habits: Habits, begun: Instant, asked: &Asked) {
     let (mut parser, mut buffer) = (RequestParser::new(), BytesMut::new());
     let mut chunk = [0; 4096];
     while let Ok(n @ 1..) = stream.read(&mut chunk) {
@@ -65,19 +121,17 @@ fn answer(mut stream: TcpStream, habits: Habits, asked: &Asked) {
             if asked.statuses.fetch_add(1, Ordering::SeqCst) >= habits.statuses_max {
                 continue;
             }
-            Reply::bulk("{}")
+            let end = log_end(habits, begun, asked);
+            Reply::Bulk(format!(r#"{{"log": {{"end": {end}}}}}"#).into())
         } else {
             while asked.statuses.load(Ordering::SeqCst) < habits.statuses_first {
                 std::thread::yield_now();
             }
-            match request.args.last().map_or(&b""[..], |word| word) {
-                b"FILES" => Reply::bulk(r#"{"log_end": 7}"#),
-                b"DIGEST"
-                    if asked.digests.fetch_add(1, Ordering::SeqCst) < habits.digests_ended =>
-                {
-                    Reply::error("TRYAGAIN snapshot too old: replaced")
+            match &request.args[..] {
+                [_, question, position] if &question[..] == b"DIGEST" => {
+                    let position = String::from_utf8_lossy(position).parse().unwrap();
+                    digest_at(position, habits, begun, asked)
                 }
-                b"DIGEST" => Reply::bulk(r#"{"records": 3, "crc": "ab"}"#),
                 _ => Reply::OK,
             }
         };

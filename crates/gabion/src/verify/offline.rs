@@ -93,8 +93,10 @@ impl Replica {
         Ok(Found {
             replica: self.number,
             log_end: self.node.log_end().get(),
+            log_crc: None,
             edit: self.node.tree().last_edit(),
             files: version.files().map(live).collect(),
+            files_read: version.files().map(|(_, meta)| meta.id.number).collect(),
             bytes_read,
             damage,
             records,

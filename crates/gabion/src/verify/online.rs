@@ -1,4 +1,13 @@
-//! Replicas that run look at themselves and tell.
+//! Replicas that run look at themselves and tell, while clients write.
+//!
+//! ```text
+//!   scrub ─► how fast does the log grow? ─► a position soon to come ─► DIGEST there, of all at once
+//!                       ▲                                                │
+//!                       └── passed too early, not reached, cut, too old ─┴─► scrub of what is new ─► found
+//! ```
+//!
+//! Each replica captures its state where a record ends at that position or beyond, which is the same place
+//! everywhere, and reads it from there. At rest the position is where the logs end.
 
 use super::{Damage, Found, LiveFile};
 use crate::client::Client;
@@ -10,14 +19,21 @@ use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
 use serde_json::Value;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often a common position is looked for before writes are said to go on.
+/// How often a position is asked for before verify gives up.
 const TRIES: u32 = 20;
 /// How often all records are read when some replica cannot read its own: a damaged file is repaired within
 /// moments where another replica has it whole.
 const TRIES_IN_PART: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
+/// For how long the growth of the log is measured.
+const MEASURED: Duration = Duration::from_millis(100);
+/// How far ahead of the log the first position is, in what the log grows: all replicas are to be asked before
+/// any of them is there.
+const LEAD_FIRST: Duration = Duration::from_millis(250);
+/// How far ahead at most. Replicas wait for 3 s.
+const LEAD_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
     let addresses = addresses(&options.place)?;
@@ -30,25 +46,66 @@ pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<V
         }
     }
     // Files first: whoever meets damage has it repaired, and only a scrub tells where it was.
-    let bytes: u64 = status.iter().map(|value| value["live_bytes"].as_u64().unwrap_or(0)).sum();
+    let bytes: u64 = status.iter().map(|value| number(&value["live_bytes"])).sum();
     progress.say(&format!("reading {} of files at {} replicas", size(bytes), addresses.len()));
     let scrubs = ask_all(&addresses, "SCRUB")?;
-    let (files, digests) = at_one_position(&addresses, progress)?;
+    let states = at_one_position(&addresses, progress)?;
     let mut found = Vec::new();
-    for (i, (number, _)) in addresses.iter().enumerate() {
-        let number_of = |value: &Value| value.as_u64().unwrap_or(0);
-        found.push(Found {
-            replica: *number,
-            log_end: number_of(&files[i]["log_end"]),
-            edit: number_of(&files[i]["edit"]),
-            files: list(&files[i]["files"]).map(live_file).collect(),
-            bytes_read: number_of(&scrubs[i]["bytes"]),
-            damage: list(&scrubs[i]["errors"]).map(damage).collect(),
-            records: digests[i].clone(),
-            has_own_files: status[i]["compaction"] == "every-replica",
-        });
+    for (i, (replica, _)) in addresses.iter().enumerate() {
+        let mut it = what_was_found(*replica, &states[i]);
+        it.has_own_files = status[i]["compaction"] == "every-replica";
+        it.take_scrub(&scrubs[i]);
+        found.push(it);
     }
+    progress.say("reading the files that are new since");
+    scrub_the_new(&addresses, &mut found)?;
     Ok(found)
+}
+
+fn what_was_found(replica: u32, state: &Value) -> Found {
+    let records = state["crc"].as_str().map(|crc| (number(&state["records"]), crc.to_owned()));
+    Found {
+        replica,
+        log_end: number(&state["log_end"]),
+        log_crc: state["log_crc"].as_str().map(str::to_owned),
+        edit: number(&state["edit"]),
+        files: list(&state["files"]).map(live_file).collect(),
+        // What could not be read is damaged; the scrub named it, and it may soon be whole.
+        records,
+        ..Found::default()
+    }
+}
+
+impl Found {
+    /// What a scrub said.
+    fn take_scrub(&mut self, scrub: &Value) {
+        self.bytes_read += number(&scrub["bytes"]);
+        self.files_read.extend(list(&scrub["read"]).map(number));
+        self.damage.extend(list(&scrub["errors"]).map(damage));
+    }
+}
+
+/// Has the files read that came into the trees after the scrub and before the position at which the replicas
+/// are compared. Some may have left them again: those were compared with their edits when they came.
+fn scrub_the_new(addresses: &[(u32, SocketAddr)], found: &mut [Found]) -> Result<()> {
+    let questions = found.iter().map(|it| {
+        let new = it.files.iter().filter(|file| !it.files_read.contains(&file.number));
+        new.fold("SCRUB".to_owned(), |question, file| format!("{question} {}", file.number))
+    });
+    let questions: Vec<String> = questions.collect();
+    let asked = |i: &usize| questions[*i] != "SCRUB";
+    let asked: Vec<usize> = (0..questions.len()).filter(asked).collect();
+    let (places, questions): (Vec<_>, Vec<_>) =
+        asked.iter().map(|i| (addresses[*i], questions[*i].clone())).unzip();
+    let scrubs = insist(answers(&places, &questions), &places)?;
+    for (i, scrub) in asked.iter().zip(&scrubs) {
+        found[*i].take_scrub(scrub);
+    }
+    Ok(())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -57,9 +114,9 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn live_file(value: &Value) -> LiveFile {
     LiveFile {
-        level: value["level"].as_u64().unwrap_or(0),
-        number: value["file"].as_u64().unwrap_or(0),
-        len: value["len"].as_u64().unwrap_or(0),
+        level: number(&value["level"]),
+        number: number(&value["file"]),
+        len: number(&value["len"]),
         checksum: value["checksum"].as_str().unwrap_or("").to_owned(),
     }
 }
@@ -72,70 +129,92 @@ fn damage(value: &Value) -> Damage {
     }
 }
 
-type Records = Option<(u64, String)>;
-
-/// Files and digests of all replicas at one log position and, where the primary decides on the
-/// files, one edit.
-fn at_one_position(
-    addresses: &[(u32, SocketAddr)],
-    progress: &mut Progress,
-) -> Result<(Vec<Value>, Vec<Records>)> {
-    let same =
-        |values: &[Value], field: &str| values.windows(2).all(|w| w[0][field] == w[1][field]);
-    let mut obstacle = Error::unavailable(
-        "writes go on, so that no two replicas are at the same log position: stop them and try again",
-    );
+/// What all replicas hold at one log position: where it is, edit, files, number and checksum of records.
+fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> Result<Vec<Value>> {
+    let (mut obstacle, mut lead) = (None, LEAD_FIRST);
     let (mut in_part, mut tries_in_part) = (None, 0);
     for attempt in 0..TRIES {
         if attempt > 0 {
             std::thread::sleep(BETWEEN_TRIES);
         }
         progress.say("reading every record at every replica");
-        let before = ask_all(addresses, "FILES")?;
-        if !same(&before, "log_end") {
+        let position = position_ahead(addresses, lead)?;
+        let states = match ask_all(addresses, &format!("DIGEST {position}")) {
+            Ok(states) => states,
+            Err(error) if is_passing(&error) => {
+                if log_ends(addresses)?.iter().any(|end| *end > position) {
+                    // Some replica was there before it was asked.
+                    lead = (lead * 2).min(LEAD_MAX);
+                }
+                obstacle = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if let Err(error) = are_at_one_place(addresses, &states) {
+            obstacle = Some(error);
+            in_part = Some(states);
             continue;
-        }
-        let answers = answers(addresses, "DIGEST");
-        let after = ask_all(addresses, "FILES")?;
-        if !same(&after, "log_end") || before[0]["log_end"] != after[0]["log_end"] {
-            continue;
-        }
-        let mut digests: Vec<Records> = Vec::new();
-        let (too_old, answers): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_too_old);
-        if let Some(Err(error)) = too_old.into_iter().next() {
-            // Compactions go on after the last write; in the end there is nothing left for them.
-            obstacle = error;
-            continue;
-        }
-        for answer in answers {
-            digests.push(match answer {
-                Ok(value) => Some((
-                    value["records"].as_u64().unwrap_or(0),
-                    value["crc"].as_str().unwrap_or("").to_owned(),
-                )),
-                // A damaged file is read here too; the scrub named it, and it may soon be whole.
-                Err(_) => None,
-            });
         }
         tries_in_part += 1;
-        if digests.iter().all(Option::is_some) || tries_in_part == TRIES_IN_PART {
-            return Ok((after, digests));
+        if states.iter().all(|state| state["error"].is_null()) || tries_in_part == TRIES_IN_PART {
+            return Ok(states);
         }
-        in_part = Some((after, digests));
+        in_part = Some(states);
     }
-    in_part.ok_or(obstacle)
+    let none = || Error::unavailable("no log position was common to all replicas");
+    in_part.ok_or_else(|| obstacle.unwrap_or_else(none))
 }
 
-/// Whether a replica ended the reading of its records, as compactions replaced what was read for too long.
-fn is_too_old(answer: &Result<Value>) -> bool {
-    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::SnapshotTooOld)
+/// Whether another position may do: this one was passed or not reached, the log was cut, or compactions
+/// replaced for too long what was read.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::SnapshotTooOld | ErrorKind::Unavailable)
 }
 
-fn answers(addresses: &[(u32, SocketAddr)], question: &'static str) -> Vec<Result<Value>> {
-    let ask = |at: SocketAddr| Client::connect_living(at, STATUS_TIMEOUT)?.ask(question);
+/// A position that the log comes to in about `lead`, or where it ends if nobody writes.
+fn position_ahead(addresses: &[(u32, SocketAddr)], lead: Duration) -> Result<u64> {
+    let longest = || log_ends(addresses).map(|ends| ends.into_iter().max().unwrap_or(0));
+    let (begun, before) = (Instant::now(), longest()?);
+    std::thread::sleep(MEASURED);
+    let end = longest()?;
+    let bytes_per_s = end.saturating_sub(before) as f64 / begun.elapsed().as_secs_f64();
+    Ok(end + (bytes_per_s * lead.as_secs_f64()) as u64)
+}
+
+fn log_ends(addresses: &[(u32, SocketAddr)]) -> Result<Vec<u64>> {
+    let status = ask_all(addresses, "STATUS")?;
+    Ok(status.iter().map(|value| number(&value["log"]["end"])).collect())
+}
+
+/// Nothing when all replicas captured the same record of the same log.
+fn are_at_one_place(addresses: &[(u32, SocketAddr)], states: &[Value]) -> Result<()> {
+    let place = |state: &Value| (state["log_end"].clone(), state["log_crc"].clone());
+    for (state, (replica, _)) in states.iter().zip(addresses) {
+        if place(state) != place(&states[0]) {
+            return Err(Error::unavailable(format!(
+                "replica {replica} was asked for the record that ends at {} as replica {} is, with \
+                 checksum {}, and is at {} and {}",
+                states[0]["log_end"],
+                addresses[0].0,
+                states[0]["log_crc"],
+                state["log_end"],
+                state["log_crc"]
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The answers of replicas, each to its question.
+fn answers(addresses: &[(u32, SocketAddr)], questions: &[String]) -> Vec<Result<Value>> {
+    let ask =
+        |at: SocketAddr, question: &str| Client::connect_living(at, STATUS_TIMEOUT)?.ask(question);
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            addresses.iter().map(|(_, address)| scope.spawn(move || ask(*address))).collect();
+        let pairs = addresses.iter().zip(questions);
+        let threads: Vec<_> = pairs
+            .map(|((_, address), question)| scope.spawn(move || ask(*address, question)))
+            .collect();
         threads
             .into_iter()
             .map(|thread| {
@@ -145,8 +224,12 @@ fn answers(addresses: &[(u32, SocketAddr)], question: &'static str) -> Vec<Resul
     })
 }
 
-fn ask_all(addresses: &[(u32, SocketAddr)], question: &'static str) -> Result<Vec<Value>> {
-    let answers = answers(addresses, question);
+fn ask_all(addresses: &[(u32, SocketAddr)], question: &str) -> Result<Vec<Value>> {
+    insist(answers(addresses, &vec![question.to_owned(); addresses.len()]), addresses)
+}
+
+/// All answers, or why there are not all.
+fn insist(answers: Vec<Result<Value>>, addresses: &[(u32, SocketAddr)]) -> Result<Vec<Value>> {
     answers
         .into_iter()
         .zip(addresses)
@@ -157,7 +240,8 @@ fn ask_all(addresses: &[(u32, SocketAddr)], question: &'static str) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::tests::{ANSWERING, ENDING, HANGING, Stand};
+    use crate::client::tests::{ANSWERING, ENDING, HANGING, LATE, PAUSING, Stand};
+    use serde_json::json;
 
     #[test]
     fn a_replica_that_accepts_and_never_answers_is_named() {
@@ -168,12 +252,42 @@ mod tests {
         assert!(error.contains(&expected), "{error}");
     }
 
+    fn common(stand: &Stand) -> Vec<Value> {
+        at_one_position(&[(1, stand.address)], &mut Progress::new(false)).unwrap()
+    }
+
     #[test]
     fn records_whose_reading_was_ended_as_too_old_are_read_again() {
         let stand = Stand::new(ENDING);
-        let addresses = [(1, stand.address)];
-        let (files, records) = at_one_position(&addresses, &mut Progress::new(false)).unwrap();
-        assert_eq!(files[0]["log_end"], 7);
-        assert_eq!(records, [Some((3, "ab".to_owned()))]);
+        let states = common(&stand);
+        assert_eq!(states, [json!({"log_end": 7, "records": 3, "crc": "ab"})]);
+        assert_eq!(stand.digests(), 3);
+    }
+
+    #[test]
+    fn a_position_that_was_passed_is_taken_further_ahead() {
+        let stand = Stand::new(LATE);
+        assert_eq!(common(&stand)[0]["records"], 3);
+        assert!(stand.digests() > 2, "it grows by more than two leads before it is asked");
+    }
+
+    #[test]
+    fn where_writes_pause_before_a_position_is_reached_the_logs_are_compared_at_rest() {
+        let stand = Stand::new(PAUSING);
+        assert_eq!(common(&stand)[0]["log_end"], 4_000);
+        assert_eq!(stand.digests(), 2);
+    }
+
+    #[test]
+    fn what_was_captured_at_different_places_is_not_compared() {
+        let addresses = [(1, ([127, 0, 0, 1], 1).into()), (2, ([127, 0, 0, 1], 2).into())];
+        let first = json!({"log_end": 7, "log_crc": "aa"});
+        assert!(are_at_one_place(&addresses, &[first.clone(), first.clone()]).is_ok());
+        for other in
+            [json!({"log_end": 8, "log_crc": "aa"}), json!({"log_end": 7, "log_crc": "bb"})]
+        {
+            let error = are_at_one_place(&addresses, &[first.clone(), other]).unwrap_err();
+            assert!(error.message().starts_with("replica 2 was asked for the record"), "{error}");
+        }
     }
 }

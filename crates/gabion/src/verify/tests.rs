@@ -12,6 +12,7 @@ fn replica(number: u32) -> Found {
         log_end: 1000,
         edit: 7,
         files: vec![file(1, "aa"), file(2, "bb")],
+        files_read: [1, 2].into(),
         records: Some((10, "cc".to_owned())),
         ..Found::default()
     }
@@ -31,6 +32,29 @@ fn replicas_that_hold_the_same_have_no_difference() {
         what_is_same(&found),
         "3 replicas: the same 10 records and the same 2 files, byte for byte"
     );
+}
+
+#[test]
+fn files_that_were_replaced_before_they_were_read_are_counted() {
+    let mut other = replica(2);
+    other.files_read = [1].into();
+    let found = [replica(1), other];
+    let said = to_text(&found, &compare(&found));
+    assert!(said.contains("2 files, 0 B read (1 were replaced before their turn)"), "{said}");
+    assert!(said.contains("2 files, byte for byte but for 1 that were replaced"), "{said}");
+    let json = to_json(&found, &compare(&found));
+    assert_eq!(json["replicas"][0]["files_not_read"], 0);
+    assert_eq!(json["replicas"][1]["files_not_read"], 1);
+}
+
+#[test]
+fn logs_that_have_another_record_at_the_same_place_differ() {
+    let (mut first, mut other) = (replica(1), replica(2));
+    (first.log_crc, other.log_crc) = (Some("11".to_owned()), Some("22".to_owned()));
+    let told = told(&[first, other]);
+    let expected =
+        "replica 2: the record that ends at log position 1000 has checksum 22; replica 1 has 11";
+    assert_eq!(told, [expected]);
 }
 
 #[test]
