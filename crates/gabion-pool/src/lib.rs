@@ -21,13 +21,14 @@
 //! - [`placement_log`]: the journal's records and operations, as bytes.
 //! - [`slots`]: every slot in exactly one state; the transitions stand in one place.
 //! - [`pool`]: the state of a pool and what may be done to it.
-//! - [`recovery`]: creation and opening.
+//! - [`recovery`]: creation and opening; [`creation`]: of a pool that holds files from the first moment.
 //! - [`file_io`]: reading and writing files through their placements.
 //! - [`inspect`]: looking at a pool that may be damaged, for tools; nothing is written.
 #![no_std]
 
 extern crate alloc;
 
+pub mod creation;
 pub mod file_io;
 pub mod geometry;
 pub mod inspect;
@@ -39,6 +40,7 @@ pub mod slot_header;
 pub mod slots;
 pub mod superblock;
 
+pub use creation::Creation;
 pub use file_io::{
     extents, file_headers, read_file, read_slot_header, verify_file, write_commit, write_file,
 };

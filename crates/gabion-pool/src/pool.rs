@@ -489,6 +489,13 @@ impl Pool {
         Ok(placed)
     }
 
+    /// Generations may be given out before a commit reserves them: of a pool whose superblock is not
+    /// written yet nothing outlives a crash, and its first checkpoint reserves what was given out.
+    pub(crate) fn give_out_at_once(&mut self) {
+        self.reserve_generations();
+        self.generation_limit = self.generation_reserved;
+    }
+
     /// Stages a new reservation when half of the last one is used.
     pub(crate) fn reserve_generations(&mut self) {
         if self.next_generation + GENERATION_STEP / 2 >= self.generation_reserved {

@@ -50,18 +50,29 @@ pub(crate) async fn create_planned(
     superblock: &Superblock,
     opaque_snapshot: &[u8],
 ) -> Result<()> {
+    let mut pool = new_pool(medium, superblock).await?;
+    finish_creation(medium, superblock, &mut pool, opaque_snapshot).await
+}
+
+/// The pool that is to be made on a medium that holds none.
+pub(crate) async fn new_pool(medium: &MediumHandle, superblock: &Superblock) -> Result<Pool> {
     check_medium(medium, superblock.len)?;
     match read_superblock(medium).await {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error.within("no pool is created over what may be one")),
+        Err(error) if error.kind() == ErrorKind::NotFound => empty_pool(superblock),
+        Err(error) => Err(error.within("no pool is created over what may be one")),
         Ok((found, _)) => {
-            return Err(Error::invalid(format!(
-                "the medium already holds pool {}",
-                hex(&found.pool_id)
-            )));
+            Err(Error::invalid(format!("the medium already holds pool {}", hex(&found.pool_id))))
         }
     }
-    let mut pool = empty_pool(superblock)?;
+}
+
+/// Writes the first checkpoint and then, last, the superblock.
+pub(crate) async fn finish_creation(
+    medium: &MediumHandle,
+    superblock: &Superblock,
+    pool: &mut Pool,
+    opaque_snapshot: &[u8],
+) -> Result<()> {
     write_commit(medium, pool.checkpoint(opaque_snapshot)?).await?;
     let block = AlignedBuf::copy_of(&superblock.encode()).freeze();
     // One after the other: a torn first copy with a blank second one is an unfinished creation, two

@@ -1,12 +1,13 @@
 //! Creation is atomic; what an older build cannot read it refuses by name (FAULTS.md E16).
 
 use super::*;
-use crate::create;
 use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};
 use crate::superblock::FORMAT_VERSION;
+use crate::{Creation, create, verify_file, write_file};
 use alloc::format;
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, ErrorKind};
+use gabion_media::AlignedBuf;
 
 fn open_error(disk: &SimulatedDisk) -> Error {
     Rig::open(disk.clone()).err().expect("the pool does not open")
@@ -39,6 +40,53 @@ fn an_interrupted_creation_leaves_no_pool_and_can_be_repeated() {
         }
     }
     assert!(whole >= 20, "the last boundary is a pool in every variant");
+}
+
+/// Makes a pool with a file in it from the first moment.
+async fn create_with_a_file(handle: &MediumHandle) -> Result<()> {
+    let mut creation = Creation::begin(handle, &config()).await?;
+    let spare = creation.allocate(3)?;
+    creation.release(&spare)?;
+    let data = AlignedBuf::copy_of(&[7; BLOCK_LEN]).freeze();
+    let slots = creation.allocate(1)?;
+    let checksum = crc32c(&data);
+    let placement = FilePlacement { len: BLOCK_LEN as u64, checksum, ..placement(5, &slots) };
+    let region = creation.pool().region();
+    write_file(handle, &region, POOL_ID, GROUP, &placement, &data, &[checksum]).await?;
+    creation.add_file(placement)?;
+    creation.finish(handle, b"with a file").await
+}
+
+#[test]
+fn a_pool_that_is_made_with_files_has_all_of_them_or_is_none() {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+    let handle = disk.handle();
+    disk.start_recording();
+    disk.block_on(&handle, create_with_a_file(&handle)).unwrap();
+    let recording = disk.recording().unwrap();
+    let mut whole = 0;
+    for k in 0..=recording.effects().len() {
+        for variant in 0..20 {
+            match Rig::open(recording.image_at(k, variant)) {
+                Ok(mut rig) => {
+                    assert_eq!(rig.snapshot, b"with a file");
+                    let file = rig.pool.placement(FileId::sst(5)).expect("it is there");
+                    let region = rig.pool.region();
+                    let check = verify_file(&rig.handle, &region, POOL_ID, GROUP, &file);
+                    rig.block_on(check).unwrap();
+                    // What is given out now is younger than what the file has.
+                    let next = rig.pool.allocate(1).unwrap();
+                    assert!(next[0].generation > file.slots[0].generation);
+                    assert_ne!(next[0].slot, file.slots[0].slot);
+                    whole += 1;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{k}: {error}"),
+            }
+        }
+    }
+    assert!(whole >= 20, "the last boundary is a pool in every variant");
+    let again = disk.block_on(&handle, create_with_a_file(&handle)).unwrap_err();
+    assert!(again.message().contains("already holds pool"), "{again}");
 }
 
 #[test]
