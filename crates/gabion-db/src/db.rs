@@ -141,7 +141,11 @@ impl Db {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn shared(&self) -> &Handle {
+        &self.0.shared
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         self.0.shared.lock()
     }
 
@@ -317,8 +321,10 @@ impl Db {
     pub fn flush(&self) -> Result<()> {
         let mut core = self.gate(false)?;
         core.node.seal_memtable()?;
+        // What writers fill and seal meanwhile is not waited for: they might never pause.
+        let wanted = core.node.tree().active_id();
         self.0.shared.carry_on(&mut core);
-        while core.node.tree().sealed_count() > 0 {
+        while core.node.tree().flushed().memtable.next() < wanted {
             core.check()?;
             if let (true, WriteGate::Full { reason, .. }) =
                 (core.node.jobs_pause(), core.node.write_gate())

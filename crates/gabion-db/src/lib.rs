@@ -44,6 +44,7 @@
 mod batch;
 mod cache;
 pub mod clock;
+mod compact;
 mod core;
 mod db;
 pub mod jobs;

@@ -16,6 +16,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[path = "db/compact.rs"]
+mod compact;
+
 /// A directory that is gone when the test ends.
 struct Dir(PathBuf);
 
@@ -23,6 +26,7 @@ impl Dir {
     fn new(name: &str) -> Self {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("db-{name}"));
         let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }
 }

@@ -175,7 +175,7 @@ impl<'a> Picker<'a> {
         // With fewer files the range is smaller, and L1 may then be free of other jobs there.
         while count > 0 {
             let chosen = overlapping_set(&oldest_first[..count]);
-            if let Some(pick) = self.complete(0, chosen) {
+            if let Some(pick) = self.complete(0, chosen, true) {
                 return Some(pick);
             }
             count /= 2;
@@ -197,11 +197,12 @@ impl<'a> Picker<'a> {
         }
         // Levels are sorted by key, and min_by_key takes the first of equals.
         let (_, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
-        self.complete(level, alloc::vec![file.clone()])
+        self.complete(level, alloc::vec![file.clone()], true)
     }
 
-    /// The job that takes `chosen`, newest first or by key, one level down; none if it collides.
-    fn complete(&self, level: u8, mut chosen: Vec<Arc<FileMeta>>) -> Option<Pick> {
+    /// The job that takes `chosen`, newest first or by key, one level down, as it is where `may_move` and
+    /// nothing is in the way; none if it collides.
+    fn complete(&self, level: u8, mut chosen: Vec<Arc<FileMeta>>, may_move: bool) -> Option<Pick> {
         let output_level = level + 1;
         let (smallest, largest) = bounds(&chosen)?;
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
@@ -218,7 +219,7 @@ impl<'a> Picker<'a> {
             files.iter().map(|file| file.len).sum()
         };
         let alone = chosen.len() == 1 && below.is_empty();
-        let movable = alone && overlap_len(&smallest, &largest) <= grandparent_max;
+        let movable = may_move && alone && overlap_len(&smallest, &largest) <= grandparent_max;
         let mut inputs: Vec<_> = chosen.into_iter().map(|file| (level, file)).collect();
         inputs.extend(below.iter().map(|file| (output_level, file.clone())));
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
@@ -319,6 +320,9 @@ fn overlapping_set(oldest_first: &[Arc<FileMeta>]) -> Vec<Arc<FileMeta>> {
         }
     }
 }
+
+mod range;
+pub(crate) use range::{RangePosition, RangeStep};
 
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,8 @@
 //! 64 Version … | u32 CRC32C of all before
 //! ```
 
+mod range;
+
 use crate::batch::BatchReader;
 use crate::config::TreeConfig;
 use crate::edit::{Edit, Flushed};
@@ -136,6 +138,8 @@ struct Jobs {
     estimate: Estimate,
     /// File numbers below are reserved, as far as they are not used up anyway.
     reserved: u64,
+    /// Ranges to be compacted on demand.
+    ranges: range::Ranges,
     /// No compaction was found with this oldest snapshot, so many free slots and this urgency, and nothing
     /// has changed since.
     idle_at: Option<(SequenceNumber, u64, bool)>,
@@ -395,6 +399,11 @@ impl Tree {
     /// [`Tree::next_flush`].
     pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
         let oldest = context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX);
+        if let Some(pick) = self.pick_asked(context)
+            && let Some(inputs) = self.begin(pick, Vec::new(), context)
+        {
+            return Some(inputs);
+        }
         let asked = (oldest, context.slots_free, context.urgent);
         if self.jobs.idle_at == Some(asked) {
             return None;

@@ -15,7 +15,6 @@
 //! - [`Node`]: the state machine. One owner, one loop: hand in an event, call `advance`, take outputs.
 //! - [`work`]: what leaves it because it takes long, and the functions that carry it out.
 //! - [`open`]: creating a replica in an empty pool, and opening one from its pool and ring alone.
-//! - [`verify`]: comparing replicas, record by record and file by file.
 #![no_std]
 
 extern crate alloc;
@@ -34,7 +33,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 #[cfg(feature = "planted")]
 pub use node::Mutant;
 pub use node::{
-    Captured, CapturedFile, Counters, DamagedFile, LogEra, MarkId, Node, Output, RemoteCommand,
-    RepairState, TargetCommand, WriteGate,
+    Captured, CapturedFile, Counters, DamagedFile, LogEra, MarkId, Node, Output, RangeState,
+    RemoteCommand, RepairState, TargetCommand, WriteGate,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

@@ -8,7 +8,7 @@ use gabion_base::Term;
 use gabion_base::units::MIB;
 
 /// Files as `level:number[from-to]`, 16 MiB each unless `=MiB` follows.
-fn version(files: &[&str]) -> Version {
+pub(super) fn version(files: &[&str]) -> Version {
     let parse = |text: &&str| {
         let (level, rest) = text.split_once(':').unwrap();
         let (number, rest) = rest.split_once('[').unwrap();
@@ -20,7 +20,7 @@ fn version(files: &[&str]) -> Version {
     Version::of(7, files.iter().map(parse).collect())
 }
 
-fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
+pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
     let bound = |text: &str| [&[1u8], text.as_bytes()].concat();
     FileMeta {
         id: FileId::sst(number),
@@ -48,7 +48,7 @@ fn picked(files: &[&str], busy: &[u64]) -> String {
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
 }
 
-fn describe(pick: &Pick) -> String {
+pub(super) fn describe(pick: &Pick) -> String {
     let inputs: Vec<_> =
         pick.inputs.iter().map(|(level, file)| format!("{level}:{}", file.id.number)).collect();
     let bottom = if pick.bottommost { " bottommost" } else { "" };

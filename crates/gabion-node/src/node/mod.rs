@@ -13,6 +13,7 @@ mod log_repair;
 mod marks;
 mod messages;
 mod planted;
+mod ranges;
 mod repair;
 mod room;
 mod shipping;
@@ -40,6 +41,7 @@ pub use marks::{Captured, CapturedFile, LogEra, MarkId};
     expect(unreachable_pub, reason = "exported with the feature")
 )]
 pub use planted::Mutant;
+pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
 
 /// What the driver is to do.
