@@ -11,6 +11,7 @@
 //! log, pool, files, recovery and formats. A directory that it made can be looked at with `gabion db`.
 //!
 //! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
+//! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
 //!
 //! ```
@@ -43,6 +44,7 @@
 
 mod batch;
 mod cache;
+pub mod checkpoint;
 pub mod clock;
 mod compact;
 mod core;

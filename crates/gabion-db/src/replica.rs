@@ -22,6 +22,11 @@ pub fn ring_path(dir: &Path) -> PathBuf {
     dir.join("ring")
 }
 
+/// What the pool is called until it is whole.
+pub(crate) fn unfinished_path(dir: &Path) -> PathBuf {
+    dir.join("pool.new")
+}
+
 /// Makes a new replica in a directory, which is made if it is not there: a pool file of `pool_len`
 /// bytes, all reserved, and the log's ring.
 ///
@@ -43,7 +48,7 @@ pub fn create_replica(
     }
     group.validate()?;
     std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
-    let unfinished = dir.join("pool.new");
+    let unfinished = unfinished_path(dir);
     for left in [&unfinished, &ring_path(dir)] {
         match std::fs::remove_file(left) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -52,7 +57,9 @@ pub fn create_replica(
             _ => {}
         }
     }
-    let result = make(dir, &unfinished, pool_len, group, replica);
+    let result = make_pool(dir, pool_len, group.ring_len, |medium, pool_id| {
+        medium.block_on(open::create(medium.handle(), group, replica, pool_id))
+    });
     if result.is_err() {
         let _ = std::fs::remove_file(&unfinished);
         let _ = std::fs::remove_file(ring_path(dir));
@@ -60,22 +67,27 @@ pub fn create_replica(
     result
 }
 
-fn make(
+/// Makes a pool, which `fill` does, and its ring. The pool's name is its own once it is whole.
+pub(crate) fn make_pool<T>(
     dir: &Path,
-    unfinished: &Path,
     pool_len: u64,
-    group: &GroupConfig,
-    replica: ReplicaId,
-) -> Result<()> {
+    ring_len: u64,
+    fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<T>,
+) -> Result<T> {
+    let unfinished = &unfinished_path(dir);
     gabion_fabric::preallocate(unfinished, pool_len)?;
     let file = PoolFile::open(unfinished, DirectIo::Try)?;
     let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
-    let medium = BlockingMedium::new(medium);
-    let pool_id = random_id()?;
-    medium.block_on(open::create(medium.handle(), group, replica, pool_id))?;
-    MappedRing::open(&ring_path(dir), group.ring_len as usize)?;
+    let filled = fill(&BlockingMedium::new(medium), random_id()?)?;
+    MappedRing::open(&ring_path(dir), ring_len as usize)?;
     std::fs::rename(unfinished, pool_path(dir))
         .map_err(|e| failed(unfinished, "cannot be renamed", e))?;
+    sync_directory(dir)?;
+    Ok(filled)
+}
+
+/// Makes the names in a directory last.
+pub(crate) fn sync_directory(dir: &Path) -> Result<()> {
     let directory = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
     directory.sync_all().map_err(|e| failed(dir, "cannot be flushed", e))
 }
@@ -111,6 +123,13 @@ pub fn open_replica(
 ) -> Result<OpenedReplica> {
     let path = pool_path(dir);
     let mut remarks = Vec::new();
+    if !path.exists() && unfinished_path(dir).exists() {
+        return Err(Error::not_found(format!(
+            "{}: its pool is not whole, as what made it (a creation, a checkpoint) was interrupted; \
+             nothing in it counts, the directory can be removed",
+            dir.display()
+        )));
+    }
     let file = PoolFile::open(&path, DirectIo::Try)?;
     if let Some(refusal) = file.direct_refusal() {
         remarks.push(format!("{}: no direct I/O: {refusal}", path.display()));
@@ -155,7 +174,7 @@ pub fn random_id() -> Result<[u8; 16]> {
 }
 
 /// An error of the system on a path.
-fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+pub(crate) fn failed(path: &Path, what: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::NotFound,
         io::ErrorKind::StorageFull => ErrorKind::NoSpace,

@@ -16,6 +16,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[path = "db/checkpoint.rs"]
+mod checkpoint;
 #[path = "db/compact.rs"]
 mod compact;
 

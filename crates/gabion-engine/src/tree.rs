@@ -25,6 +25,7 @@
 //! 64 Version … | u32 CRC32C of all before
 //! ```
 
+mod fork;
 mod range;
 
 use crate::batch::BatchReader;

@@ -30,7 +30,7 @@ impl Driven {
         self.write(|batch| batch.delete(Keyspace::User, name.as_bytes()).unwrap());
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.write(|batch| batch.clear(Keyspace::User).unwrap());
     }
 

@@ -1,0 +1,182 @@
+//! A consistent copy of a store, made while it is in use or of a replica at rest: a directory of its own that
+//! opens as a store.
+//!
+//! ```text
+//!   DIR.tmp (locked)  pool.new ◄── files, then what is in memory; read back; superblock last
+//!                     ring         │
+//!                     pool ◄───────┘ rename
+//!   DIR ◄── rename, once all of it is flushed
+//! ```
+//!
+//! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool has no
+//! name that anything opens; the next checkpoint into `DIR` throws it away. How the new pool comes by its files
+//! and its tree: [`gabion_node::checkpoint`].
+
+use crate::Db;
+use crate::read::tables;
+use crate::replica::{failed, make_pool, sync_directory};
+use gabion_base::{Error, Result};
+use gabion_engine::FileSource;
+use gabion_fabric::lock::lock_exclusive;
+use gabion_node::checkpoint;
+pub use gabion_node::checkpoint::{Copied, Origin};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+impl Db {
+    /// Makes a copy of the store in `dir`, which must not be there: a store of its own with a pool of the
+    /// same length, all reserved, which [`Db::open`] opens. It holds all writes that had returned before the call,
+    /// and none that began after it; of each batch all or nothing.
+    ///
+    /// Reads and writes go on meanwhile and wait for nothing. Works on a store that is full, or that has failed.
+    /// Files that compactions replace meanwhile keep their slots until the copy is made, as with a
+    /// [`crate::Snapshot`]. Costs reading each file once, writing it, and reading the copy back.
+    ///
+    /// # Durability
+    /// Survives a power cut when it returns. After a kill before that there is no `dir`, but perhaps `dir.tmp`,
+    /// which does not open and which the next checkpoint into `dir` throws away.
+    ///
+    /// # Errors
+    /// Invalid input when `dir` is there; busy while another checkpoint into `dir` goes on; no space, naming
+    /// how much is wanted; corruption when a file of the store is not what was written. Nothing is left then.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-copy-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let options = Options { pool_len: 128 << 20, ..Options::default() };
+    /// # let db = Db::create(&dir.join("store"), &options)?;
+    /// db.put(b"stone", b"grey")?;
+    /// db.checkpoint(&dir.join("copy"))?;
+    /// db.put(b"stone", b"red")?;
+    /// let copy = Db::open(&dir.join("copy"), &options)?;
+    /// assert_eq!(copy.get(b"stone")?.as_deref(), Some(&b"grey"[..]));
+    /// # drop((db, copy));
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    pub fn checkpoint(&self, dir: &Path) -> Result<Copied> {
+        self.checkpoint_sized(dir, self.shared().placements.file.len())
+    }
+
+    /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that was made
+    /// too large, comes into another pool.
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint`]; limit exceeded for a length that no pool can have.
+    pub fn checkpoint_sized(&self, dir: &Path, pool_len: u64) -> Result<Copied> {
+        // What readers see now: whole writes only, and all of which anybody was told.
+        let view = self.shared().newest();
+        let (group, term) = {
+            let core = self.lock();
+            (core.node.config().clone(), core.node.state().term)
+        };
+        let origin = Origin { view, group, term };
+        write(dir, pool_len, &origin, &tables(self.shared()).source, &mut |_| {})
+    }
+}
+
+/// Makes a checkpoint in `dir`, with a pool of `pool_len` bytes. `source` has the files of the view and must
+/// not let its reads wait for anybody else; `progress` is told of the bytes of each file that was copied.
+///
+/// # Durability
+/// As [`Db::checkpoint`].
+///
+/// # Errors
+/// As [`Db::checkpoint`].
+pub fn write(
+    dir: &Path,
+    pool_len: u64,
+    origin: &Origin,
+    source: &impl FileSource,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Copied> {
+    let unfinished = Unfinished::take(dir)?;
+    let made = make_pool(&unfinished.path, pool_len, origin.group.ring_len, |medium, pool_id| {
+        let handle = medium.handle();
+        medium.block_on(checkpoint::write(handle, pool_id, origin, source, progress))
+    });
+    let kept = made.and_then(|copied| unfinished.keep(dir).map(|()| copied));
+    kept.inspect_err(|_| unfinished.discard())
+}
+
+/// The directory that becomes the copy's. Locked for as long as it has not.
+struct Unfinished {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Unfinished {
+    fn take(dir: &Path) -> Result<Self> {
+        if dir.symlink_metadata().is_ok() {
+            return Err(Error::invalid(format!(
+                "{}: is there already; a checkpoint makes a directory of its own",
+                dir.display()
+            )));
+        }
+        let Some(name) = dir.file_name() else {
+            return Err(Error::invalid(format!("{}: names no directory", dir.display())));
+        };
+        let mut name = name.to_owned();
+        name.push(".tmp");
+        let path = dir.with_file_name(name);
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(&path, "cannot be made", error));
+            }
+            _ => {}
+        }
+        let lock = File::open(&path).map_err(|e| failed(&path, "cannot be opened", e))?;
+        let busy = "another checkpoint is made there";
+        lock_exclusive(&lock, &path).map_err(|e| e.within(busy))?;
+        // Whoever had the lock before may have given the directory another name, or removed it.
+        let inode = |data: io::Result<std::fs::Metadata>| data.ok().map(|data| data.ino());
+        if inode(path.symlink_metadata()) != inode(lock.metadata()) {
+            return Err(Error::new(
+                gabion_base::ErrorKind::Busy,
+                format!("{}: {busy}, or was until now", path.display()),
+            ));
+        }
+        let unfinished = Self { path, _lock: lock };
+        unfinished.clear()?;
+        Ok(unfinished)
+    }
+
+    /// Removes what an interrupted checkpoint left.
+    fn clear(&self) -> Result<()> {
+        let io = |e| failed(&self.path, "cannot be read", e);
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let (name, kind) = (entry.file_name(), entry.file_type().map_err(io)?);
+            let name = name.to_string_lossy();
+            if !kind.is_file() || !(name.starts_with("pool") || name.starts_with("ring")) {
+                return Err(Error::invalid(format!(
+                    "{}: is in the way, and no checkpoint left it",
+                    entry.path().display()
+                )));
+            }
+            files.push(entry.path());
+        }
+        for file in files {
+            std::fs::remove_file(&file).map_err(|e| failed(&file, "cannot be removed", e))?;
+        }
+        Ok(())
+    }
+
+    /// Gives it its name, and makes the name last.
+    fn keep(&self, dir: &Path) -> Result<()> {
+        std::fs::rename(&self.path, dir).map_err(|e| failed(dir, "cannot be made", e))?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_directory(parent.unwrap_or(Path::new(".")))
+    }
+
+    /// Removes what was made; it keeps its space else.
+    fn discard(&self) {
+        if self.clear().is_ok() {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A checkpoint: a new pool that holds what a view of a replica shows, and its log begins anew.
+//!
+//! ```text
+//!   view ─┬─ files ──── read, compared with the edit's checksums ─► slots of the new pool ─┐
+//!         └─ MemTables ─ flushed by recipes of the new tree ──────► its L0 ────────────────┤
+//!                                       superblock, last ◄── first checkpoint: state, tree ┘
+//! ```
+//!
+//! Nothing of the source changes and nobody waits: the view keeps its files, and what MemTables hold is
+//! written by ordinary flushes into the *new* pool. Sealing and flushing the source first would need its log,
+//! its slots and its writers' patience, which a full or failed store does not have; copying its log would
+//! bring its positions, terms and watermarks along.
+//!
+//! The copy is a group of one under the same group number: that is the lineage in every block of its files,
+//! which is never rewritten (DESIGN.md, Pool). Its pool has a name of its own, its log begins at 0 in a later
+//! term. Files keep number, term and checksums.
+
+use crate::files::LocalStore;
+use crate::state::{ReplicaState, Snapshot};
+use crate::work::{self, JobOrder};
+use crate::{CompactionMode, GroupConfig};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::units::SLOT_LEN;
+use gabion_base::{ConfigNumber, Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
+use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, SharedView, Tree};
+use gabion_log::{Anchor, Span};
+use gabion_media::MediumHandle;
+use gabion_pool::{Creation, FilePlacement, PoolConfig};
+
+/// The only member of the copy.
+const ME: ReplicaId = ReplicaId(1);
+
+/// What is copied.
+pub struct Origin {
+    /// The replica at one moment.
+    pub view: SharedView,
+    /// The group that it belongs to.
+    pub group: GroupConfig,
+    /// Its term: the copy begins with a later one, so that no file of it is taken for one of the source.
+    pub term: Term,
+}
+
+/// What a checkpoint holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Files that were there.
+    pub files: u64,
+    /// Their bytes, in whole blocks.
+    pub file_bytes: u64,
+    /// Files that were made of MemTables.
+    pub flushed_files: u64,
+    /// Their bytes, in whole blocks.
+    pub flushed_bytes: u64,
+    /// The last write that it holds.
+    pub sequence: u64,
+}
+
+impl Origin {
+    /// The configuration of the copy: that of the source, for one replica.
+    #[must_use]
+    pub fn copied_group(&self) -> GroupConfig {
+        let (group, mut config) = (self.group.clone(), self.group.config);
+        if group.members != [ME] {
+            config = ConfigNumber(config.get() + 1);
+        }
+        GroupConfig {
+            config,
+            members: alloc::vec![ME],
+            compaction: CompactionMode::Primary,
+            ..group
+        }
+    }
+
+    /// Bytes of the files that are to be copied.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.view.version().files().map(|(_, file)| file.rounded_len()).sum()
+    }
+}
+
+/// Writes a checkpoint into an empty medium, all of whose length it takes. `source` has the files of the
+/// view; it must wait for nothing but `medium`. `progress` is told of the bytes of each file that was
+/// copied.
+///
+/// # Durability
+/// Survives a power cut when it returns. Before, the medium holds no pool.
+///
+/// # Errors
+/// Corruption, naming file and chunk, when a file is not what its edit says; no space when the view needs
+/// more slots than the medium has; invalid input when the medium holds a pool; the media's.
+pub async fn write(
+    medium: &MediumHandle,
+    pool_id: [u8; 16],
+    origin: &Origin,
+    source: &impl FileSource,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Copied> {
+    let group = origin.copied_group();
+    group.validate()?;
+    let (number, len) = (group.group, medium.properties().len);
+    let config = PoolConfig { pool_id, group: number, len, region_id: 1 };
+    let mut tree = Tree::fork(&origin.view, group.tree.clone(), number)?;
+    let creation = Creation::begin(medium, &config).await?;
+    let geometry = creation.pool().region();
+    let store = LocalStore { medium: medium.clone(), geometry, pool_id, group: number };
+    let mut target = Target { creation, store };
+    target.check_room(&tree)?;
+    let mut copied = Copied { sequence: tree.last_sequence().get(), ..Copied::default() };
+    let files: Vec<_> = tree.version().files().map(|(_, meta)| meta.clone()).collect();
+    for meta in &files {
+        target.copy(meta, source).await?;
+        copied.files += 1;
+        copied.file_bytes += meta.rounded_len();
+        progress(meta.rounded_len());
+    }
+    target.flush_memtables(&mut tree, origin, &mut copied).await?;
+    target.read_back(&tree).await?;
+    let state = first_state(&tree, origin.term);
+    let snapshot = Snapshot::encode(&group, &state, &tree.snapshot());
+    target.creation.finish(medium, &snapshot).await?;
+    Ok(copied)
+}
+
+/// What the copy remembers before its first start.
+fn first_state(tree: &Tree, term: Term) -> ReplicaState {
+    ReplicaState {
+        me: ME,
+        term,
+        session: 0,
+        files_reserved: tree.files_reserved(),
+        spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
+        trimmed: Anchor::START,
+        durable: LogPosition::ZERO,
+    }
+}
+
+/// The pool that is being made.
+struct Target {
+    creation: Creation,
+    store: LocalStore,
+}
+
+impl Target {
+    /// Whether all fits, before anything is written.
+    fn check_room(&self, tree: &Tree) -> Result<()> {
+        let slots = |meta: &FileMeta| meta.rounded_len().div_ceil(SLOT_LEN);
+        let files: u64 = tree.version().files().map(|(_, meta)| slots(meta)).sum();
+        let memory = tree.memtables_len().div_ceil(SLOT_LEN);
+        let total = u64::from(self.creation.pool().counts().free);
+        if files + memory <= total {
+            return Ok(());
+        }
+        Err(Error::no_space(format!(
+            "the copy takes {} slots of 2 MiB, its pool has {total}",
+            files + memory
+        )))
+    }
+
+    async fn copy(&mut self, meta: &FileMeta, source: &impl FileSource) -> Result<()> {
+        let bytes = source.read(meta.id, 0, meta.rounded_len() as usize).await?;
+        meta.verify(&bytes).inspect_err(|error| source.note_damage(meta.id, error))?;
+        let slots = self.creation.allocate(meta.rounded_len().div_ceil(SLOT_LEN) as u32)?;
+        let placement = FilePlacement {
+            file: meta.id,
+            term: meta.term,
+            len: meta.rounded_len(),
+            checksum: meta.checksum,
+            slots,
+        };
+        let store = &self.store;
+        let (geometry, crcs) = (&store.geometry, &meta.chunk_crcs);
+        gabion_pool::write_file(
+            &store.medium,
+            geometry,
+            store.pool_id,
+            store.group,
+            &placement,
+            &bytes,
+            crcs,
+        )
+        .await?;
+        self.creation.add_file(placement)
+    }
+
+    async fn flush_memtables(
+        &mut self,
+        tree: &mut Tree,
+        origin: &Origin,
+        copied: &mut Copied,
+    ) -> Result<()> {
+        while tree.sealed_count() > 0 {
+            let slots_free = u64::from(self.creation.pool().counts().free);
+            // By time 0 nothing has expired: that is left to the copy's own compactions.
+            let (term, now_ms, snapshots) = (origin.term, 0, &[]);
+            let context = JobContext { term, now_ms, snapshots, slots_free, urgent: false };
+            let Some(inputs) = tree.next_flush(&context) else {
+                return Err(Error::no_space(format!(
+                    "what is in memory finds no room: {slots_free} slots of 2 MiB are left"
+                )));
+            };
+            let placements = self.run_flush(tree, inputs).await?;
+            copied.flushed_files += placements.len() as u64;
+            copied.flushed_bytes += placements.iter().map(|placement| placement.len).sum::<u64>();
+            for placement in placements {
+                self.creation.add_file(placement)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes the oldest MemTable and applies the edit of it. Returns where its files lie.
+    async fn run_flush(
+        &mut self,
+        tree: &mut Tree,
+        inputs: JobInputs,
+    ) -> Result<Vec<FilePlacement>> {
+        let free = self.creation.pool().counts().free;
+        let wanted = inputs.slots_max().min(u64::from(free)) as u32;
+        let slots = self.creation.allocate(wanted)?;
+        let group = self.store.group;
+        let order = JobOrder { inputs, group, slots, files: BTreeMap::new() };
+        let mut placements = Vec::new();
+        let built = |file: work::BuiltFile| placements.push((*file.placement).clone());
+        let done = work::run_job(order, &self.store, built).await.map_err(|failed| {
+            let error = failed.error;
+            match error.kind() {
+                ErrorKind::LimitExceeded => Error::no_space(error.message()),
+                _ => error,
+            }
+        })?;
+        self.creation.release(&done.unused)?;
+        let edit = tree.finish_job(done.output, tree.last_edit() + 1)?;
+        tree.apply_edit(&edit)?;
+        Ok(placements)
+    }
+
+    /// Compares what lies on the medium with headers and checksums, before it counts.
+    async fn read_back(&self, tree: &Tree) -> Result<()> {
+        let store = &self.store;
+        store.medium.flush().await?;
+        for (_, meta) in tree.version().files() {
+            let placement = self.creation.pool().placement(meta.id);
+            let placement = placement
+                .ok_or_else(|| Error::not_found(format!("{} has no place in the copy", meta.id)))?;
+            let (medium, geometry) = (&store.medium, &store.geometry);
+            let read =
+                gabion_pool::verify_file(medium, geometry, store.pool_id, store.group, &placement);
+            read.await.map_err(|error| error.within("the copy, read back"))?;
+        }
+        Ok(())
+    }
+}
