@@ -21,7 +21,7 @@ impl Db {
     /// before stays so.
     pub fn compact_range(&self, from: &[u8], to: Option<&[u8]>) -> Result<()> {
         self.flush()?;
-        // The engine's range includes its end: that is the key before `to`, or the last of its keyspace.
+        // The engine's range includes its end: a file that begins there is taken along.
         let to = to.map_or_else(|| vec![Keyspace::User as u8 + 1], engine_key);
         let mut core = self.lock();
         core.check()?;

@@ -4,34 +4,50 @@
 //!   AtRest (locked, read-only) ─┬─► get, scan     the replica as after a start: tree and recovered log
 //!                               ├─► stats         what is where, how much of it
 //!                               ├─► dump …        each part for itself, in the order of its bytes
-//!                               └─► scrub         every live file and segment against its checksums
+//!                               ├─► scrub         every live file and segment against its checksums
+//!                               ├─► verify        scrub, and the rules that checksums do not show
+//!                               └─► checkpoint    a copy that is a store of its own
+//!   Db (locked, runs) ──────────┬─► compact       of a group of one
+//!                               └─► open          a prompt
 //!                                      └─► Out: `thing key=value …` lines, or JSON
 //! ```
 //!
 //! - [`out`]: how things are told, as text and as JSON, and what counts as damage.
-//! - [`records`]: `get`, `scan`; [`stats`]; [`scrub`].
+//! - [`records`]: `get`, `scan`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what is in a file.
+//! - [`copy`]: `checkpoint`; [`compact`]; [`prompt`]: `open`.
 //! - [`pool`], [`log`], [`edits`], [`file`](mod@file): the parts of `dump`.
 //!
 //! A part that is damaged hides no other: what cannot be read is named, the rest is shown, and the
 //! exit code is 1.
 
+mod compact;
+mod copy;
 mod edits;
 mod file;
 mod log;
+mod order;
 mod out;
 mod pool;
+mod prompt;
 mod records;
 mod scrub;
 mod stats;
+mod verify;
 
 use crate::at_rest::AtRest;
 use crate::cluster::{self, replica_dir};
 use crate::options::{DataOption, DbCommand, DbOptions, DbPlace, DumpCommand};
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_db::Db;
 use out::{Out, Told};
 use std::path::PathBuf;
 
 pub(crate) fn run(options: &DbOptions) -> Result<u8> {
+    match &options.command {
+        DbCommand::Compact { from, to } => return compact::run(&options.place, from, to),
+        DbCommand::Open { words } => return prompt::run(&options.place, words),
+        _ => {}
+    }
     let pool = open(&options.place)?;
     let mut out = Out::new(std::io::stdout(), options.place.json);
     let told = look(pool, &options.command, &mut out);
@@ -44,6 +60,11 @@ fn look(pool: AtRest, command: &DbCommand, out: &mut Out) -> Told {
         DbCommand::Scan(range) => records::scan(pool, range, out),
         DbCommand::Stats => stats::show(&pool, out),
         DbCommand::Scrub => scrub::run(&pool, out),
+        DbCommand::Verify => verify::run(&pool, out),
+        DbCommand::Checkpoint { target, pool_size } => copy::run(pool, target, *pool_size, out),
+        DbCommand::Compact { .. } | DbCommand::Open { .. } => {
+            unreachable!("these run the store and do not look at it")
+        }
         DbCommand::Dump(what) => match what {
             DumpCommand::Superblock => pool::superblock(&pool, out),
             DumpCommand::Slots => pool::slots(&pool, out),
@@ -64,7 +85,7 @@ fn open(place: &DbPlace) -> Result<AtRest> {
 
 fn pool_path(place: &DbPlace) -> Result<PathBuf> {
     if let Some(pool) = &place.pool {
-        return Ok(pool.clone());
+        return Ok(if pool.is_dir() { pool.join("pool") } else { pool.clone() });
     }
     let data = cluster::data_dir(&DataOption { data: place.data.clone() })?;
     let number = place.replica.unwrap_or(1);
@@ -80,4 +101,26 @@ fn pool_path(place: &DbPlace) -> Result<PathBuf> {
         }
     }
     Ok(pool)
+}
+
+/// Opens a store to run it, which only a group of one allows.
+fn open_store(place: &DbPlace, what: &str) -> Result<(Db, PathBuf)> {
+    let path = pool_path(place)?;
+    let members = open(place)?.pool()?.group.members.len();
+    if members > 1 {
+        return Err(Error::invalid(format!(
+            "{}: belongs to a group of {members} replicas, which hold the same log and files, byte for byte; \
+             {what} one alone would make it differ: that is for `gabion up` and its primary",
+            path.display()
+        )));
+    }
+    let named_pool = path.file_name().is_some_and(|name| name == "pool");
+    let dir = path.parent().filter(|_| named_pool).ok_or_else(|| {
+        Error::invalid(format!("{}: is not the `pool` of a directory", path.display()))
+    })?;
+    let db = Db::open(dir, &gabion_db::Options::default())?;
+    for notice in db.take_notices() {
+        eprintln!("gabion: {notice}");
+    }
+    Ok((db, dir.to_owned()))
 }

@@ -4,7 +4,7 @@
 //!   gabion up ──► cluster.json, one child process per replica, the status that redraws
 //!     └─ gabion server (hidden) ──► gabion_server::run
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
-//!   gabion db ──► one replica's pool while nothing runs on it; writes nothing
+//!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!

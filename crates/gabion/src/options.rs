@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
-    /// Look into the pool of one replica while nothing runs on it. Nothing is written.
+    /// Look into the pool of one replica while nothing runs on it, copy it, or use it as a store.
     Db(DbOptions),
     /// Measure what a workload costs, on a cluster made for it.
     #[command(subcommand)]
@@ -152,11 +152,11 @@ pub(crate) struct DbPlace {
     /// Which replica, 1 to 16 [default: 1]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) replica: Option<u32>,
-    /// A pool file or device, instead of --data and --replica
+    /// A pool file or device, or the directory of an embedded store, instead of --data and --replica
     #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["data", "replica"])]
     pub(crate) pool: Option<PathBuf>,
-    /// For programs: one JSON document from `get`, `stats` and `scrub`, one JSON object per line from
-    /// `scan` and `dump`. Bytes that are no UTF-8 are {"hex": "00ff"}
+    /// For programs: one JSON document from a command, one JSON object per line from `scan` and
+    /// `dump`. Bytes that are no UTF-8 are {"hex": "00ff"}
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -179,6 +179,32 @@ pub(crate) enum DbCommand {
     Dump(DumpCommand),
     /// Read every live file and log segment and compare checksums
     Scrub,
+    /// As `scrub`, and check all that checksums do not: the order of keys, levels, filters, the log's replay
+    Verify,
+    /// Copy what the replica holds into a new directory: a store of its own, a group of one
+    Checkpoint {
+        /// The directory to be made
+        #[arg(value_name = "DIR")]
+        target: PathBuf,
+        /// Bytes reserved for the copy's pool [default: as many as the pool has]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+        pool_size: Option<u64>,
+    },
+    /// Compact all levels of a store, or a range of its keys, into one. Writes; only in a group of one
+    Compact {
+        /// The first key that is wanted [default: the first there is]
+        #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+        from: Option<std::ffi::OsString>,
+        /// The first key that is no longer wanted [default: none, to the end]
+        #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+        to: Option<std::ffi::OsString>,
+    },
+    /// Open a store to read and write it: one command, or a prompt; `help` lists them. Only a group of one
+    Open {
+        /// The command, as in `gabion db open put key value`; a prompt without it
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        words: Vec<std::ffi::OsString>,
+    },
 }
 
 /// Which pairs.

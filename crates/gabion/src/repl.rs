@@ -115,7 +115,7 @@ fn prompt(session: &mut Session) -> Result<u8> {
 }
 
 /// The words of a line: blanks separate; double quotes know escapes, single quotes only `\'`.
-fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     const UNBALANCED: &str = "a quote is open, or is followed by something else than a blank";
     let mut words = Vec::new();
     let mut rest = line;

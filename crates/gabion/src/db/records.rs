@@ -56,8 +56,8 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     Ok(())
 }
 
-/// The engine key of a user's key.
-fn user_key(key: &OsStr) -> Result<Vec<u8>> {
+/// A user's key that is not too long.
+pub(super) fn checked(key: &OsStr) -> Result<&[u8]> {
     let key = key.as_bytes();
     if key.len() > KEY_LEN_MAX {
         return Err(Error::limit(format!(
@@ -65,7 +65,12 @@ fn user_key(key: &OsStr) -> Result<Vec<u8>> {
             key.len()
         )));
     }
-    Ok([&[Keyspace::User as u8], key].concat())
+    Ok(key)
+}
+
+/// The engine key of a user's key.
+fn user_key(key: &OsStr) -> Result<Vec<u8>> {
+    Ok([&[Keyspace::User as u8], checked(key)?].concat())
 }
 
 /// The engine keys from the first to be shown to the first that is not.

@@ -7,6 +7,7 @@ use crate::screen::Progress;
 use crate::units::{count, size};
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{FileId, Result};
+use gabion_bench::grouped;
 use gabion_engine::FileMeta;
 use gabion_engine::sst::inspect::Inspector;
 use gabion_log::{RecordScan, RecoveryReport, Seen};
@@ -19,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// A place that is not as it was written.
-struct Damage {
+pub(super) struct Damage {
     file: Option<FileId>,
     offset: Option<u64>,
     message: String,
@@ -27,36 +28,62 @@ struct Damage {
 
 /// What was read, and what is wrong with it.
 #[derive(Default)]
-struct Scrubbed {
+pub(super) struct Scrubbed {
     files: u64,
     file_bytes: u64,
     records: u64,
     log_bytes: u64,
-    damage: Vec<Damage>,
+    /// Entries of files, where they were looked at one by one.
+    pub(super) entries: Option<u64>,
+    pub(super) damage: Vec<Damage>,
 }
 
 impl Scrubbed {
-    fn damage(&mut self, file: Option<FileId>, offset: Option<u64>, message: impl ToString) {
+    pub(super) fn damage(
+        &mut self,
+        file: Option<FileId>,
+        offset: Option<u64>,
+        message: impl ToString,
+    ) {
         self.damage.push(Damage { file, offset, message: message.to_string() });
     }
 }
 
+impl Scrubbed {
+    /// Whether something of a file was named.
+    pub(super) fn names(&self, file: FileId) -> bool {
+        self.damage.iter().any(|damage| damage.file == Some(file))
+    }
+}
+
 pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
+    run_with(out, |scrubbed, progress| scrub(pool, scrubbed, progress))
+}
+
+/// Goes through a pool and tells what came of it.
+pub(super) fn run_with(
+    out: &mut Out,
+    go: impl FnOnce(&mut Scrubbed, &mut Progress) -> Result<()>,
+) -> Told {
     let mut progress = Progress::new(!out.json);
     let mut scrubbed = Scrubbed::default();
-    let scrubbing = scrub(pool, &mut scrubbed, &mut progress);
+    let went = go(&mut scrubbed, &mut progress);
     progress.clear();
-    if let Err(error) = scrubbing {
+    if let Err(error) = went {
         // What cannot be opened cannot be gone through; it is damage like any other.
         if !crate::at_rest::is_damage(&error) {
             return Err(error.into());
         }
-        scrubbed.damage(None, None, error);
+        // The log names what its replay meets.
+        let message = error.to_string();
+        if scrubbed.damage.iter().all(|damage| damage.message != message) {
+            scrubbed.damage(None, None, message);
+        }
     }
     tell(&scrubbed, out)
 }
 
-fn scrub(pool: &AtRest, scrubbed: &mut Scrubbed, progress: &mut Progress) -> Result<()> {
+pub(super) fn scrub(pool: &AtRest, scrubbed: &mut Scrubbed, progress: &mut Progress) -> Result<()> {
     for (offset, len) in pool.wait(gabion_pool::read(pool.medium()))?.bad_copies {
         let message = format!("copy of {len} bytes is bad; the next start writes it again");
         scrubbed.damage(None, Some(offset), message);
@@ -66,7 +93,14 @@ fn scrub(pool: &AtRest, scrubbed: &mut Scrubbed, progress: &mut Progress) -> Res
     log(pool, &opened, scrubbed, progress)
 }
 
-type Source = PoolSource<BTreeMap<FileId, Arc<FilePlacement>>>;
+pub(super) type Source = PoolSource<BTreeMap<FileId, Arc<FilePlacement>>>;
+
+/// The pool's files.
+pub(super) fn source(pool: &AtRest, opened: &OpenedPool) -> Source {
+    let locate = opened.pool().files().map(|file| (file.file, file.clone())).collect();
+    let store = LocalStore::of(pool.medium(), opened.pool());
+    Source { store, locate, meter: Rc::new(ReadMeter::default()) }
+}
 
 fn files(
     pool: &AtRest,
@@ -76,9 +110,7 @@ fn files(
 ) -> Result<()> {
     let version = opened.tree().version();
     let total: u64 = version.files().map(|(_, meta)| meta.rounded_len()).sum();
-    let locate = opened.pool().files().map(|file| (file.file, file.clone())).collect();
-    let store = LocalStore::of(pool.medium(), opened.pool());
-    let source = Source { store, locate, meter: Rc::new(ReadMeter::default()) };
+    let source = source(pool, opened);
     for (_, meta) in version.files() {
         let step = &mut || progress.bar(source.meter.bytes(), total, &meta.id.to_string());
         let mut bad = Vec::new();
@@ -192,14 +224,20 @@ fn tell(scrubbed: &Scrubbed, out: &mut Out) -> Told {
     for damage in &scrubbed.damage {
         out.text(&format!("DAMAGED {}\n", describe(damage)))?;
     }
+    let entries = scrubbed.entries.map(|entries| format!(" with {}", entries_of(entries)));
     out.text(&format!(
-        "read {} ({}) and {} of the log ({})",
+        "read {}{} ({}) and {} of the log ({})",
         count(scrubbed.files, "file"),
+        entries.unwrap_or_default(),
         size(scrubbed.file_bytes),
         count(scrubbed.records, "record"),
         size(scrubbed.log_bytes)
     ))?;
     out.text(if scrubbed.damage.is_empty() { ": all as they were written\n" } else { "\n" })
+}
+
+fn entries_of(number: u64) -> String {
+    if number == 1 { "1 entry".to_owned() } else { format!("{} entries", grouped(number)) }
 }
 
 fn describe(damage: &Damage) -> String {
@@ -220,14 +258,18 @@ fn to_json(scrubbed: &Scrubbed) -> Value {
             "message": damage.message,
         })
     });
-    json!({
+    let mut told = json!({
         "clean": scrubbed.damage.is_empty(),
         "files": scrubbed.files,
         "file_bytes": scrubbed.file_bytes,
         "log_records": scrubbed.records,
         "log_bytes": scrubbed.log_bytes,
         "damage": damage.collect::<Vec<_>>(),
-    })
+    });
+    if let Some(entries) = scrubbed.entries {
+        told["entries"] = entries.into();
+    }
+    told
 }
 
 #[cfg(test)]

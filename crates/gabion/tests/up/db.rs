@@ -1,13 +1,16 @@
 //! `gabion db` on the pool that a stopped replica left.
 
 use super::{GABION, Place, said};
-use gabion_base::FileId;
+use gabion_base::{ConfigNumber, FileId, GroupId, ReplicaId};
+use gabion_engine::TreeConfig;
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
@@ -109,6 +112,7 @@ fn a_pool_is_looked_into_while_nothing_runs_on_it_and_damage_is_named() {
     let log = tells_what_is_there(&place);
     a_reader_that_leaves_is_no_error(&place);
     refuses_in_one_line(&place);
+    copies_it_into_a_store_of_its_own(&place);
     assert_eq!(place.modified(), before, "looking writes nothing");
 
     names_a_flipped_byte_of_a_file(&place);
@@ -116,6 +120,103 @@ fn a_pool_is_looked_into_while_nothing_runs_on_it_and_damage_is_named() {
     shows_the_other_superblock(&place);
     let scrub: Value = serde_json::from_str(&place.clean(&["scrub", "--json"])).unwrap();
     assert_eq!(scrub["clean"], true);
+    let verify: Value = serde_json::from_str(&place.clean(&["verify", "--json"])).unwrap();
+    assert_eq!(verify["clean"], true);
+    assert!(verify["entries"].as_u64() > Some(100), "{verify}");
+    // A replica of a group of one may be compacted, and runs afterwards.
+    place.clean(&["compact"]);
+    let up = place.up(&[]);
+    assert_eq!(place.resp(0, "GET key-late-1"), "$1\r\nx\r\n");
+    up.signal("-INT");
+    assert_eq!(up.wait(), 0);
+}
+
+/// `gabion db` on a pool or directory, with what is typed into it.
+fn on(pool: &Path, words: &[&str], input: &str) -> Output {
+    let mut child = Command::new(GABION)
+        .args(["db", "--pool"])
+        .arg(pool)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that has read enough has ended.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// What it says when nothing is wrong.
+fn fine(pool: &Path, words: &[&str], input: &str) -> String {
+    let output = on(pool, words, input);
+    assert!(output.status.success(), "{words:?}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn copies_it_into_a_store_of_its_own(place: &Place) {
+    let copy = place.data.join("copy");
+    let target = copy.to_str().unwrap();
+    let told = place.clean(&["checkpoint", target, "--json", "--pool-size", "128MiB"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["last_sequence"], KEYS + 2 + LATE);
+    let again = place.db(&["checkpoint", target]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(said(&again).contains("copy: is there already"), "{}", said(&again));
+    assert_eq!(copy.join("pool").metadata().unwrap().len(), 128 << 20);
+
+    assert_eq!(fine(&copy, &["scan"], ""), place.clean(&["scan"]));
+    fine(&copy, &["verify"], "");
+    assert_eq!(fine(&copy, &["open", "put", "stone", "grey"], ""), "OK\n");
+    assert_eq!(fine(&copy, &["get", "stone"], ""), "\"grey\"\n");
+    let typed =
+        "put cage \"a b\\x00\"\nget cage\ndel stone\nscan s t\nscan c d 1\nflush\nquit\nget x\n";
+    let shown = "OK\n\"a b\\x00\"\nOK\n\"cage\" \"a b\\x00\"\nOK\n";
+    assert_eq!(fine(&copy, &["open"], typed), shown);
+    let unknown = on(&copy, &["open"], "bake cake\nget cage\n");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(said(&unknown).contains("no such command"), "{}", said(&unknown));
+    assert!(said(&unknown).contains("a b"), "the next line is carried out");
+
+    let compacted: Value = serde_json::from_str(&fine(&copy, &["compact", "--json"], "")).unwrap();
+    let after = compacted["after"].as_array().unwrap();
+    assert_eq!(after.iter().filter(|level| level["files"].as_u64() > Some(0)).count(), 1);
+    // 399 keys of the load, those after it, and the cage.
+    assert_eq!(fine(&copy, &["scan"], "").lines().count(), KEYS + LATE + 1);
+    fine(&copy, &["verify"], "");
+    let stats = fine(&copy, &["open"], "stats\n");
+    assert!(stats.contains("in files"), "{stats}");
+    std::fs::remove_dir_all(&copy).unwrap();
+}
+
+#[test]
+fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
+    let dir = std::env::temp_dir().join(format!("gabion-db-member-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let group = GroupConfig {
+        group: GroupId(7),
+        config: ConfigNumber(1),
+        members: vec![ReplicaId(1), ReplicaId(2)],
+        compaction: CompactionMode::EveryReplica,
+        ack: AckLevel::Replicated,
+        ring_len: 4 << 20,
+        segment_len: 1 << 20,
+        tree: TreeConfig::default(),
+    };
+    let member = dir.join("member");
+    gabion_db::replica::create_replica(&member, 256 << 20, &group, ReplicaId(2)).unwrap();
+    for words in [&["compact"][..], &["open", "put", "a", "b"]] {
+        let output = on(&member, words, "");
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        let text = said(&output);
+        assert!(text.contains("belongs to a group of 2 replicas"), "{text}");
+    }
+    let copy = dir.join("copy");
+    fine(&member, &["checkpoint", copy.to_str().unwrap()], "");
+    assert_eq!(fine(&copy, &["open", "put", "a", "b"], ""), "OK\n");
+    assert_eq!(fine(&copy, &["get", "a"], ""), "\"b\"\n");
+    fine(&copy, &["verify"], "");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 fn reads_what_a_start_would(place: &Place) {
@@ -200,10 +301,17 @@ fn names_a_flipped_byte_of_a_file(place: &Place) {
     let offset = block.expect("two blocks")["offset"].as_u64().unwrap();
     let at = place.place_of(FileId::sst(number), offset + 10);
     place.flip(at);
-    let scrub = place.db(&["scrub"]);
-    assert_eq!(scrub.status.code(), Some(1), "{}", said(&scrub));
-    let named = format!("DAMAGED {number:06}.sst, offset {offset}: ");
-    assert!(said(&scrub).contains(&named), "{named}\n{}", said(&scrub));
+    for command in ["scrub", "verify"] {
+        let scrub = place.db(&[command]);
+        assert_eq!(scrub.status.code(), Some(1), "{}", said(&scrub));
+        let named = format!("DAMAGED {number:06}.sst, offset {offset}: ");
+        assert!(said(&scrub).contains(&named), "{named}\n{}", said(&scrub));
+    }
+    let target = place.data.join("damaged");
+    let copy = place.db(&["checkpoint", target.to_str().unwrap()]);
+    assert_eq!(copy.status.code(), Some(1), "{}", said(&copy));
+    assert!(said(&copy).contains(&format!("{number:06}.sst")), "{}", said(&copy));
+    assert!(!target.exists());
     let dump = place.db(&["dump", "file", &number.to_string()]);
     assert_eq!(dump.status.code(), Some(1));
     let text = said(&dump);
@@ -221,6 +329,9 @@ fn names_a_flipped_byte_of_the_log(place: &Place, log: &[Value]) {
     place.flip(at);
     let scrub = place.db(&["scrub", "--json"]);
     assert_eq!(scrub.status.code(), Some(1), "{}", said(&scrub));
+    let verify = place.db(&["verify"]);
+    assert_eq!(verify.status.code(), Some(1), "{}", said(&verify));
+    assert!(said(&verify).contains("000000.log"), "{}", said(&verify));
     let found: Value = serde_json::from_slice(&scrub.stdout).unwrap();
     assert_eq!(found["damage"][0]["file"], "000000.log");
     assert_eq!(found["damage"][0]["offset"], offset);
@@ -234,5 +345,8 @@ fn shows_the_other_superblock(place: &Place) {
     let text = said(&dump);
     assert!(text.contains("DAMAGED superblock, copy in block 0"), "{text}");
     assert!(text.contains("block=1"), "{text}");
+    let verify = place.db(&["verify"]);
+    assert_eq!(verify.status.code(), Some(1), "{}", said(&verify));
+    assert!(said(&verify).contains("superblock, copy 0"), "{}", said(&verify));
     place.flip(40);
 }

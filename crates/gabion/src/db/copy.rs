@@ -1,0 +1,76 @@
+//! `gabion db checkpoint`: what a replica that does not run holds, as a store of its own.
+
+use super::out::{Out, Told};
+use crate::at_rest::AtRest;
+use crate::screen::Progress;
+use crate::units::{count, size};
+use bytes::Bytes;
+use gabion_base::{Error, FileId, Result};
+use gabion_bench::grouped;
+use gabion_db::checkpoint::{self, Copied, Origin};
+use gabion_engine::FileSource;
+use gabion_fabric::BlockingMedium;
+use gabion_node::{FileMap, PoolSource};
+use gabion_pool::inspect;
+use serde_json::json;
+use std::path::Path;
+
+/// The files of the replica, read while the copy waits: it is written through another medium.
+struct Waited<'a> {
+    source: &'a PoolSource<FileMap>,
+    medium: &'a BlockingMedium,
+}
+
+impl FileSource for Waited<'_> {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        self.medium.block_on(self.source.read(file, offset, len))
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.source.note_damage(file, error);
+    }
+}
+
+pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut Out) -> Told {
+    let own_len = pool.wait(inspect::superblock(pool.medium()))?.len;
+    let (node, _, source, medium) = pool.into_replica()?;
+    let origin = Origin {
+        view: node.tree().shared_view(),
+        group: node.config().clone(),
+        term: node.state().term,
+    };
+    let (total, mut done) = (origin.file_bytes(), 0);
+    let mut progress = Progress::new(!out.json);
+    let mut step = |bytes| {
+        done += bytes;
+        progress.bar(done, total, "copied");
+    };
+    let source = Waited { source: &source, medium: &medium };
+    let pool_len = pool_len.unwrap_or(own_len);
+    let made = checkpoint::write(target, pool_len, &origin, &source, &mut step);
+    progress.clear();
+    tell(target, &made?, out)
+}
+
+/// Says what was copied.
+pub(super) fn tell(target: &Path, copied: &Copied, out: &mut Out) -> Told {
+    if out.json {
+        return out.document(&json!({
+            "target": target.display().to_string(),
+            "files": copied.files,
+            "file_bytes": copied.file_bytes,
+            "flushed_files": copied.flushed_files,
+            "flushed_bytes": copied.flushed_bytes,
+            "last_sequence": copied.sequence,
+        }));
+    }
+    out.text(&format!(
+        "{}: {} copied ({}), {} made of what was in memory ({}); holds everything up to write {}\n",
+        target.display(),
+        count(copied.files, "file"),
+        size(copied.file_bytes),
+        count(copied.flushed_files, "file"),
+        size(copied.flushed_bytes),
+        grouped(copied.sequence)
+    ))
+}

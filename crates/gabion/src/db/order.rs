@@ -1,0 +1,150 @@
+//! What must hold of the entries of a file and of the files of a level, whatever their checksums say: a
+//! defect of whoever wrote them has good checksums.
+
+use super::out::quoted;
+use gabion_base::SequenceNumber;
+use gabion_engine::sst::Properties;
+use gabion_engine::sst::inspect::IndexEntry;
+use gabion_engine::{Entry, FileMeta, Trailer, Version};
+
+/// Goes through the entries of one file, in their order.
+pub(super) struct Order<'a> {
+    meta: &'a FileMeta,
+    last: Option<(Vec<u8>, Trailer)>,
+    /// Where the next block must begin.
+    block_at: u32,
+    entries: u64,
+    deletes: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+    sequences: Option<(SequenceNumber, SequenceNumber)>,
+    first: Vec<u8>,
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn new(meta: &'a FileMeta) -> Self {
+        Self {
+            meta,
+            last: None,
+            block_at: 0,
+            entries: 0,
+            deletes: 0,
+            key_bytes: 0,
+            value_bytes: 0,
+            sequences: None,
+            first: Vec::new(),
+        }
+    }
+
+    /// A block begins.
+    pub(super) fn block(&mut self, block: &IndexEntry) -> Result<(), String> {
+        let expected = std::mem::replace(&mut self.block_at, block.offset + block.stored_len);
+        if block.offset == expected {
+            return Ok(());
+        }
+        Err(format!("the index has a block at {}, the one before ends at {expected}", block.offset))
+    }
+
+    /// The next entry, and whether the filter knows its key.
+    pub(super) fn entry(&mut self, entry: &Entry<'_>, in_filter: bool) -> Result<(), String> {
+        let (key, sequence) = (entry.key, entry.trailer.sequence());
+        let named = || format!("key {} {sequence}", quoted(key));
+        let before = self.last.replace((key.to_vec(), entry.trailer));
+        match &before {
+            None => self.first = key.to_vec(),
+            Some((last, trailer)) => {
+                if gabion_engine::entry::compare(last, *trailer, key, entry.trailer).is_ge() {
+                    let last = format!("{} {}", quoted(last), trailer.sequence());
+                    return Err(format!("{} follows {last}: not in order", named()));
+                }
+            }
+        }
+        self.entries += 1;
+        self.deletes += u64::from(entry.trailer.kind().is_delete());
+        self.key_bytes += key.len() as u64;
+        self.value_bytes += entry.value.len() as u64;
+        let (low, high) = self.sequences.unwrap_or((sequence, sequence));
+        self.sequences = Some((low.min(sequence), high.max(sequence)));
+        if !self.meta.may_hold(key) {
+            return Err(format!("{} lies outside of the bounds in its edit", named()));
+        }
+        if !in_filter {
+            return Err(format!("the filter denies {}", named()));
+        }
+        Ok(())
+    }
+
+    /// A block ends: its separator in the index must be at or after its last key.
+    pub(super) fn block_end(&self, block: &IndexEntry) -> Result<(), String> {
+        match &self.last {
+            Some((last, _)) if block.separator < *last => Err(format!(
+                "the index says that the block ends with {}, it ends with {}",
+                quoted(&block.separator),
+                quoted(last)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next block must begin behind the separator of this one.
+    pub(super) fn separated(&self, before: &IndexEntry, first: &[u8]) -> Result<(), String> {
+        if before.separator.as_slice() <= first {
+            return Ok(());
+        }
+        Err(format!(
+            "the block begins with {}, the index ends the one before with {}",
+            quoted(first),
+            quoted(&before.separator)
+        ))
+    }
+
+    pub(super) const fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// All were seen: they are as many and as large as the file says.
+    pub(super) fn finish(&self, properties: &Properties) -> Vec<String> {
+        let last = self.last.as_ref().map(|(key, _)| key.clone()).unwrap_or_default();
+        let (low, high) = self.sequences.unwrap_or_default();
+        let numbers = [
+            ("entries", self.entries, properties.entries),
+            ("deletes", self.deletes, properties.deletes),
+            ("bytes of keys", self.key_bytes, properties.raw_key_bytes),
+            ("bytes of values", self.value_bytes, properties.raw_value_bytes),
+            ("as smallest sequence number", low.get(), properties.smallest_sequence.get()),
+            ("as largest sequence number", high.get(), properties.largest_sequence.get()),
+        ];
+        let keys =
+            [("first", &self.first, &properties.smallest), ("last", &last, &properties.largest)];
+        let numbers = numbers.iter().filter(|(_, found, said)| found != said);
+        let numbers = numbers
+            .map(|(what, found, said)| format!("holds {found} {what}, its properties say {said}"));
+        let keys = keys.iter().filter(|(_, found, said)| found != said);
+        let keys = keys.map(|(what, found, said)| {
+            format!("has {} as {what} key, its properties say {}", quoted(found), quoted(said))
+        });
+        numbers.chain(keys).collect()
+    }
+}
+
+/// Which files of L0 that overlap are not as new as their places say: reads take the first that has a key.
+/// That the other levels are sorted and disjoint is checked whenever a tree is opened.
+pub(super) fn of_l0(version: &Version) -> Vec<String> {
+    let files = version.level(0);
+    let mut wrong = Vec::new();
+    for (i, newer) in files.iter().enumerate() {
+        for older in &files[i + 1..] {
+            let overlap = newer.smallest <= older.largest && older.smallest <= newer.largest;
+            if overlap && newer.smallest_sequence <= older.largest_sequence {
+                wrong.push(format!(
+                    "{} lies before {} in L0 and begins with sequence number {}, which is not after its {}",
+                    newer.id, older.id, newer.smallest_sequence, older.largest_sequence
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Each rule, broken on purpose.
+
+use super::*;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{FileId, Term};
+use gabion_engine::{EntryKind, TreeConfig};
+
+fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileMeta {
+    FileMeta {
+        id: FileId::sst(number),
+        term: Term(1),
+        len: 4096,
+        checksum: 0,
+        chunk_crcs: vec![0],
+        smallest: from.into(),
+        largest: to.into(),
+        smallest_sequence: SequenceNumber(low),
+        largest_sequence: SequenceNumber(high),
+        entries: 1,
+        deletes: 0,
+        raw_key_bytes: 1,
+        raw_value_bytes: 1,
+        clears: Vec::new(),
+    }
+}
+
+fn index(offset: u32, separator: &str) -> IndexEntry {
+    IndexEntry { separator: separator.into(), trailer: None, offset, stored_len: 100 }
+}
+
+fn entry(key: &str, sequence: u64) -> Entry<'_> {
+    let trailer = Trailer::new(SequenceNumber(sequence), EntryKind::Put);
+    Entry { key: key.as_bytes(), trailer, value: b"v" }
+}
+
+fn properties() -> Properties {
+    Properties {
+        entries: 2,
+        deletes: 0,
+        raw_key_bytes: 2,
+        raw_value_bytes: 2,
+        smallest_sequence: SequenceNumber(5),
+        largest_sequence: SequenceNumber(7),
+        smallest: b"a".to_vec(),
+        largest: b"b".to_vec(),
+        options: TreeConfig::default().sst,
+        clears: Vec::new(),
+    }
+}
+
+#[test]
+fn a_file_that_keeps_every_rule_is_passed() {
+    let meta = meta(1, ("a", "c"), (5, 7));
+    let mut order = Order::new(&meta);
+    let blocks = [index(0, "a"), index(100, "c")];
+    order.block(&blocks[0]).unwrap();
+    order.entry(&entry("a", 7), true).unwrap();
+    order.block_end(&blocks[0]).unwrap();
+    order.block(&blocks[1]).unwrap();
+    order.separated(&blocks[0], b"b").unwrap();
+    order.entry(&entry("b", 5), true).unwrap();
+    order.block_end(&blocks[1]).unwrap();
+    assert_eq!((order.finish(&properties()), order.entries()), (Vec::new(), 2));
+}
+
+#[test]
+fn every_rule_that_a_file_breaks_is_named_with_its_values() {
+    let meta = meta(1, ("a", "c"), (5, 7));
+    let wrong = |check: &dyn Fn(&mut Order<'_>) -> Result<(), String>, part: &str| {
+        let mut order = Order::new(&meta);
+        order.block(&index(0, "b")).unwrap();
+        order.entry(&entry("b", 6), true).unwrap();
+        let said = check(&mut order).unwrap_err();
+        assert!(said.contains(part), "{said}");
+    };
+    wrong(&|o| o.entry(&entry("a", 7), true), "\"a\" #7 follows \"b\" #6");
+    wrong(&|o| o.entry(&entry("b", 7), true), "not in order");
+    wrong(&|o| o.entry(&entry("b", 6), true), "not in order");
+    wrong(&|o| o.entry(&entry("d", 7), true), "outside of the bounds");
+    wrong(&|o| o.entry(&entry("c", 7), false), "the filter denies key \"c\"");
+    wrong(&|o| o.block_end(&index(0, "a")), "ends with \"a\", it ends with \"b\"");
+    wrong(&|o| o.block(&index(90, "c")), "a block at 90, the one before ends at 100");
+    wrong(&|o| o.separated(&index(0, "c"), b"bb"), "begins with \"bb\"");
+    let said = Order::new(&meta).finish(&properties()).join("; ");
+    for part in ["0 entries, its properties say 2", "say 7", "\"\" as first key"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+/// A tree whose L0 holds these, newest first: what a flush that came too late would leave.
+fn l0(files: &[FileMeta]) -> Version {
+    let mut bytes = vec![2];
+    bytes.put_varint(files.len() as u64);
+    for file in files {
+        let mut meta = Vec::new();
+        file.encode(&mut meta);
+        bytes.put_prefixed(&meta);
+    }
+    bytes.put_varint(0);
+    Version::decode(&mut Reader::new(&bytes, "a version")).unwrap()
+}
+
+#[test]
+fn files_of_l0_that_overlap_are_as_new_as_their_places_say() {
+    let bounds = ("\u{1}a", "\u{1}c");
+    let files = [meta(9, bounds, (20, 29)), meta(8, bounds, (10, 19)), meta(7, bounds, (1, 10))];
+    assert_eq!(of_l0(&l0(&files[..2])), Vec::<String>::new());
+    let said = of_l0(&l0(&files)).join("; ");
+    assert!(said.contains("000008.sst lies before 000007.sst in L0"), "{said}");
+    // Those of one flush do not overlap, and share its sequence numbers.
+    let apart = [files[1].clone(), meta(7, ("\u{1}d", "\u{1}e"), (1, 15))];
+    assert_eq!(of_l0(&l0(&apart)), Vec::<String>::new());
+}

@@ -1,0 +1,180 @@
+//! `gabion db open`: a store to read and write by hand, one command or a prompt.
+
+use super::out::{Out, Told, bytes, quoted};
+use super::{compact, copy};
+use crate::options::DbPlace;
+use crate::repl::split;
+use crate::screen::put;
+use crate::units::size;
+use gabion_base::{Error, Result};
+use gabion_db::Db;
+use serde_json::json;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const HELP: &str = "\
+get KEY                    the value
+put KEY VALUE              sets it; the log's ring has it when OK is said
+del KEY                    deletes it, whether it is there or not
+scan [FROM [TO [LIMIT]]]   pairs in the order of the keys, TO left out
+stats                      levels, memory, space
+flush                      writes what is in memory to a file
+sync                       flushes the log to the device
+compact [FROM [TO]]        all levels into one, without what was deleted or replaced
+checkpoint DIR             a copy of the store in a new directory
+help, quit
+Words are separated by blanks; \"a b\\x00\" is one word. An empty word (\"\") as TO is the end.
+";
+
+pub(super) fn run(place: &DbPlace, words: &[OsString]) -> Result<u8> {
+    let (db, dir) = super::open_store(place, "to write to")?;
+    if !words.is_empty() {
+        let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        return carry_out(&db, &words, place.json);
+    }
+    prompt(&db, &dir, place.json)
+}
+
+fn prompt(db: &Db, dir: &Path, json: bool) -> Result<u8> {
+    let is_terminal = io::stdin().is_terminal();
+    if is_terminal {
+        put(&format!("{}; `help` lists the commands\n", compact::state(&name(dir), &db.stats())));
+    }
+    let mut input = io::stdin().lock();
+    let mut worst = 0;
+    // Whoever types has seen what went wrong.
+    let code = |worst| if is_terminal { 0 } else { worst };
+    loop {
+        if is_terminal {
+            put("gabion> ");
+        }
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
+            if is_terminal {
+                put("\n");
+            }
+            return Ok(code(worst));
+        }
+        let words = split(&line).map_err(Error::invalid);
+        let ended = match &words {
+            Ok(words) if words.is_empty() => continue,
+            Ok(words) if is(&words[0], "quit") || is(&words[0], "exit") => {
+                return Ok(code(worst));
+            }
+            Ok(words) => carry_out(db, words, json),
+            Err(error) => Err(error.clone()),
+        };
+        match ended {
+            Ok(code) => worst = worst.max(code),
+            Err(error) => {
+                eprintln!("gabion: {error}");
+                worst = 2;
+            }
+        }
+    }
+}
+
+fn name(dir: &Path) -> String {
+    format!("{}:", dir.display())
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+fn carry_out(db: &Db, words: &[Vec<u8>], json: bool) -> Result<u8> {
+    let mut out = Out::new(io::stdout(), json);
+    let told = one(db, words, &mut out);
+    out.end(told)
+}
+
+fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
+    let words: Vec<&[u8]> = words.iter().map(|word| &word[..]).collect();
+    let command = words[0].to_ascii_lowercase();
+    match (&command[..], &words[1..]) {
+        (b"get", [key]) => {
+            let found = db.get(key)?;
+            if out.json {
+                let value = found.as_deref().map(bytes);
+                return out.document(&json!({ "key": bytes(key), "value": value }));
+            }
+            out.text(&(found.map_or_else(|| "(nil)".to_owned(), |value| quoted(&value)) + "\n"))
+        }
+        (b"put" | b"set", [key, value]) => done(db.put(key, value), out),
+        (b"del" | b"delete", [key]) => done(db.delete(key), out),
+        (b"scan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => scan(db, bounds, out),
+        (b"stats", []) => stats(db, out),
+        (b"flush", []) => done(db.flush(), out),
+        (b"sync", []) => done(db.sync(), out),
+        (b"compact", bounds @ ([] | [_] | [_, _])) => {
+            let from = bounds.first().copied().unwrap_or_default();
+            compact::compact(db, from, end(bounds), out)
+        }
+        (b"checkpoint", [dir]) => {
+            let dir = Path::new(OsStr::from_bytes(dir));
+            copy::tell(dir, &db.checkpoint(dir)?, out)
+        }
+        (b"help", []) => out.text(HELP),
+        (_, given) => Err(Error::invalid(format!(
+            "{} with {} words: there is no such command; `help` lists them",
+            quoted(words[0]),
+            given.len()
+        ))
+        .into()),
+    }
+}
+
+fn done(result: Result<()>, out: &mut Out) -> Told {
+    result?;
+    if out.json { out.document(&json!({ "ok": true })) } else { out.text("OK\n") }
+}
+
+/// The second of two bounds; an empty one is the end.
+fn end<'a>(bounds: &[&'a [u8]]) -> Option<&'a [u8]> {
+    bounds.get(1).copied().filter(|to| !to.is_empty())
+}
+
+fn scan(db: &Db, bounds: &[&[u8]], out: &mut Out) -> Told {
+    let limit = match bounds.get(2) {
+        None => usize::MAX,
+        Some(word) => {
+            std::str::from_utf8(word).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+                Error::invalid(format!("LIMIT is {}, which is no number", quoted(word)))
+            })?
+        }
+    };
+    let from = bounds.first().copied().unwrap_or_default();
+    for pair in db.range(from, end(bounds)).take(limit) {
+        let (key, value) = pair?;
+        if out.json {
+            let pair = json!({ "key": bytes(&key), "value": bytes(&value) });
+            out.text(&format!("{pair}\n"))?;
+        } else {
+            out.text(&format!("{} {}\n", quoted(&key), quoted(&value)))?;
+        }
+    }
+    Ok(())
+}
+
+fn stats(db: &Db, out: &mut Out) -> Told {
+    let stats = db.stats();
+    if out.json {
+        return out.document(&json!({
+            "levels": compact::levels(&stats), "slot_bytes": stats.slot_bytes,
+            "memtable_bytes": stats.memtable_bytes, "damaged_files": stats.damaged_files,
+            "failure": db.failure().map(|error| error.to_string()),
+        }));
+    }
+    out.text(&format!(
+        "{}\nin memory {}, on the device {}\n",
+        compact::state("in files", &stats),
+        size(stats.memtable_bytes),
+        size(stats.slot_bytes)
+    ))?;
+    if stats.damaged_files > 0 {
+        out.text(&format!("damaged files {}\n", stats.damaged_files))?;
+    }
+    Ok(())
+}
