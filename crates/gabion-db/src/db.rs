@@ -3,15 +3,15 @@
 use crate::batch::{Op, WriteBatch};
 use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
+use crate::iter::{Bounds, Cursor, Range};
 use crate::jobs::{IoThread, JobThreads};
 use crate::options::{Durability, Options};
-use crate::read::{Placements, Range, Snapshot};
+use crate::read::{Placements, Snapshot};
 use crate::replica::{self, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
-use gabion_engine::{Keyspace, LevelStats};
-
+use gabion_engine::{Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
@@ -304,6 +304,26 @@ impl Db {
     #[must_use]
     pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
         self.snapshot().range(from, to)
+    }
+
+    /// A cursor over the pairs with these keys at this moment; see [`Snapshot::iter`].
+    #[must_use]
+    pub fn iter(&self, bounds: impl Bounds) -> Cursor {
+        self.snapshot().iter(bounds)
+    }
+
+    /// A cursor over the pairs whose keys begin with `prefix` at this moment; see [`Snapshot::prefix`].
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
+        self.snapshot().prefix(prefix)
+    }
+
+    /// What the pairs with these keys take, about; see [`Snapshot::approximate_size`].
+    ///
+    /// # Errors
+    /// Corruption with file and offset; I/O.
+    pub fn approximate_size(&self, bounds: impl Bounds) -> Result<RangeSize> {
+        self.snapshot().approximate_size(bounds)
     }
 
     /// The store as of now.

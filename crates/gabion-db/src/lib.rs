@@ -12,6 +12,7 @@
 //!
 //! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
+//! - [`Snapshot`]: the store at one moment. [`Cursor`] and [`Range`]: its pairs in order, either way.
 //! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
 //!
 //! ```
@@ -49,6 +50,7 @@ pub mod clock;
 mod compact;
 mod core;
 mod db;
+mod iter;
 pub mod jobs;
 mod options;
 mod read;
@@ -56,5 +58,7 @@ pub mod replica;
 
 pub use batch::WriteBatch;
 pub use db::{Db, DbStats};
+pub use gabion_engine::RangeSize;
+pub use iter::{Bounds, Cursor, Range};
 pub use options::{Durability, Options};
-pub use read::{Range, Snapshot};
+pub use read::Snapshot;

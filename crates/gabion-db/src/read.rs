@@ -1,16 +1,18 @@
-//! Reading, on any thread and without the machine's lock: snapshots, look-ups and ranges.
+//! Reading, on any thread and without the machine's lock: snapshots, look-ups and sizes.
 
 use crate::cache::SharedCache;
 use crate::core::Handle;
+use crate::iter::{Bounds, Cursor, EngineRange, Range};
 use bytes::Bytes;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, FileId, HashMap, Result};
-use gabion_engine::{FileSource, Keyspace, SharedIterator, SharedView, Tables};
+use gabion_engine::{FileSource, Keyspace, RangeSize, SharedView, Tables};
 use gabion_fabric::PoolFile;
 use gabion_media::AlignedBuf;
 use gabion_node::Locate;
 use gabion_pool::{FilePlacement, Geometry, extents};
 use std::future::Future;
+use std::ops::Bound;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -96,7 +98,7 @@ impl FileSource for Files {
     }
 }
 
-type StoreTables = Tables<Files, Arc<SharedCache>>;
+pub(crate) type StoreTables = Tables<Files, Arc<SharedCache>>;
 
 pub(crate) fn tables(handle: &Handle) -> StoreTables {
     let group = handle.group;
@@ -104,7 +106,7 @@ pub(crate) fn tables(handle: &Handle) -> StoreTables {
 }
 
 /// The result of a future that waits for nothing but reads of this thread.
-fn now<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => unreachable!("files are read by the thread that wants them"),
@@ -125,8 +127,8 @@ pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
 /// `Send` and `Sync`. Costs a few atomic operations to make.
 #[derive(Clone)]
 pub struct Snapshot {
-    view: SharedView,
-    tables: StoreTables,
+    pub(crate) view: SharedView,
+    pub(crate) tables: StoreTables,
 }
 
 impl Snapshot {
@@ -157,35 +159,53 @@ impl Snapshot {
         keys.into_iter().map(|key| self.get(key)).collect()
     }
 
-    /// The pairs with keys in `from..to`, or from `from` to the end without `to`, ascending.
+    /// A cursor over the pairs with these keys, before the first: `iter(..)`, `iter("a".."b")`,
+    /// `iter(key..=other)`. Reads nothing yet.
+    #[must_use]
+    pub fn iter(&self, bounds: impl Bounds) -> Cursor {
+        Cursor::new(self, EngineRange::new(&bounds))
+    }
+
+    /// A cursor over the pairs whose keys begin with `prefix`, before the first. Reads nothing yet.
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
+        Cursor::new(self, EngineRange::of_prefix(prefix))
+    }
+
+    /// The pairs with keys in `from..to`, or from `from` to the end without `to`, ascending; `rev()` of it
+    /// descending. The same as `iter(from..to).into_iter()`.
     #[must_use]
     pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
-        let from = engine_key(from);
-        let to = to.map_or_else(|| vec![Keyspace::User as u8 + 1], engine_key);
-        Range { scan: Some(self.view.scan(&self.tables, &from, Some(&to))) }
+        let end = to.map_or(Bound::Unbounded, Bound::Excluded);
+        Range::new(self.clone(), EngineRange::new(&(Bound::Included(from), end)))
     }
-}
 
-/// Pairs in the order of their keys; ends after an error. Holds its snapshot.
-pub struct Range {
-    scan: Option<SharedIterator<Files, Arc<SharedCache>>>,
-}
-
-impl Iterator for Range {
-    type Item = Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let next = now(self.scan.as_mut()?.next());
-        match next {
-            Ok(Some((key, value))) => Some(Ok((key.slice(1..), value))),
-            Ok(None) => {
-                self.scan = None;
-                None
-            }
-            Err(error) => {
-                self.scan = None;
-                Some(Err(error))
-            }
-        }
+    /// What the pairs with these keys take in files and in memory, about, and how many entries they are; how
+    /// far off that may be stands at the fields of [`RangeSize`].
+    ///
+    /// Costs a few searches in memory for each file whose bounds hold an end of the range, and a read of such
+    /// a file's index where it is not open; the others only count.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-size-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// db.put(b"elm", &[7; 1000])?;
+    /// let size = db.approximate_size("e".."f")?;
+    /// assert_eq!((size.entries, size.file_bytes), (1, 0));
+    /// assert!(size.memtable_bytes > 1000);
+    /// db.flush()?;
+    /// assert!(db.approximate_size(..)?.file_bytes > 1000);
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Corruption with file and offset; I/O.
+    pub fn approximate_size(&self, bounds: impl Bounds) -> Result<RangeSize> {
+        let EngineRange { from, to } = EngineRange::new(&bounds);
+        now(self.view.approximate_size(&self.tables, &from, Some(&to)))
     }
 }

@@ -7,10 +7,11 @@
 
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId};
-use gabion_db::{Db, Durability, Options, WriteBatch, replica};
+use gabion_db::{Db, Durability, Options, RangeSize, Snapshot, WriteBatch, replica};
 use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +76,94 @@ fn key(n: u64) -> Vec<u8> {
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Bounds by chance, most often of keys that are there or nearly.
+fn any_bound(random: &mut Random) -> Bound<Vec<u8>> {
+    let mut key = key(random.below(3_000));
+    match random.below(8) {
+        0 => key.push(0),
+        1 => key.truncate(random.below(9) as usize),
+        2 => key = vec![0xff; random.below(3) as usize],
+        _ => {}
+    }
+    match random.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(key),
+        _ => Bound::Excluded(key),
+    }
+}
+
+fn is_within(key: &[u8], bounds: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
+    let is_after = match &bounds.0 {
+        Bound::Unbounded => true,
+        Bound::Included(start) => key >= &start[..],
+        Bound::Excluded(start) => key > &start[..],
+    };
+    is_after
+        && match &bounds.1 {
+            Bound::Unbounded => true,
+            Bound::Included(end) => key <= &end[..],
+            Bound::Excluded(end) => key < &end[..],
+        }
+}
+
+/// A cursor with any bounds goes to and fro as an index into a sorted list does.
+fn check_cursor(snapshot: &Snapshot, model: &Model, random: &mut Random) {
+    let bounds = (any_bound(random), any_bound(random));
+    let pairs: Vec<_> = model.iter().filter(|(key, _)| is_within(key, &bounds)).collect();
+    let mut cursor = snapshot.iter(bounds.clone());
+    // 0 is before the first.
+    let (mut place, past, mut backwards) = (0, pairs.len() + 1, random.below(2) == 0);
+    for _ in 0..random.below(100) {
+        let target = key(random.below(3_000));
+        let there = match random.below(24) {
+            0 => {
+                place = 1;
+                cursor.seek_to_first()
+            }
+            1 => {
+                place = past - 1;
+                cursor.seek_to_last()
+            }
+            2 => {
+                place = 1 + pairs.partition_point(|pair| *pair.0 < target);
+                cursor.seek(&target)
+            }
+            3 => {
+                place = pairs.partition_point(|pair| *pair.0 <= target);
+                cursor.seek_for_prev(&target)
+            }
+            step => {
+                backwards ^= step < 7;
+                place = if backwards { place.saturating_sub(1) } else { past.min(place + 1) };
+                if backwards { cursor.prev() } else { cursor.next() }
+            }
+        };
+        let expected = place.checked_sub(1).and_then(|at| pairs.get(at));
+        let expected = expected.map(|(key, value)| (&key[..], &value[..]));
+        assert_eq!(there.unwrap(), expected.is_some(), "{bounds:?}");
+        assert_eq!(cursor.pair(), expected, "{bounds:?}");
+        assert_eq!(cursor.is_valid(), expected.is_some());
+        let kept = cursor.to_pair();
+        assert_eq!(kept.as_ref().map(|(key, value)| (&key[..], &value[..])), expected);
+    }
+    // From both ends at once, until they meet.
+    let mut ends: (Vec<_>, Vec<_>) = Default::default();
+    let mut range = cursor.into_iter();
+    while let Some(pair) = match random.below(2) {
+        0 => range.next().inspect(|pair| ends.0.push(pair.clone().unwrap())),
+        _ => range.next_back().inspect(|pair| ends.1.push(pair.clone().unwrap())),
+    } {
+        pair.unwrap();
+    }
+    let found = ends.0.iter().chain(ends.1.iter().rev());
+    assert!(
+        found
+            .map(|(key, value)| (&key[..], &value[..]))
+            .eq(pairs.iter().map(|(key, value)| (&key[..], &value[..])))
+    );
+    assert!(range.next().is_none() && range.next_back().is_none());
+}
+
 /// Everything that there is, by every way of reading.
 fn check(db: &Db, model: &Model, random: &mut Random) {
     let all: Vec<_> = db.range(b"", None).map(|pair| pair.unwrap()).collect();
@@ -85,6 +174,12 @@ fn check(db: &Db, model: &Model, random: &mut Random) {
     let (from, to) = (key(random.below(3_000)), key(random.below(3_000)));
     let found: Vec<_> = db.range(&from, Some(&to)).map(|pair| pair.unwrap().0).collect();
     let wanted = model.keys().filter(|&key| *key >= from && *key < to);
+    assert!(found.iter().map(|key| &key[..]).eq(wanted.map(|key| &key[..])));
+    let snapshot = db.snapshot();
+    (0..10).for_each(|_| check_cursor(&snapshot, model, random));
+    let prefix = &from[..random.below(from.len() as u64 + 1) as usize];
+    let found: Vec<_> = db.prefix(prefix).into_iter().map(|pair| pair.unwrap().0).collect();
+    let wanted = model.keys().filter(|key| key.starts_with(prefix));
     assert!(found.iter().map(|key| &key[..]).eq(wanted.map(|key| &key[..])));
     let keys: Vec<Vec<u8>> = (0..50).map(|_| key(random.below(3_000))).collect();
     let values = db.multi_get(keys.iter().map(|key| &key[..])).unwrap();
@@ -129,6 +224,7 @@ fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
         check(&db, &model, &mut random);
         let then: Vec<_> = snapshot.0.range(b"", None).map(|pair| pair.unwrap().0).collect();
         assert!(then.iter().map(|key| &key[..]).eq(snapshot.1.keys().map(|key| &key[..])));
+        (0..10).for_each(|_| check_cursor(&snapshot.0, &snapshot.1, &mut random));
         drop(snapshot);
         match round % 3 {
             0 => db.flush().unwrap(),
@@ -242,6 +338,124 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     replica::create_replica(&member, 128 << 20, &group, ReplicaId(2)).unwrap();
     let text = Db::open(&member, &options()).err().unwrap().to_string();
     assert!(text.contains("belongs to a group of 2 replicas"), "{text}");
+}
+
+#[test]
+fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
+    let dir = Dir::new("prefix");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    let keys: [&[u8]; 9] = [
+        b"",
+        b"\0",
+        b"\0\xff",
+        b"a",
+        b"a\xfe\xff",
+        b"a\xff",
+        b"a\xff\xff\0",
+        b"b",
+        b"\xff\xff\xff",
+    ];
+    keys.iter().for_each(|key| db.put(key, b"v").unwrap());
+    let prefixes: [&[u8]; 9] =
+        [b"", b"\0", b"\0\xff", b"a", b"a\xff", b"a\xff\xff", b"b\0", b"\xff", b"\xff\xff\xff\xff"];
+    for prefix in prefixes {
+        let wanted = keys.iter().filter(|key| key.starts_with(prefix));
+        let found: Vec<_> = db.prefix(prefix).into_iter().map(|pair| pair.unwrap().0).collect();
+        assert!(found.iter().map(|key| &key[..]).eq(wanted.copied()), "{prefix:?}: {found:?}");
+        let mut cursor = db.prefix(prefix);
+        assert_eq!(cursor.seek_to_last().unwrap(), !found.is_empty());
+        assert_eq!(cursor.key(), found.last().map(|key| &key[..]));
+    }
+}
+
+/// What the documents say of the state before the first move, past the ends and in an empty range.
+#[test]
+fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
+    let dir = Dir::new("cursor");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    let mut empty = db.iter(..);
+    assert!(!empty.is_valid() && empty.pair().is_none());
+    assert!(!empty.next().unwrap() && !empty.prev().unwrap() && !empty.seek_to_last().unwrap());
+    ["a", "b", "c"].iter().for_each(|key| db.put(key.as_bytes(), b"v").unwrap());
+    assert!(!empty.seek_to_first().unwrap(), "it reads the moment at which it was made");
+    let mut cursor = db.iter("a"..="b");
+    assert!(!cursor.prev().unwrap());
+    assert!(cursor.next().unwrap() && cursor.next().unwrap());
+    assert_eq!(cursor.key(), Some(&b"b"[..]));
+    assert!(!cursor.next().unwrap() && !cursor.next().unwrap() && cursor.value().is_none());
+    assert!(cursor.prev().unwrap());
+    assert_eq!(cursor.key(), Some(&b"b"[..]));
+    let (from, to) = (b"b".to_vec(), b"a".to_vec());
+    let mut reverse = db.iter(from..to);
+    assert!(!reverse.next().unwrap() && !reverse.seek(b"a").unwrap());
+    assert!(!reverse.seek_to_last().unwrap() && !reverse.seek_for_prev(b"c").unwrap());
+    let cursors_go_to_other_threads = |_: &(dyn Send + Sync)| ();
+    cursors_go_to_other_threads(&cursor);
+    cursors_go_to_other_threads(&cursor.into_iter());
+}
+
+#[test]
+fn sizes_of_ranges_are_off_by_a_block_for_each_end_and_file_and_add_up() {
+    let dir = Dir::new("size");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    let (count, len) = (6_000, 100);
+    let in_memory = |db: &Db| db.approximate_size(..).unwrap().memtable_bytes;
+    assert_eq!(db.approximate_size(..).unwrap(), RangeSize::default());
+    // Twice, so that levels overlap.
+    for round in 0..2u8 {
+        (0..count).for_each(|n| db.put(&key(n * 4 + u64::from(round)), &[round; 100]).unwrap());
+    }
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    assert_eq!(in_memory(&db), 0);
+    let stats = db.stats();
+    let runs: u64 = stats
+        .levels
+        .iter()
+        .enumerate()
+        .map(|(level, found)| match level {
+            0 => found.files,
+            _ => u64::from(found.files > 0),
+        })
+        .sum();
+    let all = db.approximate_size(..).unwrap();
+    let live: u64 = stats.levels.iter().map(|level| level.bytes).sum();
+    assert_eq!((all.file_bytes, all.entries), (live, 2 * count));
+    let per_entry = all.file_bytes as f64 / all.entries as f64;
+    // A block, and the index and filter of a file that an end cuts off.
+    let error = (runs * 2 * (4096 + (len + 40) + (64 << 10) / 25)) as f64;
+    let mut random = Random(3);
+    let max = count * 4;
+    let mut keys: Vec<_> = (0..count).flat_map(|n| [key(n * 4), key(n * 4 + 1)]).collect();
+    keys.sort_unstable();
+    for _ in 0..300 {
+        let [a, b, c] = {
+            let mut ends = [random.below(max), random.below(max), random.below(max)];
+            ends.sort_unstable();
+            ends.map(key)
+        };
+        let [ab, bc, ac] =
+            [(&a, &b), (&b, &c), (&a, &c)].map(|(from, to)| db.approximate_size(from..to).unwrap());
+        assert_eq!(ab.file_bytes + bc.file_bytes, ac.file_bytes);
+        let place = |key: &Vec<u8>| keys.partition_point(|other| other < key);
+        let found = (place(&c) - place(&a)) as f64;
+        let wanted = found * per_entry;
+        assert!((ac.file_bytes as f64 - wanted).abs() <= error, "{ac:?}, {wanted} ± {error}");
+        assert!(
+            (ac.entries as f64 - found).abs() <= error / per_entry + runs as f64,
+            "{ac:?}, {found}"
+        );
+        assert_eq!(
+            db.approximate_size(&c..&a).unwrap(),
+            if a == c { ab } else { RangeSize::default() }
+        );
+    }
+    // In memory: few are counted.
+    (0..50).for_each(|n| db.put(&key(n), &[0; 10]).unwrap());
+    let few = db.approximate_size(key(10)..key(20)).unwrap();
+    // With the keyspace byte.
+    let each = 1 + 8 + 10 + gabion_engine::memtable::ENTRY_OVERHEAD as u64;
+    assert_eq!(few.memtable_bytes, 10 * each, "{few:?}");
 }
 
 /// A snapshot outlives its store, and keeps others out of the directory meanwhile.

@@ -51,7 +51,7 @@ pub use entry::{Entry, EntryKind, Keyspace, Trailer};
 pub use file::{FileMeta, FileSink, FileSource, FinishedFile};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
-pub use read::{ReadIterator, ReadView, SharedIterator, SharedView, Tables};
+pub use read::{Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables};
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Recipe};
 pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};

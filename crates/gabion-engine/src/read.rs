@@ -1,4 +1,4 @@
-//! Reading: a view of the tree at one moment, point look-ups and ordered iteration.
+//! Reading: a view of the tree at one moment, point look-ups, ordered iteration both ways, sizes of ranges.
 //!
 //! A view pins what it reads: MemTables, version, read point and floor. All of it is immutable but the
 //! active MemTable, which only grows by entries newer than the read point. So a read may wait for a disk as
@@ -9,6 +9,8 @@
 //! overtaken: what it reads is pinned until it is done. A [`SharedView`] may go to any thread, and nobody
 //! ends it.
 
+mod size;
+mod source;
 mod walk;
 
 use crate::cache::{LocalCache, ReadCache};
@@ -22,6 +24,8 @@ use alloc::sync::Arc;
 use core::cell::RefCell;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
+pub use size::RangeSize;
+pub use walk::Move;
 pub(crate) use walk::ReadPoint;
 use walk::{Cursors, Walk};
 
@@ -95,9 +99,8 @@ impl ReadView {
         self.point.get(&pin.0, tables, key, || self.state.check()).await
     }
 
-    /// The pairs with engine keys in `from..to` (to the end without `to`), ascending.
-    ///
-    /// Begin with [`ReadIterator::next`]. The iterator holds a copy of the view.
+    /// An iterator over the pairs with engine keys in `from..to` (to the end without `to`), before the
+    /// first. It holds a copy of the view.
     pub fn scan<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static>(
         &self,
         tables: &Tables<S, C>,
@@ -114,7 +117,7 @@ impl ReadView {
 pub struct ReadIterator<S: FileSource, C = Rc<LocalCache>> {
     view: ReadView,
     walk: Walk<S, C>,
-    /// Made by the first call of `next`. Between calls it lies where the end of the view can empty it.
+    /// Made by the first move. Between calls it lies where the end of the view can empty it.
     merge: Rc<RefCell<Option<Cursors<S, C>>>>,
     is_open: bool,
 }
@@ -123,30 +126,42 @@ impl<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static> ReadIterat
     /// The next pair: engine key and value.
     ///
     /// # Errors
-    /// Corruption, what the source reports; snapshot too old when the view was past its pin budget.
+    /// As [`Self::go`].
     pub async fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        self.go(Move::Next).await
+    }
+
+    /// Goes to a pair, forwards or backwards: its engine key and value, if there is one.
+    ///
+    /// # Errors
+    /// Corruption, what the source reports; snapshot too old when the view was past its pin budget.
+    pub async fn go(&mut self, to: Move<'_>) -> Result<Option<(Bytes, Bytes)>> {
         // Taken out for the length of the call: what is being read stays, even if the view ends.
         let taken = self.merge.take();
         let mut merge = match taken {
             Some(merge) => merge,
-            None => self.open().await?,
+            None => self.open()?,
         };
         let state = &self.view.state;
-        let pair = self.walk.step(&mut merge, || state.check()).await?;
+        let is_there = self.walk.go(&mut merge, to, || state.check()).await?;
+        let pair = match is_there {
+            true => self.walk.key().map(Bytes::copy_from_slice).zip(self.walk.value_bytes(&merge)),
+            false => None,
+        };
         if self.view.state.check().is_ok() {
             *self.merge.borrow_mut() = Some(merge);
         }
         Ok(pair)
     }
 
-    async fn open(&mut self) -> Result<Cursors<S, C>> {
+    fn open(&mut self) -> Result<Cursors<S, C>> {
         let pin = self.view.pin()?;
         if core::mem::replace(&mut self.is_open, true) {
             return Err(unusable());
         }
         let cursor: Weak<dyn Release> = Rc::<RefCell<_>>::downgrade(&self.merge);
         self.view.state.add_cursor(cursor);
-        self.walk.open(&pin.0, || self.view.state.check()).await
+        Ok(self.walk.open(&pin.0))
     }
 }
 
@@ -201,7 +216,22 @@ impl SharedView {
         self.point.get(&self.pin.0, tables, key, || Ok(())).await
     }
 
-    /// The pairs with engine keys in `from..to` (to the end without `to`), ascending.
+    /// What the engine keys in `from..to` (to the end without `to`) take, about. Reads nothing but the indexes
+    /// of files that a bound lies in, and these only when they are not open.
+    ///
+    /// # Errors
+    /// Corruption, what the source reports.
+    pub async fn approximate_size<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<RangeSize> {
+        size::size_of(&self.pin.0, tables, from, to).await
+    }
+
+    /// An iterator over the pairs with engine keys in `from..to` (to the end without `to`), before the
+    /// first.
     pub fn scan<S: FileSource + Clone, C: ReadCache + Clone>(
         &self,
         tables: &Tables<S, C>,
@@ -218,24 +248,44 @@ impl SharedView {
 pub struct SharedIterator<S: FileSource, C> {
     view: SharedView,
     walk: Walk<S, C>,
-    /// Made by the first call of `next`; taken out for the length of a call.
+    /// Made by the first move; taken out for the length of a call.
     merge: Option<Cursors<S, C>>,
     is_open: bool,
 }
 
 impl<S: FileSource + Clone, C: ReadCache + Clone> SharedIterator<S, C> {
-    /// The next pair: engine key and value.
+    /// Goes to a pair, forwards or backwards; false when there is none.
     ///
     /// # Errors
     /// Corruption, what the source reports.
-    pub async fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+    pub async fn go(&mut self, to: Move<'_>) -> Result<bool> {
         let mut merge = match self.merge.take() {
             Some(merge) => merge,
             None if core::mem::replace(&mut self.is_open, true) => return Err(unusable()),
-            None => self.walk.open(&self.view.pin.0, || Ok(())).await?,
+            None => self.walk.open(&self.view.pin.0),
         };
-        let pair = self.walk.step(&mut merge, || Ok(())).await?;
+        let is_there = self.walk.go(&mut merge, to, || Ok(())).await?;
         self.merge = Some(merge);
-        Ok(pair)
+        Ok(is_there)
+    }
+
+    /// The engine key here; none at no pair.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.merge.as_ref().and_then(|_| self.walk.key())
+    }
+
+    /// The value here; none at no pair.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.walk.value(self.merge.as_ref()?)
+    }
+
+    /// The value here, to keep; none at no pair. It shares the memory of a block, if it comes from a file.
+    #[inline]
+    #[must_use]
+    pub fn value_bytes(&self) -> Option<Bytes> {
+        self.walk.value_bytes(self.merge.as_ref()?)
     }
 }

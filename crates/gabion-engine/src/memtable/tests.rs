@@ -79,6 +79,22 @@ proptest! {
             iter.advance();
         }
         prop_assert!(iter.entry().is_none());
+        iter.seek_to_last();
+        for ((key, Reverse(sequence)), _) in model.iter().rev() {
+            let entry = iter.entry().unwrap();
+            prop_assert_eq!((entry.key, entry.trailer.sequence()), (&key[..], seq(*sequence)));
+            iter.retreat();
+        }
+        prop_assert!(iter.entry().is_none());
+        iter.retreat();
+        prop_assert!(iter.entry().is_none());
+        for (from, to) in [(vec![0, 2], Some(vec![0, 5])), (vec![0, 3], None), (vec![1, 5], Some(vec![1]))] {
+            let within = |key: &[u8]| *key >= *from && to.as_ref().is_none_or(|to| *key < **to);
+            let entries = model.iter().filter(|((key, _), _)| within(key));
+            let charges = entries.map(|((k, _), (_, v))| (k.len() + v.len() + ENTRY_OVERHEAD) as u64);
+            let (count, bytes) = charges.fold((0, 0), |(n, sum), len| (n + 1, sum + len));
+            prop_assert_eq!(table.estimate(&from, to.as_deref()), (count, bytes), "few are counted");
+        }
 
         for keyspace in 0..2u8 {
             let long = [&[keyspace, 3][..], &[0; 9], &[2]].concat();
@@ -87,6 +103,12 @@ proptest! {
                 for at in (0..operations.len() as u64 + 12).step_by(3) {
                     let found = table.get(&key, seq(at)).map(|(k, s, v)| (k, s.0, v.to_vec()));
                     prop_assert_eq!(found, model_get(&model, &key, at), "{:?} at {}", key, at);
+                    iter.seek_before(&key);
+                    let before = model.range(..(key.clone(), Reverse(u64::MAX))).next_back();
+                    prop_assert_eq!(
+                        iter.entry().map(|e| (e.key.to_vec(), e.trailer.sequence().0)),
+                        before.map(|((k, Reverse(s)), _)| (k.clone(), *s))
+                    );
                     iter.seek(&key, seq(at));
                     let expected = model.range((key.clone(), Reverse(at))..).next();
                     prop_assert_eq!(
@@ -278,4 +300,47 @@ fn check_order(table: &MemTable, at: u64) {
         iter.advance();
     }
     assert_eq!(seen, at);
+    check_order_backwards(table, at);
+}
+
+/// The same from the end: what is inserted meanwhile hides nothing.
+fn check_order_backwards(table: &MemTable, at: u64) {
+    let mut iter = table.iter();
+    iter.seek_to_last();
+    let mut seen = 0;
+    let mut last: Option<(Vec<u8>, Trailer)> = None;
+    while let Some(entry) = iter.entry() {
+        if let Some((key, trailer)) = &last {
+            let order = crate::entry::compare(key, *trailer, entry.key, entry.trailer);
+            assert_eq!(order, core::cmp::Ordering::Greater);
+        }
+        let n = entry.trailer.sequence().0;
+        assert_eq!(entry.value, value_of(n));
+        seen += u64::from(n <= at);
+        last = Some((entry.key.to_vec(), entry.trailer));
+        iter.retreat();
+    }
+    assert_eq!(seen, at);
+}
+
+#[test]
+fn an_estimate_of_many_entries_is_near_their_number_and_bytes() {
+    let table = MemTable::new(MemTableId(1));
+    let key = |n: u64| [&[1][..], &n.to_be_bytes()].concat();
+    // A multiplier that is odd meets every number once.
+    for n in 0..1u64 << 16 {
+        let n = n.wrapping_mul(0x9e37_79b9) & 0xffff;
+        table.insert(&key(n), seq(n + 1), EntryKind::Put, &value_of(n));
+    }
+    for (from, to) in [(0, 1 << 16), (1_000, 3_000), (40_000, 65_000), (7, 20_007)] {
+        let exact: u64 = (from..to).map(|n| (9 + value_of(n).len() + ENTRY_OVERHEAD) as u64).sum();
+        let (count, bytes) = table.estimate(&key(from), Some(&key(to)));
+        // Four standard errors.
+        assert!(count.abs_diff(to - from) <= (to - from) / 4, "{from}..{to}: {count}");
+        assert!(bytes.abs_diff(exact) <= exact * 3 / 10, "{from}..{to}: {bytes} of {exact}");
+    }
+    let all = table.estimate(&[], None);
+    assert_eq!(all, table.estimate(&key(0), Some(&[2])));
+    assert_eq!(table.estimate(&key(50), Some(&key(50))), (0, 0));
+    assert_eq!(table.estimate(&key(50), Some(&key(40))), (0, 0));
 }

@@ -1,16 +1,18 @@
-//! How a shape is read, whoever keeps it: a look-up from new to old, and a merge of all that it has.
+//! How a shape is read, whoever keeps it: a look-up from new to old, and a walk over a merge of all that
+//! it has, either way.
+//!
+//! Forwards one meets the newest version of a key first, so the first that the read point sees decides, and
+//! the walk stays on it until it is told to go on. Backwards one meets the oldest first: only when all of
+//! a key have been passed is it known which of them counts, so its value is held aside.
 
 use super::Tables;
+use super::source::{Held, Source, sources};
 use crate::cache::ReadCache;
-use crate::entry::{Entry, EntryKind, Keyspace};
-use crate::file::{FileSource, noted};
-use crate::memtable::MemTableIter;
-use crate::merge::{Cursor, Merge};
+use crate::entry::{EntryKind, Keyspace};
+use crate::file::FileSource;
+use crate::merge::Merge;
 use crate::readers::Shape;
-use crate::sst::SstIter;
-use crate::version::Version;
 use alloc::format;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, Result, SequenceNumber};
 use gabion_media::Bytes;
@@ -33,10 +35,15 @@ impl ReadPoint {
         sequence: SequenceNumber,
         value: impl FnOnce() -> Bytes,
     ) -> Result<Option<Bytes>> {
+        Ok(self.has_value(key, kind, sequence)?.then(value))
+    }
+
+    /// Whether a key has a value when this is its newest visible entry.
+    #[inline]
+    fn has_value(&self, key: &[u8], kind: EntryKind, sequence: SequenceNumber) -> Result<bool> {
         match kind {
-            EntryKind::Put if self.is_cleared(key, sequence) => Ok(None),
-            EntryKind::Put => Ok(Some(value())),
-            kind if kind.is_delete() => Ok(None),
+            EntryKind::Put => Ok(!self.is_cleared(key, sequence)),
+            kind if kind.is_delete() => Ok(false),
             kind => Err(reserved(kind, sequence)),
         }
     }
@@ -86,180 +93,271 @@ fn reserved(kind: EntryKind, sequence: SequenceNumber) -> Error {
 /// All that a shape has, somewhere in a key range.
 pub(super) type Cursors<S, C> = Merge<Source<S, C>>;
 
-/// A walk over the pairs of a key range; where it is lies in its [`Cursors`].
+/// Where an iterator is to go. Keys are engine keys; what lies outside the iterator's range is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move<'a> {
+    /// To the first pair.
+    First,
+    /// To the last pair.
+    Last,
+    /// To the next pair; to the first from before it.
+    Next,
+    /// To the pair before; to the last from past it.
+    Prev,
+    /// To the first pair at or after a key.
+    Seek(&'a [u8]),
+    /// To the last pair at or before a key.
+    SeekForPrev(&'a [u8]),
+}
+
+/// A walk over the pairs of a key range; where it is lies here and in its [`Cursors`].
 pub(super) struct Walk<S, C> {
     point: ReadPoint,
     tables: Tables<S, C>,
     from: Vec<u8>,
     to: Option<Vec<u8>>,
-    /// The last key that was judged; older versions of it are passed over.
-    last: Option<Vec<u8>>,
+    place: Place,
+    /// How the cursors stand when at a pair.
+    way: Way,
+    /// The key of the pair here, or the last that was judged.
+    key: Vec<u8>,
+    /// The value of the pair here, when going backwards.
+    held: Held,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    BeforeFirst,
+    Pair,
+    AfterLast,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The cursors' merge is on the entry of the pair, all others are behind it.
+    Forwards,
+    /// The cursors have passed all entries of the pair's key.
+    Backwards,
 }
 
 impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
+    /// Before the first pair of `from..to`, or of all from `from` on.
     pub(super) fn new(
         point: ReadPoint,
         tables: &Tables<S, C>,
         from: &[u8],
         to: Option<&[u8]>,
     ) -> Self {
-        let (from, to) = (from.to_vec(), to.map(<[u8]>::to_vec));
-        Self { point, tables: tables.clone(), from, to, last: None }
+        Self {
+            point,
+            tables: tables.clone(),
+            from: from.to_vec(),
+            to: to.map(<[u8]>::to_vec),
+            place: Place::BeforeFirst,
+            way: Way::Forwards,
+            key: Vec::new(),
+            held: Held::Nothing,
+        }
     }
 
-    /// All that `shape` has, at the beginning of the range.
-    pub(super) async fn open(
-        &self,
-        shape: &Shape,
+    /// All that `shape` has in the range, nowhere as yet. Reads nothing.
+    pub(super) fn open(&self, shape: &Shape) -> Cursors<S, C> {
+        Merge::new(sources(shape, &self.tables, &self.from, self.to.as_deref()))
+    }
+
+    /// The key here, if the walk is at a pair.
+    #[inline]
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        (self.place == Place::Pair).then_some(&self.key)
+    }
+
+    /// The value here, if the walk is at a pair.
+    pub(super) fn value<'a>(&'a self, merge: &'a Cursors<S, C>) -> Option<&'a [u8]> {
+        match (self.place, self.way) {
+            (Place::Pair, Way::Forwards) => merge.entry().map(|entry| entry.value),
+            (Place::Pair, Way::Backwards) => self.held.value(),
+            _ => None,
+        }
+    }
+
+    /// The value here, to keep, if the walk is at a pair. It shares the memory of its block, if it comes from
+    /// one.
+    #[inline]
+    pub(super) fn value_bytes(&self, merge: &Cursors<S, C>) -> Option<Bytes> {
+        match (self.place, self.way) {
+            (Place::Pair, Way::Forwards) => merge.cursor()?.value(),
+            (Place::Pair, Way::Backwards) => self.held.to_bytes(),
+            _ => None,
+        }
+    }
+
+    /// Goes there; false when there is no pair. After each wait `check` says whether to go on.
+    pub(super) async fn go(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        to: Move<'_>,
         check: impl Fn() -> Result<()>,
-    ) -> Result<Cursors<S, C>> {
-        let (tables, from, mut sources) = (&self.tables, &self.from, Vec::new());
-        for table in &shape.memtables {
-            let mut iter = table.iter();
-            iter.seek(from, SequenceNumber::MAX);
-            sources.push(Source::Table(iter));
+    ) -> Result<bool> {
+        check()?;
+        let goes_on = self.place == Place::Pair && self.way == Way::Forwards;
+        if to == Move::Next && goes_on {
+            return self.forwards(merge, true, check).await;
         }
-        let version = &shape.version;
-        for (at, _) in version.level(0).iter().enumerate().filter(|(_, m)| m.largest >= *from) {
-            let mut level = LevelIter::new(version.clone(), tables.clone(), 0, at..at + 1);
-            level.seek(from).await?;
-            check()?;
-            sources.push(Source::Level(level));
-        }
-        for level in 1..version.level_count() {
-            let files = version.level(level);
-            let first = files.partition_point(|file| file.largest < *from);
-            let range = first..files.len();
-            let mut level = LevelIter::new(version.clone(), tables.clone(), level, range);
-            level.seek(from).await?;
-            check()?;
-            sources.push(Source::Level(level));
-        }
-        Ok(Merge::new(sources))
+        self.go_elsewhere(merge, to, check).await
     }
 
-    /// The next pair: engine key and value.
-    pub(super) async fn step(
+    /// Every move but the commonest, a step forwards after another.
+    async fn go_elsewhere(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        to: Move<'_>,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        match (to, self.place) {
+            (Move::Prev, Place::Pair) if self.way == Way::Backwards => {
+                self.backwards(merge, check).await
+            }
+            (Move::Next, Place::AfterLast) | (Move::Prev, Place::BeforeFirst) => Ok(false),
+            (Move::Next, Place::Pair) => {
+                let next = successor(&self.key);
+                self.seek(merge, &next, check).await
+            }
+            (Move::Prev, Place::Pair) => {
+                let here = core::mem::take(&mut self.key);
+                self.seek_before(merge, Some(&here), check).await
+            }
+            (Move::First | Move::Next, _) => self.seek(merge, &[], check).await,
+            (Move::Last | Move::Prev, _) => self.seek_before(merge, None, check).await,
+            (Move::Seek(key), _) => self.seek(merge, key, check).await,
+            (Move::SeekForPrev(key), _) => {
+                self.seek_before(merge, Some(&successor(key)), check).await
+            }
+        }
+    }
+
+    /// To the first pair of the range at or after `key`.
+    async fn seek(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        key: &[u8],
+        check: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        let key = key.max(&self.from);
+        if self.to.as_deref().is_some_and(|to| key >= to) {
+            self.place = Place::AfterLast;
+            return Ok(false);
+        }
+        for cursor in merge.cursors_mut() {
+            cursor.seek(key).await?;
+            check()?;
+        }
+        merge.restart::<false>();
+        self.forwards(merge, false, check).await
+    }
+
+    /// To the last pair of the range before `key`, or to its last.
+    async fn seek_before(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        key: Option<&[u8]>,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        let end = match (key, self.to.as_deref()) {
+            (Some(key), Some(to)) => Some(key.min(to)),
+            (key, to) => key.or(to),
+        };
+        if end.is_some_and(|end| end <= &self.from[..]) {
+            self.place = Place::BeforeFirst;
+            return Ok(false);
+        }
+        for cursor in merge.cursors_mut() {
+            cursor.seek_before(end).await?;
+            check()?;
+        }
+        merge.restart::<true>();
+        self.backwards(merge, check).await
+    }
+
+    /// To the first pair from where the cursors are, or to the next from a pair when `goes_on`.
+    #[inline]
+    async fn forwards(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        goes_on: bool,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        if self.way != Way::Forwards {
+            self.way = Way::Forwards;
+            self.held = Held::Nothing;
+        }
+        // Whether the entry on top is done with, and whether the key here was judged.
+        let (mut is_done, mut is_judged) = (goes_on, goes_on);
+        loop {
+            if is_done {
+                merge.advance().await?;
+                check()?;
+            }
+            is_done = true;
+            let within = |key: &[u8]| self.to.as_ref().is_none_or(|to| key < &to[..]);
+            let Some(entry) = merge.entry().filter(|entry| within(entry.key)) else {
+                self.place = Place::AfterLast;
+                return Ok(false);
+            };
+            let sequence = entry.trailer.sequence();
+            let is_older = is_judged && entry.key == &self.key[..];
+            if is_older || sequence > self.point.sequence {
+                continue;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+            is_judged = true;
+            if self.point.has_value(entry.key, entry.trailer.kind(), sequence)? {
+                self.place = Place::Pair;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// To the first pair backwards from where the cursors are.
+    async fn backwards(
         &mut self,
         merge: &mut Cursors<S, C>,
         check: impl Fn() -> Result<()>,
-    ) -> Result<Option<(Bytes, Bytes)>> {
+    ) -> Result<bool> {
+        self.way = Way::Backwards;
         loop {
             check()?;
-            let Some(entry) = merge.entry() else { return Ok(None) };
-            if self.to.as_ref().is_some_and(|to| entry.key >= &to[..]) {
-                return Ok(None);
+            let Some(entry) = merge.entry().filter(|entry| entry.key >= &self.from[..]) else {
+                self.place = Place::BeforeFirst;
+                self.held = Held::Nothing;
+                return Ok(false);
+            };
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+            let mut newest = None;
+            while let Some(entry) = merge.entry().filter(|entry| entry.key == &self.key[..]) {
+                let trailer = entry.trailer;
+                if trailer.sequence() <= self.point.sequence {
+                    newest = Some(trailer);
+                    self.held = merge.cursor().map_or(Held::Nothing, Source::hold);
+                }
+                merge.retreat().await?;
+                check()?;
             }
-            let sequence = entry.trailer.sequence();
-            let older = self.last.as_ref().is_some_and(|last| entry.key == &last[..]);
-            if older || sequence > self.point.sequence {
-                merge.advance().await?;
-                continue;
-            }
-            let last = self.last.get_or_insert_with(Vec::new);
-            last.clear();
-            last.extend_from_slice(entry.key);
-            let value = || merge.cursor().and_then(Source::value).unwrap_or_default();
-            let judged = self.point.judge(entry.key, entry.trailer.kind(), sequence, value)?;
-            let pair = judged.map(|value| (Bytes::copy_from_slice(entry.key), value));
-            merge.advance().await?;
-            if pair.is_some() {
-                return Ok(pair);
+            if let Some(newest) = newest
+                && self.point.has_value(&self.key, newest.kind(), newest.sequence())?
+            {
+                self.place = Place::Pair;
+                return Ok(true);
             }
         }
     }
 }
 
-pub(super) enum Source<S: FileSource, C> {
-    Table(MemTableIter),
-    Level(LevelIter<S, C>),
-}
-
-impl<S: FileSource, C: ReadCache> Source<S, C> {
-    /// The value under the cursor; shared with the block cache where it can be.
-    fn value(&self) -> Option<Bytes> {
-        match self {
-            Self::Table(iter) => Some(Bytes::copy_from_slice(iter.entry()?.value)),
-            Self::Level(level) => level.current.as_ref()?.value_bytes(),
-        }
-    }
-}
-
-impl<S: FileSource + Clone, C: ReadCache + Clone> Cursor for Source<S, C> {
-    fn entry(&self) -> Option<Entry<'_>> {
-        match self {
-            Self::Table(iter) => iter.entry(),
-            Self::Level(level) => level.current.as_ref()?.entry(),
-        }
-    }
-
-    async fn advance(&mut self) -> Result<()> {
-        match self {
-            Self::Table(iter) => {
-                iter.advance();
-                Ok(())
-            }
-            Self::Level(level) => level.advance().await,
-        }
-    }
-}
-
-/// Disjoint files of a level one after the other, each opened when its turn comes.
-pub(super) struct LevelIter<S: FileSource, C> {
-    version: Arc<Version>,
-    tables: Tables<S, C>,
-    level: u8,
-    /// Files not opened yet, by their place in the level.
-    files: core::ops::Range<usize>,
-    current: Option<SstIter<S, C>>,
-}
-
-impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
-    const fn new(
-        version: Arc<Version>,
-        tables: Tables<S, C>,
-        level: u8,
-        files: core::ops::Range<usize>,
-    ) -> Self {
-        Self { version, tables, level, files, current: None }
-    }
-
-    /// To the first entry at or after `from`.
-    async fn seek(&mut self, from: &[u8]) -> Result<()> {
-        if let Some(mut iter) = self.open_next().await? {
-            let sought = iter.seek(from, SequenceNumber::MAX).await;
-            noted(&self.tables.source, iter.file(), sought)?;
-            self.current = Some(iter);
-            self.settle().await?;
-        }
-        Ok(())
-    }
-
-    async fn advance(&mut self) -> Result<()> {
-        if let Some(iter) = &mut self.current {
-            let advanced = iter.advance().await;
-            noted(&self.tables.source, iter.file(), advanced)?;
-        }
-        self.settle().await
-    }
-
-    /// Goes on to the next file while the current one is at its end.
-    async fn settle(&mut self) -> Result<()> {
-        while self.current.as_ref().is_some_and(|iter| iter.entry().is_none()) {
-            self.current = self.open_next().await?;
-            if let Some(iter) = &mut self.current {
-                let sought = iter.seek_to_first().await;
-                noted(&self.tables.source, iter.file(), sought)?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn open_next(&mut self) -> Result<Option<SstIter<S, C>>> {
-        let next = self.files.next().and_then(|at| self.version.level(self.level).get(at));
-        let Some(meta) = next else { return Ok(None) };
-        let reader = self.tables.reader(meta).await?;
-        let (source, cache) = (self.tables.source.clone(), self.tables.cache.clone());
-        Ok(Some(SstIter::new(reader, source, cache)))
-    }
+/// The smallest key after `key`.
+fn successor(key: &[u8]) -> Vec<u8> {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next
 }

@@ -254,6 +254,15 @@ impl<'a> BlockView<'a> {
         self.restart(low).map(|(at, _, _)| at)
     }
 
+    /// The last restart point before the entry at byte `start`, which is not the first.
+    fn last_restart_before_offset(&self, start: usize) -> Result<usize> {
+        let (restarts, _) = self.restarts.as_chunks::<4>();
+        let count = restarts.partition_point(|at| (u32::from_le_bytes(*at) as usize) < start);
+        let index = count.checked_sub(1).ok_or_else(|| bad_entry(start))?;
+        let (at, ..) = self.restart(index)?;
+        if at < start { Ok(at) } else { Err(bad_entry(start)) }
+    }
+
     /// The first entry at or after (key, trailer), without building any key.
     pub(super) fn search(&self, key: &[u8], trailer: Trailer) -> Result<Option<Found>> {
         let mut at = self.last_restart_before(key, trailer)?;
@@ -345,18 +354,77 @@ fn long_header(header: &[u8]) -> Option<(usize, usize, usize, usize)> {
 }
 
 /// A position in a body that the caller keeps: the entry there, its key put together.
+///
+/// It goes forwards by parsing the next entry. An entry does not say where the one before it begins, so
+/// backwards it parses from the last restart point before it, and keeps what it met for the next steps:
+/// every entry is parsed once per way through the body.
 pub(super) struct BlockCursor {
     key: Vec<u8>,
     trailer: Trailer,
+    /// Where the entry here begins; where the entries end when the cursor went past the last.
+    start: usize,
     value: Range<usize>,
     /// Where the entries end; 0 before a body was entered.
     end: usize,
     valid: bool,
+    before: Before,
+}
+
+/// Entries of a body right before the cursor's, put together when it went backwards.
+struct Before {
+    /// Their keys, one behind the other.
+    keys: Vec<u8>,
+    entries: Vec<Parsed>,
+}
+
+struct Parsed {
+    start: usize,
+    /// Where its key begins; it ends where the next one's begins.
+    key_at: usize,
+    trailer: Trailer,
+    value: Range<usize>,
+}
+
+/// Bytes of keys kept ahead of a cursor that goes backwards, or one key's. With the default restart
+/// interval less is needed even for long keys; without a limit a crafted body could ask for gigabytes.
+const BEFORE_LEN_MAX: usize = 1 << 20;
+
+impl Before {
+    const fn new() -> Self {
+        Self { keys: Vec::new(), entries: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.entries.clear();
+    }
+
+    /// Whether the last entry here is the one right before `start`.
+    fn adjoins(&self, start: usize) -> bool {
+        self.entries.last().is_some_and(|last| last.value.end == start)
+    }
+
+    fn push(&mut self, start: usize, key: &[u8], parts: Parts) {
+        if self.keys.len() + key.len() > BEFORE_LEN_MAX {
+            self.clear();
+        }
+        let (key_at, trailer, value) = (self.keys.len(), parts.trailer, parts.value);
+        self.keys.extend_from_slice(key);
+        self.entries.push(Parsed { start, key_at, trailer, value });
+    }
 }
 
 impl BlockCursor {
     pub(super) const fn new() -> Self {
-        Self { key: Vec::new(), trailer: Trailer::FIRST, value: 0..0, end: 0, valid: false }
+        Self {
+            key: Vec::new(),
+            trailer: Trailer::FIRST,
+            start: 0,
+            value: 0..0,
+            end: 0,
+            valid: false,
+            before: Before::new(),
+        }
     }
 
     /// Before the first entry of `body`.
@@ -367,10 +435,19 @@ impl BlockCursor {
         Ok(())
     }
 
+    /// Past the last entry of `body`.
+    pub(super) fn enter_at_end(&mut self, body: &[u8]) -> Result<()> {
+        self.enter(body)?;
+        self.start = self.end;
+        self.value = self.end..self.end;
+        Ok(())
+    }
+
     /// To the next entry of `body`; false at its end.
     #[inline]
     pub(super) fn advance(&mut self, body: &[u8]) -> Result<bool> {
         let at = self.value.end;
+        self.start = at;
         if at >= self.end {
             self.valid = false;
             return Ok(false);
@@ -388,6 +465,52 @@ impl BlockCursor {
         Ok(true)
     }
 
+    /// To the entry of `body` before the one here, or to the last from past it; false at the beginning.
+    pub(super) fn retreat(&mut self, body: &[u8]) -> Result<bool> {
+        if self.start == 0 || self.end == 0 {
+            self.valid = false;
+            self.value = 0..0;
+            self.key.clear();
+            return Ok(false);
+        }
+        if !self.before.adjoins(self.start) {
+            let parsed = self.parse_before(body);
+            if parsed.is_err() {
+                self.leave();
+            }
+            parsed?;
+        }
+        let Before { keys, entries } = &mut self.before;
+        let found = entries.pop().expect("an entry before the first is an error of parsing");
+        self.key.clear();
+        self.key.extend_from_slice(&keys[found.key_at..]);
+        keys.truncate(found.key_at);
+        self.start = found.start;
+        self.trailer = found.trailer;
+        self.value = found.value;
+        self.valid = true;
+        Ok(true)
+    }
+
+    /// Parses the entries from the last restart point before the entry here, which is not the first.
+    fn parse_before(&mut self, body: &[u8]) -> Result<()> {
+        self.before.clear();
+        let mut at = BlockView::parse(body)?.last_restart_before_offset(self.start)?;
+        self.key.clear();
+        while at < self.start {
+            let parts =
+                parts_of(&body[..self.end], at).filter(|parts| parts.shared <= self.key.len());
+            let parts = parts.ok_or_else(|| bad_entry(at))?;
+            let end = parts.value.end;
+            self.key.truncate(parts.shared);
+            self.key.extend_from_slice(&body[parts.unshared.clone()]);
+            self.before.push(at, &self.key, parts);
+            at = end;
+        }
+        // A restart point that is none leads past the entry here.
+        if self.before.adjoins(self.start) { Ok(()) } else { Err(bad_entry(self.start)) }
+    }
+
     /// To the first entry of `body` at or after (key, trailer); false if there is none.
     pub(super) fn seek(&mut self, body: &[u8], key: &[u8], trailer: Trailer) -> Result<bool> {
         self.enter(body)?;
@@ -403,6 +526,8 @@ impl BlockCursor {
 
     /// At no entry, of no body.
     pub(super) fn leave(&mut self) {
+        self.before.clear();
+        self.start = 0;
         self.end = 0;
         self.value = 0..0;
         self.valid = false;

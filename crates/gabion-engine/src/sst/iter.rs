@@ -46,6 +46,17 @@ impl IndexCursor {
         self.here(reader, found)
     }
 
+    /// To the block before, or to the last from past it.
+    fn retreat(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        let found = self.cursor.retreat(reader.index());
+        self.here(reader, found)
+    }
+
+    fn last(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        self.cursor.enter_at_end(reader.index()).map_err(|error| reader.in_index(error))?;
+        self.retreat(reader)
+    }
+
     fn here(&self, reader: &SstReader, found: Result<bool>) -> Result<Option<BlockHandle>> {
         match found.map_err(|error| reader.in_index(error))? {
             true => reader.handle(self.cursor.value_range()).map(Some),
@@ -140,7 +151,61 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         }
     }
 
-    /// The entry here; `None` past the last and before the first seek.
+    /// Goes to the last entry.
+    ///
+    /// # Errors
+    /// As [`SstIter::seek_to_first`].
+    pub async fn seek_to_last(&mut self) -> Result<()> {
+        self.leave();
+        let handle = self.index.last(&self.reader)?;
+        self.enter_at_end(handle).await?;
+        self.retreat().await
+    }
+
+    /// Goes to the last entry before every entry of `key`. At no entry if there is none.
+    ///
+    /// # Errors
+    /// As [`SstIter::seek_to_first`].
+    pub async fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.leave();
+        let found = self.index.seek(&self.reader, key, Trailer::FIRST)?;
+        // In this block or the one before: a separator may be after the target without an entry that is.
+        let Some(handle) = found else { return self.seek_to_last().await };
+        self.enter(found).await?;
+        if let Err(error) = self.cursor.seek(&self.block, key, Trailer::FIRST) {
+            self.leave();
+            return Err(self.reader.at(handle, error));
+        }
+        self.retreat().await
+    }
+
+    /// Goes to the entry before; at no entry before the first, and stays there.
+    ///
+    /// Costs no more than [`SstIter::advance`] where it goes on backwards: each block's entries are parsed
+    /// once. After a step forwards it parses from the last restart point before the entry.
+    ///
+    /// # Errors
+    /// As [`SstIter::seek_to_first`].
+    pub async fn retreat(&mut self) -> Result<()> {
+        loop {
+            if self.block.is_empty() {
+                return Ok(());
+            }
+            match self.cursor.retreat(&self.block) {
+                Ok(true) => return self.check_here(),
+                Ok(false) => {}
+                Err(error) => {
+                    self.leave();
+                    return Err(error.within(alloc::format!("{}", self.reader.id())));
+                }
+            }
+            self.leave();
+            let handle = self.index.retreat(&self.reader)?;
+            self.enter_at_end(handle).await?;
+        }
+    }
+
+    /// The entry here; `None` past the ends and before the first seek.
     #[inline]
     #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
@@ -159,15 +224,33 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         self.block = Bytes::new();
     }
 
-    /// Before the first entry of a block, or at the end.
+    /// Before the first entry of a block, or at no entry of none.
     async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
         self.leave();
         let Some(handle) = handle else { return Ok(()) };
+        self.load(handle).await?;
+        let entered = self.cursor.enter(&self.block);
+        self.entered(handle, entered)
+    }
+
+    /// Past the last entry of a block, or at no entry of none.
+    async fn enter_at_end(&mut self, handle: Option<BlockHandle>) -> Result<()> {
+        self.leave();
+        let Some(handle) = handle else { return Ok(()) };
+        self.load(handle).await?;
+        let entered = self.cursor.enter_at_end(&self.block);
+        self.entered(handle, entered)
+    }
+
+    async fn load(&mut self, handle: BlockHandle) -> Result<()> {
         self.block = match self.cache.block(self.reader.id(), u64::from(handle.offset)) {
             Some(block) => block,
             None => self.reader.read_block(&self.source, &self.cache, handle).await?,
         };
-        let entered = self.cursor.enter(&self.block);
+        Ok(())
+    }
+
+    fn entered(&mut self, handle: BlockHandle, entered: Result<()>) -> Result<()> {
         if entered.is_err() {
             self.leave();
         }

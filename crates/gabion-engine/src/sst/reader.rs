@@ -178,6 +178,13 @@ impl SstReader {
         }
     }
 
+    /// Where the block begins in which the first entry at or after every entry of `key` lies, if there is
+    /// one. From the index alone.
+    pub(crate) fn offset_of(&self, key: &[u8]) -> Result<Option<u64>> {
+        let handle = self.find_block(key, Trailer::FIRST)?;
+        Ok(handle.map(|handle| u64::from(handle.offset)))
+    }
+
     /// The handle in an index entry's value, checked against the file.
     pub(super) fn handle(&self, value: Range<usize>) -> Result<BlockHandle> {
         let handle = self.index.get(value).and_then(|bytes| <&[u8; 8]>::try_from(bytes).ok()).map(

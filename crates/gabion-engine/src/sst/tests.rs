@@ -205,6 +205,15 @@ proptest! {
         now(iter.advance()).unwrap();
         prop_assert!(iter.entry().is_none());
 
+        now(iter.seek_to_last()).unwrap();
+        for row in rows.iter().rev() {
+            prop_assert_eq!(row_of(&iter), Some(row.clone()));
+            now(iter.retreat()).unwrap();
+        }
+        prop_assert!(iter.entry().is_none());
+        now(iter.retreat()).unwrap();
+        prop_assert!(iter.entry().is_none());
+
         let known = rows.iter().map(|row| (row.0.clone(), row.1.sequence().get()));
         for (key, sequence) in probes.iter().cloned().chain(known) {
             let at = SequenceNumber(sequence);
@@ -212,6 +221,19 @@ proptest! {
             let expected = rows.iter().find(after);
             now(iter.seek(&key, at)).unwrap();
             prop_assert_eq!(row_of(&iter), expected.cloned());
+            // The entry before one that was sought, and the last before a key.
+            if expected.is_some() {
+                now(iter.retreat()).unwrap();
+                let before = |row: &&Row| compare(&row.0, row.1, &key, Trailer::seek(at)).is_lt();
+                prop_assert_eq!(row_of(&iter), rows.iter().rfind(before).cloned());
+            }
+            now(iter.seek_before(&key)).unwrap();
+            prop_assert_eq!(row_of(&iter), rows.iter().rfind(|row| row.0 < key).cloned());
+            if let Some(row) = row_of(&iter) {
+                now(iter.advance()).unwrap();
+                let after = |other: &&Row| compare(&other.0, other.1, &row.0, row.1).is_gt();
+                prop_assert_eq!(row_of(&iter), rows.iter().find(after).cloned());
+            }
             let found = now(reader.get(&source, &cache, &key, at)).unwrap();
             let expected = expected.filter(|row| row.0 == key).map(|row| (row.1, row.2.clone()));
             prop_assert_eq!(found.map(|(t, v)| (t, v.to_vec())), expected);
@@ -275,6 +297,14 @@ proptest! {
                 }
                 assert!(iter.entry().is_none(), "an error leaves the cursor at no entry");
                 assert!(now(iter.advance()).is_err() || iter.entry().is_none());
+                let mut moved = now(iter.seek_before(key));
+                for _ in 0..2 * rows.len() {
+                    if moved.is_err() || iter.value_bytes().is_none() {
+                        break;
+                    }
+                    moved = now(iter.retreat());
+                }
+                assert!(moved.is_ok() || iter.entry().is_none());
             }
         }
     }

@@ -69,7 +69,11 @@ impl World {
         let mut batch = BatchBuilder::new();
         for _ in 0..=self.random.below(8) {
             let space = if self.random.one_in(20) { Keyspace::System } else { Keyspace::User };
-            let name = format!("key{:03}", self.random.below(400)).into_bytes();
+            // The empty name has the engine key of a clear.
+            let name = match self.random.one_in(50) {
+                true => Vec::new(),
+                false => format!("key{:03}", self.random.below(400)).into_bytes(),
+            };
             let full = [&[space as u8][..], &name].concat();
             match self.random.below(400) {
                 0 => {
@@ -201,6 +205,7 @@ impl World {
         let (view, model) = self.pinned.get(held).cloned().unwrap_or(now);
         let name = key(format!("key{:03}", self.random.below(400)).as_bytes());
         let is_scan = self.random.one_in(2);
+        let is_backwards = self.random.one_in(2);
         self.reading.push(Box::pin(async move {
             if !is_scan {
                 let found = view.get(&tables, &name).await;
@@ -211,18 +216,27 @@ impl World {
                     expected.into_iter().collect(),
                 );
             }
-            let expected = model.range(name.clone()..).map(|(k, v)| (k.clone(), v.clone()));
+            let pair = |(k, v): (&Vec<u8>, &Vec<u8>)| (k.clone(), v.clone());
+            let mut expected: Vec<_> = model.range(name.clone()..).map(pair).collect();
+            let (first, step) = match is_backwards {
+                true => (Move::Last, Move::Prev),
+                false => (Move::First, Move::Next),
+            };
+            if is_backwards {
+                expected.reverse();
+            }
             let mut iterator = view.scan(&tables, &name, None);
             drop(view);
             let mut pairs = Vec::new();
+            let mut to = first;
             let result = loop {
-                match iterator.next().await {
+                match iterator.go(std::mem::replace(&mut to, step)).await {
                     Ok(Some((key, value))) => pairs.push((key.to_vec(), value.to_vec())),
                     Ok(None) => break Ok(pairs),
                     Err(error) => break Err(error),
                 }
             };
-            (result, expected.collect())
+            (result, expected)
         }));
     }
 
@@ -343,9 +357,44 @@ fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mode
     let expected: Vec<_> =
         model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
     assert_eq!(scan(view, tables, &from, Some(&to)), expected);
+    check_moves(random, view, tables, model);
     if random.one_in(4) {
         let expected: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         assert_eq!(scan(view, tables, &[], None), expected);
+    }
+}
+
+/// A key of the model's, or one right beside it, or none at all.
+fn any_key(random: &mut Random) -> Vec<u8> {
+    let space = if random.one_in(20) { Keyspace::System } else { Keyspace::User };
+    let mut key = [&[space as u8][..], format!("key{:03}", random.below(400)).as_bytes()].concat();
+    match random.below(8) {
+        0 => key.push(0),
+        1 => key.truncate(random.below(key.len() as u64 + 1) as usize),
+        2 => key.push(0xff),
+        _ => {}
+    }
+    key
+}
+
+/// An iterator with any bounds goes to and fro, and turns round anywhere.
+fn check_moves(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {
+    let (from, to) = match random.below(3) {
+        0 => (any_key(random), Some(any_key(random))),
+        1 => (any_key(random), None),
+        _ => (Vec::new(), None),
+    };
+    let within = |key: &&Vec<u8>| **key >= from && to.as_ref().is_none_or(|to| *key < to);
+    let expected = model.iter().filter(|(key, _)| within(key));
+    let mut steps = Steps::new(expected.map(|(k, v)| (k.clone(), v.clone())).collect());
+    let mut iterator = view.scan(tables, &from, to.as_deref());
+    let mut backwards = random.one_in(2);
+    for _ in 0..random.below(60) {
+        let key = any_key(random);
+        let to = any_move(random, &mut backwards, &key);
+        let found = block_on(iterator.go(to)).unwrap();
+        let found = found.map(|(key, value)| (key.to_vec(), value.to_vec()));
+        assert_eq!(found, steps.go(to), "{to:?}");
     }
 }
 

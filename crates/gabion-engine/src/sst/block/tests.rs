@@ -73,11 +73,51 @@ proptest! {
                 .map(|(key, sequence, value)| Entry { key, trailer: trailer(*sequence), value });
             prop_assert_eq!(cursor.seek(&body, &key, target).unwrap(), expected.is_some());
             prop_assert_eq!(cursor.entry(&body), expected);
+            let before = entries
+                .iter()
+                .rfind(|e| compare(&e.0, trailer(e.1), &key, target) == Ordering::Less)
+                .map(|(key, sequence, value)| Entry { key, trailer: trailer(*sequence), value });
+            prop_assert_eq!(cursor.retreat(&body).unwrap(), before.is_some());
+            prop_assert_eq!(cursor.entry(&body), before);
             let found = view.search(&key, target).unwrap();
             prop_assert_eq!(
                 found.map(|f| (f.trailer, body[f.value].to_vec(), f.key_equal)),
                 expected.map(|e| (e.trailer, e.value.to_vec(), e.key == key))
             );
+        }
+    }
+
+    #[test]
+    fn a_cursor_goes_to_and_fro_as_through_the_sorted_list(
+        entries in entries(),
+        steps in prop::collection::vec((any::<bool>(), 1usize..9), 1..40),
+        from_end: bool,
+        restart_interval in 1u32..20,
+    ) {
+        let body = body_of(&entries, restart_interval);
+        let mut cursor = BlockCursor::new();
+        match from_end {
+            true => cursor.enter_at_end(&body).unwrap(),
+            false => cursor.enter(&body).unwrap(),
+        }
+        // 0: before the first.
+        let mut place = if from_end { entries.len() + 1 } else { 0 };
+        for (backwards, count) in steps {
+            for _ in 0..count {
+                let moved = match backwards {
+                    true => cursor.retreat(&body).unwrap(),
+                    false => cursor.advance(&body).unwrap(),
+                };
+                place = match backwards {
+                    true => place.saturating_sub(1),
+                    false => (place + 1).min(entries.len() + 1),
+                };
+                let expected = place.checked_sub(1).and_then(|at| entries.get(at));
+                let expected = expected
+                    .map(|(key, sequence, value)| Entry { key, trailer: trailer(*sequence), value });
+                prop_assert_eq!(moved, expected.is_some());
+                prop_assert_eq!(cursor.entry(&body), expected);
+            }
         }
     }
 
@@ -104,6 +144,11 @@ proptest! {
                 prop_assert!(steps < 100_000);
                 let _ = cursor.entry(&body);
             }
+            if cursor.enter_at_end(&body).is_ok() {
+                let steps = (0..100_000).take_while(|_| cursor.retreat(&body).unwrap_or(false)).count();
+                prop_assert!(steps < 100_000);
+                let _ = cursor.entry(&body);
+            }
         }
     }
 
@@ -120,4 +165,20 @@ fn an_empty_body_is_refused() {
     for body in [&b""[..], &[0; 4], &[1, 0, 0, 0], &[0xff; 8]] {
         assert!(BlockView::parse(body).is_err(), "{body:?}");
     }
+}
+
+#[test]
+fn going_backwards_keeps_a_bounded_part_of_a_long_stretch_without_restart_points() {
+    let key = |n: u8| [&[1; 60_000][..], &[n]].concat();
+    let entries: Vec<_> = (0..100).map(|n| (key(n), 1, vec![n])).collect();
+    let body = body_of(&entries, 1024);
+    let mut cursor = BlockCursor::new();
+    cursor.enter_at_end(&body).unwrap();
+    for (key, _, value) in entries.iter().rev() {
+        assert!(cursor.retreat(&body).unwrap());
+        let expected = Entry { key, trailer: trailer(1), value };
+        assert_eq!(cursor.entry(&body), Some(expected));
+        assert!(cursor.before.keys.len() <= BEFORE_LEN_MAX);
+    }
+    assert!(!cursor.retreat(&body).unwrap());
 }

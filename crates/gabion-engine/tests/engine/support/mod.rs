@@ -237,3 +237,44 @@ pub(crate) fn scan(
     }
     pairs
 }
+
+/// Keys and values as they are looked at by index: where an iterator over them is.
+pub(crate) struct Steps {
+    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The pair after the one that was left of it: 0 is before the first, `pairs.len() + 1` past the last.
+    place: usize,
+}
+
+impl Steps {
+    pub(crate) fn new(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
+        Self { pairs, place: 0 }
+    }
+
+    /// Where an iterator is to be after `to`, by the definition.
+    pub(crate) fn go(&mut self, to: Move<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+        let past = self.pairs.len() + 1;
+        self.place = match to {
+            Move::First => 1,
+            Move::Last => past - 1,
+            Move::Next => past.min(self.place + 1),
+            Move::Prev => self.place.saturating_sub(1),
+            Move::Seek(key) => 1 + self.pairs.partition_point(|pair| &pair.0[..] < key),
+            Move::SeekForPrev(key) => self.pairs.partition_point(|pair| &pair.0[..] <= key),
+        };
+        self.place.checked_sub(1).and_then(|at| self.pairs.get(at)).cloned()
+    }
+}
+
+/// A move by chance: mostly a step, in the direction of the one before.
+pub(crate) fn any_move<'a>(random: &mut Random, backwards: &mut bool, key: &'a [u8]) -> Move<'a> {
+    match random.below(24) {
+        0 => Move::First,
+        1 => Move::Last,
+        2 => Move::Seek(key),
+        3 => Move::SeekForPrev(key),
+        step => {
+            *backwards ^= step < 7;
+            if *backwards { Move::Prev } else { Move::Next }
+        }
+    }
+}

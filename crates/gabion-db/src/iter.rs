@@ -1,0 +1,321 @@
+//! Ordered reading: a cursor that goes both ways, ranges as iterators, and the bounds of both.
+
+use crate::cache::SharedCache;
+use crate::read::{Files, Snapshot, engine_key, now};
+use bytes::Bytes;
+use gabion_base::Result;
+use gabion_engine::{Keyspace, Move, SharedIterator};
+use std::ops::{self, Bound};
+use std::sync::Arc;
+
+/// Which keys: `..`, `"a".."b"`, `key..=other`, a pair of [`Bound`]s or the like, of anything that is bytes.
+/// When the start is past the end there are none.
+pub trait Bounds {
+    /// Where the keys begin.
+    fn start(&self) -> Bound<&[u8]>;
+    /// Where they end.
+    fn end(&self) -> Bound<&[u8]>;
+}
+
+macro_rules! bounds {
+    ($([$($parameter:ident)?] $range:ty),* $(,)?) => {$(
+        impl$(<$parameter: AsRef<[u8]>>)? Bounds for $range {
+            fn start(&self) -> Bound<&[u8]> {
+                let start: Bound<&bounds!(@key $($parameter)?)> = ops::RangeBounds::start_bound(self);
+                start.map(AsRef::as_ref)
+            }
+
+            fn end(&self) -> Bound<&[u8]> {
+                let end: Bound<&bounds!(@key $($parameter)?)> = ops::RangeBounds::end_bound(self);
+                end.map(AsRef::as_ref)
+            }
+        }
+    )*};
+    (@key $parameter:ident) => { $parameter };
+    (@key) => { Vec<u8> };
+}
+
+bounds! {
+    [] ops::RangeFull,
+    [K] ops::Range<K>,
+    [K] ops::RangeFrom<K>,
+    [K] ops::RangeTo<K>,
+    [K] ops::RangeInclusive<K>,
+    [K] ops::RangeToInclusive<K>,
+    [K] (Bound<K>, Bound<K>),
+}
+
+/// The engine's keys from the first to before the second.
+#[derive(Clone)]
+pub(crate) struct EngineRange {
+    pub(crate) from: Vec<u8>,
+    pub(crate) to: Vec<u8>,
+}
+
+impl EngineRange {
+    pub(crate) fn new(bounds: &impl Bounds) -> Self {
+        let after = |key: &[u8]| {
+            let mut next = engine_key(key);
+            next.push(0);
+            next
+        };
+        let from = match bounds.start() {
+            Bound::Unbounded => engine_key(&[]),
+            Bound::Included(key) => engine_key(key),
+            Bound::Excluded(key) => after(key),
+        };
+        let to = match bounds.end() {
+            Bound::Unbounded => vec![Keyspace::User as u8 + 1],
+            Bound::Excluded(key) => engine_key(key),
+            Bound::Included(key) => after(key),
+        };
+        Self { from, to }
+    }
+
+    /// All keys that begin with `prefix`. They end where the last byte that can be greater is; the keyspace byte
+    /// always can, so a prefix of 0xff alone ends with the keyspace.
+    pub(crate) fn of_prefix(prefix: &[u8]) -> Self {
+        let from = engine_key(prefix);
+        let mut to = from.clone();
+        while to.pop_if(|last| *last == 0xff).is_some() {}
+        let last = to.last_mut().expect("the keyspace byte is not 0xff");
+        *last += 1;
+        Self { from, to }
+    }
+}
+
+/// A place among the pairs of a snapshot, within bounds: goes to a key, steps forwards and backwards and
+/// may turn round anywhere.
+///
+/// It is before the first pair, at a pair, or past the last. New cursors are before the first, so
+/// `while cursor.next()? { … }` meets every pair. Each move says whether it came to a pair; `next` from past
+/// the last and `prev` from before the first stay there. In a `for` loop it gives the pairs of its bounds
+/// as a [`Range`], wherever it was.
+///
+/// ```
+/// # use gabion_db::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("gabion-db-cursor-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+/// for key in ["ash", "beech", "cedar", "elm"] {
+///     db.put(key.as_bytes(), b"tree")?;
+/// }
+/// let mut cursor = db.iter("b"..);
+/// assert!(cursor.seek(b"c")?);
+/// assert_eq!(cursor.key(), Some(&b"cedar"[..]));
+/// assert!(cursor.prev()?);
+/// assert_eq!(cursor.pair(), Some((&b"beech"[..], &b"tree"[..])));
+/// assert!(!cursor.prev()?, "ash is out of bounds");
+/// assert!(cursor.seek_for_prev(b"dogwood")?);
+/// assert_eq!(cursor.key(), Some(&b"cedar"[..]));
+/// # drop((cursor, db));
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), gabion_base::Error>(())
+/// ```
+///
+/// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for what that costs.
+///
+/// **Cost.** A seek searches each MemTable, each file of L0 that is not past it and one file of each level,
+/// and reads their blocks from the device where they are not cached. A step in the direction of the last move
+/// goes on from there: about as much either way in files, where each block is read once and its entries
+/// parsed once; backwards about every tenth step in a MemTable is a search of it. Turning round is a
+/// seek. Nothing is copied but the key; [`Self::key`] and [`Self::value`] lend what is there.
+///
+/// # Errors
+/// Every move: corruption with file and offset; I/O. After an error the cursor is at no pair and further
+/// moves are errors too: take another one.
+pub struct Cursor {
+    walk: SharedIterator<Files, Arc<SharedCache>>,
+    snapshot: Snapshot,
+    range: EngineRange,
+}
+
+impl Cursor {
+    pub(crate) fn new(snapshot: &Snapshot, range: EngineRange) -> Self {
+        let walk = snapshot.view.scan(&snapshot.tables, &range.from, Some(&range.to));
+        Self { walk, snapshot: snapshot.clone(), range }
+    }
+
+    /// To the first pair.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    pub fn seek_to_first(&mut self) -> Result<bool> {
+        self.go(Move::First)
+    }
+
+    /// To the last pair.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    pub fn seek_to_last(&mut self) -> Result<bool> {
+        self.go(Move::Last)
+    }
+
+    /// To the first pair at or after `key`; to the first of the bounds when `key` is before them.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.go(Move::Seek(&engine_key(key)))
+    }
+
+    /// To the last pair at or before `key`; to the last of the bounds when `key` is past them.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<bool> {
+        self.go(Move::SeekForPrev(&engine_key(key)))
+    }
+
+    /// To the next pair; to the first from before it.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an Iterator's would own what this one lends"
+    )]
+    pub fn next(&mut self) -> Result<bool> {
+        self.go(Move::Next)
+    }
+
+    /// To the pair before; to the last from past it.
+    ///
+    /// # Errors
+    /// Those of all moves, see [`Cursor`].
+    pub fn prev(&mut self) -> Result<bool> {
+        self.go(Move::Prev)
+    }
+
+    fn go(&mut self, to: Move<'_>) -> Result<bool> {
+        now(self.walk.go(to))
+    }
+
+    /// Whether the cursor is at a pair.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.walk.key().is_some()
+    }
+
+    /// The key here; none at no pair.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        // Behind the keyspace byte.
+        self.walk.key().map(|key| &key[1..])
+    }
+
+    /// The value here; none at no pair.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.walk.value()
+    }
+
+    /// Key and value here; none at no pair.
+    #[must_use]
+    pub fn pair(&self) -> Option<(&[u8], &[u8])> {
+        self.key().zip(self.value())
+    }
+
+    /// Key and value here, to keep; none at no pair. The key is copied. The value shares the memory of a block
+    /// of the cache where it comes from a file, so one that is kept for long keeps up to `block_len` bytes.
+    #[must_use]
+    pub fn to_pair(&self) -> Option<(Bytes, Bytes)> {
+        self.key().map(Bytes::copy_from_slice).zip(self.walk.value_bytes())
+    }
+}
+
+impl IntoIterator for Cursor {
+    type Item = Result<(Bytes, Bytes)>;
+    type IntoIter = Range;
+
+    fn into_iter(self) -> Range {
+        Range::new(self.snapshot, self.range)
+    }
+}
+
+/// Pairs in the order of their keys, taken from either end; ends after an error. Holds its snapshot.
+///
+/// ```
+/// # use gabion_db::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("gabion-db-range-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+/// for key in ["user:1", "user:2", "user:3", "zone:1"] {
+///     db.put(key.as_bytes(), b"")?;
+/// }
+/// let mut newest = db.prefix(b"user:").into_iter().rev();
+/// assert_eq!(newest.next().transpose()?.unwrap().0, "user:3");
+/// assert_eq!(db.range(b"user:2", None).count(), 3);
+/// # drop((newest, db));
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), gabion_base::Error>(())
+/// ```
+///
+/// `Send` and `Sync`. Each end that is used is a [`Cursor`], and costs what its steps do; a pair costs the
+/// allocation of its key, and of its value when that comes from a MemTable, besides.
+pub struct Range {
+    /// None when it has ended.
+    ends: Option<Ends>,
+}
+
+struct Ends {
+    snapshot: Snapshot,
+    range: EngineRange,
+    front: Option<Cursor>,
+    back: Option<Cursor>,
+}
+
+impl Ends {
+    /// The next pair from the front, or from the back with [`Move::Prev`].
+    fn take(&mut self, to: Move<'_>) -> Result<Option<(Bytes, Bytes)>> {
+        let is_back = to == Move::Prev;
+        let (end, other) = match is_back {
+            true => (&mut self.back, &self.front),
+            false => (&mut self.front, &self.back),
+        };
+        // A new cursor is before the first; the back begins past the last.
+        let to = if is_back && end.is_none() { Move::Last } else { to };
+        let new = || Cursor::new(&self.snapshot, self.range.clone());
+        let end = end.get_or_insert_with(new);
+        if !end.go(to)? {
+            return Ok(None);
+        }
+        // Both have a key: who comes to no pair ends the range.
+        let has_met = other.as_ref().is_some_and(|other| match is_back {
+            true => end.key() <= other.key(),
+            false => end.key() >= other.key(),
+        });
+        Ok(if has_met { None } else { end.to_pair() })
+    }
+}
+
+impl Range {
+    pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
+        Self { ends: Some(Ends { snapshot, range, front: None, back: None }) }
+    }
+
+    fn take(&mut self, to: Move<'_>) -> Option<Result<(Bytes, Bytes)>> {
+        let taken = self.ends.as_mut()?.take(to).transpose();
+        if !matches!(taken, Some(Ok(_))) {
+            self.ends = None;
+        }
+        taken
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.take(Move::Next)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.take(Move::Prev)
+    }
+}
+
+impl std::iter::FusedIterator for Range {}

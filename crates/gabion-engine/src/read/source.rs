@@ -1,0 +1,266 @@
+//! What a walk merges: a cursor for each MemTable, each file of L0 and each level below.
+
+use super::Tables;
+use crate::cache::ReadCache;
+use crate::entry::Entry;
+use crate::file::{FileSource, noted};
+use crate::memtable::MemTableIter;
+use crate::merge::{Cursor, ReverseCursor};
+use crate::readers::Shape;
+use crate::sst::SstIter;
+use crate::version::Version;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use gabion_base::{Result, SequenceNumber};
+use gabion_media::Bytes;
+
+/// Cursors, at no entry, over all of a shape that may hold keys of `from..to`.
+pub(super) fn sources<S: FileSource + Clone, C: ReadCache + Clone>(
+    shape: &Shape,
+    tables: &Tables<S, C>,
+    from: &[u8],
+    to: Option<&[u8]>,
+) -> Vec<Source<S, C>> {
+    let mut sources: Vec<_> =
+        shape.memtables.iter().map(|table| Source::Table(table.iter())).collect();
+    let version = &shape.version;
+    let mut add = |level, files: Range<usize>| {
+        if !files.is_empty() {
+            sources.push(Source::Level(LevelIter::new(version, tables, level, files)));
+        }
+    };
+    let is_before_end = |smallest: &[u8]| to.is_none_or(|to| smallest < to);
+    for (at, file) in version.level(0).iter().enumerate() {
+        if &file.largest[..] >= from && is_before_end(&file.smallest) {
+            add(0, at..at + 1);
+        }
+    }
+    for level in 1..version.level_count() {
+        let files = version.level(level);
+        let start = files.partition_point(|file| &file.largest[..] < from);
+        add(level, start..files.partition_point(|file| is_before_end(&file.smallest)));
+    }
+    sources
+}
+
+#[expect(clippy::large_enum_variant, reason = "a handful per walk; a box would cost each entry")]
+pub(super) enum Source<S: FileSource, C> {
+    Table(MemTableIter),
+    Level(LevelIter<S, C>),
+}
+
+/// A value apart from the cursor that met it, without a copy.
+pub(super) enum Held {
+    Nothing,
+    /// Stays at the entry.
+    Table(MemTableIter),
+    /// A part of a block.
+    Block(Bytes),
+}
+
+impl Held {
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Nothing => None,
+            Self::Table(iter) => iter.entry().map(|entry| entry.value),
+            Self::Block(value) => Some(value),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Option<Bytes> {
+        match self {
+            Self::Block(value) => Some(value.clone()),
+            held => held.value().map(Bytes::copy_from_slice),
+        }
+    }
+}
+
+impl<S: FileSource, C: ReadCache> Source<S, C> {
+    /// The value under the cursor; shared with the block cache where it can be.
+    pub(super) fn value(&self) -> Option<Bytes> {
+        match self {
+            Self::Table(iter) => Some(Bytes::copy_from_slice(iter.entry()?.value)),
+            Self::Level(level) => level.current.as_ref()?.value_bytes(),
+        }
+    }
+
+    /// The value under the cursor, to be held while the cursor goes on.
+    pub(super) fn hold(&self) -> Held {
+        match self {
+            Self::Table(iter) => Held::Table(iter.clone()),
+            Self::Level(level) => {
+                let value = level.current.as_ref().and_then(SstIter::value_bytes);
+                value.map_or(Held::Nothing, Held::Block)
+            }
+        }
+    }
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> Source<S, C> {
+    /// To the first entry at or after `key`.
+    pub(super) async fn seek(&mut self, key: &[u8]) -> Result<()> {
+        match self {
+            Self::Table(iter) => {
+                iter.seek(key, SequenceNumber::MAX);
+                Ok(())
+            }
+            Self::Level(level) => level.seek(key).await,
+        }
+    }
+
+    /// To the last entry before `key`, or to the last.
+    pub(super) async fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
+        match self {
+            Self::Table(iter) => {
+                match key {
+                    Some(key) => iter.seek_before(key),
+                    None => iter.seek_to_last(),
+                }
+                Ok(())
+            }
+            Self::Level(level) => level.seek_before(key).await,
+        }
+    }
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> Cursor for Source<S, C> {
+    fn entry(&self) -> Option<Entry<'_>> {
+        match self {
+            Self::Table(iter) => iter.entry(),
+            Self::Level(level) => level.current.as_ref()?.entry(),
+        }
+    }
+
+    async fn advance(&mut self) -> Result<()> {
+        match self {
+            Self::Table(iter) => {
+                iter.advance();
+                Ok(())
+            }
+            Self::Level(level) => level.advance().await,
+        }
+    }
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> ReverseCursor for Source<S, C> {
+    async fn retreat(&mut self) -> Result<()> {
+        match self {
+            Self::Table(iter) => {
+                iter.retreat();
+                Ok(())
+            }
+            Self::Level(level) => level.retreat().await,
+        }
+    }
+}
+
+/// Disjoint files of a level as one, each opened when the cursor comes to it.
+pub(super) struct LevelIter<S: FileSource, C> {
+    version: Arc<Version>,
+    tables: Tables<S, C>,
+    level: u8,
+    /// The files that count, by their place in the level.
+    files: Range<usize>,
+    /// The place of the current file.
+    at: usize,
+    current: Option<SstIter<S, C>>,
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
+    fn new(version: &Arc<Version>, tables: &Tables<S, C>, level: u8, files: Range<usize>) -> Self {
+        let at = files.start;
+        Self { version: version.clone(), tables: tables.clone(), level, files, at, current: None }
+    }
+
+    /// To the first entry at or after `key`.
+    async fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let files = &self.version.level(self.level)[self.files.clone()];
+        let at = self.files.start + files.partition_point(|file| &file.largest[..] < key);
+        self.open(at).await?;
+        if let Some(iter) = &mut self.current {
+            let sought = iter.seek(key, SequenceNumber::MAX).await;
+            noted(&self.tables.source, iter.file(), sought)?;
+        }
+        self.settle().await
+    }
+
+    /// To the last entry before `key`, or to the last.
+    async fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
+        let files = &self.version.level(self.level)[self.files.clone()];
+        let count =
+            key.map_or(files.len(), |key| files.partition_point(|file| &file.smallest[..] < key));
+        if count == 0 {
+            self.current = None;
+            return Ok(());
+        }
+        self.open(self.files.start + count - 1).await?;
+        if let Some(iter) = &mut self.current {
+            let sought = match key {
+                Some(key) => iter.seek_before(key).await,
+                None => iter.seek_to_last().await,
+            };
+            noted(&self.tables.source, iter.file(), sought)?;
+        }
+        self.settle_backwards().await
+    }
+
+    async fn advance(&mut self) -> Result<()> {
+        if let Some(iter) = &mut self.current {
+            let advanced = iter.advance().await;
+            noted(&self.tables.source, iter.file(), advanced)?;
+        }
+        self.settle().await
+    }
+
+    async fn retreat(&mut self) -> Result<()> {
+        if let Some(iter) = &mut self.current {
+            let retreated = iter.retreat().await;
+            noted(&self.tables.source, iter.file(), retreated)?;
+        }
+        self.settle_backwards().await
+    }
+
+    /// Goes on to the next file while the current one is at its end.
+    async fn settle(&mut self) -> Result<()> {
+        while self.current.as_ref().is_some_and(|iter| iter.entry().is_none()) {
+            self.open(self.at + 1).await?;
+            if let Some(iter) = &mut self.current {
+                let sought = iter.seek_to_first().await;
+                noted(&self.tables.source, iter.file(), sought)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on to the file before while the current one is at its beginning.
+    async fn settle_backwards(&mut self) -> Result<()> {
+        while self.current.as_ref().is_some_and(|iter| iter.entry().is_none()) {
+            if self.at == self.files.start {
+                self.current = None;
+                break;
+            }
+            self.open(self.at - 1).await?;
+            if let Some(iter) = &mut self.current {
+                let sought = iter.seek_to_last().await;
+                noted(&self.tables.source, iter.file(), sought)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the file at this place the current one, if it is one of those that count.
+    async fn open(&mut self, at: usize) -> Result<()> {
+        if self.current.is_some() && self.at == at {
+            return Ok(());
+        }
+        self.current = None;
+        self.at = at;
+        let meta = self.version.level(self.level).get(at);
+        let Some(meta) = meta.filter(|_| self.files.contains(&at)) else { return Ok(()) };
+        let reader = self.tables.reader(meta).await?;
+        let (source, cache) = (self.tables.source.clone(), self.tables.cache.clone());
+        self.current = Some(SstIter::new(reader, source, cache));
+        Ok(())
+    }
+}
