@@ -1,12 +1,12 @@
 //! The node as the key space that commands run on: reads of its newest state, writes into the record of
 //! the turn. At the tail the same reads serve clients.
 
-use crate::commands::{Op, Page, PageBuilder, Store, Values};
+use crate::commands::{Op, Order, Page, PageBuilder, Store, Values};
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, ErrorKind, FileId, Result};
-use gabion_engine::{FileSource, Keyspace, Tables};
+use gabion_engine::{FileSource, Keyspace, Move, Tables};
 use gabion_node::{FileMap, Node, PoolSource, WriteGate};
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -193,6 +193,7 @@ impl Store for NodeStore {
         limit: usize,
         bytes_max: usize,
         with_values: bool,
+        order: Order,
     ) -> Result<Page> {
         let mut page = PageBuilder::new(limit, bytes_max, with_values);
         if limit == 0 {
@@ -200,10 +201,15 @@ impl Store for NodeStore {
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
         let mut scan = self.0.node.borrow().view().scan(&self.0.tables, &from, Some(&to));
-        while let Some((key, value)) = scan.next().await? {
+        let (mut to, step) = match order {
+            Order::Ascending => (Move::First, Move::Next),
+            Order::Descending => (Move::Last, Move::Prev),
+        };
+        while let Some((key, value)) = scan.go(to).await? {
             if page.push(key.slice(1..), value) {
                 return Ok(page.cut());
             }
+            to = step;
         }
         Ok(page.finish())
     }

@@ -40,6 +40,7 @@ fn every_door_serves_the_whole_group() {
     }
     let mut first = group.client(1);
     assert_eq!(first.text(&["DBSIZE"]), ":5\r\n");
+    ranges(&mut first);
     status_is_complete(&group);
     roles_agree(&group);
     assert_eq!(group.stop(3), 0);
@@ -50,6 +51,17 @@ fn every_door_serves_the_whole_group() {
     }
     group.await_ready();
     assert_eq!(group.client(2).call(&["GET", "counter"]), Reply::Bulk("3".into()));
+}
+
+/// The same keys either way, also from where a page before ended.
+fn ranges(client: &mut Client) {
+    let bulk = |key: &str| Reply::Bulk(key.to_owned().into());
+    let keys =
+        |ids: &[u32]| Reply::Array(ids.iter().map(|id| bulk(&format!("key-{id}"))).collect());
+    assert_eq!(client.call(&["RANGE", "key-", "key-9", "KEYS"]), keys(&[1, 2, 3]));
+    assert_eq!(client.call(&["RANGE", "key-", "key-9", "KEYS", "REV"]), keys(&[3, 2, 1]));
+    assert_eq!(client.call(&["RANGE", "key-", "key-3", "KEYS", "REV", "LIMIT", "1"]), keys(&[2]));
+    assert_eq!(client.call(&["RANGE", "-", "key-2", "KEYS", "REV", "LIMIT", "1"]), keys(&[1]));
 }
 
 /// Commands that are sent together behave as if each had waited for the one before.

@@ -3,7 +3,7 @@
 use super::cursors::CursorTable;
 use super::errors;
 use super::execute::{Outcome, Refusal};
-use super::store::{Op, Page, Store, check_fits_record, is_empty_range};
+use super::store::{Op, Order, Page, Store, check_fits_record, is_empty_range};
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::future::poll_fn;
@@ -73,6 +73,7 @@ pub(crate) fn flush(store: &impl Store, args: &[Bytes]) -> Outcome {
 struct Walk {
     start: Bound<Bytes>,
     end: Bound<Bytes>,
+    order: Order,
 }
 
 impl Walk {
@@ -80,7 +81,8 @@ impl Walk {
     fn over(pattern: &[u8]) -> Self {
         let prefix = glob_prefix(pattern);
         let start = Bound::Included(Bytes::copy_from_slice(prefix));
-        Self { start, end: after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded) }
+        let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        Self { start, end, order: Order::Ascending }
     }
 
     async fn page(
@@ -95,13 +97,16 @@ impl Walk {
         if is_empty_range(start, end) {
             return Ok(Page::default());
         }
-        Ok(store.range(start, end, limit, bytes_max, with_values).await?)
+        Ok(store.range(start, end, limit, bytes_max, with_values, self.order).await?)
     }
 
     /// Goes on where a page ended; false at the end of the walk. Others run before the next page.
     async fn advance(&mut self, resume_after: Option<Bytes>) -> bool {
         let Some(last) = resume_after else { return false };
-        self.start = Bound::Excluded(last);
+        match self.order {
+            Order::Ascending => self.start = Bound::Excluded(last),
+            Order::Descending => self.end = Bound::Excluded(last),
+        }
         yield_now().await;
         true
     }
@@ -254,11 +259,12 @@ pub(crate) async fn db_size(store: &impl Store) -> Outcome {
 struct RangeOptions {
     limit: usize,
     with_values: bool,
+    order: Order,
 }
 
 impl RangeOptions {
     fn parse(words: &[Bytes]) -> Result<Self, Reply> {
-        let mut options = Self { limit: usize::MAX, with_values: true };
+        let mut options = Self { limit: usize::MAX, with_values: true, order: Order::Ascending };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if word.eq_ignore_ascii_case(b"limit") {
@@ -269,6 +275,8 @@ impl RangeOptions {
                 options.with_values = false;
             } else if word.eq_ignore_ascii_case(b"values") {
                 options.with_values = true;
+            } else if word.eq_ignore_ascii_case(b"rev") {
+                options.order = Order::Descending;
             } else {
                 return Err(errors::SYNTAX);
             }
@@ -278,7 +286,7 @@ impl RangeOptions {
 }
 
 /// The walk that `RANGE start end` means; `None` when it is empty.
-fn range_walk(start: &Bytes, end: &Bytes) -> Result<Option<Walk>, Reply> {
+fn range_walk(start: &Bytes, end: &Bytes, order: Order) -> Result<Option<Walk>, Reply> {
     // One byte more than a key: the last key of a page with a zero byte is where the next begins.
     if let Some(long) = [start, end].into_iter().find(|bound| bound.len() > KEY_LEN_MAX + 1) {
         return Err(errors::bound_too_long(long.len()));
@@ -293,14 +301,14 @@ fn range_walk(start: &Bytes, end: &Bytes) -> Result<Option<Walk>, Reply> {
         b"-" => return Ok(None),
         _ => Bound::Excluded(end.clone()),
     };
-    Ok(Some(Walk { start, end }))
+    Ok(Some(Walk { start, end, order }))
 }
 
 pub(crate) async fn range(store: &impl Store, args: &[Bytes]) -> Outcome {
     let options = RangeOptions::parse(&args[3..])?;
-    let mut room = ReplyRoom::new("RANGE", "use LIMIT and go on after the last key");
+    let mut room = ReplyRoom::new("RANGE", "use LIMIT and go on where it ended");
     let mut pairs: Vec<(Bytes, Bytes)> = Vec::new();
-    let mut walk = range_walk(&args[1], &args[2])?.filter(|_| options.limit > 0);
+    let mut walk = range_walk(&args[1], &args[2], options.order)?.filter(|_| options.limit > 0);
     while let Some(at) = &mut walk {
         let limit = (options.limit - pairs.len()).min(PAGE_KEYS);
         let page = at.page(store, limit, PAGE_BYTES, options.with_values).await?;

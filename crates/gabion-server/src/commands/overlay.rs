@@ -1,7 +1,7 @@
 //! A store with writes on top that it does not know of yet: what the commands of a transaction see
 //! while it runs. When it ends its writes go to the store beneath as one.
 
-use super::store::{Op, Page, Store, Values, check_record_room, is_empty_range};
+use super::store::{Op, Order, Page, Store, Values, check_record_room, is_empty_range};
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Bound;
@@ -74,11 +74,12 @@ impl<'a, S: Store> Overlay<'a, S> {
         limit: usize,
         bytes_max: usize,
         with_values: bool,
+        order: Order,
     ) -> Result<Page> {
         if self.changes.borrow().is_cleared {
             return Ok(Page::default());
         }
-        self.beneath.range(start, end, limit, bytes_max, with_values).await
+        self.beneath.range(start, end, limit, bytes_max, with_values, order).await
     }
 }
 
@@ -105,20 +106,21 @@ impl<S: Store> Store for Overlay<'_, S> {
         limit: usize,
         bytes_max: usize,
         with_values: bool,
+        order: Order,
     ) -> Result<Page> {
         if is_empty_range(start, end) {
             return Ok(Page::default());
         }
-        let beneath = self.page_beneath(start, end, limit, bytes_max, with_values).await?;
+        let beneath = self.page_beneath(start, end, limit, bytes_max, with_values, order).await?;
         // Beyond the last key of a page that was cut, keys beneath are not known yet.
-        let known_to = match &beneath.resume_after {
-            Some(last) => Bound::Included(last.clone()),
-            None => end.map(Bytes::copy_from_slice),
+        let known = match (&beneath.resume_after, order) {
+            (Some(last), Order::Ascending) => (start, Bound::Included(&last[..])),
+            (Some(last), Order::Descending) => (Bound::Included(&last[..]), end),
+            (None, _) => (start, end),
         };
         let changes = self.changes.borrow();
         let mut merged: BTreeMap<Bytes, Bytes> = beneath.pairs.into_iter().collect();
-        let known_to = (start, known_to.as_ref().map(|key| &key[..]));
-        for (key, state) in changes.keys.range::<[u8], _>(known_to) {
+        for (key, state) in changes.keys.range::<[u8], _>(known) {
             match state {
                 Some(value) => {
                     let value = if with_values { value.clone() } else { Bytes::new() };
@@ -129,7 +131,11 @@ impl<S: Store> Store for Overlay<'_, S> {
                 }
             }
         }
-        Ok(Page { pairs: merged.into_iter().collect(), resume_after: beneath.resume_after })
+        let pairs = match order {
+            Order::Ascending => merged.into_iter().collect(),
+            Order::Descending => merged.into_iter().rev().collect(),
+        };
+        Ok(Page { pairs, resume_after: beneath.resume_after })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

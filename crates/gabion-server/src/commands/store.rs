@@ -18,13 +18,22 @@ pub enum Op {
     Clear,
 }
 
-/// A part of the key space in key order.
+/// Which way a range is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From its start on.
+    Ascending,
+    /// From its end back.
+    Descending,
+}
+
+/// A part of the key space in key order, either way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Keys with their values (empty when they were not asked for).
     pub pairs: Vec<(Bytes, Bytes)>,
-    /// The key after which the range goes on, when the page ended at a limit rather than at the end
-    /// of the range.
+    /// The key after which the range goes on in its order, when the page ended at a limit rather than at the
+    /// end of the range.
     pub resume_after: Option<Bytes>,
 }
 
@@ -43,7 +52,7 @@ pub trait Store {
         bytes_max: usize,
     ) -> impl Future<Output = Result<Vec<Option<Bytes>>>>;
 
-    /// The first keys of a range. The page ends after `limit` keys, or with the pair that brings
+    /// The first keys of a range, or the last in descending order. The page ends after `limit` keys, or with the pair that brings
     /// keys and values together to `bytes_max` or over; a range that is not empty gives at least
     /// one pair. A bound may be one byte longer than the longest key.
     fn range(
@@ -53,6 +62,7 @@ pub trait Store {
         limit: usize,
         bytes_max: usize,
         with_values: bool,
+        order: Order,
     ) -> impl Future<Output = Result<Page>>;
 
     /// Sets a key, in the record of this turn; reads that begin afterwards see it.
@@ -101,7 +111,7 @@ impl Values {
     }
 }
 
-/// A page that is being filled, in key order, as [`Store::range`] does.
+/// A page that is being filled, in the order of the range, as [`Store::range`] does.
 pub(crate) struct PageBuilder {
     page: Page,
     bytes: usize,

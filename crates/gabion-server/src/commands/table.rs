@@ -239,8 +239,8 @@ table! {
         "Returns the keys that match a pattern."
         "In key order, page by page (not one state). Over 1,048,576 keys or 64 MiB it is refused: use SCAN.";
     Range "range" -3 Read ["readonly"] (0 0 0) "" "generic"
-        "Returns keys and values in key order, from `start` (included) to `end` (excluded)."
-        "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`.";
+        "Returns keys and values in key order, from `start` (included) to `end` (excluded), or the other way round."
+        "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS] [REV]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`. REV: the same keys in descending order, with LIMIT the last n of them; to go on, use the last key of the reply as `end`.";
     Wait "wait" 3 Local ["blocking"] (0 0 0) "3.0.0" "generic"
         "Waits until replicas hold the connection's writes."
         "Returns at once: an acknowledged write is held by every replica. The number is that of the replicas less one.";

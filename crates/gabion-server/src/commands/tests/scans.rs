@@ -134,6 +134,11 @@ fn a_range_has_its_start_and_not_its_end() {
         ("RANGE - + KEYS LIMIT 3", "*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"),
         ("RANGE \"b\\x00\" + LIMIT 1 KEYS", "*1\r\n$1\r\nc\r\n"),
         ("RANGE - + LIMIT 0", "*0\r\n"),
+        ("RANGE b d REV", "*4\r\n$1\r\nc\r\n$1\r\n3\r\n$1\r\nb\r\n$1\r\n2\r\n"),
+        ("RANGE - + KEYS LIMIT 3 rev", "*3\r\n$1\r\nd\r\n$1\r\nc\r\n$1\r\nb\r\n"),
+        ("RANGE - b REV LIMIT 3 KEYS", "*1\r\n$1\r\na\r\n"),
+        ("RANGE d b REV", "*0\r\n"),
+        ("RANGE + - REV", "*0\r\n"),
         ("RANGE d b", "*0\r\n"),
         ("RANGE b b", "*0\r\n"),
         ("RANGE + -", "*0\r\n"),
@@ -196,6 +201,9 @@ fn many_keys_are_walked_page_by_page() {
     assert!(client.ask("RANGE - + KEYS").starts_with("*5000\r\n"));
     assert!(client.ask("RANGE - + LIMIT 2500").starts_with("*5000\r\n"));
     assert!(client.ask("RANGE 01000 02000 KEYS").starts_with("*1000\r\n"));
+    let backwards = client.ask("RANGE 01000 04000 KEYS REV LIMIT 2500");
+    let keys = (1500..4000).rev().map(|i| format!("$5\r\n{i:05}\r\n"));
+    assert_eq!(backwards, format!("*2500\r\n{}", keys.collect::<String>()));
 }
 
 proptest! {

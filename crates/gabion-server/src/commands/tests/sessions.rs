@@ -154,14 +154,16 @@ fn a_transaction_sees_its_own_writes_in_scans() {
         ("KEYS *", "+QUEUED\r\n"),
         ("DBSIZE", "+QUEUED\r\n"),
         ("RANGE - + LIMIT 2", "+QUEUED\r\n"),
+        ("RANGE - + KEYS REV LIMIT 2", "+QUEUED\r\n"),
         ("FLUSHALL", "+QUEUED\r\n"),
         ("DBSIZE", "+QUEUED\r\n"),
         ("SET e 5", "+QUEUED\r\n"),
         ("MGET a e", "+QUEUED\r\n"),
         (
             "EXEC",
-            "*9\r\n:1\r\n+OK\r\n*3\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nd\r\n:3\r\n\
+            "*10\r\n:1\r\n+OK\r\n*3\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nd\r\n:3\r\n\
              *4\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nc\r\n$1\r\n3\r\n\
+             *2\r\n$1\r\nd\r\n$1\r\nc\r\n\
              +OK\r\n:0\r\n+OK\r\n*2\r\n$-1\r\n$1\r\n5\r\n",
         ),
         ("KEYS *", "*1\r\n$1\r\ne\r\n"),

@@ -1,8 +1,8 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
 use crate::commands::{
-    Commands, Host, MemberInfo, Op, Page, PageBuilder, ServerInfo, Session, Step, Store, Values,
-    Work,
+    Commands, Host, MemberInfo, Op, Order, Page, PageBuilder, ServerInfo, Session, Step, Store,
+    Values, Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -88,11 +88,17 @@ impl Store for MemoryStore {
         limit: usize,
         bytes_max: usize,
         with_values: bool,
+        order: Order,
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
         let mut page = PageBuilder::new(limit, bytes_max, with_values);
         let state = self.keys.borrow().clone();
-        let mut pairs = state.range::<[u8], _>((start, end)).peekable();
+        let mut range = state.range::<[u8], _>((start, end));
+        let next = || match order {
+            Order::Ascending => range.next(),
+            Order::Descending => range.next_back(),
+        };
+        let mut pairs = core::iter::from_fn(next).peekable();
         let is_cut = loop {
             let Some((key, value)) = pairs.next() else { break false };
             if page.push(key.clone(), value.clone()) && pairs.peek().is_some() {
