@@ -25,7 +25,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod arena;
 pub mod batch;
 pub mod cache;
 pub mod config;
@@ -39,6 +38,7 @@ pub mod picker;
 pub mod read;
 pub mod readers;
 pub mod recipe;
+mod skip_list;
 pub mod sst;
 pub mod tree;
 pub mod version;

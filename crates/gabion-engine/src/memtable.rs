@@ -5,8 +5,8 @@
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
 
-use crate::arena::{Cursor, ListWriter, SkipList};
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
+use crate::skip_list::{Cursor, ListWriter, SkipList};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};

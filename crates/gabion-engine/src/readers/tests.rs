@@ -1,8 +1,8 @@
 use super::*;
-use crate::arena::SkipList;
 use crate::cache::LocalCache;
 use crate::entry::EntryKind;
 use crate::read::{ReadIterator, ReadPoint, ReadView, Tables};
+use crate::skip_list::SkipList;
 use gabion_base::{FileId, GroupId, SequenceNumber};
 use gabion_media::Bytes;
 use std::future::Future;

@@ -1,8 +1,8 @@
-//! The skip list under a MemTable, and the chunked memory that its parts live in.
+//! The skip list under a MemTable.
 //!
 //! One writer at a time, any number of readers without locks. Memory is only ever appended and is
-//! freed all at once, so an address is valid for the life of the list. This is the only module of
-//! the crate with `unsafe`; what makes it sound:
+//! freed all at once, so an address is valid for the life of the list. This module and those in
+//! it are the only ones of the crate with `unsafe`; what makes it sound:
 //!
 //! 1. A cell (an entry's bytes), a leaf and a tower are written completely before what leads to them is
 //!    stored (release), and reached only through that (acquire). A slot of a leaf is written before the order
@@ -26,44 +26,28 @@
 //! with, so that a cell is touched only when ranks are equal.
 //!
 //! A leaf's slots are filled in the order of arrival; which is first, second, … is one word, as in Masstree's
-//! border nodes (Mao, Kohler and Morris, EuroSys 2012, section 4.6.2), so that one store publishes an insert. A
+//! border nodes (EuroSys 2012, section 4.6.2), so that one store publishes an insert. A
 //! full leaf is split into two new ones: first the right one is linked, then the left one takes the old one's
 //! place. A reader who still has the old leaf finds in it all that was there when it began.
 #![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
 
-use crate::entry::{Entry, Trailer, compare};
+mod chunks;
+mod leaf;
+mod sample;
+
+use crate::entry::{Entry, Trailer};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
+use chunks::Chunks;
 use core::cell::UnsafeCell;
 use core::cmp::Ordering as Order;
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use leaf::{CELL_LEN, Cell, LEAF_LEN, Leaf, Slots, Target, entry};
 
 /// Levels of the list: with one tower in four reaching the next, enough for 100 million entries.
 const HEIGHT_MAX: usize = 12;
-/// Entries of a leaf: as many as one word can put in order.
-const LEAF_LEN: usize = 15;
-const CHUNK_LEN_FIRST: usize = 16 * 1024;
-const CHUNK_LEN_MAX: usize = 1024 * 1024;
 const KEY_LEN_LIMIT: usize = 1 << 24;
-
-/// An entry: this, then its key, then its value. Never changes.
-#[repr(C)]
-struct Cell {
-    trailer: u64,
-    key_len: u32,
-    value_len: u32,
-}
-
-/// Up to [`LEAF_LEN`] entries.
-#[repr(C, align(64))]
-struct Leaf {
-    order: AtomicU64,
-    ranks: [AtomicU64; LEAF_LEN],
-    cells: [AtomicPtr<Cell>; LEAF_LEN],
-}
 
 /// Where a leaf is found: its smallest entry when it began, the leaf that holds the range from there to the
 /// next tower now, and as many links as it is high.
@@ -77,17 +61,15 @@ struct Tower {
 ///
 /// The writer stores `tower` before `rank`, readers load `rank` before `tower`. The rank that a reader has
 /// is therefore that of its tower or of an older, later one, so it never goes too far; see
-/// [`SkipList::leaf_of`] for not going far enough.
+/// [`SkipList::enter`] for not going far enough.
 #[repr(C)]
 struct Link {
     tower: AtomicPtr<Tower>,
     rank: AtomicU64,
 }
 
-const CELL_LEN: usize = size_of::<Cell>();
 const TOWER_LEN: usize = size_of::<Tower>();
 const _: () = assert!(TOWER_LEN.is_multiple_of(align_of::<Link>()));
-const _: () = assert!(size_of::<Leaf>() == 256);
 const _: () =
     assert!(align_of::<Link>() <= 8 && align_of::<Tower>() <= 8 && align_of::<Cell>() <= 8);
 
@@ -118,160 +100,6 @@ unsafe fn link(tower: *const Tower, level: usize) -> *const Link {
     unsafe { tower.cast::<u8>().add(TOWER_LEN).cast::<Link>().add(level) }
 }
 
-/// The entry in `cell`.
-///
-/// # Safety
-/// `cell` is a published cell of a list that lives at least for `'a`.
-#[inline]
-unsafe fn entry<'a>(cell: *const Cell) -> Entry<'a> {
-    // SAFETY: it was written before the cell was published, and never changes.
-    let header = unsafe { &*cell };
-    let (key_len, value_len) = (header.key_len as usize, header.value_len as usize);
-    // SAFETY: key and value follow within the same allocation; both were written before the cell was
-    // published, and never change.
-    let (key, value) = unsafe {
-        let key = cell.cast::<u8>().add(CELL_LEN);
-        (
-            core::slice::from_raw_parts(key, key_len),
-            core::slice::from_raw_parts(key.add(key_len), value_len),
-        )
-    };
-    Entry { key, trailer: Trailer::from_raw_unchecked(header.trailer), value }
-}
-
-/// Which slots of a leaf are in use, in the order of their entries: their number in the lowest four bits, then
-/// four bits for each.
-#[derive(Clone, Copy)]
-struct Slots(u64);
-
-impl Slots {
-    const NONE: Self = Self(0);
-
-    #[inline]
-    const fn len(self) -> usize {
-        (self.0 & 0xf) as usize
-    }
-
-    /// The slot of the entry at `index`.
-    #[inline]
-    const fn slot(self, index: usize) -> usize {
-        debug_assert!(index < self.len());
-        (self.0 >> (4 * (index + 1)) & 0xf) as usize
-    }
-
-    /// With the next free slot at `index`.
-    #[inline]
-    const fn insert(self, index: usize) -> Self {
-        debug_assert!(self.len() < LEAF_LEN && index <= self.len());
-        let below = (1 << (4 * (index + 1))) - 1;
-        let slot = (self.0 & 0xf) << (4 * (index + 1));
-        // Shifted in two steps: 64 places at once are none.
-        let above = (self.0 & !below) << 4;
-        Self((self.0 & below | slot | above) + 1)
-    }
-
-    /// The first `len` slots as they come.
-    #[inline]
-    const fn filled(len: usize) -> Self {
-        const ALL: u64 = 0xedcb_a987_6543_2100;
-        let places = if len == LEAF_LEN { u64::MAX } else { (1 << (4 * (len + 1))) - 1 };
-        Self(ALL & places | len as u64)
-    }
-}
-
-/// Asks for a line of memory that is soon read; a hint, for any address.
-#[inline]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction never faults.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-impl Leaf {
-    /// Asks for all of the leaf at `at`, whose lines would be waited for one after the other.
-    #[inline]
-    fn prefetch(at: *const Self) {
-        for line in 0..size_of::<Self>() / LINE_LEN {
-            prefetch(at.cast::<u8>().wrapping_add(line * LINE_LEN));
-        }
-    }
-
-    /// Asks for the beginnings of all entries, which somebody is going to read in order.
-    fn prefetch_cells(&self, slots: Slots) {
-        for cell in self.cells.iter().take(slots.len()) {
-            let at = cell.load(Ordering::Relaxed).cast_const().cast::<u8>();
-            prefetch(at);
-            prefetch(at.wrapping_add(LINE_LEN));
-        }
-    }
-
-    #[inline]
-    fn slots(&self) -> Slots {
-        Slots(self.order.load(Ordering::Acquire))
-    }
-
-    #[inline]
-    fn cell(&self, slots: Slots, index: usize) -> *const Cell {
-        self.cells[slots.slot(index)].load(Ordering::Relaxed)
-    }
-
-    /// Writes a slot that no order names yet.
-    #[inline]
-    fn write(&self, slot: usize, rank: u64, cell: *mut Cell) {
-        self.ranks[slot].store(rank, Ordering::Relaxed);
-        self.cells[slot].store(cell, Ordering::Relaxed);
-    }
-
-    /// How many of `slots` are before `target`.
-    ///
-    /// # Safety
-    /// The leaf belongs to a live list, and `slots` came from it.
-    #[inline]
-    unsafe fn before(&self, slots: Slots, target: &Target<'_>) -> usize {
-        // Slots in use are the first ones, in any order: as many as have a smaller rank come first.
-        let ranks = self.ranks.iter().take(slots.len());
-        let is_less = |rank: &AtomicU64| usize::from(rank.load(Ordering::Relaxed) < target.rank);
-        let mut index = ranks.map(is_less).sum();
-        while index < slots.len() {
-            let slot = slots.slot(index);
-            if self.ranks[slot].load(Ordering::Relaxed) != target.rank {
-                break;
-            }
-            // SAFETY: slots that an order names lead to published cells.
-            if unsafe { target.order_of(self.cells[slot].load(Ordering::Relaxed)) } != Order::Less {
-                break;
-            }
-            index += 1;
-        }
-        index
-    }
-}
-
-/// What is searched for.
-struct Target<'a> {
-    rank: u64,
-    key: &'a [u8],
-    trailer: Trailer,
-}
-
-impl Target<'_> {
-    /// How the entry in `cell` compares with this.
-    ///
-    /// # Safety
-    /// `cell` is a published cell of a live list.
-    #[inline]
-    unsafe fn order_of(&self, cell: *const Cell) -> Order {
-        // SAFETY: as promised by the caller.
-        let found = unsafe { entry(cell) };
-        compare(found.key, found.trailer, self.key, self.trailer)
-    }
-}
-
 /// Sorted entries; see the module.
 pub(crate) struct SkipList {
     /// What most keys are expected to begin with.
@@ -290,23 +118,6 @@ struct WriterState {
     cells: Chunks,
     random: u64,
 }
-
-/// Memory that is only ever appended.
-struct Chunks {
-    all: Vec<*mut [MaybeUninit<Line>]>,
-    at: *mut u8,
-    left: usize,
-    allocated: usize,
-}
-
-/// What chunks are made of: lines of the processor's cache, so that a leaf has four.
-#[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "memory, never read as this")] [u8; LINE_LEN]);
-
-const LINE_LEN: usize = 64;
-
-/// Leaves from which [`SkipList::estimate`] makes its estimate, at least.
-const SAMPLE: u64 = 256;
 
 // SAFETY: chunks are plain memory owned by the list; entries are bytes. Readers touch atomics and published
 // cells and anchors (never changed); `state` is touched by the one writer and by `drop`.
@@ -392,45 +203,6 @@ impl SkipList {
     #[inline]
     fn target<'a>(&self, key: &'a [u8], trailer: Trailer) -> Target<'a> {
         Target { rank: self.rank(key), key, trailer }
-    }
-
-    /// What most keys begin with: the common prefix of a sample without its outermost keys.
-    pub(crate) fn common_prefix(&self) -> &[u8] {
-        let sample = self.sample();
-        let strays = sample.len() / 8;
-        let inner = &sample[strays..sample.len() - strays];
-        let (Some(first), Some(last)) = (inner.first(), inner.last()) else { return &[] };
-        let common = first.iter().zip(*last).take_while(|(a, b)| a == b).count();
-        &first[..common]
-    }
-
-    /// Some keys, in order: the anchors of a level that has enough, or all.
-    fn sample(&self) -> Vec<&[u8]> {
-        const ENOUGH: usize = 16;
-        let mut sample = Vec::new();
-        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
-            sample.clear();
-            let mut tower = self.head[level].load().1;
-            while !tower.is_null() {
-                // SAFETY: links lead to published towers of this list, which `&self` keeps alive; one that
-                // was reached at this level has a link there.
-                unsafe {
-                    sample.push(entry((*tower).anchor).key);
-                    tower = (*link(tower, level)).load().1;
-                }
-            }
-            if sample.len() >= ENOUGH {
-                return sample;
-            }
-        }
-        sample.clear();
-        let mut place = self.first_place();
-        // SAFETY: the place is one of this list.
-        while let Some(found) = unsafe { place.entry() } {
-            sample.push(found.key);
-            self.step(&mut place);
-        }
-        sample
     }
 
     /// The first entry at or after (key, trailer).
@@ -544,54 +316,6 @@ impl SkipList {
             // SAFETY: leaves of places are published.
             unsafe { (*place.leaf).prefetch_cells(place.slots) };
         }
-    }
-
-    /// Entries of `from..to` and the bytes of their keys and values: counted where they are few, otherwise
-    /// estimated from leaves whose towers reach a level of the list, of which about one in 4 reaches the
-    /// next.
-    ///
-    /// With n such leaves the standard error of the count is 1 / sqrt(n); n is [`SAMPLE`] or more, and four
-    /// times as many or so at most. The bytes of a leaf's entries are taken to be those of its first.
-    pub(crate) fn estimate(&self, from: &[u8], to: Option<&[u8]>) -> (u64, u64) {
-        let is_within = |key: &[u8]| to.is_none_or(|to| key < to);
-        let mut left: Left = [const { ptr::null() }; HEIGHT_MAX];
-        self.find(&self.target(from, Trailer::FIRST), |level, at| left[level] = at);
-        let searched = left.iter().enumerate().rev().filter(|(_, at)| !at.is_null());
-        for (level, &at) in searched {
-            let (mut leaves, mut count, mut bytes) = (0, 0, 0);
-            // SAFETY: `left` holds links of the head or of published towers.
-            let mut tower = unsafe { (*at).load().1 };
-            while !tower.is_null() {
-                // SAFETY: links lead to published towers, which have a link at the level at which they
-                // were reached, a published anchor and a leaf.
-                let (anchor, next) =
-                    unsafe { (entry((*tower).anchor), (*link(tower, level)).load().1) };
-                if !is_within(anchor.key) {
-                    break;
-                }
-                // Beside a writer the search may have ended a little before the range.
-                if anchor.key >= from {
-                    // SAFETY: as above.
-                    let entries = unsafe { (*self.leaf_of(tower)).slots().len() } as u64;
-                    leaves += 1;
-                    count += entries;
-                    bytes += entries * (anchor.key.len() + anchor.value.len()) as u64;
-                }
-                tower = next;
-            }
-            if leaves >= SAMPLE {
-                return (count << (2 * level), bytes << (2 * level));
-            }
-        }
-        let (mut count, mut bytes) = (0, 0);
-        let mut place = self.place_of(from, Trailer::FIRST);
-        // SAFETY: the place is one of this list.
-        while let Some(found) = unsafe { place.entry() }.filter(|found| is_within(found.key)) {
-            count += 1;
-            bytes += (found.key.len() + found.value.len()) as u64;
-            self.step(&mut place);
-        }
-        (count, bytes)
     }
 
     /// The link of a tower (null: the head) at a level.
@@ -743,7 +467,7 @@ impl ListWriter<'_> {
         debug_assert!(is_new, "an entry was inserted twice");
         if slots.len() < LEAF_LEN {
             leaf.write(slots.len(), target.rank, cell);
-            leaf.order.store(slots.insert(index).0, Ordering::Release);
+            leaf.publish(slots.insert(index));
         } else if index == LEAF_LEN {
             // Keys that come in order leave full leaves behind.
             self.add_tower(&left, &[(target.rank, cell)]);
@@ -850,11 +574,7 @@ impl ListWriter<'_> {
         let leaf = self.state().leaves.allocate(size_of::<Leaf>()).cast::<Leaf>();
         // SAFETY: these chunks hold leaves only, so that each is aligned as the chunk is.
         let made = unsafe {
-            leaf.write(Leaf {
-                order: AtomicU64::new(Slots::filled(sorted.len()).0),
-                ranks: [const { AtomicU64::new(0) }; LEAF_LEN],
-                cells: [const { AtomicPtr::new(ptr::null_mut()) }; LEAF_LEN],
-            });
+            leaf.write(Leaf::with_first(sorted.len()));
             &*leaf
         };
         for (slot, &(rank, cell)) in sorted.iter().enumerate() {
@@ -875,50 +595,6 @@ impl ListWriter<'_> {
             }
         }
         tower
-    }
-}
-
-impl Chunks {
-    const fn new() -> Self {
-        Self { all: Vec::new(), at: ptr::without_provenance_mut(8), left: 0, allocated: 0 }
-    }
-
-    /// At least `len` fresh bytes, aligned to 8.
-    fn allocate(&mut self, len: usize) -> *mut u8 {
-        let len = len.next_multiple_of(align_of::<u64>());
-        if len > self.left {
-            let chunk_len = self.allocated.clamp(CHUNK_LEN_FIRST, CHUNK_LEN_MAX);
-            if len > chunk_len / 4 {
-                // A chunk of its own, so that the rest of the current one is not lost.
-                return self.new_chunk(len);
-            }
-            let chunk_len = chunk_len.next_multiple_of(LINE_LEN);
-            self.at = self.new_chunk(chunk_len);
-            self.left = chunk_len;
-        }
-        let at = self.at;
-        // SAFETY: `left` bytes remain in the chunk behind `at`, and `len` is at most that.
-        self.at = unsafe { at.add(len) };
-        self.left -= len;
-        at
-    }
-
-    fn new_chunk(&mut self, len: usize) -> *mut u8 {
-        let lines = len.div_ceil(LINE_LEN);
-        let chunk = Box::into_raw(Box::<[Line]>::new_uninit_slice(lines));
-        self.all.push(chunk);
-        self.allocated += lines * LINE_LEN;
-        chunk.cast::<u8>()
-    }
-}
-
-impl Drop for Chunks {
-    fn drop(&mut self) {
-        for &chunk in &self.all {
-            // SAFETY: each chunk came from `Box::into_raw` and is freed here only; nothing of the list
-            // is used after its chunks.
-            drop(unsafe { Box::from_raw(chunk) });
-        }
     }
 }
 
