@@ -336,8 +336,8 @@ impl Db {
     /// faster afterwards, as less log is applied.
     ///
     /// # Errors
-    /// No space when the device has none for the file, which is then tried again later; what made the store
-    /// fail.
+    /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
+    /// again; what made the store fail.
     pub fn flush(&self) -> Result<()> {
         let mut core = self.gate(false)?;
         core.node.seal_memtable()?;
@@ -405,5 +405,41 @@ impl Db {
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.lock().check().err().filter(|error| error.kind() != ErrorKind::Busy)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "this test has files, and a thread that panics")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_panic_within_the_machine_nothing_is_written_and_reads_go_on() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-panic-{}", std::process::id()));
+        let options = Options {
+            pool_len: 512 << 20,
+            ring_len: 4 << 20,
+            segment_len: 1 << 20,
+            ..Options::default()
+        };
+        let db = Db::create(&dir, &options).unwrap();
+        db.put(b"colour", b"green").unwrap();
+        let shared = db.shared().clone();
+        let panicked = std::thread::spawn(move || {
+            let _core = shared.lock();
+            std::panic::resume_unwind(Box::new("amid a change"));
+        });
+        assert!(panicked.join().is_err());
+        let errors = [db.put(b"colour", b"red"), db.delete(b"colour"), db.flush(), db.sync()];
+        for error in errors.map(|result| result.unwrap_err().to_string()) {
+            assert!(error.contains("a thread panicked while it changed the store"), "{error}");
+        }
+        assert!(db.failure().unwrap().to_string().contains("must be opened anew"));
+        assert_eq!(db.get(b"colour").unwrap().unwrap(), &b"green"[..]);
+        drop(db);
+        let db = Db::open(&dir, &options).unwrap();
+        assert_eq!(db.get(b"colour").unwrap().unwrap(), &b"green"[..]);
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -219,7 +219,8 @@ impl MemTableWriter<'_> {
     }
 }
 
-/// A cursor over a MemTable in tree order. Sees entries that are inserted while it is in use.
+/// A cursor over a MemTable in tree order. Of entries that are inserted while it is in use it sees those that lie
+/// beyond the neighbours of the entry here; all that were there before, it sees.
 #[derive(Clone)]
 pub struct MemTableIter {
     cursor: Cursor,

@@ -47,6 +47,8 @@ use leaf::{CELL_LEN, Cell, LEAF_LEN, Leaf, Slots, Target, entry};
 
 /// Levels of the list: with one tower in four reaching the next, enough for 100 million entries.
 const HEIGHT_MAX: usize = 12;
+/// Entries that the left half of a full leaf and a new one gets.
+const HALF: usize = LEAF_LEN.div_ceil(2);
 const KEY_LEN_LIMIT: usize = 1 << 24;
 
 /// Where a leaf is found: its smallest entry when it began, the leaf that holds the range from there to the
@@ -468,12 +470,19 @@ impl ListWriter<'_> {
         if slots.len() < LEAF_LEN {
             leaf.write(slots.len(), target.rank, cell);
             leaf.publish(slots.insert(index));
-        } else if index == LEAF_LEN {
-            // Keys that come in order leave full leaves behind.
+        } else if index == LEAF_LEN && !self.is_before_a_small_leaf(tower) {
+            // Keys that come in order leave full leaves behind; others do not leave leaves of one entry.
             self.add_tower(&left, &[(target.rank, cell)]);
         } else {
             self.split(tower, leaf, index, (target.rank, cell), &left);
         }
+    }
+
+    /// Whether the leaf after that of `tower` is less than half full.
+    fn is_before_a_small_leaf(&self, tower: *const Tower) -> bool {
+        let next = self.list.tower_after(tower);
+        // SAFETY: towers that links lead to are published, with a leaf.
+        next.is_some_and(|next| unsafe { (*self.list.leaf_of(next)).slots().len() } < HALF)
     }
 
     /// Puts two leaves in the place of a full one, with one more entry at `index`.
@@ -485,7 +494,6 @@ impl ListWriter<'_> {
         new: (u64, *mut Cell),
         left: &Left,
     ) {
-        const HALF: usize = LEAF_LEN.div_ceil(2);
         let slots = leaf.slots();
         let sorted: [(u64, *mut Cell); LEAF_LEN + 1] = core::array::from_fn(|i| {
             if i == index {
@@ -656,3 +664,6 @@ impl Cursor {
         unsafe { self.place.entry() }
     }
 }
+
+#[cfg(test)]
+mod tests;

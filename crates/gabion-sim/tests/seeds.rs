@@ -67,6 +67,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     let busy = total.crashes > count && total.compactions > count && total.shipped_bytes > 0;
     let busy = busy && total.readers_ended > count && total.marks_under_load > count;
     assert!(busy || count < 10, "too little happened");
-    // A pad that ends right at a mark is a place of its own; nothing else keeps replicas apart.
-    assert!(total.marks_apart * 100 < total.marks || count < 10, "marks are at different places");
+    // Who has heard of a new term stands where its first record will begin, who has not at the last record of
+    // the old one; nothing else keeps replicas apart.
+    assert!(total.marks_apart * 500 < total.marks || count < 10, "marks are at different places");
 }

@@ -75,7 +75,7 @@ impl Slots {
         debug_assert!(self.len() < LEAF_LEN && index <= self.len());
         let below = (1 << (4 * (index + 1))) - 1;
         let slot = (self.0 & 0xf) << (4 * (index + 1));
-        // Shifted in two steps: 64 places at once are none.
+        // The topmost place is free: `above` loses nothing.
         let above = (self.0 & !below) << 4;
         Self((self.0 & below | slot | above) + 1)
     }
@@ -84,8 +84,8 @@ impl Slots {
     #[inline]
     const fn filled(len: usize) -> Self {
         const ALL: u64 = 0xedcb_a987_6543_2100;
-        let places = if len == LEAF_LEN { u64::MAX } else { (1 << (4 * (len + 1))) - 1 };
-        Self(ALL & places | len as u64)
+        debug_assert!(len < LEAF_LEN);
+        Self(ALL & ((1 << (4 * (len + 1))) - 1) | len as u64)
     }
 }
 

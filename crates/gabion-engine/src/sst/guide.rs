@@ -4,11 +4,11 @@
 //! every step. Nearly always eight bytes behind what all separators begin with decide, and those of a whole
 //! file are a few kilobytes in one piece.
 
-use super::block::BlockCursor;
+use super::block::{BlockCursor, common_prefix_len};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 
 /// The separators of an index, as far as eight bytes tell them apart.
 pub(super) struct Guide {
@@ -23,24 +23,16 @@ pub(super) struct Guide {
 
 impl Guide {
     /// # Errors
-    /// Corruption when the index is not one.
+    /// Corruption when the index is not one, or its separators are seen to be out of order.
     pub(super) fn of(index: &[u8]) -> Result<Self> {
-        let mut walk = BlockCursor::new();
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        walk.enter(index)?;
-        while walk.advance(index)? {
-            if first.is_empty() {
-                first.extend_from_slice(walk.key());
-            }
-            last.clear();
-            last.extend_from_slice(walk.key());
-        }
-        let prefix: Box<[u8]> = first[..super::block::common_prefix_len(&first, &last)].into();
+        let prefix = common_prefix(index)?;
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
+        let mut walk = BlockCursor::new();
         walk.enter(index)?;
         while walk.advance(index)? {
-            // Keys out of order have no common prefix to speak of: what they are found by is their bytes.
-            ranks.push(rank(walk.key().strip_prefix(&*prefix).unwrap_or_default()));
+            let rank = walk.key().strip_prefix(&*prefix).map(rank);
+            let rank = rank.filter(|rank| ranks.last().is_none_or(|last| last <= rank));
+            ranks.push(rank.ok_or_else(|| Error::corruption("separators are out of order"))?);
             let value = walk.value_range();
             values.push(value.start as u32..value.end as u32);
         }
@@ -73,6 +65,17 @@ impl Guide {
         let usable = |value: &Range<u32>| value.start as usize..value.end as usize;
         Some(self.values.get(at).map(usable))
     }
+}
+
+/// What all separators of an index begin with, if they are in order: what the first and the last have in common.
+fn common_prefix(index: &[u8]) -> Result<Box<[u8]>> {
+    let mut walk = BlockCursor::new();
+    walk.enter(index)?;
+    walk.advance(index)?;
+    let first = walk.key().to_vec();
+    while walk.advance(index)? {}
+    let len = common_prefix_len(&first, walk.key());
+    Ok(first[..len].into())
 }
 
 #[inline]
@@ -132,6 +135,21 @@ mod tests {
                 found.map(|at| area.bytes()[at].try_into().map(u64::from_le_bytes).unwrap());
             assert_eq!(value, (n < 39_990).then_some(n / 10 + 1), "{n}");
         }
+    }
+
+    #[test]
+    fn separators_out_of_order_are_refused() {
+        for keys in [[&b"a1"[..], b"b", b"a2"], [b"ab", b"aa", b"ac"], [b"b", b"a", b""]] {
+            let area = index_of(keys.into_iter());
+            let error = format!("{}", Guide::of(area.bytes()).err().expect("refused"));
+            assert!(error.contains("out of order"), "{error}");
+        }
+        let area = index_of([&b""[..], b"\x02\x02\x01", b"\x02\x02\x02"].into_iter());
+        let guide = Guide::of(area.bytes()).unwrap();
+        assert_eq!(
+            guide.find(b"\x02\x01").map(|at| at.map(|at| area.bytes()[at][0])),
+            Some(Some(1))
+        );
     }
 
     fn index_of<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Area {

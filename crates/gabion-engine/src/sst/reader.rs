@@ -15,7 +15,7 @@ use gabion_base::units::{BLOCK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX};
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
 use gabion_media::{Buf as _, Bytes};
 
-/// An open file. Holds index and filter (about 1 % of the file); shared between threads as `Arc`.
+/// An open file. Holds index, guide and filter (about 2 % of the file); shared between threads as `Arc`.
 pub struct SstReader {
     group: GroupId,
     id: FileId,

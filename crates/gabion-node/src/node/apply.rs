@@ -119,7 +119,11 @@ impl Node {
             if let Err(error) = self.apply_record(&record) {
                 return self.fatal(error);
             }
-            if record.header.kind != RecordKind::Pad {
+            let is_of_segment = record.header.kind == RecordKind::Pad
+                && !record.header.flags.has(RecordFlags::DURABLE_ACK);
+            if is_of_segment {
+                self.pass_pad();
+            } else {
                 self.pass_marks(record.end(), record.header.crc);
             }
         }

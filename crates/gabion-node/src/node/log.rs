@@ -104,6 +104,7 @@ impl Node {
         // The block in which the log ends is drained when it is whole: this record makes it so.
         let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
         let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
+        self.pass_marks(end, self.log.last().crc);
         self.want_durable(end);
         Ok(end)
     }

@@ -8,8 +8,9 @@
 //!
 //! Records are the same bytes at the same positions everywhere (DESIGN.md, "One log per group"), so the first
 //! record that ends at or past a position is the same at every replica, and its checksum, which covers the
-//! one before, stands for the whole log up to it. A pad is passed over: the head appends it together with the
-//! record behind it, when the tree has that one's operations already.
+//! one before, stands for the whole log up to it. A pad at the end of a segment is passed over: the head appends it
+//! together with the record behind it, when the tree has that one's operations already. One that makes what is
+//! before it durable stands alone and counts.
 //!
 //! Files are those that the edits in the log up to there leave in the tree, applied or not: when an edit is
 //! applied differs between replicas, where it stands in the log does not.
@@ -88,11 +89,13 @@ pub(super) struct Marks {
     armed: BTreeMap<MarkId, Armed>,
     next: u64,
     era: LogEra,
+    /// The log ends at the pad of a segment: the record behind it is on its way.
+    is_at_pad: bool,
 }
 
 impl Node {
-    /// Has the state captured at the end of the first record, not a pad, that ends at `position` or beyond;
-    /// at once when the log ends right there. [`Output::Marked`] brings it, or says why it does not come:
+    /// Has the state captured at the end of the first record, not the pad of a segment, that ends at `position` or beyond;
+    /// at once when the log ends right there, and not with such a pad. [`Output::Marked`] brings it, or says why it does not come:
     /// 3 s have passed, a new term began, the log was cut.
     ///
     /// # Errors
@@ -101,6 +104,8 @@ impl Node {
     pub fn arm_mark(&mut self, position: LogPosition, now_ms: u64) -> Result<MarkId> {
         self.end_turn_before_event();
         self.now_ms = now_ms;
+        // The log may have grown by what was waiting beyond a gap.
+        self.apply_records();
         let end = self.log.end();
         if position < end {
             return Err(Error::unavailable(format!(
@@ -121,7 +126,7 @@ impl Node {
         }
         let mark = MarkId(self.marks.next);
         self.marks.next += 1;
-        if position == end {
+        if position == end && !self.marks.is_at_pad {
             let captured = self.capture(end, self.log.last().crc);
             self.outputs.push_back(Output::Marked(mark, captured));
         } else {
@@ -166,6 +171,7 @@ impl Node {
 
     /// A record is applied, and the log continues behind it.
     pub(super) fn pass_marks(&mut self, end: LogPosition, crc: u32) {
+        self.marks.is_at_pad = false;
         if self.marks.armed.is_empty() {
             return;
         }
@@ -184,6 +190,11 @@ impl Node {
             let captured = self.capture(end, crc);
             self.outputs.push_back(Output::Marked(mark, captured));
         }
+    }
+
+    /// The pad of a segment came: no state is captured here.
+    pub(super) const fn pass_pad(&mut self) {
+        self.marks.is_at_pad = true;
     }
 
     fn capture(&self, log_end: LogPosition, log_crc: u32) -> Result<Captured> {
@@ -220,6 +231,7 @@ impl Node {
     /// what was captured may be of records that are gone.
     pub(super) fn cut_marks(&mut self) {
         self.marks.era.0 += 1;
+        self.marks.is_at_pad = false;
         let end = self.log.end();
         self.end_marks(
             |_| true,

@@ -48,18 +48,18 @@ fn where_the_log_ends_already_the_state_is_captured_at_once() {
 }
 
 #[test]
-fn no_state_is_captured_at_a_pad() {
+fn a_pad_that_makes_records_durable_is_a_place_like_any_other() {
     let mut replica = start();
     replica.put("before");
-    replica.node.end_turn().unwrap();
+    let last = replica.node.end_turn().unwrap();
     replica.arm(1).unwrap();
     let pad = replica.node.make_durable().unwrap();
-    replica.pass(0);
-    assert_eq!(replica.node.log_end(), pad);
-    assert!(replica.marked.is_empty(), "the first record is a pad");
-    replica.put("at");
-    let end = replica.node.end_turn().unwrap();
-    assert_eq!(captured(&mut replica).log_end, end);
+    assert!(pad > last, "the block was not whole");
+    replica.put("behind");
+    replica.node.end_turn().unwrap();
+    let state = captured(&mut replica);
+    assert_eq!(state.log_end, pad);
+    assert!(replica.has(&state.view, "before") && !replica.has(&state.view, "behind"));
 }
 
 #[test]
