@@ -15,6 +15,7 @@
 
 mod rig;
 
+use crate::times;
 use gabion_engine::Compression;
 use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
 use gabion_node::AckLevel;
@@ -22,8 +23,8 @@ use gabion_sim::Random;
 use gabion_sim::client::TWINS;
 use rig::{Bounds, Moment, Records, Replica, RingReplay, Run, Turn, group};
 
-/// Moments that a test takes without `GABION_CRASH_FULL`.
-const MOMENTS_MAX: usize = 50;
+/// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
+const MOMENTS_MAX: u64 = 30;
 /// Boundaries between two words on how far it is, when all are taken.
 const SAID_EVERY: usize = 50;
 
@@ -80,7 +81,8 @@ impl Enumeration {
 
     fn all(mut self, name: &str) {
         let moments = self.run.moments();
-        let stride = if is_full() { 1 } else { moments.len().div_ceil(MOMENTS_MAX) };
+        let most = (MOMENTS_MAX * times()) as usize;
+        let stride = if is_full() { 1 } else { moments.len().div_ceil(most) };
         let (recording, run) = (self.run.recording.clone(), &self.run);
         let (mut replay, mut ring) = (recording.replay(), RingReplay::new(run));
         let mut failures = Vec::new();

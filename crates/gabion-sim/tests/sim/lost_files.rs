@@ -1,11 +1,9 @@
 //! Disks that lose files which they had said were durable: the replica asks the primary for what it
 //! needs, and does without what a later edit has removed.
 
+use crate::times;
 use gabion_node::CompactionMode;
 use gabion_sim::{Faults, Options, Outcome, World};
-
-/// Seeds that are run; many times as many as it takes for everything to happen.
-const SEEDS: u64 = 12;
 
 /// Three replicas that ship files, disks that forget often, and little else.
 fn options(seed: u64) -> Options {
@@ -20,13 +18,14 @@ fn options(seed: u64) -> Options {
 
 #[test]
 fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
-    let mut total = Outcome::default();
-    for seed in 1..=SEEDS {
+    // As many as it takes for everything to happen, and some more.
+    let (mut total, seeds) = (Outcome::default(), 8 * times());
+    for seed in 1..=seeds {
         let outcome = World::run(seed, options(seed)).unwrap_or_else(|error| panic!("{error}"));
         total.add(&outcome);
     }
-    eprintln!("{SEEDS} seeds: {total:?}");
-    assert!(total.lost_commits >= SEEDS, "disks lost too little");
+    eprintln!("{seeds} seeds: {total:?}");
+    assert!(total.lost_commits >= seeds, "disks lost too little");
     assert!(total.pulled_files > 0, "no file was asked for");
     assert!(total.skipped_files > 0, "no edits were applied as one");
 }

@@ -1,6 +1,7 @@
 //! Disks that have no room for the files of flushes and compactions, as a thin file system may not: jobs
 //! are tried again after pauses, reads go on, and with room all goes on; nothing is lost, no slot either.
 
+use crate::times;
 use gabion_engine::Compression;
 use gabion_node::{CompactionMode, Node, WriteGate};
 use gabion_sim::{Faults, Options, World};
@@ -60,7 +61,7 @@ fn outage(seed: u64, replicas: u32, compaction: CompactionMode, index: usize) {
 #[test]
 fn without_room_for_files_jobs_pause_and_with_room_all_goes_on() {
     use CompactionMode::{EveryReplica, Primary};
-    for seed in 1..=3 {
+    for seed in 1..=2 * times() {
         outage(seed, 3, Primary, 0);
         outage(seed, 1, Primary, 0);
         outage(seed, 3, EveryReplica, 0);
@@ -71,11 +72,11 @@ fn without_room_for_files_jobs_pause_and_with_room_all_goes_on() {
 #[test]
 fn disks_that_fill_up_now_and_then_while_all_else_breaks_lose_nothing() {
     let mut failures = 0;
-    for seed in 1..=12 {
+    for seed in 1..=6 * times() {
         let mut options = Options::of_seed(seed);
         options.faults = Faults { full: 300, link: 100, ..options.faults };
         let outcome = World::run(seed, options).unwrap_or_else(|error| panic!("{error}"));
         failures += outcome.jobs_without_space;
     }
-    assert!(failures > 12, "{failures} jobs found no room");
+    assert!(failures > 6 * times(), "{failures} jobs found no room");
 }
