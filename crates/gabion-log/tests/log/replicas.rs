@@ -265,6 +265,13 @@ impl Cluster {
 
     fn depose(&mut self) {
         let old = self.head;
+        // A log is cut within its ring and no further back (`adopt_spans` says so): who lags more pulls first.
+        let end = self.members[old].log.end().get();
+        for i in (0..3).filter(|&i| i != old) {
+            if end - self.members[i].log.end().get() > CONFIG().ring_len / 2 {
+                self.catch_up(i);
+            }
+        }
         // Nobody's drains may be under way while logs are cut; none are here.
         self.elect(|i| i != old);
         assert!(self.history.len() >= self.acked, "an acknowledged record was lost");
@@ -316,6 +323,15 @@ proptest! {
         cluster.check();
         prop_assert_eq!(cluster.acked, cluster.history.len());
     }
+}
+
+#[test]
+fn a_head_that_was_a_ring_ahead_of_all_is_deposed() {
+    let mut cluster = Cluster::new();
+    (0..14).for_each(|_| cluster.run(&Step::Append(4_009, true)));
+    cluster.run(&Step::Depose);
+    (0..3).for_each(|i| cluster.catch_up(i));
+    cluster.check();
 }
 
 #[test]
