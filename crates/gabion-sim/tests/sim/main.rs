@@ -12,7 +12,7 @@ mod power;
 mod rotten_log;
 mod slow_readers;
 
-/// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes four times as many.
+/// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes twice as many.
 fn times() -> u64 {
     std::env::var("GABION_TIMES").map_or(1, |text| text.parse().expect("GABION_TIMES is a number"))
 }
