@@ -314,7 +314,12 @@ impl Node {
         self.check_added(&edit)?;
         for (_, file) in &edit.removed {
             let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
-            if moved || self.apply.skipped.remove(file) {
+            if moved {
+                continue;
+            }
+            if self.apply.skipped.remove(file) {
+                // The primary may be shipping it, asked or not: no edit will ever remove it again.
+                self.grants.unneeded.insert(*file);
                 continue;
             }
             self.pool.retire_file(*file)?;

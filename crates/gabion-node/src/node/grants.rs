@@ -56,7 +56,7 @@ pub(super) struct Grants {
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     /// Shipped and flushed, on the way to having a durable place.
     arriving: BTreeMap<FileId, Arriving>,
-    /// Asked for, and then not needed any more: not kept when they come.
+    /// Not needed any more before they came, asked for or not: not kept when they come.
     pub(super) unneeded: BTreeSet<FileId>,
     /// A term was adopted that begins at this position: files of older terms that no edit before it
     /// names belong to nobody.
