@@ -34,7 +34,6 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
     (outcome.ok(), failure)
 }
 
-/// Each seed is a world of its own, so they are shared by as many threads as there are cores.
 /// What each found, once.
 const ONCE_FAILED: [(u64, &str); 1] = [(
     138_904_163_210,
@@ -49,6 +48,7 @@ fn seeds_that_once_failed_pass() {
     }
 }
 
+/// Each seed is a world of its own, so they are shared by as many threads as there are cores.
 #[test]
 fn seeds_keep_every_promise_and_repeat_exactly() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));

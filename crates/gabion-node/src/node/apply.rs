@@ -323,6 +323,9 @@ impl Node {
                 continue;
             }
             self.pool.retire_file(*file)?;
+            if self.repairs.may_come(*file) {
+                self.grants.unneeded.insert(*file);
+            }
             self.repairs.forget(*file);
             if self.has(Mutant::SlotFreedUnderReader) {
                 self.pool.free_file(*file)?;

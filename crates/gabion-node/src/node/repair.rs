@@ -51,6 +51,8 @@ struct Damaged {
     /// Its bytes were compared with the checksums of its edit.
     is_checked: bool,
     step: Step,
+    /// Some member was asked for it.
+    was_asked: bool,
     /// Sources that this round has yet to ask.
     left: VecDeque<ReplicaId>,
     /// Sources of this round that said that they have no whole copy.
@@ -129,6 +131,7 @@ impl Damaged {
             error,
             is_checked,
             step: Step::Waits { until_ms: 0 },
+            was_asked: false,
             left: VecDeque::new(),
             without: 0,
             failure: None,
@@ -162,6 +165,13 @@ impl Repairs {
     /// Whether its bytes are on their way into new slots.
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|damaged| damaged.step == Step::Arriving)
+    }
+
+    /// Whether a member was asked for it and may yet send it, be it late.
+    pub(super) fn may_come(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(|damaged| {
+            damaged.was_asked && matches!(damaged.step, Step::Waits { .. } | Step::Asked { .. })
+        })
     }
 
     pub(super) fn arrives(&mut self, file: FileId) {
@@ -304,7 +314,7 @@ impl Node {
             let Some(of) = damaged.left.pop_front() else { return self.end_round(file) };
             if self.chain.is_connected(of) {
                 let until_ms = self.now_ms.saturating_add(ANSWER_MS_MAX);
-                damaged.step = Step::Asked { of, until_ms };
+                (damaged.step, damaged.was_asked) = (Step::Asked { of, until_ms }, true);
                 return self.tell(of, &NodeMessage::NeedFile { file });
             }
             damaged.failure = Some(Error::unavailable(format!("{of} cannot be reached")));
