@@ -29,6 +29,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "guest",
         "chain, 25000 seeds",
         "planted",
+        "failing calls, all",
         "crash points, all",
     ]
     .map(str::to_owned);
@@ -79,10 +80,10 @@ fn run_shard(shard: &str) -> Step {
             &[],
         ),
         // In the dev profile it does not end within hours.
-        Some(("crash", _)) => {
-            let shown = ["--release", "--", "--nocapture"];
-            let args = [&sim("sim")[..], &shown, &["crash_points::"]].concat();
-            run("cargo", &args, &[("GABION_CRASH_FULL", "1")])
+        Some((kind @ ("crash" | "failing"), _)) => {
+            let tests = if kind == "crash" { "crash_points::" } else { "io_failures::" };
+            let shown = ["--release", "--", "--nocapture", tests];
+            run("cargo", &[&sim("sim")[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
         }
         Some(("chain,", _)) => run(
             "cargo",

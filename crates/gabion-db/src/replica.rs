@@ -7,6 +7,7 @@ use crate::jobs::StoreParts;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
 use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
 use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
+use gabion_pool::Trust;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -141,7 +142,14 @@ pub fn open_replica(
     }
     let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
     let medium = BlockingMedium::new(medium);
-    let pool = medium.block_on(open::open_pool(medium.handle()))?;
+    let trust = if file.flush_had_failed() { Trust::Flushed } else { Trust::Readable };
+    if trust == Trust::Flushed {
+        remarks.push(format!(
+            "{}: a flush had failed; what it may not have covered is written again",
+            path.display()
+        ));
+    }
+    let pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
     check(&pool.group, pool.state.me)?;
     let ring_path = ring_path(dir);
     let ring = MappedRing::open(&ring_path, pool.group.ring_len as usize)?;
@@ -158,6 +166,7 @@ pub fn open_replica(
     };
     let opening = pool.open_node(Box::new(ring), options, now_ms);
     let (node, _) = medium.block_on(opening)?;
+    parts.file.forget_failed_flush()?;
     Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
 }
 

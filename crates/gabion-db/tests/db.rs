@@ -472,6 +472,24 @@ fn a_snapshot_can_be_read_after_the_store_was_closed() {
     assert_eq!(Db::open(&dir.0, &options()).unwrap().range(b"", None).count(), 2_000);
 }
 
+#[test]
+fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held() {
+    let dir = Dir::new("unflushed");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    (0..2_000).for_each(|n| db.put(&key(n), &[7; 100]).unwrap());
+    drop(db);
+    // What the pool's file does when a flush fails.
+    let mark = dir.0.join("pool.unflushed");
+    std::fs::write(&mark, b"").unwrap();
+    for says in [true, false] {
+        let db = Db::open(&dir.0, &options()).unwrap();
+        let notices = db.take_notices().join("; ");
+        assert_eq!(notices.contains("a flush had failed"), says, "{notices}");
+        assert!(!mark.exists());
+        assert_eq!(db.range(b"", None).count(), 2_000);
+    }
+}
+
 const CHILD: &str = "GABION_DB_TEST_DIRECTORY";
 
 /// Not a test of its own: the process that is killed. It says after each batch how far it is.

@@ -98,6 +98,23 @@ struct Shared {
     threads: Mutex<Option<Arc<ThreadPool>>>,
 }
 
+impl Shared {
+    /// Stands beside the file while a flush that failed may have left something behind.
+    fn mark(&self) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(".unflushed");
+        path.into()
+    }
+
+    /// From now on no flush of this process counts, and the next process is told.
+    fn note_failed_flush(&self) {
+        self.flush_failed.store(true, Ordering::SeqCst);
+        // Where it cannot be made (a system that turned the file system read-only) the next process cannot
+        // write either, before the machine was started anew.
+        let _ = File::create(self.mark());
+    }
+}
+
 /// An open and locked pool file or block device; a clone is the same descriptor. The lock ends with
 /// the last clone and medium.
 #[derive(Clone)]
@@ -143,6 +160,28 @@ impl PoolFile {
             flush_failed: AtomicBool::new(false),
             threads: Mutex::new(None),
         })))
+    }
+
+    /// Whether a flush failed in a process that ran since the machine started, and nobody has said since that
+    /// it does no harm any more. A file beside this one says so, which nothing flushes: after a power cut what
+    /// can be read is what is there, and the mark may go the way of what the system had in memory.
+    #[must_use]
+    pub fn flush_had_failed(&self) -> bool {
+        self.0.mark().exists()
+    }
+
+    /// What no flush had covered was written again and flushed.
+    ///
+    /// # Errors
+    /// I/O, when the mark cannot be removed.
+    pub fn forget_failed_flush(&self) -> Result<()> {
+        let mark = self.0.mark();
+        match std::fs::remove_file(&mark) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed(&mark, "cannot be removed", error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where it was opened.
@@ -400,17 +439,16 @@ impl FileMedium {
     }
 
     fn judge_flush(&mut self, mut job: Job, result: io::Result<usize>) {
-        let flush_failed = &self.file.0.flush_failed;
         let outcome = match result {
             Err(error) if is_passing(&error) && job.stalls < STALLS_MAX => {
                 job.stalls += 1;
                 return self.engine.start(job);
             }
             Err(error) => {
-                flush_failed.store(true, Ordering::SeqCst);
+                self.file.0.note_failed_flush();
                 Outcome::Failed(self.describe(&job, error))
             }
-            Ok(_) if flush_failed.load(Ordering::SeqCst) => {
+            Ok(_) if self.file.0.flush_failed.load(Ordering::SeqCst) => {
                 let before = io::Error::other("an earlier flush failed; nothing since counts");
                 Outcome::Failed(self.describe(&job, before))
             }

@@ -7,11 +7,12 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
-use gabion_base::{Error, FileId, FileKind, GroupId, HashMap, Result};
+use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX, round_up_to_block};
+use gabion_base::{Error, FileId, FileKind, GroupId, HashMap, LogPosition, Result};
 use gabion_engine::FileSource;
-use gabion_log::SegmentSource;
+use gabion_log::{LogConfig, SegmentSource};
 use gabion_media::MediumHandle;
-use gabion_pool::{FilePlacement, Geometry, Pool};
+use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file};
 
 /// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
 #[derive(Clone, Default)]
@@ -158,10 +159,9 @@ impl<L: Locate> FileSource for PoolSource<L> {
             };
             self.meter.0.set(self.meter.0.get() + len as u64);
             let store = &self.store;
-            let read =
-                gabion_pool::read_file(&store.medium, &store.geometry, &place, offset, len as u64)
-                    .await
-                    .map_err(|error| error.within(format!("{file} at {offset}")));
+            let read = read_file(&store.medium, &store.geometry, &place, offset, len as u64)
+                .await
+                .map_err(|error| error.within(format!("{file} at {offset}")));
             // A file that was repaired meanwhile lies elsewhere, and what was read may be what rotted.
             placement = self.locate.locate(file).filter(|now| !Arc::ptr_eq(now, &place));
             if placement.is_none() {
@@ -189,6 +189,32 @@ impl PoolSegments {
         Self { store, files: files.map(|file| (file.file, file.clone())).collect() }
     }
 
+    /// Writes the blocks that hold the log from `from` to `to` again, as they are.
+    pub(crate) async fn write_again(
+        &self,
+        config: &LogConfig,
+        from: LogPosition,
+        to: LogPosition,
+    ) -> Result<()> {
+        let mut at = from.get() - from.get() % BLOCK_LEN as u64;
+        while at < to.get() {
+            let (segment, offset) = (at / config.segment_len, at % config.segment_len);
+            let len = (to.get() - at).min(config.segment_len - offset).min(TRANSFER_LEN_MAX as u64);
+            let len = round_up_to_block(len);
+            if let Some(placement) = self.files.get(&FileId::log_segment(segment)) {
+                let LocalStore { medium, geometry, .. } = &self.store;
+                let bytes = read_file(medium, geometry, placement, offset, len).await?;
+                let mut done = 0;
+                for (place, len) in extents(geometry, placement, offset, len) {
+                    medium.write_all(place, bytes.slice(done..done + len as usize)).await?;
+                    done += len as usize;
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
     /// Where the segments lie, in the order of the log.
     pub fn placements(&self) -> impl Iterator<Item = &Arc<FilePlacement>> {
         self.files.values()
@@ -200,8 +226,6 @@ impl SegmentSource for PoolSegments {
         let Some(placement) = self.files.get(&segment) else { return Ok(None) };
         let len = (len as u64).min(placement.len.saturating_sub(offset));
         let store = &self.store;
-        gabion_pool::read_file(&store.medium, &store.geometry, placement, offset, len)
-            .await
-            .map(Some)
+        read_file(&store.medium, &store.geometry, placement, offset, len).await.map(Some)
     }
 }

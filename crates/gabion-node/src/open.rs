@@ -16,7 +16,7 @@ use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
-use gabion_pool::{Drained, Pool, PoolConfig, Recovered};
+use gabion_pool::{Drained, Pool, PoolConfig, Recovered, Trust};
 use gabion_replication::{Chain, ChainConfig, LocalState, Lost, Progress, Spans};
 
 /// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
@@ -67,15 +67,16 @@ pub struct OpenedPool {
     store: LocalStore,
     /// Whether a replica is made of it, and not only looked at.
     is_to_run: bool,
+    trust: Trust,
 }
 
 /// Opens a pool: superblock, placement log, tree.
 ///
 /// # Errors
 /// Corruption with its place; unsupported for another format version; the medium's.
-pub async fn open_pool(medium: &MediumHandle) -> Result<OpenedPool> {
-    let mut pool = opened(medium, gabion_pool::open(medium).await?)?;
-    pool.is_to_run = true;
+pub async fn open_pool(medium: &MediumHandle, trust: Trust) -> Result<OpenedPool> {
+    let mut pool = opened(medium, gabion_pool::open(medium, trust).await?)?;
+    (pool.is_to_run, pool.trust) = (true, trust);
     Ok(pool)
 }
 
@@ -120,7 +121,16 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
         }
     }
     let store = LocalStore::of(medium, &pool);
-    Ok(OpenedPool { group, state, pool, tree, edits, store, is_to_run: false })
+    Ok(OpenedPool {
+        group,
+        state,
+        pool,
+        tree,
+        edits,
+        store,
+        is_to_run: false,
+        trust: Trust::Readable,
+    })
 }
 
 impl OpenedPool {
@@ -146,13 +156,18 @@ impl OpenedPool {
         // The lock was taken before the pool was opened: nothing local of an earlier process is
         // under way any more.
         self.pool.release_quarantined(Drained::Local);
+        let segments = self.segments();
+        let (log, report) = self.recover_log(ring, &segments).await?;
+        if self.trust == Trust::Flushed {
+            segments
+                .write_again(&log_config(&self.group), report.watermark, report.in_segments)
+                .await?;
+        }
         if self.is_to_run {
             // What segments hold counts as durable as far as it once was: also blocks that an earlier process
             // wrote again where they were rotten, and did not flush.
             self.store.medium.flush().await?;
         }
-        let segments = self.segments();
-        let (log, report) = self.recover_log(ring, &segments).await?;
         let lost = report.rotten.map(|rot| what_was_lost(&self.state, rot, report.watermark));
         if let Some(lost) = lost {
             self.state.durable = self.state.durable.max(lost.to);

@@ -48,7 +48,7 @@ pub use geometry::Geometry;
 pub use journal::{Commit, Stage};
 pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};
 pub use pool::{Drained, Pool};
-pub use recovery::{AtRest, Recovered, create, open, read};
+pub use recovery::{AtRest, Recovered, Trust, create, open, read};
 pub use slot_header::SlotHeader;
 pub use slots::{Counts, SlotState};
 pub use superblock::{PoolConfig, PoolId, Superblock};

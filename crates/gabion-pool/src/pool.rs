@@ -597,6 +597,12 @@ impl Pool {
                 Ok(())
             }
             Operation::SlotsGranted { term, session, to, slots } => {
+                if session < self.session_floor {
+                    let floor = self.session_floor;
+                    return Err(Error::invalid(format!(
+                        "session {session} is below the floor of {floor}, and granted slots"
+                    )));
+                }
                 slots.into_iter().try_for_each(|Placed { slot, generation }| {
                     self.check_reserved(generation)?;
                     let next = SlotState::Granted { generation, term, session, to };

@@ -84,6 +84,17 @@ pub(crate) async fn finish_creation(
     Ok(())
 }
 
+/// What may be taken for durable of what can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Everything, after one flush.
+    Readable,
+    /// Only what a flush is known to have covered. A process that ran since the machine started met a flush that
+    /// failed: what that should have covered may never reach the device, though reads see it and every later
+    /// flush succeeds (FAULTS.md E8). It is written again.
+    Flushed,
+}
+
 /// Opens the pool on a medium. The caller holds the device's lock, so that nobody else writes.
 ///
 /// A commit that was on its way at a crash is there or not; which of the two is settled when this
@@ -97,10 +108,18 @@ pub(crate) async fn finish_creation(
 /// Not found when the medium holds no complete pool; unsupported, naming both sides, when version or
 /// features are beyond this build; corruption, naming the place, when what is there is not what was
 /// written and no second copy helps; the medium's errors.
-pub async fn open(medium: &MediumHandle) -> Result<Recovered> {
-    let Image { mut recovered, repairs } = recover(medium).await?;
+pub async fn open(medium: &MediumHandle, trust: Trust) -> Result<Recovered> {
+    let Image { mut recovered, repairs, last } = recover(medium).await?;
     for (offset, data) in repairs {
         medium.write_all(offset, data).await?;
+    }
+    if trust == Trust::Flushed {
+        // Each commit is flushed before the next one begins, so no other one is in doubt. One copy after the
+        // other: a power cut may damage the one that is being written.
+        for offset in last.copies {
+            medium.write_all(offset, last.bytes.clone()).await?;
+            medium.flush().await?;
+        }
     }
     // A record read back may have been written by a process that died before its flush.
     medium.flush().await?;
@@ -128,7 +147,7 @@ pub struct AtRest {
 /// # Errors
 /// As [`open`].
 pub async fn read(medium: &MediumHandle) -> Result<AtRest> {
-    let Image { recovered, repairs } = recover(medium).await?;
+    let Image { recovered, repairs, .. } = recover(medium).await?;
     let place = |(offset, data): (u64, Bytes)| (offset, data.len() as u64);
     Ok(AtRest { recovered, bad_copies: repairs.into_iter().map(place).collect() })
 }
@@ -137,6 +156,13 @@ pub async fn read(medium: &MediumHandle) -> Result<AtRest> {
 pub(crate) struct Image {
     pub(crate) recovered: Recovered,
     pub(crate) repairs: Vec<(u64, Bytes)>,
+    last: LastCommit,
+}
+
+/// The newest commit, and where its copies stand on the medium.
+struct LastCommit {
+    copies: [u64; 2],
+    bytes: Bytes,
 }
 
 /// Reads a pool without changing anything.
@@ -166,7 +192,11 @@ pub(crate) async fn recover(medium: &MediumHandle) -> Result<Image> {
     }
     repairs.extend(log.repairs);
     pool.resume(log.index, log.epoch, log.number, log.previous_crc, log.used);
-    Ok(Image { recovered: Recovered { pool, opaque_snapshot, opaque }, repairs })
+    let recovered = Recovered { pool, opaque_snapshot, opaque };
+    let end = superblock.areas[log.index].offset + log.used;
+    let len = log.last.len() as u64;
+    let last = LastCommit { copies: [end - 2 * len, end - len], bytes: log.last };
+    Ok(Image { recovered, repairs, last })
 }
 
 fn hex(pool_id: &PoolId) -> String {
@@ -269,6 +299,8 @@ struct AreaLog {
     used: u64,
     records: Vec<Record>,
     repairs: Vec<(u64, Bytes)>,
+    /// One copy of the last commit; of an area without one, nothing.
+    last: Bytes,
 }
 
 enum AreaState {
@@ -340,6 +372,7 @@ async fn read_area(
         used: header.padded_len(),
         records: alloc::vec![reader.to_record(0, &header, &bytes)],
         repairs: Vec::new(),
+        last: Bytes::new(),
     };
     let mut expected = header.number;
     while let Some(found) = reader.commit(&log, expected).await? {
@@ -347,6 +380,7 @@ async fn read_area(
             Found::Commit { header, bytes, repair } => {
                 log.records.push(reader.to_record(log.used, &header, &bytes));
                 log.repairs.extend(repair);
+                log.last = bytes;
                 log.used += 2 * header.padded_len();
                 (log.number, log.previous_crc) = (header.number, header.crc);
                 expected = header.number + 1;

@@ -15,6 +15,7 @@ use gabion_node::{
     Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
     RemoteCommand, TargetCommand, open,
 };
+use gabion_pool::Trust;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -149,13 +150,14 @@ pub enum Wish {
 }
 
 impl Process {
-    /// Starts a process on a machine: opens the pool and the ring.
+    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring.
     #[must_use]
     pub fn start(
         incarnation: u64,
         handle: MediumHandle,
         ring: Box<dyn MemoryRegion>,
         options: NodeOptions,
+        trust: Trust,
         now_ms: u64,
         random: Random,
     ) -> Self {
@@ -169,7 +171,7 @@ impl Process {
         let (out, medium) = (events.clone(), handle.clone());
         executor.spawn(async move {
             let opened = async {
-                let pool = open::open_pool(&medium).await?;
+                let pool = open::open_pool(&medium, trust).await?;
                 let store = pool.store();
                 let (node, _) = pool.open_node(ring, options, now_ms).await?;
                 Ok((Box::new(node), store))

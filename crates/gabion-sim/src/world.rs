@@ -29,6 +29,7 @@ use crate::process::{Process, Wish};
 use crate::{Random, check};
 use gabion_base::crc;
 use gabion_node::{AckLevel, GroupConfig, Node};
+use gabion_pool::Trust;
 use links::Link;
 use machine::Machine;
 use std::collections::BTreeMap;
@@ -222,8 +223,15 @@ impl World {
                 let handle = machine.disk.handle();
                 let starts = machine.starts;
                 let options = options.clone();
-                machine.process =
-                    Some(Process::start(starts, handle, ring, options, now_ms, random));
+                machine.process = Some(Process::start(
+                    starts,
+                    handle,
+                    ring,
+                    options,
+                    Trust::Readable,
+                    now_ms,
+                    random,
+                ));
             }
         }
     }

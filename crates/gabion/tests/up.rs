@@ -257,7 +257,9 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
         let file = PoolFile::open(pool, DirectIo::Never).unwrap();
         let options = MediumOptions { notify: false, ..MediumOptions::default() };
         let medium = BlockingMedium::new(file.medium(options).unwrap());
-        let recovered = medium.block_on(gabion_pool::open(medium.handle())).unwrap();
+        let recovered = medium
+            .block_on(gabion_pool::open(medium.handle(), gabion_pool::Trust::Readable))
+            .unwrap();
         let placement = recovered
             .pool
             .files()

@@ -168,8 +168,14 @@ fn after_a_failed_flush_no_medium_of_the_pool_flushes_again() {
     let file = open(DirectIo::Try);
     let (mut healthy, _) = scripted(&file, &[]);
     assert!(matches!(run(&mut healthy, OperationKind::Flush).outcome, Outcome::Done));
+    assert!(!file.flush_had_failed());
     let (mut failing, _) = scripted(&file, &[Answer::Refuse(Errno::IO)]);
     assert!(run(&mut failing, OperationKind::Flush).outcome.into_result().is_err());
+    // For the process that opens the pool next.
+    assert!(file.flush_had_failed());
+    file.forget_failed_flush().unwrap();
+    assert!(!file.flush_had_failed());
+    file.forget_failed_flush().unwrap();
     for medium in [&mut failing, &mut healthy] {
         let error = run(medium, OperationKind::Flush).outcome.into_result().unwrap_err();
         assert!(format!("{error}").contains("an earlier flush failed"), "{error}");

@@ -10,6 +10,7 @@ use gabion_node::{
     NodeOptions, Output, PoolSource, WriteGate, open,
 };
 
+use gabion_pool::Trust;
 use std::rc::Rc;
 
 fn group(tree: TreeConfig, segment_len: u64) -> GroupConfig {
@@ -47,7 +48,7 @@ impl Replica {
         let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
         let opened = async {
             open::create(&handle, &group, ReplicaId(1), [1; 16]).await?;
-            let pool = open::open_pool(&handle).await?;
+            let pool = open::open_pool(&handle, Trust::Readable).await?;
             let store = pool.store();
             let (node, _) = pool.open_node(ring, NodeOptions::default(), 0).await?;
             Ok::<_, Error>((store, Box::new(node)))

@@ -106,12 +106,20 @@ fn operations_that_the_state_does_not_allow_are_refused_with_their_place() {
     for (operation, reason) in cases {
         let mut body = Vec::new();
         operation.encode(&mut body);
-        let error = with_commit(&body).err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
-        let text = alloc::format!("{error}");
-        assert!(text.starts_with("placement log, commit 4 at byte "), "{text}");
-        assert!(text.contains(reason), "{text} should say: {reason}");
+        is_refused(&body, reason);
     }
+    let mut body = Vec::new();
+    Operation::GrantsVoided { below_session: 2 }.encode(&mut body);
+    granted(&[placed(9, 9)]).encode(&mut body);
+    is_refused(&body, "session 1 is below the floor of 2");
+}
+
+fn is_refused(body: &[u8], reason: &str) {
+    let error = with_commit(body).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    let text = alloc::format!("{error}");
+    assert!(text.starts_with("placement log, commit 4 at byte "), "{text}");
+    assert!(text.contains(reason), "{text} should say: {reason}");
 }
 
 proptest! {

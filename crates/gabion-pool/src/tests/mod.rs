@@ -54,7 +54,8 @@ impl Rig {
 
     fn open(disk: SimulatedDisk) -> Result<Self> {
         let handle = disk.handle();
-        let Recovered { pool, opaque_snapshot, opaque } = disk.block_on(&handle, open(&handle))?;
+        let Recovered { pool, opaque_snapshot, opaque } =
+            disk.block_on(&handle, open(&handle, crate::Trust::Readable))?;
         pool.invariants();
         Ok(Self { disk, handle, pool, snapshot: opaque_snapshot.to_vec(), opaque })
     }

@@ -1,4 +1,4 @@
-//! Every crash point of three workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of twelve workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -13,18 +13,14 @@
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
 //! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 
-mod rig;
-
+use crate::rig::{Bounds, Moment, Records, Replica, RingReplay, Run};
 use crate::times;
-use gabion_engine::Compression;
+use crate::workloads::{self, Workload};
 use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
-use gabion_node::AckLevel;
-use gabion_sim::Random;
-use gabion_sim::client::TWINS;
-use rig::{Bounds, Moment, Records, Replica, RingReplay, Run, Turn, group};
+use gabion_pool::Trust;
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
-const MOMENTS_MAX: u64 = 30;
+const MOMENTS_MAX: u64 = 8;
 /// Boundaries between two words on how far it is, when all are taken.
 const SAID_EVERY: usize = 50;
 
@@ -45,13 +41,13 @@ fn recover(
     run: &Run,
     bounds: Bounds,
 ) -> Result<Records, String> {
-    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
+    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     replica.settle()?;
     let found = replica.records()?;
     is_allowed(run, &found, bounds)?;
     replica.check_at_rest()?;
     drop(replica);
-    let mut again = Replica::start(disk.clone(), Box::new(ring.clone()));
+    let mut again = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     again.settle().map_err(|error| format!("second opening: {error}"))?;
     if again.records()? != found {
         return Err("a second opening found something else".into());
@@ -75,8 +71,8 @@ fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> 
 }
 
 impl Enumeration {
-    fn new(ack: AckLevel, compression: Compression, turns: &[Turn]) -> Self {
-        Self { run: Run::record(&group(ack, compression), turns), states: 0, deepest: 0 }
+    fn new(workload: &Workload) -> Self {
+        Self { run: Run::record(&workload.group, &workload.turns), states: 0, deepest: 0 }
     }
 
     fn all(mut self, name: &str) {
@@ -116,7 +112,7 @@ impl Enumeration {
             }
             if last_of_effect || stride > 1 {
                 let bounds = run.bounds(*moment, false);
-                let mixtures = if is_full() { 4 } else { 2 };
+                let mixtures = if is_full() { 8 } else { 2 };
                 let variants = if replay.unsynced() == 0 { 1 } else { 2 + mixtures };
                 for variant in 0..variants {
                     let seed = if variant < 2 { variant } else { variant + 31 * i as u64 };
@@ -167,7 +163,7 @@ fn again_and_again(
 ) -> Result<(u64, u32), String> {
     let disk = image.fork();
     disk.start_recording();
-    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
+    let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     replica.settle()?;
     is_allowed(run, &replica.records()?, bounds)?;
     let recording = disk.recording().ok_or("no recording")?;
@@ -197,45 +193,66 @@ fn again_and_again(
     Ok((states, deepest))
 }
 
+fn all(workload: &Workload) {
+    Enumeration::new(workload).all(workload.name);
+}
+
 #[test]
 fn puts_and_overwrites_with_flush_and_compaction_survive_every_crash_point() {
-    let mut random = Random::new(1);
-    let turn = |number: u64| {
-        let key = random.below(60);
-        Turn::Write(vec![(key, Some(number << 8))])
-    };
-    let turns: Vec<Turn> = (1..400).map(turn).collect();
-    Enumeration::new(AckLevel::Replicated, Compression::None, &turns).all("puts");
+    all(&workloads::puts());
 }
 
 #[test]
 fn deletes_and_clears_with_lz4_survive_every_crash_point() {
-    let mut random = Random::new(2);
-    let turn = |number: u64| {
-        let (key, twins) = (random.below(40), TWINS + random.below(5));
-        let value = Some(number << 8);
-        match random.below(60) {
-            0 => Turn::Clear,
-            1..15 => Turn::Write(vec![(key, None), (key + 1, None)]),
-            15..20 => Turn::Write(vec![(twins, None), (key, None)]),
-            _ => Turn::Write(vec![(key, value), (twins, value), (key + 7, value)]),
-        }
-    };
-    let turns: Vec<Turn> = (1..300).map(turn).collect();
-    Enumeration::new(AckLevel::Replicated, Compression::Lz4, &turns).all("deletes");
+    all(&workloads::deletes());
 }
 
 #[test]
 fn durable_batches_over_segments_and_trims_survive_every_crash_point() {
-    let mut random = Random::new(3);
-    let turn = |number: u64| {
-        let (key, twins) = (random.below(30), TWINS + random.below(4));
-        let value = Some(number << 8);
-        if random.once_in(5) {
-            return Turn::Write(vec![(key, None), (twins, None)]);
-        }
-        Turn::Write(vec![(twins, value), (key, value)])
-    };
-    let turns: Vec<Turn> = (1..160).map(turn).collect();
-    Enumeration::new(AckLevel::Durable, Compression::None, &turns).all("durable");
+    all(&workloads::durable_batches());
+}
+
+#[test]
+fn ascending_keys_and_files_that_are_moved_survive_every_crash_point() {
+    all(&workloads::ascending());
+}
+
+#[test]
+fn descending_keys_survive_every_crash_point() {
+    all(&workloads::descending());
+}
+
+#[test]
+fn a_few_hot_keys_survive_every_crash_point() {
+    all(&workloads::hot());
+}
+
+#[test]
+fn long_values_and_batches_survive_every_crash_point() {
+    all(&workloads::long_values());
+}
+
+#[test]
+fn a_range_that_is_filled_and_emptied_survives_every_crash_point() {
+    all(&workloads::fill_and_empty());
+}
+
+#[test]
+fn clears_between_puts_survive_every_crash_point() {
+    all(&workloads::clears());
+}
+
+#[test]
+fn seals_and_compactions_on_demand_survive_every_crash_point() {
+    all(&workloads::on_demand());
+}
+
+#[test]
+fn restarts_amid_everything_survive_every_crash_point() {
+    all(&workloads::restarts());
+}
+
+#[test]
+fn pauses_survive_every_crash_point() {
+    all(&workloads::pauses());
 }

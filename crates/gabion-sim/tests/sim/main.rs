@@ -4,13 +4,16 @@
 mod crash_points;
 mod damaged_files;
 mod edits_again;
+mod io_failures;
 mod lost_files;
 mod marks;
 mod no_space;
 mod no_target;
 mod power;
+mod rig;
 mod rotten_log;
 mod slow_readers;
+mod workloads;
 
 /// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes twice as many.
 fn times() -> u64 {

@@ -14,6 +14,7 @@ use gabion_engine::{Keyspace, TreeConfig};
 use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_pool::Trust;
 
 const RING_LEN: u64 = 256 * 1024;
 
@@ -49,7 +50,7 @@ impl Machine {
 
     fn open(&self) -> Result<(Node, LocalStore)> {
         self.disk.block_on(&self.handle, async {
-            let pool = open::open_pool(&self.handle).await?;
+            let pool = open::open_pool(&self.handle, Trust::Readable).await?;
             let store = pool.store();
             let ring = Box::new(self.ring.clone());
             let (node, _) = pool.open_node(ring, NodeOptions::default(), 0).await?;

@@ -8,6 +8,7 @@ use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, WriteGate, open};
+use gabion_pool::Trust;
 use gabion_sim::client::{engine_keys, twins_agree, write_turn};
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
@@ -21,17 +22,26 @@ const SEGMENT_LEN: u64 = 64 * 1024;
 /// Engine keys and the number in each value.
 pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
 
-/// What one record does.
+/// One step of a workload.
 pub(crate) enum Turn {
-    /// Sets (or deletes) registers and twins, by number.
+    /// Sets (or deletes) registers and twins, by number, in one record.
     Write(Vec<(u64, Option<u64>)>),
-    /// Deletes everything.
+    /// Deletes everything, in one record.
     Clear,
+    /// Ends the MemTable.
+    Seal,
+    /// Has everything compacted, beside what follows.
+    Compact,
+    /// Lets the replica come to rest.
+    Rest,
+    /// The process is killed, and another one started on its disk and ring.
+    Restart,
 }
 
 impl Turn {
     fn apply(&self, records: &mut Records) {
         match self {
+            Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
             Self::Clear => records.clear(),
             Self::Write(writes) => {
                 for (key, value) in writes {
@@ -77,10 +87,10 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn start(disk: SimulatedDisk, ring: Box<dyn MemoryRegion>) -> Self {
+    pub(crate) fn start(disk: SimulatedDisk, ring: Box<dyn MemoryRegion>, trust: Trust) -> Self {
         let handle = disk.handle();
         let options = NodeOptions::default();
-        let process = Process::start(1, handle, ring, options, 0, Random::new(1));
+        let process = Process::start(1, handle, ring, options, trust, 0, Random::new(1));
         Self { disk, process, now_ms: 0 }
     }
 
@@ -128,6 +138,19 @@ impl Replica {
             }
         }
         Err("the replica does not come to rest".into())
+    }
+
+    /// Until everything in the log is durable.
+    pub(crate) fn make_durable(&mut self) -> Result<(), String> {
+        let end = self.node().ok_or("the replica is not open")?.make_durable();
+        let end = end.map_err(|error| error.to_string())?;
+        for _ in 0..20_000 {
+            self.pump()?;
+            if self.node().is_some_and(|node| node.durable_everywhere() >= end) {
+                return Ok(());
+            }
+        }
+        Err("the log does not become durable".into())
     }
 
     /// Everything that it holds.
@@ -227,68 +250,152 @@ pub(crate) struct Bounds {
     pub(crate) most: usize,
 }
 
+/// A replica that is made to go through a workload, and what it said of each record.
+pub(crate) struct Drive<'a> {
+    pub(crate) replica: Replica,
+    ring: &'a dyn Fn() -> Box<dyn MemoryRegion>,
+    now: &'a dyn Fn() -> Moment,
+    ack: AckLevel,
+    /// The state before the first record and after each.
+    pub(crate) models: Vec<Records>,
+    /// Where each record ends in the log.
+    ends: Vec<LogPosition>,
+    /// For each record: when it began, when the ring was said to have it, when the disk was.
+    pub(crate) began: Vec<Moment>,
+    pub(crate) replicated: Vec<Moment>,
+    pub(crate) durable: Vec<Moment>,
+}
+
+impl<'a> Drive<'a> {
+    /// Starts a process on a disk that holds a replica.
+    pub(crate) fn start(
+        disk: &SimulatedDisk,
+        ring: &'a dyn Fn() -> Box<dyn MemoryRegion>,
+        now: &'a dyn Fn() -> Moment,
+        ack: AckLevel,
+        trust: Trust,
+    ) -> Self {
+        Self {
+            replica: Replica::start(disk.clone(), ring(), trust),
+            ring,
+            now,
+            ack,
+            models: vec![Records::new()],
+            ends: Vec::new(),
+            began: Vec::new(),
+            replicated: Vec::new(),
+            durable: Vec::new(),
+        }
+    }
+
+    /// Carries out the turns, with up to three records under way where each is to be durable, and lets the
+    /// replica come to rest.
+    pub(crate) fn run(&mut self, turns: &[Turn]) -> Result<(), String> {
+        for turn in turns {
+            while !self.takes(turn) {
+                self.step()?;
+            }
+            self.carry_out(turn)?;
+            self.step()?;
+        }
+        while self.ack == AckLevel::Durable && self.durable.len() < self.began.len() {
+            self.step()?;
+        }
+        self.settle()
+    }
+
+    fn takes(&mut self, turn: &Turn) -> bool {
+        let under_way = self.began.len() - self.durable.len();
+        let has_room = self.ack == AckLevel::Replicated || under_way < 3;
+        has_room && self.replica.is_writable() || matches!(turn, Turn::Restart)
+    }
+
+    fn carry_out(&mut self, turn: &Turn) -> Result<(), String> {
+        let now = (self.now)();
+        match turn {
+            Turn::Restart => {
+                let disk = self.replica.disk.clone();
+                self.replica = Replica::start(disk, (self.ring)(), Trust::Readable);
+                return Ok(());
+            }
+            Turn::Rest => return self.settle(),
+            _ => {}
+        }
+        let node = self.replica.node().unwrap();
+        let end = match turn {
+            Turn::Write(writes) => write_turn(node, writes),
+            Turn::Clear => {
+                node.clear().unwrap();
+                node.end_turn().unwrap()
+            }
+            Turn::Seal => return node.seal_memtable().map_err(|error| error.to_string()),
+            _ => {
+                node.compact_range(&[], None);
+                return Ok(());
+            }
+        };
+        self.began.push(now);
+        self.ends.push(end);
+        let mut model = self.models.last().unwrap().clone();
+        turn.apply(&mut model);
+        self.models.push(model);
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        self.replica.settle()?;
+        self.note();
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.replica.pump()?;
+        self.note();
+        Ok(())
+    }
+
+    /// Notes what was acknowledged since.
+    fn note(&mut self) {
+        let Some(node) = self.replica.node() else { return };
+        let (commit, durable) = (node.chain().commit(), node.durable_everywhere());
+        let now = (self.now)();
+        for (list, reached) in [(&mut self.replicated, commit), (&mut self.durable, durable)] {
+            while self.ends.get(list.len()).is_some_and(|end| *end <= reached) {
+                list.push(now);
+            }
+        }
+    }
+}
+
+/// A disk that holds a new replica.
+pub(crate) fn new_disk(group: &GroupConfig) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+    let handle = disk.handle();
+    disk.block_on(&handle, open::create(&handle, group, ReplicaId(1), [1; 16])).unwrap();
+    disk
+}
+
 impl Run {
-    /// Runs the turns, with up to three records under way.
+    /// Goes through a workload and records it.
     pub(crate) fn record(group: &GroupConfig, turns: &[Turn]) -> Self {
-        let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
-        let handle = disk.handle();
-        disk.block_on(&handle, open::create(&handle, group, ReplicaId(1), [1; 16])).unwrap();
+        let disk = new_disk(group);
         disk.start_recording();
         let memory = SimulatedMemory::new(group.ring_len as usize);
         let before = effects(&disk);
         let ring = RecordedRing { memory, disk: disk.clone(), before, writes: Rc::default() };
-        let writes = ring.writes.clone();
         let now =
-            || Moment { effects: effects(&disk) - before, ring_writes: writes.borrow().len() };
-        let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()));
-        while !replica.is_writable() {
-            replica.pump().unwrap();
-        }
-        let (mut models, mut model) = (vec![Records::new()], Records::new());
-        let (mut began, mut replicated, mut durable) = (Vec::new(), Vec::new(), Vec::new());
-        let mut positions: Vec<LogPosition> = Vec::new();
-        while replicated.len() < turns.len() || durable.len() < turns.len() {
-            let under_way = positions.len() - durable.len();
-            let room = group.ack == AckLevel::Replicated || under_way < 3;
-            if let Some(turn) = turns.get(positions.len())
-                && room
-                && replica.is_writable()
-            {
-                began.push(now());
-                positions.push(write(replica.node().unwrap(), turn));
-                turn.apply(&mut model);
-                models.push(model.clone());
-            }
-            replica.pump().unwrap();
-            let node = replica.node().unwrap();
-            let reached = |list: &Vec<Moment>, end| {
-                positions.get(list.len()).is_some_and(|position| *position <= end)
-            };
-            while reached(&replicated, node.chain().commit()) {
-                replicated.push(now());
-            }
-            while reached(&durable, node.durable_everywhere()) {
-                durable.push(now());
-            }
-            if positions.len() == turns.len() && group.ack == AckLevel::Replicated {
-                replica.settle().unwrap();
-                break;
-            }
-        }
-        replica.settle().unwrap();
-        assert_eq!(replica.records().unwrap(), model, "the workload itself");
+            || Moment { effects: effects(&disk) - before, ring_writes: ring.writes.borrow().len() };
+        let boxed = || Box::new(ring.clone()) as Box<dyn MemoryRegion>;
+        let mut drive = Drive::start(&disk, &boxed, &now, group.ack, Trust::Readable);
+        drive.run(turns).unwrap();
+        let Drive { mut replica, models, began, replicated, durable, .. } = drive;
+        assert_eq!(replica.records().unwrap(), *models.last().unwrap(), "the workload itself");
         let counters = format!("{:?}", replica.node().unwrap().counters());
         let recording = disk.recording().expect("no crash ended it");
         assert_eq!(recording.effects().len(), now().effects);
         drop(replica);
+        let ring = ring.writes.take();
         let ring_len = group.ring_len as usize;
-        let ring = Rc::try_unwrap({
-            drop(ring);
-            writes
-        })
-        .ok()
-        .expect("nobody writes any more");
-        let ring = ring.into_inner();
         Self { recording, ring_len, ring, models, began, replicated, durable, counters }
     }
 
@@ -356,15 +463,5 @@ impl<'a> RingReplay<'a> {
     pub(crate) fn ends_with_write(&self, moment: Moment) -> bool {
         let last = moment.ring_writes.checked_sub(1).map(|last| &self.run.ring[last]);
         last.is_some_and(|write| write.effects == moment.effects)
-    }
-}
-
-fn write(node: &mut Node, turn: &Turn) -> LogPosition {
-    match turn {
-        Turn::Write(writes) => write_turn(node, writes),
-        Turn::Clear => {
-            node.clear().unwrap();
-            node.end_turn().unwrap()
-        }
     }
 }

@@ -1,0 +1,148 @@
+//! What a replica alone in its group is made to do, for tests that break it at every point: each workload
+//! takes another way through the log, flushes, compactions and the pool's books.
+
+use crate::rig::{Turn, group};
+use gabion_engine::Compression;
+use gabion_node::{AckLevel, GroupConfig};
+use gabion_sim::Random;
+use gabion_sim::client::TWINS;
+
+/// A group's shape and what is written to it.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) group: GroupConfig,
+    pub(crate) turns: Vec<Turn>,
+}
+
+const fn put(key: u64, number: u64) -> (u64, Option<u64>) {
+    (key, Some(number << 8))
+}
+
+/// A put of the number whose value is one of the longest, up to 3 KB.
+fn put_long(key: u64, number: u64) -> (u64, Option<u64>) {
+    let is_long = |value: &u64| value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0;
+    let value = (number << 8..).find(is_long).expect("one in 16 is");
+    (key, Some(value))
+}
+
+fn workload(
+    name: &'static str,
+    group: GroupConfig,
+    count: u64,
+    mut turn: impl FnMut(u64) -> Turn,
+) -> Workload {
+    Workload { name, group, turns: (1..count).map(&mut turn).collect() }
+}
+
+fn replicated() -> GroupConfig {
+    group(AckLevel::Replicated, Compression::None)
+}
+
+fn durable() -> GroupConfig {
+    group(AckLevel::Durable, Compression::None)
+}
+
+/// Puts and overwrites with flushes and compactions.
+pub(crate) fn puts() -> Workload {
+    let mut random = Random::new(1);
+    workload("puts", replicated(), 400, |n| Turn::Write(vec![put(random.below(60), n)]))
+}
+
+/// Batches of deletes and puts, clears of everything, LZ4.
+pub(crate) fn deletes() -> Workload {
+    let mut random = Random::new(2);
+    workload("deletes", group(AckLevel::Replicated, Compression::Lz4), 300, |n| {
+        let (key, twins) = (random.below(40), TWINS + random.below(5));
+        match random.below(60) {
+            0 => Turn::Clear,
+            1..15 => Turn::Write(vec![(key, None), (key + 1, None)]),
+            15..20 => Turn::Write(vec![(twins, None), (key, None)]),
+            _ => Turn::Write(vec![put(key, n), put(twins, n), put(key + 7, n)]),
+        }
+    })
+}
+
+/// Batches that are acknowledged when they are durable, over segments and trims.
+pub(crate) fn durable_batches() -> Workload {
+    let mut random = Random::new(3);
+    workload("durable", durable(), 160, |n| {
+        let (key, twins) = (random.below(30), TWINS + random.below(4));
+        match random.once_in(5) {
+            true => Turn::Write(vec![(key, None), (twins, None)]),
+            false => Turn::Write(vec![put(twins, n), put(key, n)]),
+        }
+    })
+}
+
+/// Ascending keys: what is flushed overlaps nothing and is moved down as it is.
+pub(crate) fn ascending() -> Workload {
+    workload("ascending", replicated(), 160, |n| Turn::Write(vec![put(n, n), put(1_000 + n, n)]))
+}
+
+/// Descending keys.
+pub(crate) fn descending() -> Workload {
+    workload("descending", replicated(), 160, |n| Turn::Write(vec![put(5_000 - n, n)]))
+}
+
+/// A few keys again and again: most of what is compacted goes.
+pub(crate) fn hot() -> Workload {
+    workload("hot", group(AckLevel::Replicated, Compression::Lz4), 220, |n| {
+        Turn::Write(vec![put(n % 3, n), put(TWINS, n)])
+    })
+}
+
+/// Values that fill blocks, and batches that fill a good part of a segment.
+pub(crate) fn long_values() -> Workload {
+    workload("long", replicated(), 50, |n| {
+        let writes = 0..1 + n % 9;
+        Turn::Write(writes.map(|i| put_long((n * 7 + i) % 40, 100 * n + i)).collect())
+    })
+}
+
+/// Fills and empties a range in turns: levels of tombstones, files of which nothing stays.
+pub(crate) fn fill_and_empty() -> Workload {
+    workload("fill and empty", replicated(), 200, |n| {
+        let key = n % 40;
+        match n / 40 % 2 {
+            0 => Turn::Write(vec![put(key, n), put(key + 40, n)]),
+            _ => Turn::Write(vec![(key, None), (key + 40, None)]),
+        }
+    })
+}
+
+/// Clears of everything between puts: files below the floor are dropped unread.
+pub(crate) fn clears() -> Workload {
+    workload("clears", replicated(), 200, |n| match n % 33 {
+        0 => Turn::Clear,
+        _ => Turn::Write(vec![put(n % 25, n), put(TWINS + n % 3, n)]),
+    })
+}
+
+/// MemTables that are sealed before they are full, and compactions that somebody asks for.
+pub(crate) fn on_demand() -> Workload {
+    let mut random = Random::new(4);
+    workload("on demand", replicated(), 150, |n| match n % 25 {
+        7 | 15 => Turn::Seal,
+        24 => Turn::Compact,
+        _ => Turn::Write(vec![put(random.below(30), n)]),
+    })
+}
+
+/// A process that is killed and started again amid everything, at level durable.
+pub(crate) fn restarts() -> Workload {
+    let mut random = Random::new(5);
+    workload("restarts", durable(), 120, |n| match n % 30 {
+        29 => Turn::Restart,
+        13 => Turn::Seal,
+        _ => Turn::Write(vec![put(random.below(30), n), put(TWINS + random.below(3), n)]),
+    })
+}
+
+/// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
+pub(crate) fn pauses() -> Workload {
+    let mut random = Random::new(6);
+    workload("pauses", group(AckLevel::Replicated, Compression::Lz4), 120, |n| match n % 10 {
+        9 => Turn::Rest,
+        _ => Turn::Write(vec![put(random.below(20), n), (random.below(20), None)]),
+    })
+}
