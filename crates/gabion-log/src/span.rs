@@ -203,12 +203,15 @@ impl Spans {
         self.0.drain(..keep.unwrap_or(self.0.len().saturating_sub(1)));
     }
 
-    /// Forgets spans that end below `position`, but never the one that holds the last record of a log
+    /// Forgets spans that end before the last record before `position`, but never the one that holds the last record of a log
     /// whose tail is at `tail`: its term is what the log is compared by, also when all is trimmed and the
     /// newest term has written nothing yet, or when all that is kept turns out to be rotten.
     pub(crate) fn prune(&mut self, position: u64, tail: u64) {
         let last = self.0.partition_point(|s| s.start.get() < tail).saturating_sub(1);
-        let keep = self.0[..last].iter().position(|s| s.end_or_max() >= position).unwrap_or(last);
+        // A span may end before `position` with nothing but the gap to the next one between them: a member
+        // whose log ends there is compared by it.
+        let is_needed = |s: &Span| block_ceil(s.end_or_max().min(MAX)) >= position;
+        let keep = self.0[..last].iter().position(is_needed).unwrap_or(last);
         self.0.drain(..keep);
     }
 
@@ -305,6 +308,8 @@ mod tests {
         assert_eq!(s.list(), [span(1, 0, 40), span(9, 4096, None)], "term 9 has no record yet");
         s.prune(40, 4104);
         assert_eq!(s.list(), [span(1, 0, 40), span(9, 4096, None)], "the log may be cut at 40");
+        s.prune(4096, 4104);
+        assert_eq!(s.list(), [span(1, 0, 40), span(9, 4096, None)], "another log may end at 40");
         s.prune(4100, 4104);
         assert_eq!(s.list(), [span(9, 4096, None)]);
     }

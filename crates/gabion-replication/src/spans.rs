@@ -172,13 +172,15 @@ impl Spans {
         common < oldest && self.0.first().is_none_or(|first| first.start > common)
     }
 
-    /// Forgets spans that end below `oldest`, but never the last one that holds records of a log that ends
-    /// at `end`: its term is what the log is compared by, also when all is trimmed, or when all that is
-    /// kept turns out to be rotten.
+    /// Forgets spans that end before the log's last record before `oldest`, but never the last one that holds
+    /// records of a log that ends at `end`: its term is what the log is compared by, also when all is trimmed,
+    /// or when all that is kept turns out to be rotten, here or at a member to which this log is compared.
     pub fn trim(&mut self, oldest: LogPosition, end: LogPosition) {
         let has_records = |s: &Span| s.start < end && s.start < s.end;
         let last = self.0.iter().rposition(has_records).unwrap_or(0);
-        let keep = self.0.iter().take(last).position(|s| s.end >= oldest).unwrap_or(last);
+        // A span may end before `oldest` with nothing but the gap to the next one between them.
+        let is_needed = |s: &Span| round_up_to_block(s.end.get()) >= oldest.get();
+        let keep = self.0.iter().take(last).position(is_needed).unwrap_or(last);
         self.0.drain(..keep);
     }
 
@@ -267,6 +269,8 @@ mod tests {
         assert_eq!(behind, log, "the log ends before the second span's first record");
         log.trim(LogPosition(5000), LogPosition(9000));
         assert_eq!(log, behind, "should all after it be rotten, the log ends in the first span");
+        log.trim(LogPosition(8192), LogPosition(9000));
+        assert_eq!(log, behind, "another member's log may end where the second span begins");
         log.trim(LogPosition(8200), LogPosition(9000));
         assert_eq!(log, spans(&[(2, 8192, 9000), (3, 12288, 12288)]));
         log.trim(LogPosition(12288), LogPosition(12288));

@@ -408,6 +408,20 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
     assert!((0..seeds).any(|seed| is_caught(&seed)), "a head that ignores what is lost");
 }
 
+/// What each found, once.
+const ONCE_FAILED: [(u64, &str); 1] = [(
+    23_868,
+    "a log that was rotten from the first record of a term on ends where the term before it did, and the others \
+     had forgotten that one",
+)];
+
+#[test]
+fn seeds_that_once_failed_pass() {
+    for (seed, what) in ONCE_FAILED {
+        assert_eq!(run_seed(seed, None).err(), None, "{what}");
+    }
+}
+
 #[test]
 fn one_seed() {
     if let Some(seed) = std::env::var("GABION_SEED").ok().and_then(|s| s.parse().ok()) {

@@ -21,6 +21,8 @@ use gabion_pool::Trust;
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
 const MOMENTS_MAX: u64 = 8;
+/// Boundaries between two whose recovery is itself interrupted, when all are taken.
+const RECOVERY_EVERY: usize = 60;
 /// Boundaries between two words on how far it is, when all are taken.
 const SAID_EVERY: usize = 50;
 
@@ -120,7 +122,8 @@ impl Enumeration {
                     check(&format!("power cut {seed}"), &replay.image(seed), &lost, bounds);
                 }
             }
-            if i % (stride * 24) == 0 {
+            let interrupts = if is_full() { i % RECOVERY_EVERY == 0 } else { i == 3 * stride };
+            if interrupts {
                 let lost = lost_ring(&mut ring, moment.ring_writes, 0);
                 let bounds = run.bounds(*moment, false);
                 let image = replay.image(7 + i as u64);
