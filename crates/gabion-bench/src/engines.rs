@@ -13,12 +13,14 @@ mod tables;
 
 use crate::args::in_range;
 use crate::launch::ScratchDir;
+use crate::provenance::provenance;
 use crate::text::{Style, grouped};
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{CommonArgs, Log, RunArgs, Workload, free_len, parse_bytes};
 pub use programs::Program;
 use rows::EngineRow;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -182,7 +184,8 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
                 );
                 let dir = ScratchDir::new(&parent)?;
                 let words = args.run_args(cell, dir.path().to_path_buf()).words();
-                let row = run_one(program, &words, round + 1);
+                let config = provenance();
+                let row = run_one(program, &words, round + 1, config);
                 if stop.load(Ordering::Relaxed) {
                     return Err(Error::unavailable("interrupted; what ran is removed"));
                 }
@@ -218,7 +221,12 @@ fn print(text: &str) -> Result<()> {
 }
 
 /// Runs one workload on one engine, in a process of its own.
-fn run_one(program: &Program, words: &[OsString], round: u64) -> Result<EngineRow> {
+fn run_one(
+    program: &Program,
+    words: &[OsString],
+    round: u64,
+    config: Map<String, Value>,
+) -> Result<EngineRow> {
     let name = program.path.display();
     let output = Command::new(&program.path)
         .args(&program.words)
@@ -233,7 +241,7 @@ fn run_one(program: &Program, words: &[OsString], round: u64) -> Result<EngineRo
             if output.status.code() == Some(1) { ErrorKind::Corruption } else { ErrorKind::Io };
         return Err(Error::new(kind, format!("{name} ended with {}: {last}", output.status)));
     }
-    EngineRow::parse(&program.name, &output.stdout, round)
+    EngineRow::parse(&program.name, &output.stdout, round, config)
 }
 
 /// Where rows go as they come, so that an interrupted run leaves those it made.

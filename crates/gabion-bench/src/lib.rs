@@ -29,6 +29,7 @@ mod fake;
 mod figures;
 mod keys;
 mod launch;
+mod provenance;
 mod report;
 mod run;
 mod status;

@@ -4,6 +4,7 @@ use crate::args::{OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
 use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
 use crate::launch::{ClusterSpec, Launcher, ScratchDir};
+use crate::provenance::provenance;
 use crate::report::{Phase, Run, compare, describe, json};
 use crate::status::Status;
 use crate::system::machine_cpu_seconds;
@@ -108,6 +109,7 @@ fn measure(
     let compaction = first[0].compaction.clone();
     let mut config = config(plan, &first, &compaction);
     config.extend(own);
+    config.extend(provenance());
     let mut phases = Vec::new();
     let mut before = first;
     for (number, &workload) in plan.workloads.iter().enumerate() {

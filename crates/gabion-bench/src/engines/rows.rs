@@ -2,15 +2,20 @@
 
 use gabion_base::{Error, Result};
 use gabion_workload::REVISION;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// One run's row, with the round in which it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EngineRow(Value);
 
 impl EngineRow {
-    /// Reads what the program of `engine` printed.
-    pub(super) fn parse(engine: &str, text: &[u8], round: u64) -> Result<Self> {
+    /// Reads what the program of `engine` printed, and adds in which round and where it ran.
+    pub(super) fn parse(
+        engine: &str,
+        text: &[u8],
+        round: u64,
+        config: Map<String, Value>,
+    ) -> Result<Self> {
         let wrong = |what: String| Error::invalid(format!("engine-{engine} printed {what}"));
         let mut value: Value = serde_json::from_slice(text)
             .map_err(|error| wrong(format!("what is no JSON: {error}")))?;
@@ -24,6 +29,7 @@ impl EngineRow {
             return Err(wrong(format!("a row of {}", value["engine"])));
         }
         value["round"] = round.into();
+        value["config"] = config.into();
         Ok(Self(value))
     }
 
@@ -67,18 +73,21 @@ pub(super) fn median(rows: &[&EngineRow], name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provenance::{FIELDS, provenance};
     use serde_json::json;
 
     fn row(figure: f64) -> EngineRow {
         let text = json!({"engine": "a", "revision": REVISION, "x": figure}).to_string();
-        EngineRow::parse("a", text.as_bytes(), 2).unwrap()
+        EngineRow::parse("a", text.as_bytes(), 2, provenance()).unwrap()
     }
 
     #[test]
     fn a_row_of_another_engine_or_revision_is_refused() {
         assert_eq!(row(1.0).json()["round"], 2);
+        let config = row(1.0).json()["config"].as_object().unwrap().clone();
+        assert!(FIELDS.iter().all(|&name| config.contains_key(name)), "{config:?}");
         for text in ["", "{}", r#"{"engine":"b","revision":1}"#, r#"{"engine":"a","revision":0}"#] {
-            assert!(EngineRow::parse("a", text.as_bytes(), 1).is_err(), "{text}");
+            assert!(EngineRow::parse("a", text.as_bytes(), 1, Map::new()).is_err(), "{text}");
         }
     }
 

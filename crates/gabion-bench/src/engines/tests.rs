@@ -84,7 +84,7 @@ fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
         "p50_us": 1.5, "p99_us": 2.5, "p999_us": 3.5, "write_amp": 4.5, "read_amp": null,
         "space_amp": 1.25, "quiet_seconds": 6.0, "peak_memory": 7_000_000, "limits": ["no wings"],
     });
-    EngineRow::parse(engine, row.to_string().as_bytes(), 1).unwrap()
+    EngineRow::parse(engine, row.to_string().as_bytes(), 1, Map::new()).unwrap()
 }
 
 #[test]

@@ -42,6 +42,9 @@ fn load_a_and_c_run_in_a_cluster_that_is_gone_afterwards() {
     assert_eq!((&kinds[3]["type"], count(3)), (&json!("read"), 2000));
     assert!(kinds.iter().all(|op| op["latency_us"]["p999"].as_f64().unwrap() > 0.0));
     assert_eq!(json["replicas"].as_array().unwrap().len(), 3);
+    for field in crate::provenance::FIELDS {
+        assert!(json["config"].get(field).is_some(), "config.{field} is missing");
+    }
     assert_eq!(json["totals"]["settled"], true);
     assert!(json["totals"]["client_cpu_seconds"].as_f64().unwrap() > 0.0);
     assert!(!specs[0].dir.exists(), "{}", specs[0].dir.display());
