@@ -11,6 +11,7 @@
 //! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of
 //!   compacting saves of it.
 //! - [`engines`]: workloads on this engine alone and on others, each in a process of its own.
+//! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
 #![allow(
     clippy::disallowed_methods,
@@ -29,6 +30,7 @@ mod fake;
 mod figures;
 mod keys;
 mod launch;
+mod page;
 mod provenance;
 mod report;
 mod run;
@@ -41,5 +43,6 @@ pub use args::{AckChoice, CodecChoice, CompactionChoice, WorkloadChoice, YcsbArg
 pub use engines::{EngineArgs, Peer, Program, engines};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
+pub use page::{ReportArgs, report};
 pub use run::ycsb;
 pub use text::grouped;

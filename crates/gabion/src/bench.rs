@@ -25,6 +25,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
         BenchCommand::Engine(args) => {
             gabion_bench::engines(args, own_program()?, &Processes.data_dir()).map(|()| 0)
         }
+        BenchCommand::Report(args) => {
+            gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
+        }
         BenchCommand::EngineRun(args) => engine::run(args),
     }
 }

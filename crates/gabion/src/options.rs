@@ -259,6 +259,8 @@ pub(crate) enum BenchCommand {
     Ycsb(gabion_bench::YcsbArgs),
     /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
     Engine(gabion_bench::EngineArgs),
+    /// One page with plots, and a summary in Markdown, of the JSON of runs
+    Report(gabion_bench::ReportArgs),
     /// One run of one workload on this engine: what `engine` starts
     #[command(hide = true)]
     EngineRun(gabion_workload::RunArgs),

@@ -1,0 +1,99 @@
+//! `gabion bench report`: the JSON of runs as one page with plots, and as Markdown.
+//!
+//! ```text
+//!   files ─► input ─► clusters, engines: rounds ─► contents: a document ─┬─► html
+//!              │                │                  (text, tables, plots) └─► markdown
+//!              └ field: errors  ├ stats: medians, ratios
+//!                               ├ replication, engines: the sections
+//!                               └ commands: what is missing
+//! ```
+//!
+//! Nothing is drawn that no run has: what is not there is named, with the command that makes it.
+//! Plots are drawn by
+//! hand ([`chart`]): bars need little code, and a library's fixed colours would not follow the page
+//! into the dark and on to paper.
+
+mod chart;
+mod clusters;
+mod commands;
+mod contents;
+mod document;
+mod engines;
+mod field;
+mod html;
+mod input;
+mod markdown;
+mod replication;
+mod stats;
+
+use clap::{ArgGroup, Args};
+use gabion_base::{Error, ErrorKind, Result};
+use input::Inputs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Makes one page, and a summary in Markdown, of the JSON of one or many runs: who is ahead, by how
+/// much, and at what cost.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("outputs").args(["html", "markdown"]).required(true).multiple(true))]
+pub struct ReportArgs {
+    /// Files that `bench ycsb --json` printed or `bench engine --json FILE` wrote, mixed. Runs of the
+    /// same settings, machine, commit and build are rounds, of which medians are taken.
+    #[arg(required = true, value_name = "RUN.json")]
+    pub runs: Vec<PathBuf>,
+    /// Write the page to this file: HTML that needs neither network nor scripts.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the summary to this file; `-` is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+}
+
+/// Reads the runs and writes what was asked for; `out` is the standard output.
+///
+/// # Errors
+/// A run cannot be read, is named twice or is not one: the message has file, line, field and value,
+/// and nothing is
+/// written. A file cannot be written.
+pub fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
+    check_paths(args)?;
+    let document = contents::document(&Inputs::read(&args.runs)?);
+    if let Some(path) = &args.html {
+        write(path, &html::page(&document))?;
+    }
+    match &args.markdown {
+        Some(path) if path == Path::new("-") => out
+            .write_all(markdown::summary(&document).as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| Error::with_source(ErrorKind::Io, "the summary cannot be written", e)),
+        Some(path) => write(path, &markdown::summary(&document)),
+        None => Ok(()),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("write {}", path.display()), error)
+    })
+}
+
+/// A file that is named twice would be two rounds; one that is written over would be lost.
+fn check_paths(args: &ReportArgs) -> Result<()> {
+    let mut seen: Vec<PathBuf> = Vec::new();
+    let outputs = [&args.html, &args.markdown].into_iter().flatten();
+    for path in args.runs.iter().chain(outputs) {
+        // What is not there yet is told apart by its name alone.
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        if seen.contains(&real) {
+            return Err(Error::invalid(format!(
+                "{} is named twice, allowed is once",
+                path.display()
+            )));
+        }
+        seen.push(real);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

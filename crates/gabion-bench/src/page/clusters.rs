@@ -1,0 +1,307 @@
+//! Runs of clusters, put together: rounds of one experiment, and what its figures are.
+
+use super::input::{ClusterRun, Origin, Phase, Settings};
+use super::stats::{Better, Ratio, Sample};
+use crate::figures::{Figures, sum};
+use crate::text::grouped;
+use gabion_base::units::MIB;
+use std::collections::BTreeSet;
+
+/// Who compacts: first the side that is looked at, then its baseline.
+pub(super) const MODES: [&str; 2] = ["primary", "every-replica"];
+
+/// Runs of one program on one machine with the same settings, but for the number of replicas and
+/// who
+/// compacts.
+#[derive(Clone, Debug)]
+pub(super) struct Experiment<'a> {
+    pub(super) runs: Vec<&'a ClusterRun>,
+    /// Short, and another for each experiment of a report.
+    pub(super) label: String,
+}
+
+/// A figure of one workload in one run.
+pub(super) struct Measure {
+    pub(super) name: &'static str,
+    pub(super) better: Better,
+    pub(super) of: fn(&Phase) -> Option<f64>,
+}
+
+/// The figures by which two ways of compacting are compared.
+pub(super) const MEASURES: [Measure; 6] = [
+    Measure { name: "requests/s", better: Better::More, of: per_second },
+    Measure { name: "CPU per request", better: Better::Less, of: cpu_us },
+    Measure { name: "p99", better: Better::Less, of: p99_us },
+    Measure {
+        name: "device reads",
+        better: Better::Less,
+        of: |p| Some(bytes(p, |u| u.read_bytes)),
+    },
+    Measure {
+        name: "device writes",
+        better: Better::Less,
+        of: |p| Some(bytes(p, |u| u.write_bytes)),
+    },
+    Measure { name: "network", better: Better::Less, of: |p| Some(network(p)) },
+];
+
+/// Requests of all types a second.
+pub(super) fn per_second(phase: &Phase) -> Option<f64> {
+    let sum: f64 = phase.operations.iter().map(|operation| operation.per_second).sum();
+    (!phase.operations.is_empty()).then_some(sum)
+}
+
+fn requests(phase: &Phase) -> u64 {
+    phase.operations.iter().map(|operation| operation.count).sum()
+}
+
+/// Processor time of all replicas until compaction is quiet, per request, µs.
+fn cpu_us(phase: &Phase) -> Option<f64> {
+    let requests = requests(phase);
+    (requests > 0).then(|| 1e6 * sum(&phase.replicas).cpu_seconds / requests as f64)
+}
+
+/// Requests for each second of processor time of all replicas: what RubbleDB calls throughput per
+/// core.
+pub(super) fn per_cpu_second(phase: &Phase) -> Option<f64> {
+    cpu_us(phase).filter(|us| *us > 0.0).map(|us| 1e6 / us)
+}
+
+/// Of the type of request whose p99 is higher.
+fn p99_us(phase: &Phase) -> Option<f64> {
+    phase.operations.iter().map(|operation| operation.latency_us[1]).reduce(f64::max)
+}
+
+fn bytes(phase: &Phase, of: fn(&crate::status::Usage) -> u64) -> f64 {
+    of(&sum(&phase.replicas)) as f64
+}
+
+/// Each byte once: what clients and replicas exchanged, what replicas sent each other.
+fn network(phase: &Phase) -> f64 {
+    traffic(phase).iter().sum::<u64>() as f64
+}
+
+/// The same by kind: clients, members, NVMe/TCP.
+pub(super) fn traffic(phase: &Phase) -> [u64; 3] {
+    let all = sum(&phase.replicas);
+    [all.sent[0] + all.received[0], all.sent[1], all.sent[2]]
+}
+
+/// Groups runs into experiments, in the order in which they come.
+pub(super) fn experiments(runs: &[ClusterRun]) -> Vec<Experiment<'_>> {
+    let mut experiments: Vec<Experiment<'_>> = Vec::new();
+    for run in runs {
+        let is_same = |experiment: &&mut Experiment<'_>| {
+            let first = experiment.first();
+            first.settings == run.settings && first.origin.is_comparable(&run.origin)
+        };
+        match experiments.iter_mut().find(is_same) {
+            Some(experiment) => experiment.runs.push(run),
+            None => {
+                let mut label = short_label(&run.settings);
+                let same = experiments.iter().filter(|e| e.label.starts_with(&label)).count();
+                if same > 0 {
+                    label = format!("{label} (no. {})", same + 1);
+                }
+                experiments.push(Experiment { runs: vec![run], label });
+            }
+        }
+    }
+    experiments
+}
+
+fn short_label(settings: &Settings) -> String {
+    let Settings { records, value_size, compressibility, .. } = settings;
+    let share = if *compressibility > 0.0 {
+        format!(", {:.0} % compressible", 100.0 * compressibility)
+    } else {
+        String::new()
+    };
+    format!("{} records of {} bytes{share}", grouped(*records), grouped(*value_size))
+}
+
+/// A warning about figures that nobody may quote.
+pub(super) fn debug_build<'a>(
+    label: &str,
+    mut origins: impl Iterator<Item = &'a Origin>,
+) -> Option<String> {
+    let text = "measured by a debug build, whose figures say nothing about a release build";
+    origins.any(|origin| origin.is_debug).then(|| format!("{label}: {text}"))
+}
+
+/// A length in words.
+pub(super) fn length(len: u64) -> String {
+    match len {
+        len if len >= MIB && len.is_multiple_of(MIB) => format!("{} MiB", grouped(len / MIB)),
+        len => format!("{} bytes", grouped(len)),
+    }
+}
+
+/// Every setting.
+pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
+    let s = settings;
+    let mut facts = vec![
+        ("records", grouped(s.records)),
+        ("bytes of a value", grouped(s.value_size)),
+        ("compressibility", s.compressibility.to_string()),
+        ("workloads", s.workloads.join(", ")),
+        ("requests of each but load", format!("{}, {}", grouped(s.operations), s.distribution)),
+        ("clients", format!("{}, {} requests under way each", s.clients, s.pipeline)),
+        ("threads of clients", s.threads.to_string()),
+    ];
+    facts.extend(s.compression.iter().map(|codec| ("compression", codec.clone())));
+    facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
+    facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
+    facts
+}
+
+impl Experiment<'_> {
+    pub(super) fn first(&self) -> &ClusterRun {
+        self.runs[0]
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.first().settings
+    }
+
+    /// Numbers of replicas, each once, from the lowest.
+    pub(super) fn replicas(&self) -> Vec<usize> {
+        let numbers: BTreeSet<usize> = self.runs.iter().map(|run| run.replicas).collect();
+        numbers.into_iter().collect()
+    }
+
+    /// Those with runs of both modes.
+    pub(super) fn paired(&self) -> Vec<usize> {
+        let mut numbers = self.replicas();
+        numbers.retain(|&replicas| MODES.iter().all(|mode| self.rounds(replicas, mode) > 0));
+        numbers
+    }
+
+    pub(super) fn rounds(&self, replicas: usize, mode: &str) -> usize {
+        self.of(replicas, mode).count()
+    }
+
+    fn of(&self, replicas: usize, mode: &str) -> impl Iterator<Item = &ClusterRun> {
+        let is = move |run: &&ClusterRun| run.replicas == replicas && run.compaction == mode;
+        self.runs.iter().copied().filter(is)
+    }
+
+    /// The phases of a workload, one for each round.
+    pub(super) fn phases(
+        &self,
+        replicas: usize,
+        mode: &str,
+        workload: &str,
+    ) -> impl Iterator<Item = &Phase> {
+        let phases = self.of(replicas, mode).flat_map(|run| &run.phases);
+        phases.filter(move |phase| phase.workload == workload)
+    }
+
+    /// A figure over the rounds.
+    pub(super) fn sample(
+        &self,
+        (replicas, mode): (usize, &str),
+        workload: &str,
+        measure: impl Fn(&Phase) -> Option<f64>,
+    ) -> Option<Sample> {
+        Sample::of(self.phases(replicas, mode, workload).filter_map(measure))
+    }
+
+    /// The first mode's figure ÷ the baseline's.
+    pub(super) fn ratio(
+        &self,
+        replicas: usize,
+        workload: &str,
+        measure: impl Fn(&Phase) -> Option<f64>,
+    ) -> Option<Ratio> {
+        let [once, everywhere] =
+            MODES.map(|mode| self.sample((replicas, mode), workload, &measure));
+        Ratio::of(&once?, &everywhere?)
+    }
+
+    /// The workload whose costs are told in full: the load where there is one, as in RubbleDB §5.2.
+    pub(super) fn costed(&self) -> &str {
+        let workloads = &self.settings().workloads;
+        let load = workloads.iter().find(|workload| *workload == "load");
+        load.or(workloads.first()).map_or("load", String::as_str)
+    }
+
+    /// Types of requests of a workload, in the order of the runs.
+    pub(super) fn kinds(&self, workload: &str) -> Vec<&str> {
+        let mut kinds: Vec<&str> = Vec::new();
+        let phases = self.runs.iter().flat_map(|run| &run.phases);
+        for phase in phases.filter(|phase| phase.workload == workload) {
+            for operation in &phase.operations {
+                if !kinds.contains(&operation.kind.as_str()) {
+                    kinds.push(&operation.kind);
+                }
+            }
+        }
+        kinds
+    }
+
+    /// What the formula is drawn from, over the rounds.
+    pub(super) fn figures(
+        &self,
+        cell: (usize, &str),
+        of: impl Fn(&Figures) -> Option<f64>,
+    ) -> Option<Sample> {
+        self.sample(cell, self.costed(), |phase| of(&Figures::of(&phase.replicas)))
+    }
+
+    /// What a reader must know before trusting these figures.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for run in &self.runs {
+            for phase in &run.phases {
+                let place = format!(
+                    "{}, R = {}, {}, workload {}",
+                    run.origin.file, run.replicas, run.compaction, phase.workload
+                );
+                if phase.wrong_reads > 0 {
+                    warnings.push(format!("WRONG READS: {} ({place})", grouped(phase.wrong_reads)));
+                }
+                if !phase.is_settled {
+                    warnings.push(format!(
+                        "Compaction was not quiet when counting ended, so CPU and I/O lack a part \
+                         ({place})"
+                    ));
+                }
+                if phase.refusals > 0 {
+                    let times = grouped(phase.refusals);
+                    warnings.push(format!(
+                        "Requests were refused {times} times and tried again ({place})"
+                    ));
+                }
+            }
+        }
+        warnings.extend(self.busy());
+        warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
+        let rounds = |r: &usize| MODES.map(|mode| self.rounds(*r, mode));
+        if self.paired().iter().any(|r| rounds(r).contains(&1)) {
+            warnings.push(format!(
+                "{}: one round of some runs, so how far figures scatter is not known",
+                self.label
+            ));
+        }
+        warnings
+    }
+
+    /// Of the machine's work, what was neither a replica's nor a client's, when it is more than
+    /// half as much: others were at work.
+    fn busy(&self) -> Option<String> {
+        let phases = self.runs.iter().flat_map(|run| &run.phases);
+        let shares = phases.filter_map(|phase| {
+            let own = sum(&phase.replicas).cpu_seconds + phase.client_cpu_seconds;
+            (own > 0.0).then(|| (phase.machine_cpu_seconds - own) / own)
+        });
+        let most = shares.fold(0.0, f64::max);
+        (most > 0.5).then(|| {
+            format!(
+                "{}: the machine was busy with other things, up to {most:.1} times the CPU of \
+                 replicas and clients",
+                self.label
+            )
+        })
+    }
+}

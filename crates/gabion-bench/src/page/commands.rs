@@ -1,0 +1,188 @@
+//! What a report lacks, and the command that makes it. Commands are built from the settings of the
+//! runs
+//! that are there, so that what they make is comparable.
+
+use super::clusters::{Experiment, MODES};
+use super::document::Block;
+use super::engines::{Group, OWN};
+use super::input::Settings;
+use crate::engines::Peer;
+use crate::provenance::quoted;
+use clap::ValueEnum;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+/// Numbers of replicas that RubbleDB's tables have.
+const REPLICAS: [usize; 3] = [2, 3, 4];
+/// Workloads that `bench ycsb` has.
+const WORKLOADS: [&str; 3] = ["load", "a", "c"];
+
+/// A command line that grows.
+struct Line(String);
+
+impl Line {
+    fn option(mut self, name: &str, value: impl Display) -> Self {
+        self.0.push_str(&format!(" --{name} {}", quoted(&value.to_string())));
+        self
+    }
+
+    fn optional(self, name: &str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.option(name, value),
+            None => self,
+        }
+    }
+
+    fn flag(mut self, name: &str, is_set: bool) -> Self {
+        if is_set {
+            self.0.push_str(&format!(" --{name}"));
+        }
+        self
+    }
+}
+
+fn joined<T: Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Everything that is missing.
+pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    if experiments.is_empty() {
+        blocks.push(Block::Command {
+            what: "No run of a replicated cluster, so no form of RubbleDB's Tables 3 to 5 and \
+                   Figures 7 and 10."
+                .to_owned(),
+            command: "gabion bench ycsb --workloads load,a,c --compaction both --replicas 2,3,4 \
+                      --json > ycsb.json"
+                .to_owned(),
+        });
+    }
+    blocks.extend(experiments.iter().flat_map(of_experiment));
+    if groups.is_empty() {
+        blocks.push(Block::Command {
+            what: "No row of an engine alone, so no comparison with others.".to_owned(),
+            command: "gabion bench engine --vs rocksdb,fjall --json engines.json".to_owned(),
+        });
+    }
+    blocks.extend(groups.iter().flat_map(of_group));
+    blocks.push(Block::Text(
+        "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine), Figure 9 \
+         (traces of Twitter, another device), Figure 10 by offered load, and YCSB B and D to G on \
+         replicas."
+            .to_owned(),
+    ));
+    blocks
+}
+
+fn ycsb(settings: &Settings, workloads: &[&str], compaction: &str, replicas: &[usize]) -> String {
+    let s = settings;
+    let operations = (s.operations != s.records).then_some(s.operations);
+    let line = Line("gabion bench ycsb".to_owned())
+        .option("workloads", workloads.join(","))
+        .option("records", s.records)
+        .optional("operations", operations)
+        .option("value-size", s.value_size)
+        .option("compressibility", s.compressibility)
+        .optional("compression", s.compression.as_ref())
+        .option("distribution", &s.distribution)
+        .option("clients", s.clients)
+        .option("pipeline", s.pipeline)
+        .option("threads", s.threads)
+        .optional("memtable-size", s.memtable_len)
+        .optional("ack", s.ack.as_ref())
+        .option("compaction", compaction)
+        .option("replicas", joined(replicas))
+        .flag("json", true);
+    format!("{} > more.json", line.0)
+}
+
+fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
+    let (settings, label) = (experiment.settings(), &experiment.label);
+    let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
+    let there = experiment.replicas();
+    let mut blocks = Vec::new();
+    for mode in MODES {
+        let mut lacking = there.clone();
+        lacking.retain(|&replicas| experiment.rounds(replicas, mode) == 0);
+        if !lacking.is_empty() {
+            blocks.push(Block::Command {
+                what: format!(
+                    "{label}: no run of {mode} at R = {}, so no ratio there.",
+                    joined(&lacking)
+                ),
+                command: ycsb(settings, &own, mode, &lacking),
+            });
+        }
+    }
+    let mut lacking = REPLICAS.to_vec();
+    lacking.retain(|replicas| !there.contains(replicas));
+    if !lacking.is_empty() {
+        let what = format!("{label}: R = {} of RubbleDB's tables.", joined(&lacking));
+        blocks.push(Block::Command { what, command: ycsb(settings, &own, "both", &lacking) });
+    }
+    let lacking: Vec<&str> = WORKLOADS.into_iter().filter(|w| !own.contains(w)).collect();
+    if !lacking.is_empty() {
+        blocks.push(Block::Command {
+            what: format!("{label}: workloads {} of Figures 7 and 10.", lacking.join(", ")),
+            command: ycsb(settings, &WORKLOADS, "both", &there),
+        });
+    }
+    blocks
+}
+
+fn engine(group: &Group<'_>, peers: &[&str], workloads: &[&str]) -> String {
+    let s = &group.runs[0].settings;
+    let named = group.runs.iter().filter(|run| workloads.contains(&run.workload.as_str()));
+    let caches: BTreeSet<u64> = named.map(|run| run.cache_len).collect();
+    let line = Line("gabion bench engine".to_owned())
+        .option("vs", peers.join(","))
+        .option("workloads", workloads.join(","))
+        .option("value-sizes", s.value_size)
+        .option("log", &s.log)
+        .option("records", s.records)
+        .option("compressibility", s.compressibility)
+        .option("compression", &s.compression)
+        .option("memtable-size", s.memtable_len)
+        .optional("block-size", s.block_len)
+        // Where workloads have different ones, they are those that the command gives them by
+        // itself.
+        .optional("cache", caches.first().filter(|_| caches.len() == 1))
+        .option("background-threads", s.background_threads)
+        .flag("buffered", !s.is_direct)
+        .option("json", "more.json");
+    line.0
+}
+
+fn of_group(group: &Group<'_>) -> Vec<Block> {
+    let engines = group.engines();
+    let known: Vec<&str> = Peer::value_variants().iter().map(|peer| peer.as_str()).collect();
+    let has = |name: &str| engines.iter().any(|engine| engine.0 == name);
+    let peers: Vec<&str> = known.iter().copied().filter(|peer| has(peer)).collect();
+    let mut blocks = Vec::new();
+    let mut add = |what: String, peers: &[&str], workloads: &[&str]| {
+        let command = engine(group, peers, workloads);
+        blocks.push(Block::Command { what: format!("{}: {what}", group.label), command });
+    };
+    let lacking: Vec<&str> = known.iter().copied().filter(|peer| !has(peer)).collect();
+    if !lacking.is_empty() {
+        let what = format!("no row of {}.", lacking.join(" and of "));
+        add(what, &lacking, &group.workload_names());
+    }
+    if !has(OWN) {
+        let what = format!("no row of {OWN}, so no ratio.");
+        add(what, if peers.is_empty() { &known } else { &peers }, &group.workload_names());
+    }
+    for found in &engines {
+        let workloads = group.lacking(found);
+        if workloads.is_empty() {
+            continue;
+        }
+        // A command measures this engine in any case, beside at least one other.
+        let vs: Vec<&str> = known.iter().copied().filter(|peer| *peer == found.0).collect();
+        let vs = if vs.is_empty() { &peers } else { &vs };
+        let what = format!("no row of {} for {}.", found.0, workloads.join(", "));
+        add(what, if vs.is_empty() { &known } else { vs }, &workloads);
+    }
+    blocks
+}

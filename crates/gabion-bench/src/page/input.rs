@@ -1,0 +1,431 @@
+//! Files of runs, read: what `bench ycsb --json` and `bench engine --json` wrote, mixed as one
+//! likes.
+//!
+//! ```text
+//!   file ─► JSON values, one after the other (an array: each of its items)
+//!             ├─ has `engine` ──► EngineRun    one workload on one engine, one round
+//!             └─ has `phases` ──► ClusterRun   one cluster, all its workloads
+//! ```
+//!
+//! What a figure needs and is not as it has to be is an error that names file, line, field and
+//! value;
+//! fields that no figure needs are not looked at.
+
+use super::field::Field;
+use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
+use gabion_base::units::MIB;
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_workload::REVISION;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Most bytes of a file: a run of a cluster has about 15 kB, a row of an engine one.
+const FILE_LEN_MAX: u64 = 64 * MIB;
+
+/// All that was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inputs {
+    pub(super) clusters: Vec<ClusterRun>,
+    pub(super) engines: Vec<EngineRun>,
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Origin {
+    /// The machine in words; `None` in files of programs that did not say.
+    pub(super) machine: Option<String>,
+    /// Version, commit and build of the program that measured.
+    pub(super) program: Option<String>,
+    /// Whether that was a build with the checks of `debug`.
+    pub(super) is_debug: bool,
+    pub(super) started_at: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) file: String,
+}
+
+impl Origin {
+    /// Whether figures of both may be compared: the same program on the same machine.
+    pub(super) fn is_comparable(&self, other: &Self) -> bool {
+        self.machine == other.machine && self.program == other.program
+    }
+
+    pub(super) fn machine(&self) -> &str {
+        self.machine.as_deref().unwrap_or("machine not recorded")
+    }
+
+    pub(super) fn program(&self) -> &str {
+        self.program.as_deref().unwrap_or("version not recorded")
+    }
+}
+
+/// The options that runs of a cluster have in common when they are compared, but for the number of
+/// replicas and who compacts.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) workloads: Vec<String>,
+    pub(super) records: u64,
+    pub(super) operations: u64,
+    pub(super) value_size: u64,
+    pub(super) compressibility: f64,
+    pub(super) distribution: String,
+    pub(super) clients: u64,
+    pub(super) pipeline: u64,
+    pub(super) threads: u64,
+    /// These three are not told of a cluster that ran before.
+    pub(super) ack: Option<String>,
+    pub(super) memtable_len: Option<u64>,
+    pub(super) compression: Option<String>,
+}
+
+/// One cluster's run.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterRun {
+    pub(super) origin: Origin,
+    pub(super) settings: Settings,
+    /// `primary` or `every-replica`.
+    pub(super) compaction: String,
+    pub(super) replicas: usize,
+    pub(super) phases: Vec<Phase>,
+}
+
+/// One workload of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Phase {
+    pub(super) workload: String,
+    pub(super) operations: Vec<Operation>,
+    pub(super) replicas: Vec<ReplicaUse>,
+    pub(super) is_settled: bool,
+    pub(super) machine_cpu_seconds: f64,
+    pub(super) client_cpu_seconds: f64,
+    pub(super) refusals: u64,
+    pub(super) wrong_reads: u64,
+}
+
+/// Requests of one type.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) kind: String,
+    pub(super) count: u64,
+    pub(super) per_second: f64,
+    /// p50, p99 and p99.9, µs.
+    pub(super) latency_us: [f64; 3],
+}
+
+/// One workload on one engine, once.
+#[derive(Clone, Debug)]
+pub(super) struct EngineRun {
+    pub(super) origin: Origin,
+    /// Name and version.
+    pub(super) engine: (String, String),
+    pub(super) workload: String,
+    pub(super) settings: EngineSettings,
+    pub(super) cache_len: u64,
+    /// By the names of [`FIGURES`], in their order.
+    pub(super) figures: [Option<f64>; FIGURES.len()],
+    pub(super) limits: Vec<String>,
+}
+
+/// What all workloads of a comparison of engines have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct EngineSettings {
+    pub(super) value_size: u64,
+    pub(super) log: String,
+    pub(super) records: u64,
+    pub(super) compressibility: f64,
+    pub(super) compression: String,
+    pub(super) memtable_len: u64,
+    /// What the engine's own guide recommends where nothing is said.
+    pub(super) block_len: Option<u64>,
+    pub(super) background_threads: u64,
+    pub(super) is_direct: bool,
+}
+
+/// Figures of a row, by the names that they have there.
+pub(super) const FIGURES: [&str; 11] = [
+    "per_second",
+    "cpu_us_per_op",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "write_amp",
+    "read_amp",
+    "space_amp",
+    "peak_memory",
+    "quiet_seconds",
+    "cpu_us_per_op_quiet",
+];
+/// Of them, those that every row has.
+const FIGURES_OF_ALL: usize = 5;
+
+impl Inputs {
+    /// Reads files.
+    ///
+    /// # Errors
+    /// A file cannot be read, is larger than 64 MiB, is no JSON or holds nothing; a field is
+    /// missing or is not what it has to be.
+    pub(super) fn read(paths: &[std::path::PathBuf]) -> Result<Self> {
+        let mut inputs = Self::default();
+        for path in paths {
+            let name = path.display().to_string();
+            inputs.add(&name, &read_file(path, &name)?)?;
+        }
+        Ok(inputs)
+    }
+
+    /// Takes up what a file of this name holds.
+    ///
+    /// # Errors
+    /// As [`Inputs::read`].
+    pub(super) fn add(&mut self, file: &str, text: &str) -> Result<()> {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        let mut runs = 0;
+        loop {
+            let at = values.byte_offset();
+            let before = text.len() - text[at..].trim_start().len();
+            let line = 1 + text[..before].matches('\n').count();
+            let Some(value) = values.next() else { break };
+            let value = value.map_err(|error| {
+                Error::invalid(format!("{file}:{line}: what begins here is no JSON: {error}"))
+            })?;
+            runs += self.add_value(file, &format!("{file}:{line}"), &value)?;
+        }
+        if runs == 0 {
+            return Err(Error::invalid(format!("{file}: it holds 0 runs, needed is 1 at least")));
+        }
+        Ok(())
+    }
+
+    fn add_value(&mut self, file: &str, place: &str, value: &Value) -> Result<usize> {
+        match value {
+            Value::Array(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    self.add_run(file, &Field::new(place, format!("[{i}]"), item))?;
+                }
+                Ok(items.len())
+            }
+            value => self.add_run(file, &Field::new(place, String::new(), value)).map(|()| 1),
+        }
+    }
+
+    fn add_run(&mut self, file: &str, run: &Field<'_>) -> Result<()> {
+        if run.find("engine").is_some() {
+            self.engines.push(engine_run(file, run)?);
+        } else if run.find("phases").is_some() {
+            self.clusters.push(cluster_run(file, run)?);
+        } else {
+            return Err(run.wrong("a run of `gabion bench ycsb` or a row of `gabion bench engine`"));
+        }
+        Ok(())
+    }
+}
+
+fn read_file(path: &Path, name: &str) -> Result<String> {
+    let failed = |error| Error::with_source(ErrorKind::Io, format!("read {name}"), error);
+    let mut text = Vec::new();
+    // One byte more than may be there tells that there are too many, whatever kind of file it is.
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_LEN_MAX {
+        return Err(Error::limit(format!("{name} has more than {FILE_LEN_MAX} bytes")));
+    }
+    String::from_utf8(text).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::invalid(format!("{name}: byte {at} is no UTF-8, needed is JSON"))
+    })
+}
+
+fn optional<'a, T>(
+    field: Option<Field<'a>>,
+    read: impl Fn(&Field<'a>) -> Result<T>,
+) -> Result<Option<T>> {
+    field.as_ref().map(read).transpose()
+}
+
+fn origin(file: &str, config: Option<&Field<'_>>) -> Result<Origin> {
+    let text = |name| optional(config.and_then(|config| config.find(name)), Field::text);
+    let build = config.and_then(|config| config.find("build"));
+    let is_debug = optional(build, |build| build.word(&["release", "debug"]))?;
+    let is_debug = is_debug.is_some_and(|build| build == "debug");
+    let commit = text("commit")?.map_or_else(String::new, |commit| format!(", commit {commit}"));
+    let build = if is_debug { ", debug build" } else { "" };
+    let program = text("version")?.map(|version| format!("gabion {version}{commit}{build}"));
+    Ok(Origin {
+        machine: optional(config.and_then(|config| config.find("machine")), machine)?,
+        program,
+        is_debug,
+        started_at: text("started_at")?,
+        command: text("command")?,
+        file: file.to_owned(),
+    })
+}
+
+/// A machine in words; what it did not say of itself is left out.
+fn machine(machine: &Field<'_>) -> Result<String> {
+    let text = |name| optional(machine.find(name), Field::text);
+    let count = |name| optional(machine.find(name), Field::count);
+    let gib = |len: u64| format!("{:.0} GiB", len as f64 / (1024.0 * MIB as f64));
+    let parts = [
+        text("name")?,
+        text("processor")?,
+        count("cores")?.map(|cores| format!("{cores} cores")),
+        count("memory_bytes")?.map(gib),
+        text("kernel")?.map(|kernel| format!("Linux {kernel}")),
+    ];
+    Ok(parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
+    let config = run.get("config")?;
+    let replicas = config.get("replicas")?;
+    let phases = run.get("phases")?.items()?;
+    let operations = run.get("operations")?.items()?;
+    let phases: Vec<Phase> =
+        phases.iter().map(|field| phase(field, &operations)).collect::<Result<_>>()?;
+    let len = replicas.count()? as usize;
+    if phases.iter().any(|phase| phase.replicas.len() != len) {
+        return Err(replicas.wrong("as many as each of `phases` has"));
+    }
+    Ok(ClusterRun {
+        origin: origin(file, Some(&config))?,
+        settings: settings(&config)?,
+        compaction: config.get("compaction")?.word(&["primary", "every-replica"])?,
+        replicas: len,
+        phases,
+    })
+}
+
+fn settings(config: &Field<'_>) -> Result<Settings> {
+    let count = |name| config.get(name)?.count();
+    Ok(Settings {
+        workloads: config.get("workloads")?.texts()?,
+        records: count("records")?,
+        operations: count("operations")?,
+        value_size: count("value_size")?,
+        compressibility: config.get("compressibility")?.number()?,
+        distribution: config.get("distribution")?.text()?,
+        clients: count("clients")?,
+        pipeline: count("pipeline")?,
+        threads: count("threads")?,
+        ack: optional(config.find("ack"), Field::text)?,
+        memtable_len: optional(config.find("memtable_bytes"), Field::count)?,
+        compression: optional(config.find("compression"), Field::text)?,
+    })
+}
+
+fn phase(phase: &Field<'_>, operations: &[Field<'_>]) -> Result<Phase> {
+    let workload = phase.get("workload")?.text()?;
+    let mut own = Vec::new();
+    for field in operations {
+        if field.get("workload")?.text()? == workload {
+            own.push(operation(field)?);
+        }
+    }
+    let totals = phase.get("totals")?;
+    let replicas = phase.get("replicas")?.items()?;
+    Ok(Phase {
+        workload,
+        operations: own,
+        replicas: replicas.iter().map(replica).collect::<Result<_>>()?,
+        is_settled: totals.get("settled")?.flag()?,
+        machine_cpu_seconds: totals.get("machine_cpu_seconds")?.number()?,
+        client_cpu_seconds: totals.get("client_cpu_seconds")?.number()?,
+        refusals: phase.get("refusals")?.sum_of_counts()?,
+        wrong_reads: phase.get("wrong_reads")?.count()?,
+    })
+}
+
+fn operation(operation: &Field<'_>) -> Result<Operation> {
+    let latency = operation.get("latency_us")?;
+    let us = |name| latency.get(name)?.number();
+    Ok(Operation {
+        kind: operation.get("type")?.text()?,
+        count: operation.get("count")?.count()?,
+        per_second: operation.get("per_second")?.number()?,
+        latency_us: [us("p50")?, us("p99")?, us("p999")?],
+    })
+}
+
+/// What `report::replica_json` wrote.
+fn replica(replica: &Field<'_>) -> Result<ReplicaUse> {
+    let count = |name| replica.get(name)?.count();
+    let mut usage = Usage {
+        cpu_seconds: replica.get("cpu_seconds")?.number()?,
+        flushes: count("flushes")?,
+        compactions: count("compactions")?,
+        trivial_moves: count("trivial_moves")?,
+        compaction_read_bytes: count("compaction_read_bytes")?,
+        job_written_bytes: count("job_written_bytes")?,
+        shipped_bytes: count("shipped_bytes")?,
+        read_bytes: count("read_bytes")?,
+        write_bytes: count("write_bytes")?,
+        ..Usage::default()
+    };
+    let by_role = replica.get("cpu_seconds_by_role")?;
+    for (seconds, role) in usage.cpu_by_role.iter_mut().zip(ROLES) {
+        *seconds = by_role.get(role)?.number()?;
+    }
+    let (sent, received) =
+        (replica.get("net_sent_bytes_by_kind")?, replica.get("net_received_bytes_by_kind")?);
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        usage.sent[i] = sent.get(kind)?.count()?;
+        usage.received[i] = received.get(kind)?.count()?;
+    }
+    Ok(ReplicaUse {
+        replica: count("id")?,
+        role: replica.get("role")?.text()?,
+        live_files: count("live_files")?,
+        live_bytes: count("live_bytes")?,
+        usage,
+    })
+}
+
+fn engine_run(file: &str, row: &Field<'_>) -> Result<EngineRun> {
+    let revision = row.get("revision")?;
+    if revision.count()? != REVISION {
+        return Err(
+            revision.wrong(&format!("{REVISION}: only rows of one revision are comparable"))
+        );
+    }
+    let mut figures = [None; FIGURES.len()];
+    for (i, (figure, name)) in figures.iter_mut().zip(FIGURES).enumerate() {
+        *figure = match i < FIGURES_OF_ALL {
+            true => Some(row.get(name)?.number()?),
+            false => optional(row.find(name), Field::number)?,
+        };
+    }
+    Ok(EngineRun {
+        origin: origin(file, row.find("config").as_ref())?,
+        engine: (row.get("engine")?.text()?, row.get("version")?.text()?),
+        workload: row.get("workload")?.text()?,
+        settings: engine_settings(row)?,
+        cache_len: row.get("cache")?.count()?,
+        figures,
+        limits: row.get("limits")?.texts()?,
+    })
+}
+
+fn engine_settings(row: &Field<'_>) -> Result<EngineSettings> {
+    let count = |name| row.get(name)?.count();
+    Ok(EngineSettings {
+        value_size: count("value_size")?,
+        log: row.get("log")?.text()?,
+        records: count("records")?,
+        compressibility: row.get("compressibility")?.number()?,
+        compression: row.get("compression")?.text()?,
+        memtable_len: count("memtable_size")?,
+        block_len: optional(row.find("block_size"), Field::count)?,
+        background_threads: count("background_threads")?,
+        is_direct: row.get("direct_io")?.flag()?,
+    })
+}
+
+impl EngineRun {
+    /// A figure by its name in [`FIGURES`]; `None` where the workload has none.
+    pub(super) fn figure(&self, name: &str) -> Option<f64> {
+        let index = FIGURES.iter().position(|&other| other == name);
+        assert!(index.is_some(), "{name} is no figure of a row");
+        self.figures[index?]
+    }
+}

@@ -1,0 +1,393 @@
+//! The sections about clusters: RubbleDB's Tables 3 to 5 and Figures 7 and 10 in form, of what was
+//! measured here.
+
+use super::chart::{Chart, Form, Series};
+use super::clusters::{Experiment, MEASURES, MODES, per_cpu_second, per_second, traffic};
+use super::document::{Block, Cell, Section, Sheet, Verdict};
+use super::input::Phase;
+use super::stats::{Better, Ratio, Sample, significant};
+use crate::figures::{JOBS, SHIPPING, by_rank, formula, sum};
+
+/// Total CPU of RubbleDB ÷ its baseline's by number of replicas: its Table 3.
+const RUBBLEDB: [(usize, f64); 3] =
+    [(2, 1786.0 / 2723.0), (3, 3121.0 / 5603.0), (4, 4845.0 / 9790.0)];
+
+/// Kinds of work as Table 3 has them, with the shipping that a network card does there.
+const WORK: [(&str, &[&str]); 4] = [
+    ("Flush and compaction", &JOBS),
+    ("Shipping and target", &SHIPPING),
+    ("Requests", &["requests"]),
+    ("Other", &["other"]),
+];
+
+/// A figure of a phase.
+type Of = fn(&Phase) -> Option<f64>;
+/// A part of a whole.
+type Part = (&'static str, fn(&Phase) -> f64);
+
+const CPU: [Part; 4] = [
+    (WORK[0].0, |phase| cpu(phase, 0)),
+    (WORK[1].0, |phase| cpu(phase, 1)),
+    (WORK[2].0, |phase| cpu(phase, 2)),
+    (WORK[3].0, |phase| cpu(phase, 3)),
+];
+const DEVICE: [Part; 2] = [
+    ("read", |phase| sum(&phase.replicas).read_bytes as f64 / 1e9),
+    ("written", |phase| sum(&phase.replicas).write_bytes as f64 / 1e9),
+];
+const NETWORK: [Part; 3] = [
+    ("clients", |phase| traffic(phase)[0] as f64 / 1e9),
+    ("members", |phase| traffic(phase)[1] as f64 / 1e9),
+    ("NVMe/TCP", |phase| traffic(phase)[2] as f64 / 1e9),
+];
+
+/// The plots of Figure 7, with the paper's own unit second.
+const THROUGHPUT: [(&str, &str, Of); 2] = [
+    ("requests a second", "More is better; the form of RubbleDB's Figure 7", per_second),
+    (
+        "requests per CPU second of replicas",
+        "More is better; what RubbleDB calls throughput per core",
+        per_cpu_second,
+    ),
+];
+
+/// CPU seconds of all replicas for one kind of [`WORK`].
+fn cpu(phase: &Phase, work: usize) -> f64 {
+    sum(&phase.replicas).cpu_of(WORK[work].1)
+}
+
+/// Who is ahead at each number of replicas: in the workload whose costs are told in full.
+pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
+    let workload = experiment.costed();
+    let verdict = |replicas| Verdict {
+        sides: MODES.join(" ÷ "),
+        place: format!("R = {replicas}, {workload}; {}", experiment.label),
+        figures: MEASURES
+            .iter()
+            .filter_map(|m| {
+                let ratio = experiment.ratio(replicas, workload, m.of)?;
+                Some((m.name.to_owned(), ratio, m.better))
+            })
+            .collect(),
+    };
+    experiment.paired().into_iter().map(verdict).collect()
+}
+
+/// All ratios of an experiment; nothing without a pair.
+pub(super) fn overview(experiment: &Experiment<'_>) -> Option<Sheet> {
+    let names = MEASURES.iter().map(|measure| measure.name);
+    let header: Vec<&str> = std::iter::once("replicas, workload").chain(names).collect();
+    let title = format!("{}: {}", MODES.join(" ÷ "), experiment.label);
+    let mut sheet = Sheet::new(title, &header);
+    for replicas in experiment.paired() {
+        for workload in &experiment.settings().workloads {
+            let cells = MEASURES.iter().map(|measure| {
+                Cell::ratio(experiment.ratio(replicas, workload, measure.of), measure.better)
+            });
+            sheet.row(format!("R = {replicas}, {workload}"), cells.collect());
+        }
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// The section of an experiment.
+pub(super) fn section(experiment: &Experiment<'_>) -> Section {
+    let text = "Medians over rounds; ± is the farthest round.";
+    let mut blocks = vec![Block::Text(text.to_owned())];
+    let plots = THROUGHPUT.iter().map(|plot| throughput(experiment, *plot));
+    blocks.extend(plots.filter(|charts| !charts.is_empty()).map(Block::Charts));
+    blocks.push(Block::Sheet(operations(experiment)));
+    let latencies = latencies(experiment);
+    blocks.extend((!latencies.is_empty()).then_some(Block::Charts(latencies)));
+    blocks.extend(cpu_ratios(experiment));
+    blocks.push(Block::Charts(costs(experiment)));
+    let workload = experiment.costed();
+    for replicas in experiment.replicas() {
+        blocks.push(Block::Sheet(breakdown(experiment, replicas, workload)));
+    }
+    blocks.push(Block::Sheet(devices(experiment, workload)));
+    blocks.push(Block::Sheet(network(experiment, workload)));
+    Section { title: format!("Replication: {}", experiment.label), blocks }
+}
+
+/// A figure of each mode, one by the other; `values` is asked for each group.
+fn by_mode<'a, G>(
+    groups: &[G],
+    value: impl Fn(&G, &'static str) -> Option<Sample> + 'a,
+) -> Vec<Series> {
+    let series = MODES.iter().enumerate().map(|(i, &mode)| Series {
+        name: mode.to_owned(),
+        class: format!("s{i}"),
+        values: groups.iter().map(|group| value(group, mode)).collect(),
+    });
+    series.filter(|series| series.values.iter().any(Option::is_some)).collect()
+}
+
+/// Figure 7: for each number of replicas a plot of the workloads.
+fn throughput(experiment: &Experiment<'_>, (title, note, of): (&str, &str, Of)) -> Vec<Chart> {
+    let workloads = &experiment.settings().workloads;
+    let chart = |replicas| {
+        let group = |workload: &String| {
+            let ratio = experiment.ratio(replicas, workload, of);
+            let ratio = ratio.map_or_else(String::new, |ratio| format!(" ×{}", ratio.text()));
+            format!("{workload}{ratio}")
+        };
+        Chart {
+            title: format!("R = {replicas}: {title}"),
+            note: format!("{note}. ×: primary ÷ every-replica"),
+            groups: workloads.iter().map(group).collect(),
+            series: by_mode(workloads, |workload, mode| {
+                experiment.sample((replicas, mode), workload, of)
+            }),
+            form: Form::Columns,
+        }
+    };
+    let charts = experiment.replicas().into_iter().map(chart);
+    charts.filter(|chart| !chart.is_empty()).collect()
+}
+
+/// A percentile of one type of requests in a phase.
+fn latency(phase: &Phase, kind: &str, index: usize) -> Option<f64> {
+    let operation = phase.operations.iter().find(|operation| operation.kind == kind)?;
+    Some(operation.latency_us[index])
+}
+
+/// Figure 10: p99 of each type of request by number of replicas.
+fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
+    let replicas = experiment.replicas();
+    let mut charts = Vec::new();
+    for workload in &experiment.settings().workloads {
+        for kind in experiment.kinds(workload) {
+            let p99 = |phase: &Phase| latency(phase, kind, 1);
+            charts.push(Chart {
+                title: format!("p99 of {kind}, workload {workload} (µs)"),
+                note:
+                    "Less is better; the form of RubbleDB's Figure 10, by replicas in place of load"
+                        .to_owned(),
+                groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
+                series: by_mode(&replicas, |&r, mode| experiment.sample((r, mode), workload, p99)),
+                form: Form::Columns,
+            });
+        }
+    }
+    charts.retain(|chart| !chart.is_empty());
+    charts
+}
+
+/// Throughput and latencies of each type of request.
+fn operations(experiment: &Experiment<'_>) -> Sheet {
+    let header = ["replicas, compaction, request", "per second", "p50 µs", "p99 µs", "p99.9 µs"];
+    let mut sheet = Sheet::new("Requests; in brackets primary ÷ every-replica", &header);
+    for replicas in experiment.replicas() {
+        for workload in &experiment.settings().workloads {
+            for kind in experiment.kinds(workload) {
+                for mode in MODES {
+                    if let Some(cells) = operation(experiment, (replicas, mode), workload, kind) {
+                        sheet.row(format!("R = {replicas}, {mode}, {workload} {kind}"), cells);
+                    }
+                }
+            }
+        }
+    }
+    sheet
+}
+
+/// A line of it; ratios stand once for a pair, in the line of the side that they speak of.
+fn operation(
+    experiment: &Experiment<'_>,
+    (replicas, mode): (usize, &str),
+    workload: &str,
+    kind: &str,
+) -> Option<Vec<Cell>> {
+    let cell = |column: usize| {
+        let of = |phase: &Phase| match column {
+            0 => phase.operations.iter().find(|o| o.kind == kind).map(|o| o.per_second),
+            column => latency(phase, kind, column - 1),
+        };
+        let better = if column == 0 { Better::More } else { Better::Less };
+        let sample = experiment.sample((replicas, mode), workload, of)?;
+        let cell = Cell::text(sample.text(significant));
+        let is_first = mode == MODES[0];
+        Some(if is_first {
+            cell.with(experiment.ratio(replicas, workload, of), better)
+        } else {
+            cell
+        })
+    };
+    (0..4).map(cell).collect()
+}
+
+/// Measured, foretold by the formula, and RubbleDB's: as a plot and as a table. Nothing without
+/// pairs.
+fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
+    let header = [
+        "replicas",
+        "measured",
+        "formula",
+        "RubbleDB",
+        "s",
+        "x",
+        "shipping µs/kB",
+        "producing µs/kB",
+    ];
+    let workload = experiment.costed();
+    let title = format!("CPU of primary ÷ CPU of every-replica, {workload}");
+    let mut sheet = Sheet::new(title.clone(), &header);
+    let names = ["measured", "formula", "RubbleDB, Table 3"];
+    let mut series: Vec<Series> = (0..3)
+        .map(|i| Series { name: names[i].to_owned(), class: format!("r{i}"), values: Vec::new() })
+        .collect();
+    let replicas = experiment.paired();
+    for &r in &replicas {
+        let (once, everywhere) = ((r, MODES[0]), (r, MODES[1]));
+        let measured = experiment.ratio(r, workload, |p| Some(sum(&p.replicas).cpu_seconds));
+        let s = experiment.figures(everywhere, |figures| Some(figures.jobs_share));
+        let x = experiment.figures(once, |figures| Some(figures.x()));
+        let foretold = s.zip(x).map(|(s, x)| formula(r, s.median, x.median));
+        let papers = RUBBLEDB.iter().find(|(replicas, _)| *replicas == r).map(|(_, ratio)| *ratio);
+        let drawn = [measured.map(|ratio| ratio.value), foretold, papers];
+        for (series, value) in series.iter_mut().zip(drawn) {
+            series.values.push(value.and_then(|value| Sample::of([value])));
+        }
+        let number = |value: Option<f64>| Cell::text(value.map_or_else(String::new, significant));
+        let sample = |sample: Option<Sample>| {
+            Cell::text(sample.map_or_else(String::new, |sample| sample.text(significant)))
+        };
+        let shipping = experiment.figures(once, |figures| figures.shipping_us_per_kb);
+        let producing = experiment.figures(once, |figures| Some(figures.job_us_per_kb));
+        let mut cells = vec![Cell::ratio(measured, Better::Less), number(foretold), number(papers)];
+        cells.extend([s, x, shipping, producing].map(sample));
+        sheet.row(format!("R = {r}"), cells);
+    }
+    if replicas.is_empty() {
+        return Vec::new();
+    }
+    let chart = Chart {
+        title,
+        note: "Less is better. Formula: 1 − ((R−1)/R)·s·(1−x)".to_owned(),
+        groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
+        series,
+        form: Form::Columns,
+    };
+    let legend = "s: share of flush and compaction in the CPU of every-replica. x: shipping a kB \
+                  to one secondary, both ends, ÷ producing it. RubbleDB: total CPU of its Table 3, \
+                  whose network cards do the shipping.";
+    vec![Block::Charts(vec![chart]), Block::Sheet(sheet), Block::Text(legend.to_owned())]
+}
+
+/// The plots of Tables 3 to 5: of what CPU, devices and network were used for.
+fn costs(experiment: &Experiment<'_>) -> Vec<Chart> {
+    let workload = experiment.costed();
+    let plots: [(&str, &str, &[Part]); 3] = [
+        ("CPU seconds of all replicas", "Table 3", &CPU),
+        ("Device I/O of all replicas (GB)", "Table 4", &DEVICE),
+        ("Network traffic of all replicas (GB)", "Table 5", &NETWORK),
+    ];
+    let charts = plots.iter().map(|plot| stack(experiment, workload, *plot));
+    charts.filter(|chart| !chart.is_empty()).collect()
+}
+
+fn stack(
+    experiment: &Experiment<'_>,
+    workload: &str,
+    (title, form, parts): (&str, &str, &[Part]),
+) -> Chart {
+    let pairs = |r: usize| MODES.map(|mode| (r, mode));
+    let mut cells: Vec<_> = experiment.replicas().into_iter().flat_map(pairs).collect();
+    cells.retain(|&(replicas, mode)| experiment.rounds(replicas, mode) > 0);
+    let series = parts.iter().enumerate().map(|(i, (name, of))| Series {
+        name: (*name).to_owned(),
+        class: format!("p{i}"),
+        values: cells
+            .iter()
+            .map(|&cell| experiment.sample(cell, workload, |phase| Some(of(phase))))
+            .collect(),
+    });
+    Chart {
+        title: format!("{title}, {workload}"),
+        note: format!("Less is better; the figures of RubbleDB's {form}"),
+        groups: cells.iter().map(|(replicas, mode)| format!("R = {replicas}, {mode}")).collect(),
+        series: series.collect(),
+        form: Form::Stacks,
+    }
+}
+
+fn text_of(sample: Option<Sample>) -> Cell {
+    Cell::text(sample.map_or_else(String::new, |sample| sample.text(significant)))
+}
+
+/// The form of Table 3, with columns in its order: first the baseline.
+fn breakdown(experiment: &Experiment<'_>, replicas: usize, workload: &str) -> Sheet {
+    let header =
+        ["time spent", "every-replica: primary", "secondaries", "primary: primary", "secondaries"];
+    let title =
+        format!("CPU time (s), R = {replicas}, {workload} (the form of RubbleDB's Table 3)");
+    let mut sheet = Sheet::new(title, &header);
+    let [once, everywhere] = MODES;
+    for (name, roles) in WORK {
+        let cell = |mode: &str, pick: fn((f64, f64)) -> f64| {
+            let of = |phase: &Phase| Some(pick(by_rank(&phase.replicas, roles)));
+            text_of(experiment.sample((replicas, mode), workload, of))
+        };
+        let cells = [everywhere, once].map(|mode| [cell(mode, |of| of.0), cell(mode, |of| of.1)]);
+        sheet.row(name, cells.concat());
+    }
+    let total = |phase: &Phase| Some(sum(&phase.replicas).cpu_seconds);
+    let ratio: Option<Ratio> = experiment.ratio(replicas, workload, total);
+    let cell = |mode| text_of(experiment.sample((replicas, mode), workload, total));
+    let empty = Cell::default;
+    let cells = vec![cell(everywhere), empty(), cell(once).with(ratio, Better::Less), empty()];
+    sheet.row("Total", cells);
+    sheet
+}
+
+/// Parts of a whole in GB for every number of replicas: first the baseline's, then the other's with
+/// their ratios.
+fn gigabytes(
+    experiment: &Experiment<'_>,
+    workload: &str,
+    mut sheet: Sheet,
+    parts: &[Part],
+) -> Sheet {
+    for replicas in experiment.replicas() {
+        let cell = |mode: &str, of: fn(&Phase) -> f64| {
+            let measure = |phase: &Phase| Some(of(phase));
+            let cell = text_of(experiment.sample((replicas, mode), workload, measure));
+            match mode == MODES[0] {
+                true => cell.with(experiment.ratio(replicas, workload, measure), Better::Less),
+                false => cell,
+            }
+        };
+        let modes = [MODES[1], MODES[0]];
+        let cells = modes.iter().flat_map(|mode| parts.iter().map(|part| cell(mode, part.1)));
+        sheet.row(format!("R = {replicas}"), cells.collect());
+    }
+    sheet
+}
+
+/// The form of Table 4. One of its nodes holds one replica of each of R groups, so its sum is that
+/// of
+/// all replicas of one group.
+fn devices(experiment: &Experiment<'_>, workload: &str) -> Sheet {
+    let header = ["replicas", "every-replica: read", "write", "primary: read", "write"];
+    let title =
+        format!("Device I/O of all replicas (GB), {workload} (the form of RubbleDB's Table 4)");
+    gigabytes(experiment, workload, Sheet::new(title, &header), &DEVICE)
+}
+
+/// The form of Table 5: each byte counts once.
+fn network(experiment: &Experiment<'_>, workload: &str) -> Sheet {
+    let header = [
+        "replicas",
+        "every-replica: clients",
+        "members",
+        "NVMe/TCP",
+        "primary: clients",
+        "members",
+        "NVMe/TCP",
+    ];
+    let title = format!(
+        "Network traffic of all replicas (GB), {workload} (the form of RubbleDB's Table 5)"
+    );
+    gigabytes(experiment, workload, Sheet::new(title, &header), &NETWORK)
+}

@@ -1,0 +1,63 @@
+//! `gabion bench report` as it is typed, on what `gabion bench` writes.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test with real processes and files, which fails where it stands"
+)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A directory that goes when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("gabion-report-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left is named after this process, so a failure here is seen and harms nothing.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bench(words: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_gabion");
+    Command::new(program).arg("bench").args(words).output().unwrap()
+}
+
+#[test]
+fn a_row_that_an_engine_prints_becomes_a_report_and_what_is_none_is_refused_in_a_line() {
+    let scratch = Scratch::new();
+    let (row, page) = (scratch.path("row.json"), scratch.path("report.html"));
+    let store = scratch.path("store");
+    let words = ["engine-run", "--workload=ycsb-a", "--records=1000", "--quick", "--dir", &store];
+    let run = bench(&words);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    std::fs::write(&row, &run.stdout).unwrap();
+    let report = bench(&["report", &row, "--html", &page, "--markdown", "-"]);
+    let (told, failed) =
+        (String::from_utf8(report.stdout).unwrap(), String::from_utf8(report.stderr).unwrap());
+    assert!(report.status.success() && failed.is_empty(), "{failed}");
+    assert!(told.contains("| ycsb-a, gabion "), "{told}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("ycsb-a, gabion"));
+
+    let bad = scratch.path("bad.json");
+    std::fs::write(&bad, String::from_utf8(run.stdout).unwrap().replace("\"p99_us\":", "\"p99\":"))
+        .unwrap();
+    let report = bench(&["report", &row, &bad, "--markdown", "-"]);
+    let failed = String::from_utf8(report.stderr).unwrap();
+    assert_eq!(report.status.code(), Some(2), "{failed}");
+    assert!(report.stdout.is_empty());
+    assert_eq!(failed.lines().count(), 1, "{failed}");
+    assert!(failed.contains("bad.json:1: p99_us is missing, needed is a value"), "{failed}");
+}
