@@ -10,6 +10,7 @@
 //!
 //! secondary ── NeedFile(file) ────────────────────────────────► primary   it is lost or damaged here
 //!           ◄─ shipped as above, or NoCopy(file) ──────────────
+//! secondary ── Room(slots) ───────────────────────────────────► primary   how full its pool is
 //! primary   ── NeedFile(file) ────────────────────────────────► secondary it is damaged at the primary
 //!           ◄─ CopyAt(file, slots), or NoCopy(file) ───────────
 //!              (reads there over NVMe/TCP, verifies)
@@ -82,6 +83,21 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
+    /// How much room the sender's pool has, at the begin of a connection and when it changed.
+    Room(Spare),
+}
+
+/// The room of one pool, in slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spare {
+    /// Slots in the region.
+    pub total: u32,
+    /// Free, or held for files that no applied edit names yet.
+    pub available: u32,
+    /// Kept for flushes and compactions that are to come, whatever is refused.
+    pub for_jobs: u32,
+    /// Kept for the log to grow into, until it is trimmed.
+    pub for_log: u32,
 }
 
 /// A file in slots of another replica.
@@ -150,6 +166,11 @@ impl NodeMessage {
                 out.put_u8(8);
                 put_file(&mut out, *file);
             }
+            Self::Room(spare) => {
+                out.put_u8(9);
+                let Spare { total, available, for_jobs, for_log } = *spare;
+                [total, available, for_jobs, for_log].iter().for_each(|slots| out.put_u32(*slots));
+            }
         }
         out
     }
@@ -180,6 +201,12 @@ impl NodeMessage {
             }
             7 => Self::CopyAt { session: r.u64()?, file: ShippedFile::decode(&mut r)? },
             8 => Self::NoCopy { file: file(&mut r)? },
+            9 => Self::Room(Spare {
+                total: r.u32()?,
+                available: r.u32()?,
+                for_jobs: r.u32()?,
+                for_log: r.u32()?,
+            }),
             kind => {
                 return Err(Error::unsupported(format!("message between nodes: kind {kind}")));
             }
@@ -299,6 +326,7 @@ mod tests {
             NodeMessage::Have { file: FileId::sst(1) },
             NodeMessage::NeedFile { file: FileId::log_segment(1) },
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(2)] },
+            NodeMessage::Room(Spare { total: 100, available: 20, for_jobs: 9, for_log: 8 }),
         ];
         for message in messages {
             let bytes = message.encode();

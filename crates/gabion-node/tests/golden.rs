@@ -13,7 +13,7 @@ use gabion_base::{
 };
 use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
-use gabion_node::message::{NodeMessage, ShippedFile};
+use gabion_node::message::{NodeMessage, ShippedFile, Spare};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
 use gabion_pool::Placed;
 use std::fmt::Debug;
@@ -97,6 +97,10 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(1 << 40)] },
             golden!("message_discard"),
         ),
+        (
+            NodeMessage::Room(Spare { total: 2027, available: 300, for_jobs: 40, for_log: 96 }),
+            golden!("message_room"),
+        ),
     ]
 }
 
@@ -178,7 +182,7 @@ fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
 /// A member of a later version may say or store what this one does not know.
 #[test]
 fn what_a_later_version_added_is_refused_by_name_or_skipped() {
-    let error = NodeMessage::decode(&[9, 0, 0]).unwrap_err();
+    let error = NodeMessage::decode(&[10, 0, 0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for (flags, refused) in [(gabion_base::codec::FIELD_CRITICAL, true), (0, false)] {
         let mut config = group_config().encode();

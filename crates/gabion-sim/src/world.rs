@@ -75,7 +75,8 @@ impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
         let group = options::group(seed, &options);
-        let machines = group.members.iter().map(|it| Machine::new(&group, *it, &mut random));
+        let machines =
+            group.members.iter().map(|it| Machine::new(&group, *it, options.pool_len, &mut random));
         let machines = machines.collect();
         let clients = (0..options.clients).map(|_| Client::default()).collect();
         Self {
@@ -236,7 +237,8 @@ impl World {
         }
     }
 
-    fn node_mut(&mut self, index: usize) -> Option<&mut Node> {
+    /// A machine's replica, for a test that writes to it.
+    pub fn node_mut(&mut self, index: usize) -> Option<&mut Node> {
         self.machines[index].process.as_mut()?.node.as_deref_mut()
     }
 

@@ -152,7 +152,12 @@ impl Node {
         if have * 4 > target * 3 {
             return;
         }
-        let missing = target - have;
+        // What the log may need is not for files.
+        let free = u64::from(self.pool.counts().free).saturating_sub(self.slots_for_log());
+        let missing = (target - have).min(u32::try_from(free).unwrap_or(u32::MAX));
+        if missing == 0 {
+            return;
+        }
         let (term, head) = (self.chain.term(), self.config.head());
         let granted = (0..4).find_map(|shift| {
             let count = (missing >> shift).max(1);

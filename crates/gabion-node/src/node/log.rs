@@ -16,7 +16,7 @@ const DRAINS_MAX: usize = 4;
 #[derive(Default)]
 pub(super) struct Draining {
     /// Segments that have slots, and whether that is durable.
-    segments: BTreeMap<u64, bool>,
+    pub(super) segments: BTreeMap<u64, bool>,
     in_flight: bool,
     /// Somebody waits until the log is durable here up to this.
     wanted: LogPosition,

@@ -83,6 +83,7 @@ impl Node {
                 self.handle_grant(from, session, pool_id, place, region_slots, slots);
             }
             NodeMessage::Have { file } => self.handle_have(from, file),
+            NodeMessage::Room(spare) => self.room.heard(from, spare),
             NodeMessage::NeedFile { file } if from_head => self.handle_copy_wanted(file),
             NodeMessage::NeedFile { file } => self.handle_need_file(from, file),
             NodeMessage::CopyAt { session, file } => self.handle_copy_at(from, session, file),
@@ -103,6 +104,7 @@ impl Node {
 
     fn void_grants(&mut self, peer: ReplicaId) {
         self.forget_remote(peer);
+        self.room.forget(peer);
         self.repairs_lose(peer);
         if peer == self.config.head() && self.receives_files() {
             self.raise_session();

@@ -1,48 +1,105 @@
-//! Room for files. A put is refused while enough slots are still free to flush what is in memory and to
-//! compact the tree: deletes, which need that, go on and give back what they delete (FAULTS.md E10;
-//! DESIGN.md, Pool: the reserve that keeps a full pool from deadlocking).
+//! Room for files and for the log. A put is refused while enough slots are still free to flush what is in
+//! memory, to compact the tree and to let the log grow until it is trimmed: deletes, which need that, go on
+//! and give back what they delete (FAULTS.md E10; DESIGN.md, Pool: the reserve that keeps a full pool from
+//! deadlocking).
 //!
 //! ```text
-//!   slots:  [ live files ······ | of jobs under way | free ··············· ]
-//!                                └──── available ─────────────────────────┘
-//!   needed: unflushed memory + one flush as it may turn out + the smallest compaction of any level
-//!   short:  available < needed ─► levels are compacted below their aims, MemTables sealed early;
+//!   slots:  [ live files ··· | log ··· | files of no edit yet | free ······· ]
+//!                                       └────── available ────────────────┘
+//!   for_jobs: unflushed memory + one flush as it may turn out + the smallest compaction of any level
+//!   for_log:  segments until the log has as many as it may
+//!   short:  available < for_jobs + for_log ─► levels are compacted below their aims, MemTables sealed early;
 //!           with nothing left to do: puts are refused, deletes and FLUSHALL are not
 //! ```
+//!
+//! Members hold the same files and not the same slots: an edit that is applied later keeps what it removes, and
+//! granted slots are no use to the log. So each member tells the head how much room it has, and the head acts
+//! on the least: no job begins whose files might not fit everywhere, no slot is granted that the log may need.
 
 use super::Node;
+use crate::CompactionMode;
+use crate::message::{NodeMessage, Spare};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use gabion_base::ReplicaId;
 use gabion_base::units::SLOT_LEN;
+use gabion_pool::Counts;
 
 /// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
 /// is to be given back soon, not in a file each.
 const SEAL_EVERY_MS: u64 = 1_000;
 /// Slots that each MemTable's files may leave half empty.
 const PARTIAL_SLOTS: u64 = 2;
+/// The log takes this part of the pool at most, unless that is less than its least.
+const LOG_PART: u64 = 8;
+/// Fewest segments that a log may have: one that is written, one that is sealed and flushed, and what the gate
+/// leaves to seals and edits.
+const LOG_SEGMENTS_MIN: u64 = 5;
+/// Segments that are left to seals and edits while writes wait for the log to be trimmed.
+const LOG_SEGMENTS_KEPT: u64 = 2;
+/// Jobs that have not moved for so long, in ms, make no room.
+const STUCK_MS: u64 = 5_000;
 
 /// What is known of the room, since the last turn.
 #[derive(Default)]
 pub(super) struct Room {
     /// Slots that the version which an edit left may need for its next jobs, and that edit.
     for_jobs: Option<(u64, u64)>,
-    /// Slots that are available and that must be, while there are too few.
-    short: Option<(u64, u64)>,
+    /// Slots of the files that the tree has, as of an edit and a state of the pool.
+    in_tree: Option<(u64, Counts, u64)>,
+    /// What other members said last, on connections that are there.
+    members: BTreeMap<ReplicaId, Spare>,
+    /// What the head was told last.
+    told: Option<Spare>,
+    /// The member that is most short of room, while one is.
+    short: Option<(ReplicaId, Spare)>,
     sealed_ms: u64,
+    /// What jobs had done, and since when it has not been more.
+    progress: (u64, u64),
+}
+
+impl Spare {
+    fn kept(&self) -> u64 {
+        u64::from(self.for_jobs) + u64::from(self.for_log)
+    }
+
+    /// Slots above what is kept; below zero when there are too few.
+    fn above(&self) -> i64 {
+        i64::from(self.available) - self.kept() as i64
+    }
 }
 
 impl Room {
     pub(super) const fn is_short(&self) -> bool {
         self.short.is_some()
     }
+
+    pub(super) fn heard(&mut self, from: ReplicaId, spare: Spare) {
+        self.members.insert(from, spare);
+    }
+
+    /// The connection with a member is gone, and with it what was said on it.
+    pub(super) fn forget(&mut self, peer: ReplicaId) {
+        self.members.remove(&peer);
+        self.told = None;
+    }
 }
 
 impl Node {
     /// Judges how much room there is, once a turn.
     pub(super) fn judge_room(&mut self) {
-        if !self.runs_jobs() {
-            return;
-        }
+        let mine = self.spare();
+        self.tell_room(mine);
+        let all = self.room.members.iter().map(|(member, spare)| (*member, *spare));
+        let all = all.chain([(self.me, mine)]);
+        let least = all.min_by_key(|(_, spare)| spare.above());
+        self.room.short = least.filter(|(_, spare)| self.runs_jobs() && spare.above() < 0);
+        self.note_progress();
+        self.seal_for_room();
+    }
+
+    fn spare(&mut self) -> Spare {
         let edit = self.tree.last_edit();
         let for_jobs = match self.room.for_jobs {
             Some((of, slots)) if of == edit => slots,
@@ -50,36 +107,143 @@ impl Node {
         };
         self.room.for_jobs = Some((edit, for_jobs));
         let (memory, tables) = self.tree.unflushed();
-        let needed = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
-        // A compaction gives back at least what it takes; what a flush takes counts as memory above.
-        let available = u64::from(self.pool.counts().free) + self.job_slots();
-        self.room.short = (available < needed).then_some((available, needed));
-        self.seal_for_room();
+        let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
+        let counts = self.pool.counts();
+        let log = self.drain.segments.len() as u64 * self.segment_slots();
+        let (total, lost) = (counts.total, counts.retired + counts.quarantined);
+        let taken = u64::from(lost) + log + self.tree_slots(edit, counts);
+        let slots = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
+        Spare {
+            total,
+            available: slots(u64::from(total).saturating_sub(taken)),
+            for_jobs: slots(for_jobs),
+            for_log: slots(self.slots_for_log()),
+        }
     }
 
-    /// Seals a MemTable that is not full, so that the deletes in it take effect.
+    /// Slots of the files that the tree has.
+    fn tree_slots(&mut self, edit: u64, counts: Counts) -> u64 {
+        if let Some((of, then, slots)) = self.room.in_tree
+            && (of, then) == (edit, counts)
+        {
+            return slots;
+        }
+        let files = self.tree.version().files();
+        let places = files.filter_map(|(_, meta)| self.pool.placement(meta.id));
+        let slots = places.map(|placement| placement.slots.len() as u64).sum();
+        self.room.in_tree = Some((edit, counts, slots));
+        slots
+    }
+
+    /// Tells the head, when there is something new.
+    fn tell_room(&mut self, mine: Spare) {
+        let head = self.config.head();
+        let can_hear = !self.is_head() && self.chain.is_joined() && self.chain.is_connected(head);
+        if !can_hear || self.room.told == Some(mine) {
+            return;
+        }
+        self.room.told = Some(mine);
+        self.tell(head, &NodeMessage::Room(mine));
+    }
+
+    // ---- the log
+
+    const fn segment_slots(&self) -> u64 {
+        self.config.segment_len.div_ceil(SLOT_LEN)
+    }
+
+    /// Most segments that the log is to have.
+    fn log_segments_max(&self) -> u64 {
+        let (segment_len, memtable_len) = (self.config.segment_len, self.config.tree.memtable_len);
+        // The active MemTable, those that wait, and as much again on its way to being trimmed.
+        let tables = 2 * (self.options.sealed_max as u64 + 1);
+        let usual = (tables * memtable_len).div_ceil(segment_len) + LOG_SEGMENTS_KEPT;
+        let part = u64::from(self.pool.counts().total) / LOG_PART / self.segment_slots();
+        usual.min(part).max(LOG_SEGMENTS_MIN)
+    }
+
+    /// Slots that the log may still take before it is trimmed.
+    pub(super) fn slots_for_log(&self) -> u64 {
+        let more = self.log_segments_max().saturating_sub(self.drain.segments.len() as u64);
+        more * self.segment_slots()
+    }
+
+    /// Bytes of log that are kept, and how many there may be before writes wait.
+    fn log_kept(&self) -> (u64, u64) {
+        let kept = self.log.end().get().saturating_sub(self.state.trimmed.position.get());
+        (kept, (self.log_segments_max() - LOG_SEGMENTS_KEPT) * self.config.segment_len)
+    }
+
+    /// Whether the log has to be trimmed before it may grow.
+    pub(super) fn is_log_long(&self) -> bool {
+        let (kept, most) = self.log_kept();
+        kept >= most
+    }
+
+    // ---- what is done about it
+
+    /// Slots that a job may take: as many as all members have, but for the log.
+    pub(super) fn slots_for_job(&self) -> u64 {
+        let own = u64::from(self.pool.counts().free).saturating_sub(self.slots_for_log());
+        if self.config.compaction == CompactionMode::EveryReplica {
+            return own;
+        }
+        let under_way = self.job_slots();
+        let of = |member: &ReplicaId| match self.room.members.get(member) {
+            Some(spare) => u64::from(spare.available)
+                .saturating_sub(u64::from(spare.for_log))
+                .saturating_sub(under_way),
+            None => 0, // it has not said yet
+        };
+        let others = self.config.members.iter().filter(|member| **member != self.me);
+        others.map(of).fold(own, u64::min)
+    }
+
+    /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log can be
+    /// trimmed.
     fn seal_for_room(&mut self) {
+        if !self.is_head() || self.is_in_turn() || self.tree.active_is_empty() {
+            return;
+        }
+        let (kept, most) = self.log_kept();
         let is_due = self.now_ms.saturating_sub(self.room.sealed_ms) >= SEAL_EVERY_MS;
-        let is_possible = self.is_head() && !self.is_in_turn() && self.not_writing().is_none();
-        let is_useful = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
-        if is_due && is_possible && is_useful {
+        let gives_back = self.room.is_short() && !self.makes_room();
+        let lets_trim = kept >= most / 2 && self.tree.sealed_count() == 0;
+        if is_due && (gives_back || lets_trim) && self.not_writing().is_none() {
             self.room.sealed_ms = self.now_ms;
             self.append_seal();
         }
     }
 
+    fn note_progress(&mut self) {
+        let counters = &self.counters;
+        let done = self.tree.last_edit() + counters.shipped_files + counters.job_written_bytes;
+        let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
+        if is_idle || done != self.room.progress.0 {
+            self.room.progress = (done, self.now_ms);
+        }
+    }
+
     /// Whether something is under way that may end with more room.
     pub(super) fn makes_room(&self) -> bool {
-        self.jobs_running() > 0 || self.apply.waiting_count() > 0
+        let moves = self.now_ms.saturating_sub(self.room.progress.1) < STUCK_MS;
+        moves && (self.jobs_running() > 0 || self.apply.waiting_count() > 0)
     }
 
     /// Why puts are not taken, while room is short.
     pub(super) fn full(&self) -> Option<String> {
-        let (available, needed) = self.room.short?;
-        let total = self.pool.counts().total;
+        let (member, spare) = self.room.short?;
+        let whose = if member == self.me && self.config.members.len() == 1 {
+            "the pool".into()
+        } else {
+            format!("the pool of replica {}", member.get())
+        };
         Some(format!(
-            "the pool is full: {available} slots of {total} are free, {needed} are kept for flushes and \
-             compactions; deletes are taken"
+            "{whose} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log; \
+             deletes are taken",
+            spare.available,
+            spare.total,
+            spare.kept()
         ))
     }
 }

@@ -64,6 +64,8 @@ impl Node {
             Some("a replica applies edits late")
         } else if self.ring_room() < 2 * self.config.segment_len {
             Some("the log's ring is full")
+        } else if self.is_log_long() {
+            Some("the log waits for flushes")
         } else {
             None
         }

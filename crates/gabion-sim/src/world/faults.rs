@@ -22,7 +22,7 @@ impl World {
             }
         }
         if happens(&mut self.random, faults.kill_all) {
-            (0..self.machines.len()).for_each(|index| self.kill(index, false));
+            self.kill_all();
         }
         if happens(&mut self.random, faults.link) {
             let (a, b) = (self.random.below(count) as usize, self.random.below(count) as usize);
@@ -94,6 +94,11 @@ impl World {
         let Some(head) = self.node(0).filter(|head| head.chain().is_ready()) else { return false };
         let whole = |index: usize| self.node(index).is_some_and(|n| n.log_end() >= head.log_end());
         (0..self.machines.len()).all(whole)
+    }
+
+    /// Kills every process.
+    pub fn kill_all(&mut self) {
+        (0..self.machines.len()).for_each(|index| self.kill(index, false));
     }
 
     pub(super) fn kill(&mut self, index: usize, power: bool) {

@@ -3,13 +3,11 @@
 use crate::Random;
 use crate::lost::Moments;
 use crate::process::Process;
-use gabion_base::units::{MIB, SLOT_LEN};
+use gabion_base::units::SLOT_LEN;
 use gabion_base::{ReplicaId, SlotIndex};
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
 use gabion_node::{GroupConfig, open};
 use gabion_pool::SlotState;
-
-const POOL_LEN: u64 = 320 * MIB;
 
 pub(super) struct Machine {
     pub(super) disk: SimulatedDisk,
@@ -28,9 +26,14 @@ pub(super) struct Machine {
 
 impl Machine {
     /// A machine with an empty pool, and no process yet.
-    pub(super) fn new(group: &GroupConfig, member: ReplicaId, random: &mut Random) -> Self {
+    pub(super) fn new(
+        group: &GroupConfig,
+        member: ReplicaId,
+        pool_len: u64,
+        random: &mut Random,
+    ) -> Self {
         let delay = random.below(6) as u32;
-        let disk = SimulatedDisk::new(DiskOptions::delayed(POOL_LEN, random.number(), delay));
+        let disk = SimulatedDisk::new(DiskOptions::delayed(pool_len, random.number(), delay));
         let handle = disk.handle();
         let pool_id = [member.get() as u8; 16];
         disk.block_on(&handle, open::create(&handle, group, member, pool_id))

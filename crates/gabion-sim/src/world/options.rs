@@ -1,6 +1,7 @@
 //! What a run is to be: its group, its load, and what may go wrong.
 
 use super::UNSHIPPED_BYTES_MAX;
+use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
@@ -59,6 +60,8 @@ pub struct Options {
     pub compression: Compression,
     /// What slow reads may keep of what compactions replaced.
     pub pin_budget: PinBudget,
+    /// Bytes of each machine's disk.
+    pub pool_len: u64,
     /// Pairs of keys that are always written together.
     pub twins: u64,
     /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
@@ -136,6 +139,7 @@ impl Default for Options {
             ack: AckLevel::Replicated,
             compression: Compression::None,
             pin_budget: PinBudget::default(),
+            pool_len: 320 * MIB,
             twins: 8,
             marks: 40,
             counters: true,

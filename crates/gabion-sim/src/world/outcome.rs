@@ -106,7 +106,9 @@ impl World {
         outcome.repaired_files += counters.repaired_files;
     }
 
-    pub(super) fn describe(&self) -> String {
+    /// Where every replica is, in words, for reports of failure.
+    #[must_use]
+    pub fn describe(&self) -> String {
         let mut text = format!("time {} ms, links {:?}", self.now_ms, self.links.keys());
         for (i, machine) in self.machines.iter().enumerate() {
             let node = machine.process.as_ref().and_then(|process| process.node.as_ref());

@@ -62,6 +62,9 @@ impl World {
 
     /// Reads every key once more at the tail, as the last operations of the history.
     pub(super) fn final_reads(&mut self) -> Result<(), String> {
+        if self.clients.is_empty() {
+            return Ok(());
+        }
         let tail = self.machines.len() - 1;
         for key in (0..self.options.keys).chain(TWINS..TWINS + self.options.twins) {
             for _ in 0..100_000 {

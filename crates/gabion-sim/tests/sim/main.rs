@@ -4,6 +4,7 @@
 mod crash_points;
 mod damaged_files;
 mod edits_again;
+mod full_pools;
 mod io_failures;
 mod lost_files;
 mod marks;
