@@ -6,17 +6,21 @@
 //! ```text
 //!  ┌─────────┬─────────────────┬───────────────────┬────────────────────────┬────────────┐
 //!  │ kind u8 │ key length (var)│ key, keyspace byte│ value length (var)     │ value      │
-//!  │         │                 │ first             │ (Put only)             │ (Put only) │
+//!  │         │                 │ first             │ (puts only)            │ (puts only)│
 //!  └─────────┴─────────────────┴───────────────────┴────────────────────────┴────────────┘
 //!   Delete 0:       key ≥ 1 byte
 //!   Put 1:          key ≥ 1 byte, value
 //!   RangeDelete 3:  the key is the bare keyspace byte: the whole keyspace is cleared
-//!   2, 4, 5, 6, 7:  reserved (5, an expiring put, will carry `expiry_ms u64` before its value)
+//!   ExpiringPut 5:  key ≥ 1 byte, value that begins with `expiry_ms u64`, which the value length counts
+//!   2, 4, 6, 7:     reserved
 //! ```
+//!
+//! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`.
 //!
 //! Numbers are shortest-form LEB128, so a batch has one encoding only.
 
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace};
+use crate::expiry::{EXPIRY_LEN, STORED_LEN_MAX};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader, varint_len};
@@ -25,9 +29,10 @@ use gabion_base::{Error, Result};
 
 /// Bytes of operations that a batch may hold: a record without its header and extensions.
 pub const BATCH_LEN_MAX: usize = gabion_base::units::RECORD_LEN_MAX - 64 * 1024;
-/// Bytes that an operation takes besides key and value, at most: its kind, the keyspace and both lengths.
+/// Bytes that an operation takes besides key and value, at most: its kind, the keyspace, both lengths and an
+/// expiry.
 pub const OPERATION_OVERHEAD_MAX: usize =
-    2 + varint_len(ENGINE_KEY_LEN_MAX as u64) + varint_len(VALUE_LEN_MAX as u64);
+    2 + varint_len(ENGINE_KEY_LEN_MAX as u64) + varint_len(STORED_LEN_MAX as u64) + EXPIRY_LEN;
 
 /// Appends operations to a payload that the caller owns.
 ///
@@ -64,16 +69,32 @@ impl BatchBuilder {
     /// # Errors
     /// Limit exceeded, naming the key's or value's length, the count or the batch's length.
     pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        if value.len() > VALUE_LEN_MAX {
-            return Err(Error::limit(format!(
-                "value of {} bytes is over the limit of {VALUE_LEN_MAX}",
-                value.len()
-            )));
-        }
+        check_value(value)?;
         let more = varint_len(value.len() as u64) + value.len();
         self.operation(EntryKind::Put, keyspace, key, more)?;
         self.bytes.put_prefixed(value);
         Ok(())
+    }
+
+    /// Sets `key` to `value` until group time is `expires_ms`, in milliseconds since 1970. Returns the value as
+    /// it is stored.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`].
+    pub fn put_expiring(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<&[u8]> {
+        check_value(value)?;
+        let len = EXPIRY_LEN + value.len();
+        self.operation(EntryKind::ExpiringPut, keyspace, key, varint_len(len as u64) + len)?;
+        self.bytes.put_varint(len as u64);
+        self.bytes.put_u64(expires_ms);
+        self.bytes.put_bytes(value);
+        Ok(&self.bytes[self.bytes.len() - len..])
     }
 
     /// Removes `key`.
@@ -154,14 +175,24 @@ impl BatchBuilder {
     }
 }
 
+fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() <= VALUE_LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::limit(format!(
+        "value of {} bytes is over the limit of {VALUE_LEN_MAX}",
+        value.len()
+    )))
+}
+
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// `Put`, `Delete` or `RangeDelete`.
+    /// `Put`, `ExpiringPut`, `Delete` or `RangeDelete`.
     pub kind: EntryKind,
     /// Engine key, keyspace byte included; never empty.
     pub key: &'a [u8],
-    /// Empty unless a `Put`.
+    /// As it is stored: begins with the expiry of an `ExpiringPut`. Empty unless one of the puts.
     pub value: &'a [u8],
 }
 
@@ -203,6 +234,17 @@ impl<'a> BatchReader<'a> {
         }
         let value = match kind {
             EntryKind::Put => self.reader.prefixed(VALUE_LEN_MAX)?,
+            EntryKind::ExpiringPut => {
+                let stored = self.reader.prefixed(STORED_LEN_MAX)?;
+                if stored.len() < EXPIRY_LEN {
+                    return Err(Error::corruption(format!(
+                        "batch: expiring put at byte {at} has {} bytes, its expiry alone has \
+                         {EXPIRY_LEN}",
+                        stored.len()
+                    )));
+                }
+                stored
+            }
             EntryKind::Delete | EntryKind::RangeDelete => &[],
             other => {
                 return Err(Error::unsupported(format!(
@@ -244,6 +286,9 @@ mod tests {
         batch.clear(Keyspace::User).unwrap();
         assert_eq!((batch.count(), batch.len()), (3, 18));
         assert_eq!(batch.as_bytes(), b"\x01\x04\x01key\x05value\x00\x01\x00\x03\x01\x01");
+        let stored = batch.put_expiring(Keyspace::User, b"k", b"v", 0x0201).unwrap();
+        assert_eq!(stored, b"\x01\x02\0\0\0\0\0\0v");
+        assert_eq!(&batch.as_bytes()[18..], b"\x05\x02\x01k\x09\x01\x02\0\0\0\0\0\0v");
         assert_eq!(batch.finish()[0], 0xaa);
     }
 
@@ -253,6 +298,9 @@ mod tests {
         let error = batch.put(Keyspace::User, &vec![0; KEY_LEN_MAX + 1], b"").unwrap_err();
         assert_eq!(error.message(), "key of 65537 bytes is over the limit of 65536");
         let error = batch.put(Keyspace::User, b"k", &vec![0; VALUE_LEN_MAX + 1]).unwrap_err();
+        assert_eq!(error.message(), "value of 8388609 bytes is over the limit of 8388608");
+        let long = vec![0; VALUE_LEN_MAX + 1];
+        let error = batch.put_expiring(Keyspace::User, b"k", &long, 1).unwrap_err();
         assert_eq!(error.message(), "value of 8388609 bytes is over the limit of 8388608");
         assert_eq!((batch.len(), batch.count()), (0, 0));
         batch.put(Keyspace::User, &vec![0; KEY_LEN_MAX], &vec![0; VALUE_LEN_MAX]).unwrap();
@@ -271,7 +319,12 @@ mod tests {
     #[test]
     fn reserved_and_malformed_operations_are_refused() {
         let kind = |bytes: &[u8]| BatchReader::new(bytes).next().unwrap().unwrap_err().kind();
-        assert_eq!(kind(b"\x05\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        assert_eq!(kind(b"\x04\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        let short = BatchReader::new(b"\x05\x02\x01k\x07\0\0\0\0\0\0\0").next().unwrap();
+        assert_eq!(
+            short.unwrap_err().message(),
+            "batch: expiring put at byte 0 has 7 bytes, its expiry alone has 8"
+        );
         for bytes in [&b"\x08\x01\x01"[..], b"\x00\x00", b"\x00\x01\x02", b"\x03\x02\x01k", b"\x01"]
         {
             assert_eq!(kind(bytes), gabion_base::ErrorKind::Corruption, "{bytes:?}");
@@ -283,16 +336,26 @@ mod tests {
         fn what_was_built_is_read(ops: Vec<(u8, Vec<u8>, Vec<u8>)>) {
             let mut batch = BatchBuilder::new();
             for (kind, key, value) in &ops {
-                match kind % 3 {
+                match kind % 4 {
                     0 => batch.put(Keyspace::User, key, value).unwrap(),
                     1 => batch.delete(Keyspace::System, key).unwrap(),
+                    2 => {
+                        let expires_ms = u64::from(*kind) << 40;
+                        batch.put_expiring(Keyspace::User, key, value, expires_ms).unwrap();
+                    }
                     _ => batch.clear(Keyspace::User).unwrap(),
                 }
             }
             let read: Vec<_> = BatchReader::new(batch.as_bytes()).map(Result::unwrap).collect();
             prop_assert_eq!(read.len(), ops.len());
             for (op, (kind, key, value)) in read.iter().zip(&ops) {
-                match kind % 3 {
+                match kind % 4 {
+                    2 => {
+                        let expires_ms = (u64::from(*kind) << 40).to_le_bytes();
+                        prop_assert_eq!(op.kind, EntryKind::ExpiringPut);
+                        prop_assert_eq!(op.value, [&expires_ms[..], value].concat());
+                        prop_assert_eq!(&op.key[1..], &key[..]);
+                    }
                     0 => {
                         prop_assert_eq!((op.kind, op.keyspace()), (EntryKind::Put, Keyspace::User));
                         prop_assert_eq!((&op.key[1..], op.value), (&key[..], &value[..]));

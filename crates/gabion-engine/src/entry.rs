@@ -36,7 +36,7 @@ pub enum EntryKind {
     RangeDelete = 3,
     /// Reserved: an operand of a merge operator.
     Merge = 4,
-    /// Reserved: a put with an expiry time.
+    /// The key has this value until a time: the value begins with it ([`crate::expiry`]).
     ExpiringPut = 5,
     /// Reserved: the value lies in another file.
     Pointer = 6,

@@ -15,9 +15,11 @@
 //!    7   smallest u64, largest u64                    sequence numbers
 //!    8   entries u64, deletes u64, key bytes u64, value bytes u64
 //!    9   { keyspace u8, sequence u64 }…               clears of whole keyspaces, newest first (absent: none)
+//!   10   first u64, last u64                          expiries of its expiring puts, in ms (absent: none)
 //! ```
 
 use crate::entry::Keyspace;
+use crate::expiry::ExpirySpan;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -62,6 +64,8 @@ pub struct FileMeta {
     pub raw_value_bytes: u64,
     /// Clears of whole keyspaces that the file holds, newest first: they reach beyond its key bounds.
     pub clears: Vec<(Keyspace, SequenceNumber)>,
+    /// When what it holds expires, if any of it does.
+    pub expiry: Option<ExpirySpan>,
 }
 
 /// Tags of the fields, as drawn above.
@@ -75,6 +79,7 @@ mod tag {
     pub(super) const SEQUENCES: u16 = 7;
     pub(super) const COUNTS: u16 = 8;
     pub(super) const CLEARS: u16 = 9;
+    pub(super) const EXPIRY: u16 = 10;
 }
 
 const WHAT: &str = "file description";
@@ -175,6 +180,12 @@ impl FileMeta {
         if !self.clears.is_empty() {
             field(tag::CLEARS, &mut |p| encode_clears(&self.clears, p));
         }
+        if let Some(ExpirySpan { first_ms, last_ms }) = self.expiry {
+            field(tag::EXPIRY, &mut |p| {
+                p.put_u64(first_ms);
+                p.put_u64(last_ms);
+            });
+        }
     }
 
     /// Decodes what [`FileMeta::encode`] made, and checks that it makes sense.
@@ -197,6 +208,7 @@ impl FileMeta {
             raw_key_bytes: 0,
             raw_value_bytes: 0,
             clears: Vec::new(),
+            expiry: None,
         };
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
@@ -206,12 +218,12 @@ impl FileMeta {
                 return Err(bad(format!("field {} is out of order", field.tag)));
             }
             last_tag = field.tag;
-            if field.tag > tag::CLEARS {
+            if field.tag > tag::EXPIRY {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
             meta.decode_field(field.tag, Reader::new(field.payload, WHAT))?;
-            known += u32::from(field.tag != tag::CLEARS);
+            known += u32::from(field.tag < tag::CLEARS);
         }
         if known != u32::from(tag::COUNTS) {
             return Err(bad(format!("{known} of {} fields are there", tag::COUNTS)));
@@ -249,7 +261,11 @@ impl FileMeta {
                 self.raw_key_bytes = payload.u64()?;
                 self.raw_value_bytes = payload.u64()?;
             }
-            _ => self.clears = decode_clears(&mut payload)?,
+            tag::CLEARS => self.clears = decode_clears(&mut payload)?,
+            _ => {
+                let (first_ms, last_ms) = (payload.u64()?, payload.u64()?);
+                self.expiry = Some(ExpirySpan { first_ms, last_ms });
+            }
         }
         payload.finish()
     }
@@ -279,6 +295,11 @@ impl FileMeta {
                 "{id} has sequence numbers {} to {}",
                 sequences.0, sequences.1
             )));
+        }
+        if let Some(ExpirySpan { first_ms, last_ms }) = self.expiry
+            && first_ms > last_ms
+        {
+            return Err(bad(format!("{id} has expiries from {first_ms} to {last_ms} ms")));
         }
         if self.deletes > self.entries {
             let (deletes, entries) = (self.deletes, self.entries);
@@ -442,6 +463,7 @@ mod tests {
             raw_key_bytes: 12,
             raw_value_bytes: 40,
             clears: vec![(Keyspace::User, SequenceNumber(8)), (Keyspace::User, SequenceNumber(5))],
+            expiry: Some(ExpirySpan { first_ms: 5, last_ms: 7 }),
         }
     }
 
@@ -452,6 +474,7 @@ mod tests {
         meta.encode(&mut out);
         assert_eq!(FileMeta::decode(&out).unwrap(), meta);
         meta.clears.clear();
+        meta.expiry = None;
         out.clear();
         meta.encode(&mut out);
         assert_eq!(FileMeta::decode(&out).unwrap(), meta);
@@ -488,6 +511,7 @@ mod tests {
             refuse(&|m| m.smallest_sequence = SequenceNumber(10)),
             refuse(&|m| m.largest_sequence = SequenceNumber(1 << 56)),
             refuse(&|m| m.deletes = 7),
+            refuse(&|m| m.expiry = Some(ExpirySpan { first_ms: 2, last_ms: 1 })),
         ] {
             assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
         }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!  MemTables ─┐
-//!  L0 files  ─┼─► Merge ─► Visibility (shadowed? cleared? tombstone?) ─► Outputs ─► FileSink
+//!  L0 files  ─┼─► Merge ─► Visibility (shadowed? cleared? expired? tombstone?) ─► Outputs ─► FileSink
 //!  Ln files  ─┘                                                            cut by length, by `cuts`
 //! ```
 //!
 //! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
 //! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
 
-use crate::entry::{Entry, EntryKind, Keyspace};
+use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
+use crate::expiry::expiry_of;
 use crate::file::{
     FILE_LEN_MAX, FileMeta, FileSink, FileSource, lower_bound_of, noted, upper_bound_of,
 };
@@ -175,11 +176,11 @@ async fn merge_inputs(
     let mut files = Outputs::new(recipe, group);
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
-        if visibility.keep(&entry)? {
-            if files.ends_before(&entry)? {
+        if let Some(kept) = visibility.keep(&entry)? {
+            if files.ends_before(&kept)? {
                 files.finish(sink, output).await?;
             }
-            files.add(&entry)?;
+            files.add(&kept)?;
             output.stats.entries_out += 1;
         }
         merge.advance().await?;
@@ -277,6 +278,10 @@ impl<S: FileSource> LevelScan<'_, S> {
 ///
 /// Readers are the live snapshots and everyone after the job. Between two neighbouring snapshots only the
 /// newest version of a key can be seen: the *stripe* of an entry is the oldest snapshot that sees it.
+///
+/// What has expired by the recipe's group time is a tombstone to everyone after the job, as group time is past
+/// that before the job's edit is applied. A snapshot judges by an earlier time, which the recipe does not
+/// say: what one sees stays as it is.
 struct Visibility<'a> {
     recipe: &'a Recipe,
     /// The key of the last entry seen.
@@ -308,8 +313,9 @@ impl<'a> Visibility<'a> {
         snapshots.get(at).copied().unwrap_or(NEWEST)
     }
 
+    /// What is to be written of an entry, if anything.
     #[inline]
-    fn keep(&mut self, entry: &Entry<'_>) -> Result<bool> {
+    fn keep<'e>(&mut self, entry: &Entry<'e>) -> Result<Option<Entry<'e>>> {
         let sequence = entry.trailer.sequence();
         let stripe = self.stripe_of(sequence);
         let shadowed = if self.is_new_key(entry) {
@@ -321,20 +327,32 @@ impl<'a> Visibility<'a> {
         };
         self.stripe = Some(stripe);
         if shadowed || is_below_floor(entry.key, sequence, self.recipe.floor, stripe) {
-            return Ok(false);
+            return Ok(None);
         }
         match entry.trailer.kind() {
-            EntryKind::Put => Ok(true),
-            // A tombstone can go when nothing older can come to light: no deeper level holds the
-            // key, and no older version stays for a snapshot before it.
-            EntryKind::Delete => {
-                let oldest = self.recipe.snapshots.first().is_none_or(|first| sequence <= *first);
-                Ok(!(self.recipe.bottommost && oldest))
+            EntryKind::Put => Ok(Some(*entry)),
+            EntryKind::ExpiringPut => {
+                let (expiry, _) = expiry_of(entry.trailer, entry.value)?;
+                let has_expired = expiry.is_some_and(|at| at <= self.recipe.now_ms);
+                if !has_expired || stripe != NEWEST {
+                    return Ok(Some(*entry));
+                }
+                let trailer = Trailer::new(sequence, EntryKind::Delete);
+                let tombstone = Entry { key: entry.key, trailer, value: &[] };
+                Ok(self.is_tombstone_wanted(sequence).then_some(tombstone))
             }
+            EntryKind::Delete => Ok(self.is_tombstone_wanted(sequence).then_some(*entry)),
             other => Err(Error::unsupported(format!(
                 "an entry of kind {other:?} (sequence number {sequence}) has no rule for merging"
             ))),
         }
+    }
+
+    /// A tombstone can go when nothing older can come to light: no deeper level holds the key, and no older
+    /// version stays for a snapshot before it.
+    fn is_tombstone_wanted(&self, sequence: SequenceNumber) -> bool {
+        let oldest = self.recipe.snapshots.first().is_none_or(|first| sequence <= *first);
+        !(self.recipe.bottommost && oldest)
     }
 }
 

@@ -14,7 +14,7 @@ mod source;
 mod walk;
 
 use crate::cache::{LocalCache, ReadCache};
-use crate::entry::EntryKind;
+use crate::entry::Trailer;
 use crate::file::{FileMeta, FileSource, noted};
 use crate::readers::{Pin, Release, State};
 use crate::sst::SstReader;
@@ -25,9 +25,9 @@ use core::cell::RefCell;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
 pub use size::RangeSize;
-pub use walk::Move;
 pub(crate) use walk::ReadPoint;
 use walk::{Cursors, Walk};
+pub use walk::{Found, Move};
 
 /// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap to clone.
 #[derive(Clone)]
@@ -55,11 +55,10 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         meta: &FileMeta,
         key: &[u8],
         at: SequenceNumber,
-    ) -> Result<Option<(EntryKind, SequenceNumber, Bytes)>> {
+    ) -> Result<Option<(Trailer, Bytes)>> {
         let reader = self.reader(meta).await?;
         let found = reader.get(&self.source, &self.cache, key, at).await;
-        let found = noted(&self.source, meta.id, found)?;
-        Ok(found.map(|(trailer, value)| (trailer.kind(), trailer.sequence(), value)))
+        noted(&self.source, meta.id, found)
     }
 }
 
@@ -76,6 +75,13 @@ impl ReadView {
     #[must_use]
     pub const fn sequence(&self) -> SequenceNumber {
         self.point.sequence
+    }
+
+    /// The group time by which the view judges what has expired: that of the last record that was applied when
+    /// it was made. It stays, so that what is read twice is judged alike.
+    #[must_use]
+    pub const fn now_ms(&self) -> u64 {
+        self.point.now_ms
     }
 
     /// Keeps what the view sees for one read, which the caller makes past the view.
@@ -95,6 +101,18 @@ impl ReadView {
         tables: &Tables<S, C>,
         key: &[u8],
     ) -> Result<Option<Bytes>> {
+        Ok(self.look_up(tables, key).await?.map(|found| found.value))
+    }
+
+    /// The value of an engine key, if it has one, and until when.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn look_up<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        key: &[u8],
+    ) -> Result<Option<Found>> {
         let pin = self.pin()?;
         self.point.get(&pin.0, tables, key, || self.state.check()).await
     }
@@ -185,11 +203,18 @@ impl SharedView {
         self.point.sequence
     }
 
-    /// This view, reading as of `sequence`: at most the last write that was applied when the view was made,
-    /// or one that went into the view's MemTables since.
+    /// This view, reading as of `sequence` and judging by group time `now_ms`: at most the last write that was
+    /// applied when the view was made, or one that went into the view's MemTables since; and the group time
+    /// that came with the log up to there, or an earlier one.
     #[must_use]
-    pub fn at(&self, sequence: SequenceNumber) -> Self {
-        Self { pin: self.pin.clone(), point: ReadPoint { sequence, ..self.point } }
+    pub fn at(&self, sequence: SequenceNumber, now_ms: u64) -> Self {
+        Self { pin: self.pin.clone(), point: ReadPoint { sequence, now_ms, ..self.point } }
+    }
+
+    /// The group time by which the view judges what has expired.
+    #[must_use]
+    pub const fn now_ms(&self) -> u64 {
+        self.point.now_ms
     }
 
     /// Whether both views read the same MemTables and files under the same floor.
@@ -213,6 +238,18 @@ impl SharedView {
         tables: &Tables<S, C>,
         key: &[u8],
     ) -> Result<Option<Bytes>> {
+        Ok(self.look_up(tables, key).await?.map(|found| found.value))
+    }
+
+    /// The value of an engine key, if it has one, and until when.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn look_up<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        key: &[u8],
+    ) -> Result<Option<Found>> {
         self.point.get(&self.pin.0, tables, key, || Ok(())).await
     }
 
@@ -274,6 +311,12 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> SharedIterator<S, C> {
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.merge.as_ref().and_then(|_| self.walk.key())
+    }
+
+    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at no pair.
+    #[must_use]
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.merge.as_ref().and_then(|_| self.walk.expires_ms())
     }
 
     /// The value here; none at no pair.

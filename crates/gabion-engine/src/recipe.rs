@@ -96,7 +96,8 @@ pub struct Recipe {
     pub bottommost: bool,
     /// Live snapshots of the primary, ascending: what they see stays.
     pub snapshots: Vec<SequenceNumber>,
-    /// Group time at the start, in milliseconds: what has expired by then counts as deleted.
+    /// Group time at the start, in milliseconds: what has expired by then counts as deleted for whoever reads
+    /// after the job.
     pub now_ms: u64,
     /// User entries with a smaller sequence number are invisible; 0 when nothing was cleared.
     pub floor: SequenceNumber,

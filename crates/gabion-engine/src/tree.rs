@@ -14,6 +14,9 @@
 //! state. A tree opens from a snapshot and the edits after it, then replays the log from
 //! [`Tree::flushed`] on.
 //!
+//! Group time comes with the records ([`Tree::pass_time`]); views and recipes are judged by it. A fork begins at
+//! 0, so that its flushes drop nothing that has expired: that is left to its own compactions.
+//!
 //! Clearing the user keyspace is a number, not entries: the *floor*. What is older is invisible and goes
 //! at the next compaction, or at once where whole files are older.
 //!
@@ -32,6 +35,7 @@ use crate::batch::BatchReader;
 use crate::config::TreeConfig;
 use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
+use crate::expiry::{Due, EXPIRY_LEN};
 use crate::file::FileMeta;
 use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
 use crate::memtable::MemTable;
@@ -64,8 +68,6 @@ struct Sealed {
 pub struct JobContext<'a> {
     /// The primary's term.
     pub term: Term,
-    /// Group time in milliseconds.
-    pub now_ms: u64,
     /// Live snapshots, in any order.
     pub snapshots: &'a [SequenceNumber],
     /// Free slots at the replica that has the fewest: a job that may need more is not begun.
@@ -123,6 +125,9 @@ pub struct Tree {
     floor: SequenceNumber,
     /// As of the last edit.
     floor_in_edits: SequenceNumber,
+    /// Group time.
+    now_ms: u64,
+    due: Due,
     /// Nothing was replayed since it was opened: edits may run ahead of the log.
     opening: bool,
     jobs: Jobs,
@@ -172,6 +177,9 @@ impl Tree {
         let versions = Versions::new(version);
         let active = Arc::new(MemTable::new(flushed.memtable.next()));
         let state = state_of(&active, &VecDeque::new(), &versions);
+        let mut due = Due::default();
+        due.came_in_files(flushed.sequence);
+        due.look_at(versions.current(), 0);
         Self {
             config,
             group,
@@ -186,6 +194,8 @@ impl Tree {
             next_file,
             floor,
             floor_in_edits: floor,
+            now_ms: 0,
+            due,
             opening: true,
             jobs: Jobs::default(),
         }
@@ -277,7 +287,7 @@ impl Tree {
         let mut count = 0u64;
         for operation in BatchReader::new(payload) {
             let operation = operation?;
-            check_operation(operation.kind, operation.key)?;
+            check_operation(operation.kind, operation.key, operation.value)?;
             count += 1;
         }
         check_last(first, count)?;
@@ -290,7 +300,10 @@ impl Tree {
             sequence = sequence.next();
             match operation.kind {
                 EntryKind::RangeDelete => self.floor = sequence,
-                kind => writer.insert(operation.key, sequence, kind, operation.value),
+                kind => {
+                    note_expiry(&mut self.due, kind, operation.value, self.now_ms);
+                    writer.insert(operation.key, sequence, kind, operation.value);
+                }
             }
         }
         drop(writer);
@@ -313,7 +326,7 @@ impl Tree {
         value: &[u8],
     ) -> Result<()> {
         self.check_next(sequence)?;
-        check_operation(kind, key)?;
+        check_operation(kind, key, value)?;
         check_last(sequence, 1)?;
         self.opening = false;
         match kind {
@@ -321,10 +334,35 @@ impl Tree {
                 self.floor = sequence;
                 self.jobs.idle_at = None;
             }
-            kind => self.active.insert(key, sequence, kind, value),
+            kind => {
+                note_expiry(&mut self.due, kind, value, self.now_ms);
+                self.active.insert(key, sequence, kind, value);
+            }
         }
         self.last_sequence = sequence;
         Ok(())
+    }
+
+    /// A record of the log, of whatever kind, was applied that has this group time; it never goes back.
+    pub fn pass_time(&mut self, now_ms: u64) {
+        if now_ms > self.now_ms {
+            self.now_ms = now_ms;
+            self.due.pass(now_ms);
+        }
+    }
+
+    /// Group time, in milliseconds since 1970: the largest of the records that were applied, 0 before the
+    /// first.
+    #[must_use]
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// When, by the head's clock, a record is wanted so that group time passes and what expires by then is seen
+    /// to. None while nothing may expire. See [`crate::expiry`].
+    #[must_use]
+    pub fn time_due_ms(&self) -> Option<u64> {
+        self.due.next_ms(self.now_ms)
     }
 
     fn check_next(&self, first: SequenceNumber) -> Result<()> {
@@ -441,7 +479,7 @@ impl Tree {
                 cuts: pick.cuts,
                 bottommost: pick.bottommost,
                 snapshots,
-                now_ms: context.now_ms,
+                now_ms: self.now_ms,
                 floor: self.floor,
                 sst: self.config.sst.clone(),
             },
@@ -605,6 +643,7 @@ impl Tree {
             if fast_forward {
                 self.active = Arc::new(MemTable::new(flushed.memtable.next()));
                 self.last_sequence = flushed.sequence;
+                self.due.came_in_files(flushed.sequence);
             }
         }
         for (_, id) in &edit.removed {
@@ -617,6 +656,9 @@ impl Tree {
         self.next_file = self.next_file.max(edit.next_file);
         self.floor_in_edits = self.floor_in_edits.max(edit.floor.unwrap_or_default());
         self.floor = self.floor.max(self.floor_in_edits);
+        // A recipe's time is that of a record before the edit's, which a replica that opens may not have read.
+        self.pass_time(edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms));
+        self.due.look_at(self.versions.current(), self.now_ms);
         self.reshape();
         if edit.kind != JobKind::TrivialMove {
             self.readers.gave_up();
@@ -655,7 +697,7 @@ impl Tree {
     /// The tree as it is now, for reads.
     #[must_use]
     pub fn view(&self) -> ReadView {
-        let point = ReadPoint { sequence: self.last_sequence, floor: self.floor };
+        let point = self.read_point();
         ReadView { state: self.state.clone(), point }
     }
 
@@ -665,9 +707,13 @@ impl Tree {
     /// Never: the state that the tree is in is not ended.
     #[must_use]
     pub fn shared_view(&self) -> SharedView {
-        let point = ReadPoint { sequence: self.last_sequence, floor: self.floor };
+        let point = self.read_point();
         let pin = self.state.pin().expect("the tree's own state is not ended");
         SharedView { pin, point }
+    }
+
+    const fn read_point(&self) -> ReadPoint {
+        ReadPoint { sequence: self.last_sequence, floor: self.floor, now_ms: self.now_ms }
     }
 
     /// Ends the oldest views and iterators that keep what the tree gave up beyond `budget`. To be called
@@ -806,9 +852,14 @@ fn state_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versio
 }
 
 /// Refuses operations that the tree has no rule for.
-fn check_operation(kind: EntryKind, key: &[u8]) -> Result<()> {
+fn check_operation(kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
     match kind {
         EntryKind::Put | EntryKind::Delete if !key.is_empty() => Ok(()),
+        EntryKind::ExpiringPut if !key.is_empty() && value.len() >= EXPIRY_LEN => Ok(()),
+        EntryKind::ExpiringPut if !key.is_empty() => Err(Error::invalid(format!(
+            "expiring put of {} bytes, its expiry alone has {EXPIRY_LEN}",
+            value.len()
+        ))),
         EntryKind::RangeDelete if key == [Keyspace::User as u8] => Ok(()),
         EntryKind::RangeDelete => {
             Err(Error::unsupported("only the user keyspace can be cleared, and only as a whole"))
@@ -817,6 +868,15 @@ fn check_operation(kind: EntryKind, key: &[u8]) -> Result<()> {
             Err(Error::invalid(format!("operation {kind:?} has no key, not even a keyspace")))
         }
         kind => Err(Error::unsupported(format!("operation {kind:?} is reserved"))),
+    }
+}
+
+/// Notes when an entry that is applied expires, if it does.
+fn note_expiry(due: &mut Due, kind: EntryKind, value: &[u8], now_ms: u64) {
+    if kind == EntryKind::ExpiringPut
+        && let Some(expiry) = value.first_chunk::<EXPIRY_LEN>()
+    {
+        due.note(u64::from_le_bytes(*expiry), now_ms);
     }
 }
 

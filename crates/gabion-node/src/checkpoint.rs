@@ -117,21 +117,23 @@ pub async fn write(
     }
     target.flush_memtables(&mut tree, origin, &mut copied).await?;
     target.read_back(&tree).await?;
-    let state = first_state(&tree, origin.term);
+    let state = first_state(&tree, origin);
     let snapshot = Snapshot::encode(&group, &state, &tree.snapshot());
     target.creation.finish(medium, &snapshot).await?;
     Ok(copied)
 }
 
 /// What the copy remembers before its first start.
-fn first_state(tree: &Tree, term: Term) -> ReplicaState {
+fn first_state(tree: &Tree, origin: &Origin) -> ReplicaState {
     ReplicaState {
         me: ME,
-        term,
+        term: origin.term,
         session: 0,
         files_reserved: tree.files_reserved(),
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
+        // What was gone stays gone, whatever clock the copy meets.
+        trimmed_ms: origin.view.now_ms(),
         durable: LogPosition::ZERO,
     }
 }
@@ -192,9 +194,8 @@ impl Target {
     ) -> Result<()> {
         while tree.sealed_count() > 0 {
             let slots_free = u64::from(self.creation.pool().counts().free);
-            // By time 0 nothing has expired: that is left to the copy's own compactions.
-            let (term, now_ms, snapshots) = (origin.term, 0, &[]);
-            let context = JobContext { term, now_ms, snapshots, slots_free, urgent: false };
+            let (term, snapshots) = (origin.term, &[]);
+            let context = JobContext { term, snapshots, slots_free, urgent: false };
             let Some(inputs) = tree.next_flush(&context) else {
                 return Err(Error::no_space(format!(
                     "what is in memory finds no room: {slots_free} slots of 2 MiB are left"

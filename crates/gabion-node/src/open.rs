@@ -45,6 +45,7 @@ pub async fn create(
         files_reserved: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
+        trimmed_ms: 0,
         durable: LogPosition::ZERO,
     };
     let tree = Tree::create(group.tree.clone(), group.group)?;
@@ -108,6 +109,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
             }
         }
     }
+    tree.pass_time(state.trimmed_ms);
     let _ = tree.obsolete_files();
     for (_, meta) in tree.version().files() {
         let lies = pool.placement(meta.id).map(|placement| (placement.len, placement.checksum));

@@ -34,6 +34,8 @@ pub struct ReplicaState {
     pub spans: Vec<Span>,
     /// The log is kept from here on.
     pub trimmed: Anchor,
+    /// Group time where the log is kept from, in ms: it does not go back when no record is left that tells it.
+    pub trimmed_ms: u64,
     /// The log is known to have been durable here, and committed, up to this record end: raised by each
     /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that
     /// finds less has lost records, and the group does not go on without them (FAULTS.md E4).
@@ -45,6 +47,8 @@ const TAG_SPANS: u16 = 2;
 /// Critical, as a build that skips it would take a rotten log for a torn one. Missing in what older builds
 /// wrote, and while nothing is known.
 const TAG_DURABLE: u16 = 3;
+/// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before the first trim.
+const TAG_TRIMMED_MS: u16 = 4;
 
 impl ReplicaState {
     /// The state in bytes.
@@ -64,6 +68,9 @@ impl ReplicaState {
         if self.durable > LogPosition::ZERO {
             out.critical(TAG_DURABLE, &self.durable.get().to_le_bytes());
         }
+        if self.trimmed_ms > 0 {
+            out.optional(TAG_TRIMMED_MS, &self.trimmed_ms.to_le_bytes());
+        }
         out.finish()
     }
 
@@ -72,7 +79,7 @@ impl ReplicaState {
     /// # Errors
     /// Corruption; unsupported for a critical field of a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let known = [TAG_COUNTERS, TAG_SPANS, TAG_DURABLE];
+        let known = [TAG_COUNTERS, TAG_SPANS, TAG_DURABLE, TAG_TRIMMED_MS];
         let fields = TlvReader::read(bytes, "replica state", &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
         let me = ReplicaId(counters.u32()?);
@@ -84,15 +91,15 @@ impl ReplicaState {
         let mut list = fields.field(TAG_SPANS)?;
         let spans = Span::decode_list(&mut list)?;
         list.finish()?;
-        let durable = match fields.field_if_there(TAG_DURABLE) {
-            None => LogPosition::ZERO,
+        let number = |tag| match fields.field_if_there(tag) {
+            None => Ok(0),
             Some(mut field) => {
-                let durable = LogPosition(field.u64()?);
-                field.finish()?;
-                durable
+                let number = field.u64()?;
+                field.finish().map(|()| number)
             }
         };
-        Ok(Self { me, term, session, files_reserved, spans, trimmed, durable })
+        let (durable, trimmed_ms) = (LogPosition(number(TAG_DURABLE)?), number(TAG_TRIMMED_MS)?);
+        Ok(Self { me, term, session, files_reserved, spans, trimmed, trimmed_ms, durable })
     }
 }
 

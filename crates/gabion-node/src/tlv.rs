@@ -20,6 +20,11 @@ impl Tlv {
         put_field(&mut self.0, tag, FIELD_CRITICAL, payload);
     }
 
+    /// Appends a field that a reader may skip.
+    pub(crate) fn optional(&mut self, tag: u16, payload: &[u8]) {
+        put_field(&mut self.0, tag, 0, payload);
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }

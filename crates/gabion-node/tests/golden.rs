@@ -63,6 +63,7 @@ fn replica_state() -> ReplicaState {
         ],
         trimmed: Anchor { position: LogPosition(1 << 40), index: LogIndex(7), crc: 0xdead_beef },
         durable: LogPosition(1 << 41),
+        trimmed_ms: 0,
     }
 }
 
@@ -132,6 +133,13 @@ fn a_replicas_state_has_these_bytes() {
 fn a_state_that_knows_nothing_of_the_log_has_the_bytes_that_it_always_had() {
     let state = ReplicaState { durable: LogPosition::ZERO, ..replica_state() };
     assert_golden(&state.encode(), golden!("replica_state_before_durable"));
+    assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+}
+
+#[test]
+fn a_state_with_the_time_at_which_its_log_begins_has_these_bytes() {
+    let state = ReplicaState { trimmed_ms: 0x0102_0304_0506, ..replica_state() };
+    assert_golden(&state.encode(), golden!("replica_state_with_time"));
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
 }
 

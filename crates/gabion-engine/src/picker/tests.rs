@@ -37,6 +37,7 @@ pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
         raw_key_bytes: 0,
         raw_value_bytes: 0,
         clears: Vec::new(),
+        expiry: None,
     }
 }
 

@@ -8,7 +8,8 @@
 use super::Tables;
 use super::source::{Held, Source, sources};
 use crate::cache::ReadCache;
-use crate::entry::{EntryKind, Keyspace};
+use crate::entry::{EntryKind, Keyspace, Trailer};
+use crate::expiry::expiry_of;
 use crate::file::FileSource;
 use crate::merge::Merge;
 use crate::readers::Shape;
@@ -24,26 +25,53 @@ pub(crate) struct ReadPoint {
     pub(crate) sequence: SequenceNumber,
     /// Older entries of users were cleared.
     pub(crate) floor: SequenceNumber,
+    /// Group time: what expires at or before it is gone.
+    pub(crate) now_ms: u64,
+}
+
+/// A value, and until when it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The value.
+    pub value: Bytes,
+    /// When its key is gone, in milliseconds since 1970; never without.
+    pub expires_ms: Option<u64>,
+}
+
+/// Where a value lies in what is stored of it, and until when it is there.
+#[derive(Clone, Copy, Default)]
+struct Alive {
+    expires_ms: Option<u64>,
+    value_at: usize,
 }
 
 impl ReadPoint {
-    /// What the newest visible entry of a key means.
+    /// The value of a key when its newest visible entry has `stored`.
     fn judge(
         &self,
         key: &[u8],
-        kind: EntryKind,
-        sequence: SequenceNumber,
-        value: impl FnOnce() -> Bytes,
-    ) -> Result<Option<Bytes>> {
-        Ok(self.has_value(key, kind, sequence)?.then(value))
+        trailer: Trailer,
+        stored: &[u8],
+        bytes: impl FnOnce(usize) -> Bytes,
+    ) -> Result<Option<Found>> {
+        let alive = self.alive(key, trailer, stored)?;
+        let found = |Alive { expires_ms, value_at }| Found { value: bytes(value_at), expires_ms };
+        Ok(alive.map(found))
     }
 
-    /// Whether a key has a value when this is its newest visible entry.
+    /// The value of a key, if it has one, when this is its newest visible entry.
     #[inline]
-    fn has_value(&self, key: &[u8], kind: EntryKind, sequence: SequenceNumber) -> Result<bool> {
-        match kind {
-            EntryKind::Put => Ok(!self.is_cleared(key, sequence)),
-            kind if kind.is_delete() => Ok(false),
+    fn alive(&self, key: &[u8], trailer: Trailer, stored: &[u8]) -> Result<Option<Alive>> {
+        let sequence = trailer.sequence();
+        match trailer.kind() {
+            EntryKind::Put => Ok((!self.is_cleared(key, sequence)).then(Alive::default)),
+            EntryKind::ExpiringPut => {
+                let (expires_ms, value_at) = expiry_of(trailer, stored)?;
+                let is_gone = expires_ms.is_some_and(|at| at <= self.now_ms);
+                let is_there = !is_gone && !self.is_cleared(key, sequence);
+                Ok(is_there.then_some(Alive { expires_ms, value_at }))
+            }
+            kind if kind.is_delete() => Ok(None),
             kind => Err(reserved(kind, sequence)),
         }
     }
@@ -59,24 +87,26 @@ impl ReadPoint {
         tables: &Tables<S, C>,
         key: &[u8],
         check: impl Fn() -> Result<()>,
-    ) -> Result<Option<Bytes>> {
+    ) -> Result<Option<Found>> {
         for table in &shape.memtables {
             if let Some((kind, sequence, value)) = table.get(key, self.sequence) {
-                return self.judge(key, kind, sequence, || Bytes::copy_from_slice(value));
+                let trailer = Trailer::new(sequence, kind);
+                let bytes = |at| Bytes::copy_from_slice(&value[at..]);
+                return self.judge(key, trailer, value, bytes);
             }
         }
         let version = &shape.version;
         // Newer flushes come first, so the first find is the newest.
         for meta in version.level(0).iter().filter(|meta| meta.may_hold(key)) {
-            if let Some((kind, sequence, value)) = tables.get(meta, key, self.sequence).await? {
-                return self.judge(key, kind, sequence, || value);
+            if let Some((trailer, value)) = tables.get(meta, key, self.sequence).await? {
+                return self.judge(key, trailer, &value, |at| value.slice(at..));
             }
             check()?;
         }
         for level in 1..version.level_count() {
             for meta in version.overlapping(level, key, key) {
-                if let Some((kind, sequence, value)) = tables.get(meta, key, self.sequence).await? {
-                    return self.judge(key, kind, sequence, || value);
+                if let Some((trailer, value)) = tables.get(meta, key, self.sequence).await? {
+                    return self.judge(key, trailer, &value, |at| value.slice(at..));
                 }
                 check()?;
             }
@@ -121,8 +151,10 @@ pub(super) struct Walk<S, C> {
     way: Way,
     /// The key of the pair here, or the last that was judged.
     key: Vec<u8>,
-    /// The value of the pair here, when going backwards.
+    /// What is stored of the pair here, when going backwards.
     held: Held,
+    /// Of the pair here.
+    alive: Alive,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,6 +189,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             way: Way::Forwards,
             key: Vec::new(),
             held: Held::Nothing,
+            alive: Alive::default(),
         }
     }
 
@@ -173,21 +206,31 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
 
     /// The value here, if the walk is at a pair.
     pub(super) fn value<'a>(&'a self, merge: &'a Cursors<S, C>) -> Option<&'a [u8]> {
-        match (self.place, self.way) {
+        let stored = match (self.place, self.way) {
             (Place::Pair, Way::Forwards) => merge.entry().map(|entry| entry.value),
             (Place::Pair, Way::Backwards) => self.held.value(),
             _ => None,
-        }
+        };
+        stored.map(|stored| &stored[self.alive.value_at..])
+    }
+
+    /// When the pair here expires, if the walk is at one that does.
+    pub(super) fn expires_ms(&self) -> Option<u64> {
+        self.alive.expires_ms.filter(|_| self.place == Place::Pair)
     }
 
     /// The value here, to keep, if the walk is at a pair. It shares the memory of its block, if it comes from
     /// one.
     #[inline]
     pub(super) fn value_bytes(&self, merge: &Cursors<S, C>) -> Option<Bytes> {
-        match (self.place, self.way) {
+        let stored = match (self.place, self.way) {
             (Place::Pair, Way::Forwards) => merge.cursor()?.value(),
             (Place::Pair, Way::Backwards) => self.held.to_bytes(),
             _ => None,
+        };
+        match self.alive.value_at {
+            0 => stored,
+            at => stored.map(|stored| stored.slice(at..)),
         }
     }
 
@@ -311,7 +354,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
             is_judged = true;
-            if self.point.has_value(entry.key, entry.trailer.kind(), sequence)? {
+            if let Some(alive) = self.point.alive(entry.key, entry.trailer, entry.value)? {
+                self.alive = alive;
                 self.place = Place::Pair;
                 return Ok(true);
             }
@@ -345,8 +389,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 check()?;
             }
             if let Some(newest) = newest
-                && self.point.has_value(&self.key, newest.kind(), newest.sequence())?
+                && let Some(alive) =
+                    self.point.alive(&self.key, newest, self.held.value().unwrap_or_default())?
             {
+                self.alive = alive;
                 self.place = Place::Pair;
                 return Ok(true);
             }

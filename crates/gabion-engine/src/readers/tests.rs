@@ -41,7 +41,7 @@ fn tables() -> Tables<NoFiles> {
 }
 
 fn view(state: &Rc<State>) -> ReadView {
-    let point = ReadPoint { sequence: SequenceNumber(2), floor: SequenceNumber::ZERO };
+    let point = ReadPoint { sequence: SequenceNumber(2), floor: SequenceNumber::ZERO, now_ms: 0 };
     ReadView { state: state.clone(), point }
 }
 

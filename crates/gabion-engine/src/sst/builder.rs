@@ -8,14 +8,13 @@ use super::{
     BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, SstOptions, block_crc, filter,
 };
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace, Trailer, compare};
+use crate::expiry::{ExpirySpan, STORED_LEN_MAX, expiry_of};
 use crate::file::{
     FILE_LEN_MAX, FileMeta, FinishedFile, combine_chunks, lower_bound_of, upper_bound_of,
 };
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use gabion_base::units::{
-    CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, VALUE_LEN_MAX, round_up_to_block,
-};
+use gabion_base::units::{CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, round_up_to_block};
 use gabion_base::{FileId, FileKind, GroupId, SequenceNumber, Term, crc};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
@@ -46,6 +45,7 @@ pub struct SstBuilder {
     compressor: Option<Compressor>,
     chunks: Chunks,
     properties: Properties,
+    expiry: Option<ExpirySpan>,
 }
 
 /// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass over
@@ -134,17 +134,18 @@ impl SstBuilder {
                 options: options.clone(),
                 clears: Vec::new(),
             },
+            expiry: None,
         }
     }
 
     /// Adds the next entry in tree order: keys ascending, versions of a key from new to old.
     ///
     /// # Panics
-    /// When the entry is not after the last one, a key or value is over its limit, or the file would reach
-    /// 2 GiB: the callers' merge and cut rules exclude all of these.
+    /// When the entry is not after the last one, a key or value is over its limit, an expiring put is shorter
+    /// than its expiry, or the file would reach 2 GiB: the callers' merge and cut rules exclude all of these.
     pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
-        assert!(value.len() <= VALUE_LEN_MAX, "{}: value of {} bytes", self.id, value.len());
+        assert!(value.len() <= STORED_LEN_MAX, "{}: value of {} bytes", self.id, value.len());
         let first = self.properties.entries == 0;
         let order = match first {
             true => Ordering::Less,
@@ -184,6 +185,10 @@ impl SstBuilder {
         properties.largest_sequence = properties.largest_sequence.max(sequence);
         let kind = trailer.kind();
         properties.deletes += u64::from(kind.is_delete());
+        let (expiry, _) = expiry_of(trailer, value).expect("checked where it was read");
+        if let Some(expires_ms) = expiry {
+            ExpirySpan::add(&mut self.expiry, ExpirySpan::at(expires_ms));
+        }
         if kind == EntryKind::RangeDelete {
             let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
             let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
@@ -293,6 +298,7 @@ impl SstBuilder {
             raw_key_bytes: properties.raw_key_bytes,
             raw_value_bytes: properties.raw_value_bytes,
             clears: properties.clears,
+            expiry: self.expiry,
         };
         FinishedFile { meta, bytes }
     }

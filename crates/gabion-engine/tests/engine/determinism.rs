@@ -19,6 +19,10 @@ fn replica_with_work(seed: u64) -> Replica {
             let name = format!("key{:04}", random.below(600)).into_bytes();
             if random.one_in(4) {
                 batch.delete(Keyspace::User, &name).unwrap();
+            } else if random.one_in(3) {
+                let value = vec![random.below(256) as u8; random.below(300) as usize];
+                let expires_ms = 100 * round + random.below(1000);
+                batch.put_expiring(Keyspace::User, &name, &value, expires_ms).unwrap();
             } else {
                 let value = vec![random.below(256) as u8; random.below(300) as usize];
                 batch.put(Keyspace::User, &name, &value).unwrap();
@@ -26,6 +30,7 @@ fn replica_with_work(seed: u64) -> Replica {
         }
         let first = replica.tree.last_sequence().next();
         replica.tree.apply_batch(first, batch.as_bytes()).unwrap();
+        replica.tree.pass_time(100 * round);
         let active = replica.tree.active_id();
         replica.tree.seal(active, LogPosition(round + 1)).unwrap();
         while replica.tree.sealed_count() > 0 || round == 8 {
@@ -57,6 +62,7 @@ proptest! {
         };
         let (output, made) = run(&job, &here.files);
         prop_assert!(!made.is_empty());
+        prop_assert!(job.recipe.now_ms > 0);
         let mut recipe = Vec::new();
         job.recipe.encode(&mut recipe);
         for round in 0..3 {
@@ -80,9 +86,15 @@ proptest! {
             .map(|sequence| {
                 let name = key(format!("k{}", random.below(50)).as_bytes());
                 let value = vec![random.below(256) as u8; random.below(100) as usize];
-                let put = !random.one_in(3);
-                let kind = if put { EntryKind::Put } else { EntryKind::Delete };
-                (name, SequenceNumber(sequence), kind, if put { value } else { Vec::new() })
+                let (kind, value) = match random.below(3) {
+                    0 => (EntryKind::Delete, Vec::new()),
+                    1 => (EntryKind::Put, value),
+                    _ => {
+                        let expiry = random.below(2_000).to_le_bytes();
+                        (EntryKind::ExpiringPut, [&expiry[..], &value].concat())
+                    }
+                };
+                (name, SequenceNumber(sequence), kind, value)
             })
             .collect();
         let flush = |entries: &[(Vec<u8>, SequenceNumber, EntryKind, Vec<u8>)]| {
@@ -91,6 +103,7 @@ proptest! {
                 table.insert(key, *sequence, *kind, value);
             }
             let mut tree = Tree::create(small_config(), GROUP).unwrap();
+            tree.pass_time(1_000);
             tree.seal(MemTableId(1), LogPosition(1)).unwrap();
             let mut job = tree.next_flush(&context(&[SequenceNumber(20)])).unwrap();
             job.memtables = vec![Arc::new(table)];

@@ -25,6 +25,7 @@ fn meta(number: u64) -> FileMeta {
         raw_key_bytes: 18,
         raw_value_bytes: 4000,
         clears: Vec::new(),
+        expiry: None,
     }
 }
 

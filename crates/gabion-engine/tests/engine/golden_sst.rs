@@ -3,7 +3,8 @@
 
 use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
 use gabion_engine::{
-    BatchBuilder, Compression, EntryKind, FinishedFile, Keyspace, SstBuilder, SstOptions, Trailer,
+    BatchBuilder, Compression, EntryKind, FileMeta, FinishedFile, Keyspace, SstBuilder, SstOptions,
+    Trailer,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -23,6 +24,18 @@ fn small() -> FinishedFile {
     builder.add(b"\x01apple", trailer(12, EntryKind::Put), b"red");
     builder.add(b"\x01apple", trailer(10, EntryKind::Delete), b"");
     builder.add(b"\x01apricot", trailer(11, EntryKind::Put), &[b'x'; 200]);
+    builder.finish()
+}
+
+/// With keys that expire.
+fn expiring() -> FinishedFile {
+    let options = SstOptions { block_len: 512, ..SstOptions::default() };
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(8), Term(3));
+    let put = |n| Trailer::new(SequenceNumber(n), EntryKind::ExpiringPut);
+    let stored = |expires_ms: u64, value: &[u8]| [&expires_ms.to_le_bytes()[..], value].concat();
+    builder.add(b"\x01apple", put(12), &stored(0x0102_0304_0506, b"red"));
+    builder.add(b"\x01pear", put(11), &stored(0x0102_0304_0405, b""));
+    builder.add(b"\x01plum", Trailer::new(SequenceNumber(10), EntryKind::Put), b"blue");
     builder.finish()
 }
 
@@ -60,6 +73,17 @@ fn a_files_description_has_these_bytes() {
     let mut out = Vec::new();
     small().meta.encode(&mut out);
     assert_eq!(dump(&out), include_str!("golden/file_meta.hex"));
+}
+
+#[test]
+fn a_file_with_keys_that_expire_and_its_description_have_these_bytes() {
+    let file = expiring();
+    let image = &file.bytes[..file.meta.len as usize];
+    assert_eq!(dump(image), include_str!("golden/expiring_sst.hex"));
+    let mut out = Vec::new();
+    file.meta.encode(&mut out);
+    assert_eq!(dump(&out), include_str!("golden/expiring_file_meta.hex"));
+    assert_eq!(FileMeta::decode(&out).unwrap(), file.meta);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A primary and a secondary, driven by random operations through one log, held against a map.
+//! A primary and a secondary, driven by random operations through one log, held against a map with expiry.
 //!
 //! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
 //! while a read is under way whose view was ended) and E13 (the secondary makes some files itself and gets the same bytes).
@@ -11,7 +11,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Values, and until when they are there.
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
 /// A read that takes its time: gives its result and what it should be.
 type Reading = Pin<Box<dyn Future<Output = (gabion_base::Result<Pairs>, Pairs)>>>;
@@ -24,12 +25,15 @@ struct World {
     secondary: Replica,
     /// Records applied by the secondary.
     applied: usize,
-    model: Model,
+    /// What was written and not replaced, expired or not.
+    written: Model,
     /// Views that are still open, with what they have to show.
     pinned: Vec<(ReadView, Model)>,
     /// Reads under way.
     reading: Vec<Reading>,
     now_ms: u64,
+    /// Group time, as the records tell it.
+    group_ms: u64,
     /// Reads that came to their end, and those that were ended.
     read: u64,
     ended: u64,
@@ -49,15 +53,23 @@ impl World {
             primary,
             secondary: Replica::new(config),
             applied: 0,
-            model: Model::new(),
+            written: Model::new(),
             pinned: Vec::new(),
             reading: Vec::new(),
             now_ms: 0,
+            group_ms: 0,
             read: 0,
             ended: 0,
             running: Vec::new(),
             appended_edit: 0,
         }
+    }
+
+    /// What is there by group time.
+    fn model(&self) -> Model {
+        let mut model = self.written.clone();
+        model.retain(|_, (_, expires_ms)| expires_ms.is_none_or(|at| at > self.group_ms));
+        model
     }
 
     fn append(&mut self, record: Record) {
@@ -78,21 +90,33 @@ impl World {
             match self.random.below(400) {
                 0 => {
                     batch.clear(Keyspace::User).unwrap();
-                    self.model.retain(|key, _| key[0] == 0);
+                    self.written.retain(|key, _| key[0] == 0);
                 }
                 1..100 => {
                     batch.delete(space, &name).unwrap();
-                    self.model.remove(&full);
+                    self.written.remove(&full);
                 }
                 n => {
                     let value = vec![n as u8; self.random.below(200) as usize];
-                    batch.put(space, &name, &value).unwrap();
-                    self.model.insert(full, value);
+                    // Some are gone before they are written.
+                    let expires_ms = (n < 200)
+                        .then(|| (self.group_ms + self.random.below(300)).saturating_sub(5));
+                    match expires_ms {
+                        None => batch.put(space, &name, &value).unwrap(),
+                        Some(at) => _ = batch.put_expiring(space, &name, &value, at).unwrap(),
+                    }
+                    self.written.insert(full, (value, expires_ms));
                 }
             }
         }
         let first = self.primary.tree.last_sequence().next();
         self.append(Record::Batch(first, batch.finish()));
+        // A batch's own time comes with it. A head whose clock is behind changes nothing.
+        if self.random.one_in(2) {
+            let now_ms = self.group_ms + self.random.below(12);
+            self.group_ms = self.group_ms.max(now_ms.saturating_sub(4));
+            self.append(Record::Time(now_ms.saturating_sub(4)));
+        }
         if self.primary.tree.needs_seal() || self.random.one_in(60) {
             self.append(Record::Seal(self.primary.tree.active_id()));
         }
@@ -175,8 +199,13 @@ impl World {
     }
 
     fn check(&mut self) {
-        let view = self.primary.tree.view();
-        check_view(&mut self.random, &view, &self.primary.tables, &self.model);
+        let (view, model) = (self.primary.tree.view(), self.model());
+        assert_eq!(view.now_ms(), self.group_ms);
+        check_view(&mut self.random, &view, &self.primary.tables, &model);
+        // Whatever expires is seen to, at once or within a tenth of a second.
+        let due_ms = self.primary.tree.time_due_ms().unwrap_or(u64::MAX);
+        let soonest_ms = model.values().filter_map(|(_, expires_ms)| *expires_ms).min();
+        assert!(soonest_ms.is_none_or(|at| due_ms <= at.max(self.group_ms + 100)), "{due_ms}");
         self.pinned.retain(|(view, _)| view.pin().is_ok());
         for (view, model) in &self.pinned {
             check_view(&mut self.random, view, &self.primary.tables, model);
@@ -188,7 +217,7 @@ impl World {
 
     fn pin_or_release(&mut self) {
         if self.pinned.len() < 3 && self.random.one_in(2) {
-            self.pinned.push((self.primary.tree.view(), self.model.clone()));
+            self.pinned.push((self.primary.tree.view(), self.model()));
         } else if !self.pinned.is_empty() {
             let at = self.random.below(self.pinned.len() as u64) as usize;
             self.pinned.swap_remove(at);
@@ -200,7 +229,7 @@ impl World {
         let source = self.primary.files.yielding(self.random.next());
         // Not the shared cache: what is in it need not be read.
         let tables = Tables { source, ..tables(&self.primary.files) };
-        let now = (self.primary.tree.view(), self.model.clone());
+        let now = (self.primary.tree.view(), self.model());
         let held = self.random.below(4) as usize;
         let (view, model) = self.pinned.get(held).cloned().unwrap_or(now);
         let name = key(format!("key{:03}", self.random.below(400)).as_bytes());
@@ -210,14 +239,14 @@ impl World {
             if !is_scan {
                 let found = view.get(&tables, &name).await;
                 let pairs = found.map(|found| found.map(|v| (name.clone(), v.to_vec())));
-                let expected = model.get(&name).map(|value| (name.clone(), value.clone()));
+                let expected = model.get(&name).map(|value| (name.clone(), value.0.clone()));
                 return (
                     pairs.map(|pair| pair.into_iter().collect()),
                     expected.into_iter().collect(),
                 );
             }
-            let pair = |(k, v): (&Vec<u8>, &Vec<u8>)| (k.clone(), v.clone());
-            let mut expected: Vec<_> = model.range(name.clone()..).map(pair).collect();
+            let range = model.range(name.clone()..);
+            let mut expected: Vec<_> = range.map(|(k, v)| (k.clone(), v.0.clone())).collect();
             let (first, step) = match is_backwards {
                 true => (Move::Last, Move::Prev),
                 false => (Move::First, Move::Next),
@@ -327,10 +356,12 @@ impl World {
         self.check();
         let (a, b) = (&self.primary.tree, &self.secondary.tree);
         assert_eq!(a.snapshot(), b.snapshot(), "same log, same tree");
+        assert_eq!(a.now_ms(), b.now_ms(), "same log, same group time");
         for (_, meta) in a.version().files() {
             assert_eq!(self.primary.files.bytes(meta.id), self.secondary.files.bytes(meta.id));
         }
-        check_view(&mut self.random, &b.view(), &self.secondary.tables, &self.model);
+        let (view, model) = (b.view(), self.model());
+        check_view(&mut self.random, &view, &self.secondary.tables, &model);
         self.pinned.clear();
         while !self.reading.is_empty() {
             self.carry_on_reading();
@@ -347,19 +378,20 @@ impl World {
 fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {
     for _ in 0..10 {
         let name = key(format!("key{:03}", random.below(400)).as_bytes());
-        let found = block_on(view.get(tables, &name)).unwrap();
-        assert_eq!(found.as_deref(), model.get(&name).map(|v| &v[..]), "get {name:?}");
+        let found = block_on(view.look_up(tables, &name)).unwrap();
+        let found = found.map(|found| (found.value.to_vec(), found.expires_ms));
+        assert_eq!(found.as_ref(), model.get(&name), "get {name:?}");
     }
     let mut bounds =
         [random.below(400), random.below(400)].map(|n| key(format!("key{n:03}").as_bytes()));
     bounds.sort();
     let [from, to] = bounds;
     let expected: Vec<_> =
-        model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+        model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.0.clone())).collect();
     assert_eq!(scan(view, tables, &from, Some(&to)), expected);
     check_moves(random, view, tables, model);
     if random.one_in(4) {
-        let expected: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let expected: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect();
         assert_eq!(scan(view, tables, &[], None), expected);
     }
 }
@@ -386,7 +418,7 @@ fn check_moves(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mod
     };
     let within = |key: &&Vec<u8>| **key >= from && to.as_ref().is_none_or(|to| *key < to);
     let expected = model.iter().filter(|(key, _)| within(key));
-    let mut steps = Steps::new(expected.map(|(k, v)| (k.clone(), v.clone())).collect());
+    let mut steps = Steps::new(expected.map(|(k, v)| (k.clone(), v.0.clone())).collect());
     let mut iterator = view.scan(tables, &from, to.as_deref());
     let mut backwards = random.one_in(2);
     for _ in 0..random.below(60) {

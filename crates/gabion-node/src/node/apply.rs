@@ -38,8 +38,8 @@ pub(super) struct Applying {
     asked: BTreeMap<FileId, u64>,
     /// Added by an edit of the group that is being applied as one, not here, and removed by the same.
     skipped: BTreeSet<FileId>,
-    /// Where the seals of the log lie that is kept: the places at which it may be trimmed.
-    pub(super) seals: VecDeque<Anchor>,
+    /// Where the seals of the log lie that is kept, with their times: the places at which it may be trimmed.
+    pub(super) seals: VecDeque<(Anchor, u64)>,
     /// While the log is replayed, and only then: edits in it may have been applied before the restart.
     replay: Option<Replay>,
 }
@@ -154,6 +154,12 @@ impl Node {
 
     /// Applies a record of the log: at a secondary when it arrives, everywhere when it is replayed.
     pub(crate) fn apply_record(&mut self, record: &Record) -> gabion_base::Result<()> {
+        self.apply_content(record)?;
+        self.tree.pass_time(record.header.now_ms);
+        Ok(())
+    }
+
+    fn apply_content(&mut self, record: &Record) -> gabion_base::Result<()> {
         let header = &record.header;
         let at = |error: Error| error.within(alloc::format!("log record at {}", header.position));
         if header.flags.has(RecordFlags::DURABLE_ACK) {
@@ -161,12 +167,14 @@ impl Node {
         }
         match header.kind {
             RecordKind::Batch if self.is_flushed(header) => Ok(()),
+            // It carries time alone, and its sequence number is the next one's.
+            RecordKind::Batch if header.count == 0 && record.payload().is_empty() => Ok(()),
             RecordKind::Batch => {
                 self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)
             }
             RecordKind::Seal => {
                 let seal = Seal::decode(&record.payload()).map_err(at)?;
-                self.apply.seals.push_back(record.anchor());
+                self.apply.seals.push_back((record.anchor(), header.now_ms));
                 if seal.memtable <= self.tree.flushed().memtable {
                     return Ok(()); // replayed, and already in files
                 }

@@ -76,9 +76,9 @@ impl Node {
             let compacting =
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
             let allow_compaction = compacting < self.options.compactions_max;
-            let (term, now_ms) = (self.chain.term(), self.now_ms);
+            let term = self.chain.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
-            let context = JobContext { term, now_ms, snapshots: &[], slots_free, urgent };
+            let context = JobContext { term, snapshots: &[], slots_free, urgent };
             let next = match self.tree.next_flush(&context) {
                 None if allow_compaction => self.tree.next_compaction(&context),
                 next => next,

@@ -55,14 +55,17 @@ impl Node {
         flags: RecordFlags,
     ) -> Result<LogPosition> {
         let kind = builder.kind();
-        let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms: self.now_ms, flags };
+        // A clock that is behind the group's time, after a change of head say, makes time stand still.
+        let now_ms = self.now_ms.max(self.tree.now_ms());
+        let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
         self.log.set_members_durable(self.chain.durable_commit());
         let record = self.log.append_built(builder, stamp)?.record;
         let last = self.log.last();
         self.chain.handle_appended(last.end, last.crc);
         if kind == RecordKind::Seal {
-            self.apply.seals.push_back(record.anchor());
+            self.apply.seals.push_back((record.anchor(), now_ms));
         }
+        self.tree.pass_time(now_ms);
         Ok(record.end())
     }
 
@@ -245,15 +248,15 @@ impl Node {
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();
         let limit = self.tree.flushed().position.min(self.chain.flushed_min()).min(durable);
-        let mut anchor = self.state.trimmed;
-        while let Some(seal) = self.apply.seals.front().filter(|seal| seal.position <= limit) {
-            anchor = *seal;
+        let (mut anchor, mut now_ms) = (self.state.trimmed, self.state.trimmed_ms);
+        while let Some(seal) = self.apply.seals.front().filter(|(seal, _)| seal.position <= limit) {
+            (anchor, now_ms) = *seal;
             self.apply.seals.pop_front();
         }
         if anchor.position <= self.state.trimmed.position {
             return;
         }
-        self.state.trimmed = anchor;
+        (self.state.trimmed, self.state.trimmed_ms) = (anchor, now_ms);
         self.stage_state(Some(After::Trimmed(anchor.position)));
     }
 

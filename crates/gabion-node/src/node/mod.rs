@@ -17,6 +17,7 @@ mod ranges;
 mod repair;
 mod room;
 mod shipping;
+mod time;
 mod writes;
 
 use crate::files::FileMap;
@@ -540,6 +541,7 @@ impl Node {
             self.take_damage();
             self.schedule_repairs();
             self.judge_room();
+            self.carry_time();
             self.schedule_jobs();
             self.append_edits();
             self.drop_old_orphans();

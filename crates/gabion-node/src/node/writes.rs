@@ -111,6 +111,35 @@ impl Node {
         self.insert(EntryKind::Put, keyspace, key, value)
     }
 
+    /// Sets a key until group time is `expires_ms`, in milliseconds since 1970, as part of this turn's record.
+    /// One in the past is a write as well: of a value that nobody sees once the record is applied.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn put_expiring(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<()> {
+        self.make_room(key.len() + value.len())?;
+        let mut batch = core::mem::take(&mut self.writing.batch);
+        let is_first = batch.is_empty();
+        let inserted = match batch.put_expiring(keyspace, key, value, expires_ms) {
+            Ok(stored) => self.insert_as(is_first, EntryKind::ExpiringPut, keyspace, key, stored),
+            Err(error) => Err(error),
+        };
+        self.writing.batch = batch;
+        inserted
+    }
+
     /// Deletes a key, as part of this turn's record. Deleting what is not there is a write as well.
     ///
     /// # Durability
@@ -144,8 +173,19 @@ impl Node {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
+        self.insert_as(self.writing.batch.count() == 1, kind, keyspace, key, value)
+    }
+
+    fn insert_as(
+        &mut self,
+        is_first: bool,
+        kind: EntryKind,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         let sequence = self.tree.last_sequence().next();
-        if self.writing.batch.count() == 1 {
+        if is_first {
             self.writing.first = sequence;
         }
         let engine_key = &mut self.writing.key;

@@ -13,12 +13,12 @@ use gabion_node::{
 use gabion_pool::Trust;
 use std::rc::Rc;
 
-fn group(tree: TreeConfig, segment_len: u64) -> GroupConfig {
+fn group(compaction: CompactionMode, tree: TreeConfig, segment_len: u64) -> GroupConfig {
     GroupConfig {
         group: GroupId(1),
         config: ConfigNumber(1),
         members: vec![ReplicaId(1)],
-        compaction: CompactionMode::Primary,
+        compaction,
         ack: AckLevel::Replicated,
         ring_len: 4 * segment_len,
         segment_len,
@@ -42,9 +42,18 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) fn start(pool_len: u64, tree: TreeConfig, segment_len: u64) -> Self {
+        Self::start_in(CompactionMode::Primary, pool_len, tree, segment_len)
+    }
+
+    pub(crate) fn start_in(
+        compaction: CompactionMode,
+        pool_len: u64,
+        tree: TreeConfig,
+        segment_len: u64,
+    ) -> Self {
         let disk = SimulatedDisk::new(DiskOptions::immediate(pool_len));
         let handle = disk.handle();
-        let group = group(tree, segment_len);
+        let group = group(compaction, tree, segment_len);
         let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
         let opened = async {
             open::create(&handle, &group, ReplicaId(1), [1; 16]).await?;
@@ -54,12 +63,22 @@ impl Replica {
             Ok::<_, Error>((store, Box::new(node)))
         };
         let (store, node) = disk.block_on(&handle, opened).unwrap();
+        Self::of(disk, handle, store, node, 0)
+    }
+
+    fn of(
+        disk: SimulatedDisk,
+        handle: MediumHandle,
+        store: LocalStore,
+        node: Box<Node>,
+        now_ms: u64,
+    ) -> Self {
         let mut replica = Self {
             disk,
             handle,
             store,
             node,
-            now_ms: 0,
+            now_ms,
             jobs: Vec::new(),
             written: 0,
             said: Vec::new(),
@@ -69,6 +88,30 @@ impl Replica {
             replica.pass(1);
         }
         replica
+    }
+
+    /// Another process on the same disk, with a ring that lost everything and a clock that says `now_ms`.
+    pub(crate) fn restart(self, now_ms: u64) -> Self {
+        let Self { disk, handle, node, .. } = self;
+        let ring = Box::new(SimulatedMemory::new(node.config().ring_len as usize));
+        drop(node);
+        let opened = async {
+            let pool = open::open_pool(&handle).await?;
+            let store = pool.store();
+            let (node, _) = pool.open_node(ring, NodeOptions::default(), now_ms).await?;
+            Ok::<_, Error>((store, Box::new(node)))
+        };
+        let (store, node) = disk.block_on(&handle, opened).unwrap();
+        Self::of(disk, handle, store, node, now_ms)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Lets time pass up to a moment.
+    pub(crate) fn pass_to(&mut self, now_ms: u64) {
+        self.pass(now_ms - self.now_ms);
     }
 
     /// Lets time pass and carries out everything but jobs.

@@ -150,7 +150,7 @@ pub(crate) fn key(name: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn context(snapshots: &[SequenceNumber]) -> JobContext<'_> {
-    JobContext { term: TERM, now_ms: 1000, snapshots, slots_free: u64::MAX, urgent: false }
+    JobContext { term: TERM, snapshots, slots_free: u64::MAX, urgent: false }
 }
 
 /// A record of a group's log; its position is its place.
@@ -159,6 +159,8 @@ pub(crate) enum Record {
     Batch(SequenceNumber, Vec<u8>),
     Seal(MemTableId),
     Edit(Vec<u8>),
+    /// The time of a record, apart from what else it carries.
+    Time(u64),
 }
 
 /// A tree with its files.
@@ -181,6 +183,10 @@ impl Replica {
             Record::Batch(first, payload) => self.tree.apply_batch(*first, payload),
             Record::Seal(id) => self.tree.seal(*id, LogPosition(position as u64 + 1)).map(|_| ()),
             Record::Edit(bytes) => self.tree.apply_edit(&Edit::decode(bytes)?),
+            Record::Time(now_ms) => {
+                self.tree.pass_time(*now_ms);
+                Ok(())
+            }
         }
     }
 
@@ -210,6 +216,12 @@ impl Replica {
             }
         }
         let start = self.tree.flushed().position.get() as usize;
+        // A replica keeps the group time at which its log begins.
+        for record in &log[..start] {
+            if let Record::Time(now_ms) = record {
+                self.tree.pass_time(*now_ms);
+            }
+        }
         for (position, record) in log.iter().enumerate().skip(start) {
             if !matches!(record, Record::Edit(_)) {
                 self.apply(position, record).unwrap();

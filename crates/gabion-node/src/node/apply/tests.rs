@@ -181,3 +181,19 @@ fn a_replayed_edit_that_is_not_the_one_that_was_applied_is_corruption() {
     let wanted = "is not the edit 2 that was applied";
     assert_corruption(node.apply_record(&other), &other, wanted);
 }
+
+#[test]
+fn a_record_under_a_clock_that_went_back_has_the_groups_time() {
+    let mut node = Machine::new(CompactionMode::Primary).with_edits(1);
+    let told = |node: &mut Node, now_ms| {
+        let from = node.log.end();
+        node.pass_time(now_ms);
+        node.put(Keyspace::User, b"key", b"value").unwrap();
+        node.end_turn().unwrap();
+        let gabion_log::Resend::Bytes(bytes) = node.log.read(from, 1).unwrap() else { panic!() };
+        u64::from_le_bytes(bytes[80..88].try_into().unwrap())
+    };
+    assert_eq!(told(&mut node, 10_000), 10_000);
+    assert_eq!(told(&mut node, 9_000), 10_000);
+    assert_eq!(told(&mut node, 10_001), 10_001);
+}

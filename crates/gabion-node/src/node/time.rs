@@ -1,0 +1,77 @@
+//! Group time while nobody writes.
+//!
+//! Every record carries the head's clock, and what has expired is judged by it (see [`gabion_engine::expiry`]). So
+//! that a key goes when its time comes, and not with the next write, the head appends a record that carries
+//! nothing else: an empty batch. It does so once for each millisecond in which something expires that it knows of;
+//! and, for what files held when it started, ten times a second from the first of their expiries to the last.
+//! A group without expiring keys gets none.
+//!
+//! Readers judge by what they have applied, so a key is gone everywhere at one position of the log: who has seen
+//! it gone never meets it again, at whatever replica, and the head decides by the same time as its
+//! secondaries will. What it costs is lateness: the head's tick and the way of one record.
+
+use super::Node;
+use crate::AckLevel;
+use gabion_base::{ErrorKind, Result};
+use gabion_log::{RecordFlags, RecordKind};
+
+impl Node {
+    /// When, by the clock that the node is told, a record is wanted that carries time. Whoever drives a head
+    /// calls [`Self::pass_time`] or [`Self::advance`] then.
+    #[must_use]
+    pub fn time_due_ms(&self) -> Option<u64> {
+        self.tree.time_due_ms().filter(|_| self.is_head())
+    }
+
+    /// The clock as the node was last told, in milliseconds since 1970, or the group's time where that is ahead.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms.max(self.tree.now_ms())
+    }
+
+    /// Tells the time before commands are run, so that they meet nothing that has expired by now.
+    pub fn pass_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.carry_time();
+    }
+
+    /// Appends a record that carries time, if one is due. The record of a turn under way carries it too.
+    pub(super) fn carry_time(&mut self) {
+        let is_due = self.time_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms);
+        if !is_due || self.is_in_turn() || self.not_writing().is_some() {
+            return;
+        }
+        // The last of the ring is for edits and seals, which make room in it.
+        if self.ring_room() < 2 * self.config.segment_len {
+            return;
+        }
+        match self.append_time() {
+            Ok(()) => self.bound_log(),
+            // The next turn tries again.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            Err(error) => self.fatal(error),
+        }
+    }
+
+    fn append_time(&mut self) -> Result<()> {
+        let first = self.tree.last_sequence().next();
+        // Who reads what has expired waits for this record like for any other.
+        let flags = match self.config.ack {
+            AckLevel::Durable => RecordFlags::BLOCK_END,
+            AckLevel::Replicated => RecordFlags::NONE,
+        };
+        let end = self.append_record(RecordKind::Batch, &[], first, 0, flags)?;
+        self.pass_marks(end, self.log.last().crc);
+        Ok(())
+    }
+
+    /// Records of time fill no MemTable, which would be sealed and let the log be trimmed: after so much of it, a
+    /// seal does that, of an empty MemTable too.
+    fn bound_log(&mut self) {
+        let kept =
+            self.log.end().get() - self.tree.flushed().position.get().min(self.log.end().get());
+        if kept > 4 * self.config.segment_len && self.tree.sealed_count() == 0 {
+            self.append_seal();
+        }
+    }
+}
