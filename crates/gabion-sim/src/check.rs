@@ -8,7 +8,7 @@ use gabion_base::units::{BLOCK_LEN, SLOT_LEN};
 use gabion_base::{FileId, FileKind, SlotIndex};
 use gabion_node::{CompactionMode, Node};
 use gabion_pool::{QuarantineOrigin, SlotState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files by level with what the edit says of them.
 type Shape = Vec<(u8, FileId, u64, u32)>;
@@ -125,6 +125,7 @@ pub fn slots(node: &Node) -> Result<(), String> {
 /// # Errors
 /// When no number of writes leads there.
 pub fn prefix(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result<(), String> {
+    let expired = expired(history);
     let mut by_call: BTreeMap<u64, Vec<(u64, Option<u64>)>> = BTreeMap::new();
     for operation in history {
         if let Action::Write(value) = operation.action {
@@ -138,8 +139,8 @@ pub fn prefix(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result
     for writes in by_call.values() {
         for (key, value) in writes {
             for engine_key in engine_keys(*key) {
-                match value {
-                    Some(value) => _ = model.insert(engine_key, *value),
+                match value.filter(|value| !expired.contains(value)) {
+                    Some(value) => _ = model.insert(engine_key, value),
                     None => _ = model.remove(&engine_key),
                 }
             }
@@ -153,6 +154,30 @@ pub fn prefix(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result
         records.len(),
         by_call.len()
     ))
+}
+
+/// Values whose time has passed.
+fn expired(history: &[Operation]) -> BTreeSet<u64> {
+    let expired = history.iter().filter_map(|operation| match operation.action {
+        Action::Expire(value) => Some(value),
+        _ => None,
+    });
+    expired.collect()
+}
+
+/// Nothing is left of what has expired; for a cluster at rest, where nothing is due any more.
+///
+/// # Errors
+/// Names a record that should be gone.
+pub fn gone(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result<(), String> {
+    let expired = expired(history);
+    match records.iter().find(|(_, value)| expired.contains(value)) {
+        None => Ok(()),
+        Some((key, value)) => {
+            let name = String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned();
+            Err(format!("{name} still has value {value}, which has expired"))
+        }
+    }
 }
 
 /// The number in each value.

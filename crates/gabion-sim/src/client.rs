@@ -65,11 +65,21 @@ pub fn engine_keys(key: u64) -> Vec<Vec<u8>> {
 /// # Panics
 /// When the node takes no writes.
 pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> LogPosition {
+    write_expiring(node, writes, None)
+}
+
+fn write_expiring(
+    node: &mut Node,
+    writes: &[(u64, Option<u64>)],
+    expires_ms: Option<u64>,
+) -> LogPosition {
     for (key, value) in writes {
         for user_key in user_keys(*key) {
-            let result = match value {
-                Some(value) => node.put(Keyspace::User, &user_key, &encode_value(*value)),
-                None => node.delete(Keyspace::User, &user_key),
+            let value = value.map(encode_value);
+            let result = match (&value, expires_ms) {
+                (Some(value), None) => node.put(Keyspace::User, &user_key, value),
+                (Some(value), Some(at)) => node.put_expiring(Keyspace::User, &user_key, value, at),
+                (None, _) => node.delete(Keyspace::User, &user_key),
             };
             result.expect("keys and values are within their limits");
         }
@@ -163,21 +173,24 @@ impl Client {
         self.pending.is_none()
     }
 
-    /// Sets or deletes keys in one record. Nothing happens when the head does not take writes.
+    /// Sets or deletes keys in one record; what is set expires at `expires_ms`, if at all. Nothing happens when
+    /// the head does not take writes: false.
     pub fn write(
         &mut self,
         head: &mut Process,
         locks: &Locks,
         writes: &[(u64, Option<u64>)],
+        expires_ms: Option<u64>,
         now: u64,
-    ) {
-        let Some(node) = open_head(head) else { return };
+    ) -> bool {
+        let Some(node) = open_head(head) else { return false };
         if writes.iter().any(|(key, _)| locks.contains(key)) {
-            return;
+            return false;
         }
-        let position = write_turn(node, writes);
+        let position = write_expiring(node, writes, expires_ms);
         let actions = writes.iter().map(|(key, value)| (*key, Action::Write(*value))).collect();
         self.begin(head, now, Waits::Acknowledged(position, actions));
+        true
     }
 
     /// Deletes everything; `keys` are all that there may be.

@@ -19,6 +19,8 @@ pub enum Action {
     Read(Option<u64>),
     /// Added one to a counter and saw the result; a missing counter counts as 0.
     Increment(u64),
+    /// This value may be gone from now on, as its time has passed; nobody returns.
+    Expire(u64),
 }
 
 /// One operation of a client.
@@ -93,7 +95,11 @@ impl<'a> Search<'a> {
             for next in self.candidates(&placed) {
                 if let Some(after) = apply(value, &self.operations[next].action) {
                     let mut placed = placed.clone();
-                    placed[next / 64] |= 1 << (next % 64);
+                    // A value is written once, so it can go once: that need not be remembered, and would
+                    // double the states with each value that expires.
+                    if !matches!(self.operations[next].action, Action::Expire(_)) {
+                        placed[next / 64] |= 1 << (next % 64);
+                    }
                     let mut order = order.clone();
                     order.push(next);
                     stack.push((placed, after, order));
@@ -129,6 +135,7 @@ fn apply(value: Option<u64>, action: &Action) -> Option<Option<u64>> {
         Action::Write(new) => Some(*new),
         Action::Read(seen) => (*seen == value).then_some(value),
         Action::Increment(seen) => (*seen == value.unwrap_or(0) + 1).then_some(Some(*seen)),
+        Action::Expire(expired) => (value == Some(*expired)).then_some(None),
     }
 }
 
@@ -186,6 +193,22 @@ mod tests {
         let back =
             [unknown, operation(Action::Read(Some(7)), 5, 6), operation(Action::Read(None), 7, 8)];
         assert!(check(&back).is_err());
+    }
+
+    #[test]
+    fn a_value_is_there_until_its_time_and_does_not_come_back() {
+        let (written, expires) = (operation(Action::Write(Some(7)), 0, 1), |called| {
+            operation(Action::Expire(7), called, None)
+        });
+        let read = |seen, called| operation(Action::Read(seen), called, called + 1);
+        check(&[written.clone(), expires(4), read(Some(7), 2), read(None, 5)]).unwrap();
+        check(&[written.clone(), expires(2), read(Some(7), 5)]).unwrap();
+        let too_early = [written.clone(), read(None, 2), expires(4)];
+        assert!(check(&too_early).is_err());
+        let back = [written.clone(), expires(2), read(None, 3), read(Some(7), 5)];
+        assert!(check(&back).is_err());
+        let other = operation(Action::Write(Some(8)), 2, 3);
+        assert!(check(&[written, other, expires(4), read(None, 5)]).is_err());
     }
 
     #[test]

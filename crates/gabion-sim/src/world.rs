@@ -52,6 +52,8 @@ pub struct World {
     locks: Locks,
     marking: marks::Marking,
     history: Vec<Operation>,
+    /// What will expire: when, which key, which value.
+    expiring: Vec<(u64, u64, u64)>,
     next_value: u64,
     moment: u64,
     now_ms: u64,
@@ -94,6 +96,7 @@ impl World {
             locks: Locks::new(),
             marking: marks::Marking::new(seed),
             history: Vec::new(),
+            expiring: Vec::new(),
             next_value: 1,
             moment: 0,
             now_ms: 1,
@@ -142,7 +145,9 @@ impl World {
         self.find_rot()?;
         self.final_reads()?;
         history::check(&self.history)?;
-        check::at_rest(self)
+        check::at_rest(self)?;
+        let records = self.scan(0)?;
+        check::gone(&self.history, &records)
     }
 
     /// Changes what meets a primary that connects to a target from now on.
@@ -202,6 +207,7 @@ impl World {
     fn step(&mut self) {
         self.now_ms += self.random.below(3);
         self.moment += 1;
+        self.expire();
         self.start_processes();
         self.connect_links();
         for index in 0..self.machines.len() {

@@ -2,8 +2,29 @@
 
 use super::World;
 use crate::client::{ReadFailure, TWINS};
+use crate::history::{Action, Operation};
+
+/// Most time that a key of a client has, in ms.
+const EXPIRY_MS_MAX: u64 = 400;
 
 impl World {
+    fn note_expiry(&mut self, writes: &[(u64, Option<u64>)], expires_ms: Option<u64>) {
+        for (key, value) in writes {
+            if let (Some(value), Some(expires_ms)) = (value, expires_ms) {
+                self.expiring.push((expires_ms, *key, *value));
+            }
+        }
+    }
+
+    /// From now on, and not before, what expires by this time may be found gone.
+    pub(super) fn expire(&mut self) {
+        let (now_ms, called) = (self.now_ms, self.moment);
+        for (_, key, value) in self.expiring.extract_if(.., |(at, ..)| *at <= now_ms) {
+            let action = Action::Expire(value);
+            self.history.push(Operation { key, action, called, returned: None });
+        }
+    }
+
     pub(super) fn clients_act(&mut self) {
         for i in 0..self.clients.len() {
             if self.clients[i].is_idle() && self.random.once_in(3) {
@@ -33,20 +54,28 @@ impl World {
         let Some(process) = &mut self.machines[0].process else { return };
         self.next_value += 1;
         let value = Some(self.next_value << 20);
+        // One write in four expires, soon: keys are then read, deleted and written anew around that time.
+        let mixed = self.next_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let expires_ms = (mixed % 4 == 0).then(|| self.now_ms + mixed / 4 % EXPIRY_MS_MAX);
         match kind {
             16 if self.random.once_in(30) => {
                 let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
                 client.clear(process, &self.locks, keys.chain(twins), now);
             }
-            16..19 => client.write(process, &self.locks, &[(key, None)], now),
-            19 => client.write(process, &self.locks, &[(twins, None)], now),
+            16..19 => _ = client.write(process, &self.locks, &[(key, None)], None, now),
+            19 => _ = client.write(process, &self.locks, &[(twins, None)], None, now),
             20..24 => {
                 let other = (key / 2 * 2 + 2) % (self.options.keys / 2 * 2);
                 let writes = [(twins, value), (key / 2 * 2, value), (other, value)];
-                client.write(process, &self.locks, &writes, now);
+                if client.write(process, &self.locks, &writes, expires_ms, now) {
+                    self.note_expiry(&writes, expires_ms);
+                }
             }
             _ if key.is_multiple_of(2) || !self.options.counters => {
-                client.write(process, &self.locks, &[(key, value)], now)
+                let writes = [(key, value)];
+                if client.write(process, &self.locks, &writes, expires_ms, now) {
+                    self.note_expiry(&writes, expires_ms);
+                }
             }
             _ => client.increment(process, &mut self.locks, key, random, now),
         }

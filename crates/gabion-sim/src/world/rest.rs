@@ -54,10 +54,11 @@ impl World {
                 && !node.jobs_pause()
                 && !node.damaged_files().any(|file| is_being_repaired(file.state))
                 && node.tree().sealed_count() == 0
+                && node.tree().time_due_ms().is_none()
                 && (local || node.tree().last_edit() == edit)
                 && node.log_end() == head.log_end()
         };
-        head.chain().is_ready() && (0..self.machines.len()).all(same)
+        self.expiring.is_empty() && head.chain().is_ready() && (0..self.machines.len()).all(same)
     }
 
     /// Reads every key once more at the tail, as the last operations of the history.
@@ -129,6 +130,7 @@ impl World {
         self.settle()?;
         check::at_rest(self)?;
         let records = self.scan(0)?;
+        check::gone(&self.history, &records)?;
         check::prefix(&self.history, &records)
     }
 }
