@@ -1,5 +1,29 @@
 //! Writes that take effect together.
 
+use std::time::Duration;
+
+/// Until when a key is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// So long from the moment in which it is written, by the store's clock; cut to whole milliseconds. One beyond
+    /// the year 500 million means that year.
+    In(Duration),
+    /// This time, in milliseconds since 1970 (UTC). When it has passed, the key is gone at once.
+    AtMs(u64),
+}
+
+impl Expiry {
+    /// The time, in milliseconds since 1970.
+    pub(crate) fn at_ms(self, now_ms: u64) -> u64 {
+        match self {
+            Self::In(time) => {
+                now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+            }
+            Self::AtMs(at_ms) => at_ms,
+        }
+    }
+}
+
 /// Puts and deletes that are all there after a crash, or none of them; later ones win over earlier ones.
 /// One batch is one record of the log: at most 65,536 operations and about 16 MiB (`Options::segment_len`).
 #[derive(Clone, Debug, Default)]
@@ -12,12 +36,20 @@ pub struct WriteBatch {
 struct Operation {
     key_end: usize,
     value_end: usize,
-    is_put: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Put,
+    PutExpiring(Expiry),
+    Delete,
 }
 
 /// One of a batch.
 pub(crate) enum Op<'a> {
     Put(&'a [u8], &'a [u8]),
+    PutExpiring(&'a [u8], &'a [u8], Expiry),
     Delete(&'a [u8]),
 }
 
@@ -30,19 +62,24 @@ impl WriteBatch {
 
     /// Sets a key.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.push(key, value, true);
+        self.push(key, value, Kind::Put);
+    }
+
+    /// Sets a key until a time; see [`crate::Db::put_expiring`].
+    pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
+        self.push(key, value, Kind::PutExpiring(expiry));
     }
 
     /// Deletes a key, whether it is there or not.
     pub fn delete(&mut self, key: &[u8]) {
-        self.push(key, &[], false);
+        self.push(key, &[], Kind::Delete);
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8], is_put: bool) {
+    fn push(&mut self, key: &[u8], value: &[u8], kind: Kind) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.operations.push(Operation { key_end, value_end: self.bytes.len(), is_put });
+        self.operations.push(Operation { key_end, value_end: self.bytes.len(), kind });
     }
 
     /// Operations.
@@ -71,12 +108,13 @@ impl WriteBatch {
 
     pub(crate) fn operations(&self) -> impl Iterator<Item = Op<'_>> {
         let mut start = 0;
-        self.operations.iter().map(move |&Operation { key_end, value_end, is_put }| {
-            let key = &self.bytes[start..key_end];
+        self.operations.iter().map(move |&Operation { key_end, value_end, kind }| {
+            let (key, value) = (&self.bytes[start..key_end], &self.bytes[key_end..value_end]);
             start = value_end;
-            match is_put {
-                true => Op::Put(key, &self.bytes[key_end..value_end]),
-                false => Op::Delete(key),
+            match kind {
+                Kind::Put => Op::Put(key, value),
+                Kind::PutExpiring(expiry) => Op::PutExpiring(key, value, expiry),
+                Kind::Delete => Op::Delete(key),
             }
         })
     }

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::jobs::{IoThread, JobSink, JobThreads};
 use crate::read::Placements;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
-use gabion_engine::SharedView;
+use gabion_engine::{SharedView, Tree};
 use gabion_node::work::{BuiltFile, Done, Work, WorkId};
 use gabion_node::{Node, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +63,11 @@ pub(crate) struct Shared {
     view: RwLock<SharedView>,
     /// The last write that readers see.
     sequence: AtomicU64,
+    /// The group time by which they judge what has expired; stored after `sequence`, so that who has this time
+    /// has all writes before it.
+    now_ms: AtomicU64,
+    /// When something may expire next, by the clock; `u64::MAX`: nothing will.
+    due_ms: AtomicU64,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
     pub(crate) group: GroupId,
@@ -80,6 +85,8 @@ impl Shared {
         let view = node.tree().shared_view();
         Self {
             sequence: AtomicU64::new(view.sequence().get()),
+            now_ms: AtomicU64::new(view.now_ms()),
+            due_ms: AtomicU64::new(0),
             view: RwLock::new(view),
             core: Mutex::new(Core {
                 carried_on_at: LogPosition::ZERO,
@@ -130,13 +137,42 @@ impl Shared {
         core
     }
 
-    /// The tree as of the last write that was applied whole.
+    /// The tree as of the last write that was applied whole, and of now, where something may have expired.
     ///
     /// A writer that made a new shape publishes it before the number of its write, and under the lock that
-    /// is held here for reading; so the number read belongs to this shape, or to a part of it.
+    /// is held here for reading; so the number read belongs to this shape, or to a part of it. The time is
+    /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
+    /// what the write keeps.
     pub(crate) fn newest(&self) -> SharedView {
+        let due_ms = self.due_ms.load(Ordering::Acquire);
+        if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
+            self.pass_time();
+        }
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.at(SequenceNumber(self.sequence.load(Ordering::Acquire)))
+        let now_ms = self.now_ms.load(Ordering::Acquire);
+        view.at(SequenceNumber(self.sequence.load(Ordering::Acquire)), now_ms)
+    }
+
+    /// The clock's time, in milliseconds since 1970.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Has the machine log that time has passed, unless somebody else just did or the store has failed: then
+    /// time stands still.
+    fn pass_time(&self) {
+        let mut core = self.lock();
+        let is_due = |core: &Core| {
+            core.node.time_due_ms().is_some_and(|due_ms| due_ms <= self.clock.now_ms())
+        };
+        if is_due(&core) {
+            self.carry_on(&mut core);
+        }
+        if is_due(&core) {
+            // The log takes nothing now: reads need not ask each time.
+            let later_ms = self.clock.now_ms() + TICK.as_millis() as u64;
+            self.due_ms.store(later_ms, Ordering::Release);
+        }
     }
 
     /// Shows readers a write that went into the log, and lets the machine carry on when there is enough for it
@@ -146,7 +182,15 @@ impl Shared {
         if tree.active_id() != core.active || end.get() - core.carried_on_at.get() >= CARRY_ON_LEN {
             return self.carry_on(core);
         }
+        self.show(tree);
+    }
+
+    /// Shows readers what is in the MemTables that they know, and by what time.
+    fn show(&self, tree: &Tree) {
         self.sequence.store(tree.last_sequence().get(), Ordering::Release);
+        self.now_ms.store(tree.now_ms(), Ordering::Release);
+        let due_ms = tree.time_due_ms().unwrap_or(u64::MAX);
+        self.due_ms.store(due_ms, Ordering::Release);
     }
 
     /// Lets the machine carry on and does what it wants done; then readers see what was written.
@@ -171,11 +215,10 @@ impl Shared {
             let known = self.view.read().unwrap_or_else(PoisonError::into_inner);
             known.is_same_shape(&newest)
         };
-        let sequence = newest.sequence().get();
         if !is_known {
             *self.view.write().unwrap_or_else(PoisonError::into_inner) = newest;
         }
-        self.sequence.store(sequence, Ordering::Release);
+        self.show(core.node.tree());
     }
 
     fn carry_out(&self, core: &mut Core, output: Output) {

@@ -1,6 +1,6 @@
 //! The store's handle: opening, writing, and what it says of itself.
 
-use crate::batch::{Op, WriteBatch};
+use crate::batch::{Expiry, Op, WriteBatch};
 use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::iter::{Bounds, Cursor, Range};
@@ -11,7 +11,7 @@ use crate::replica::{self, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
-use gabion_engine::{Keyspace, LevelStats, RangeSize};
+use gabion_engine::{Found, Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
@@ -72,6 +72,22 @@ fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn put_expiring(
+    core: &mut Core,
+    key: &[u8],
+    value: &[u8],
+    expiry: Expiry,
+    clock_ms: u64,
+) -> Result<()> {
+    // The clock may be behind the log's time: what is to last a second lasts a second of that.
+    let now_ms = clock_ms.max(core.node.tree().now_ms());
+    let at_ms = expiry.at_ms(now_ms);
+    match at_ms > now_ms {
+        true => core.node.put_expiring(Keyspace::User, key, value, at_ms),
+        false => core.node.delete(Keyspace::User, key),
+    }
 }
 
 impl Db {
@@ -163,6 +179,52 @@ impl Db {
         })
     }
 
+    /// Sets a key until a time: from then on it is as if it had been deleted. [`Self::put`] of the same key makes
+    /// it stay; to change the time alone, write the value again.
+    ///
+    /// What has expired is judged by the time of the log, which goes on with each write and, once something is
+    /// due, with the first read or within 0.2 s. It never goes back: not with the system's clock, which
+    /// is read when the store is opened, and not over a restart. While the log takes nothing, as the store has
+    /// failed, time stands still. A [`Snapshot`] keeps the time at which it was made.
+    ///
+    /// Costs what `put` costs and 8 bytes in log, memory and file; room comes back as for a deleted key, by
+    /// compaction. Each millisecond in which something expires may cost a record of the log, of about 100 bytes;
+    /// so do ten a second in a process that began with such keys in files, until the last of them has expired.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Expiry, Options};
+    /// # use std::time::Duration;
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-expiry-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// db.put_expiring(b"session", b"open", Expiry::In(Duration::from_secs(3600)))?;
+    /// let found = db.look_up(b"session")?.unwrap();
+    /// assert_eq!(&found.value[..], b"open");
+    /// assert_eq!(found.expires_ms, db.expires_at(b"session")?);
+    ///
+    /// db.put_expiring(b"offer", b"half price", Expiry::AtMs(1_000_000_000_000))?; // 2001
+    /// assert_eq!(db.get(b"offer")?, None);
+    ///
+    /// db.put(b"session", b"for good")?;
+    /// assert_eq!(db.expires_at(b"session")?, None);
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Durability
+    /// [`Durability::Ring`].
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
+        check_lengths(key, value)?;
+        let now_ms = self.0.shared.clock_ms();
+        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
+            put_expiring(core, key, value, expiry, now_ms)
+        })
+    }
+
     /// Deletes a key, whether it is there or not.
     ///
     /// # Durability
@@ -196,15 +258,19 @@ impl Db {
         let mut has_put = false;
         for op in batch.operations() {
             let (key, value) = match op {
-                Op::Put(key, value) => (key, value),
+                Op::Put(key, value) | Op::PutExpiring(key, value, _) => (key, value),
                 Op::Delete(key) => (key, &[][..]),
             };
             check_lengths(key, value)?;
-            has_put |= matches!(op, Op::Put(..));
+            has_put |= !matches!(op, Op::Delete(_));
         }
+        let now_ms = self.0.shared.clock_ms();
         self.apply(durability, batch.len(), batch.byte_len(), has_put, |core| {
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
+                Op::PutExpiring(key, value, expiry) => {
+                    put_expiring(core, key, value, expiry, now_ms)
+                }
                 Op::Delete(key) => core.node.delete(Keyspace::User, key),
             })
         })
@@ -287,6 +353,23 @@ impl Db {
     /// Corruption with file and offset; I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.snapshot().get(key)
+    }
+
+    /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`].
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+        self.snapshot().look_up(key)
+    }
+
+    /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there. Costs what
+    /// [`Self::get`] costs.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn expires_at(&self, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
     /// The values of many keys at one moment, in their order.

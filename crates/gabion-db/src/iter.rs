@@ -211,6 +211,12 @@ impl Cursor {
         self.walk.value()
     }
 
+    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at no pair.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<u64> {
+        self.walk.expires_ms()
+    }
+
     /// Key and value here; none at no pair.
     #[must_use]
     pub fn pair(&self) -> Option<(&[u8], &[u8])> {

@@ -56,9 +56,9 @@ mod options;
 mod read;
 pub mod replica;
 
-pub use batch::WriteBatch;
+pub use batch::{Expiry, WriteBatch};
 pub use db::{Db, DbStats};
-pub use gabion_engine::RangeSize;
+pub use gabion_engine::{Found, RangeSize};
 pub use iter::{Bounds, Cursor, Range};
 pub use options::{Durability, Options};
 pub use read::Snapshot;

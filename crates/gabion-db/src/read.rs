@@ -6,7 +6,7 @@ use crate::iter::{Bounds, Cursor, EngineRange, Range};
 use bytes::Bytes;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, FileId, HashMap, Result};
-use gabion_engine::{FileSource, Keyspace, RangeSize, SharedView, Tables};
+use gabion_engine::{FileSource, Found, Keyspace, RangeSize, SharedView, Tables};
 use gabion_fabric::PoolFile;
 use gabion_media::AlignedBuf;
 use gabion_node::Locate;
@@ -121,7 +121,7 @@ pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
     engine_key
 }
 
-/// The store as of one moment: later writes do not show. Keeps MemTables and files alive that compaction
+/// The store as of one moment: later writes do not show, and what had not expired by then does not expire. Keeps MemTables and files alive that compaction
 /// has replaced, so one that lives long costs memory and slots. A clone is the same moment.
 ///
 /// `Send` and `Sync`. Costs a few atomic operations to make.
@@ -146,6 +146,14 @@ impl Snapshot {
     /// Corruption with file and offset; I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         now(self.view.get(&self.tables, &engine_key(key)))
+    }
+
+    /// The value of a key, if it has one, with the time at which it expires. Costs what [`Self::get`] costs.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+        now(self.view.look_up(&self.tables, &engine_key(key)))
     }
 
     /// The values of many keys, in their order.

@@ -21,6 +21,8 @@ use std::time::Duration;
 mod checkpoint;
 #[path = "db/compact.rs"]
 mod compact;
+#[path = "db/expiry.rs"]
+mod expiry;
 
 /// A directory that is gone when the test ends.
 struct Dir(PathBuf);

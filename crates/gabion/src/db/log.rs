@@ -194,6 +194,12 @@ fn batch(record: &Record, out: &mut Out) -> Told {
         if operation.kind == EntryKind::Put {
             fields["value"] = bytes(operation.value);
         }
+        if operation.kind == EntryKind::ExpiringPut
+            && let Some((expiry, value)) = operation.value.split_first_chunk::<8>()
+        {
+            fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
+            fields["value"] = bytes(value);
+        }
         out.item(1, entry_name(operation.kind), fields)?;
     }
     Ok(())
