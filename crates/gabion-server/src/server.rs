@@ -171,7 +171,11 @@ impl Server {
             let timeout = if self.is_busy() {
                 Duration::ZERO
             } else {
-                Duration::from_millis(next_tick_ms.saturating_sub(self.clock.now_ms()).min(TICK_MS))
+                // Not before a millisecond has passed, also where the log takes no record of time now.
+                let due_ms =
+                    self.node.borrow().time_due_ms().map_or(u64::MAX, |at| at.max(self.now_ms + 1));
+                let until_ms = next_tick_ms.min(due_ms);
+                Duration::from_millis(until_ms.saturating_sub(self.clock.now_ms()).min(TICK_MS))
             };
             match self.poll.poll(&mut events, Some(timeout)) {
                 Ok(()) => {}
@@ -183,6 +187,7 @@ impl Server {
             }
             self.now_ms = self.clock.now_ms();
             self.host.set_now(self.clock.now_us());
+            self.node.borrow_mut().pass_time(self.now_ms);
             for event in &events {
                 self.handle_event(event);
             }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, ErrorKind, FileId, Result};
-use gabion_engine::{FileSource, Keyspace, Move, Tables};
+use gabion_engine::{FileSource, Found, Keyspace, Move, Tables};
 use gabion_node::{FileMap, Node, PoolSource, WriteGate};
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -172,9 +172,17 @@ fn upper_bound(end: Bound<&[u8]>) -> Vec<u8> {
 }
 
 impl Store for NodeStore {
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         let view = self.0.node.borrow().view();
-        view.get(&self.0.tables, &engine_key(key)).await
+        view.look_up(&self.0.tables, &engine_key(key)).await
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.node.borrow().now_ms()
+    }
+
+    fn group_ms(&self) -> u64 {
+        self.0.node.borrow().tree().now_ms()
     }
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
@@ -225,7 +233,7 @@ impl Store for NodeStore {
 
     fn write(&self, ops: &[Op]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
-        self.check_gate(&node, ops.iter().any(|op| matches!(op, Op::Put(..))))?;
+        self.check_gate(&node, ops.iter().any(Op::is_put))?;
         let len: usize = ops.iter().map(Op::len_max).sum();
         // All in one record: when the turn's has no room, it ends here.
         if len > node.turn_room() || self.0.turn_ops.get() + ops.len() > RECORD_OPS_MAX {
@@ -242,6 +250,9 @@ impl Store for NodeStore {
         for op in ops {
             let result = match op {
                 Op::Put(key, value) => node.put(Keyspace::User, key, value),
+                Op::PutExpiring(key, value, expires_ms) => {
+                    node.put_expiring(Keyspace::User, key, value, *expires_ms)
+                }
                 Op::Delete(key) => node.delete(Keyspace::User, key),
                 Op::Clear => node.clear(),
             };

@@ -53,6 +53,42 @@ fn every_door_serves_the_whole_group() {
     assert_eq!(group.client(2).call(&["GET", "counter"]), Reply::Bulk("3".into()));
 }
 
+/// Keys expire at every door while nobody writes, and after a restart of all.
+#[test]
+fn keys_expire_at_every_door_and_over_a_restart() {
+    let mut group = Group::start("expiry", 3, AckLevel::Replicated);
+    group.await_ready();
+    let mut first = group.client(1);
+    let is_gone =
+        |client: &mut Client, key: &str| client.call(&["EXISTS", key]) == Reply::Integer(0);
+    for id in 1..=3 {
+        let mut client = group.client(id);
+        let key = format!("key-{id}");
+        assert_eq!(client.text(&["SET", &key, "1", "PX", "150"]), "+OK\r\n");
+        assert_eq!(client.text(&["SETEX", "far", "1000", "1"]), "+OK\r\n");
+        while !is_gone(&mut client, &key) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Gone here, so gone for whoever asks later, and for the head that decides.
+        assert_eq!(client.text(&["SET", &key, "2", "NX"]), "+OK\r\n");
+        assert_eq!(first.text(&["TTL", &key]), ":-1\r\n");
+        assert_eq!(client.text(&["DEL", &key]), ":1\r\n");
+    }
+    let Reply::Integer(expires_ms) = first.call(&["PEXPIRETIME", "far"]) else { panic!() };
+    assert_eq!(first.text(&["SET", "near", "1", "PX", "300"]), "+OK\r\n");
+    (1..=3).for_each(|id| group.kill(id));
+    (1..=3).for_each(|id| group.start_replica(id));
+    group.await_ready();
+    for id in 1..=3 {
+        let mut client = group.client(id);
+        while !is_gone(&mut client, "near") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(client.call(&["PEXPIRETIME", "far"]), Reply::Integer(expires_ms));
+        assert_eq!(client.text(&["DBSIZE"]), ":1\r\n");
+    }
+}
+
 /// The same keys either way, also from where a page before ended.
 fn ranges(client: &mut Client) {
     let bulk = |key: &str| Reply::Bulk(key.to_owned().into());

@@ -12,7 +12,10 @@ pub(crate) const OVERFLOW: Reply = Reply::error("ERR increment or decrement woul
 pub(crate) const DECR_OVERFLOW: Reply = Reply::error("ERR decrement would overflow");
 pub(crate) const OFFSET: Reply = Reply::error("ERR offset is out of range");
 pub(crate) const NEGATIVE: Reply = Reply::error("ERR value is out of range, must be positive");
-pub(crate) const NO_EXPIRY: Reply = Reply::error("ERR expiry is not supported yet");
+pub(crate) const NX_AND_OTHERS: Reply =
+    Reply::error("ERR NX and XX, GT or LT options at the same time are not compatible");
+pub(crate) const GT_AND_LT: Reply =
+    Reply::error("ERR GT and LT options at the same time are not compatible");
 pub(crate) const NO_WATCH: Reply = Reply::error("ERR WATCH is not supported yet");
 pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
 pub(crate) const EXEC_ABORT: Reply =
@@ -66,6 +69,17 @@ pub(crate) fn help(command: &'static str, subcommands: &[&'static str]) -> Reply
     let title = format!("{command} <subcommand> [<arg> ...]. Subcommands are:");
     let names = subcommands.iter().chain(&["HELP"]).map(|name| Reply::simple(name));
     Reply::Array(std::iter::once(Reply::Simple(Bytes::from(title))).chain(names).collect())
+}
+
+/// A time is not positive where it must be, or too large. `name` is the command's.
+pub(crate) fn expire_time(name: &[u8]) -> Reply {
+    let name = shown(name).to_ascii_lowercase();
+    Reply::error_from(format!("ERR invalid expire time in '{name}' command"))
+}
+
+/// EXPIRE and its kin have no such option.
+pub(crate) fn unsupported_option(word: &[u8]) -> Reply {
+    Reply::error_from(format!("ERR Unsupported option {}", shown(word)))
 }
 
 /// The key is longer than any key may be.

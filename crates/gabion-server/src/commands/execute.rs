@@ -1,10 +1,12 @@
 //! Runs commands on a store: the keys' locks around them, a transaction's writes into one record.
 
+use super::expiry::{Told, When};
 use super::overlay::Overlay;
 use super::store::Store;
 use super::table::{Id, Route};
+use super::timed::Timed;
 use super::work::{Call, Transaction, Work};
-use super::{Commands, errors, keyspace, strings};
+use super::{Commands, errors, expiry, keyspace, strings};
 use gabion_base::Error;
 use gabion_resp::Reply;
 
@@ -41,7 +43,7 @@ impl Commands {
                 let reply = match call.route() {
                     Route::Local | Route::Read => self.run(store, call).await,
                     Route::Write | Route::ReadWrite => {
-                        self.locks.hold(|| call.key_set(), self.run(store, call)).await
+                        self.locks.hold(|| call.key_set(), self.run_locked(store, call)).await
                     }
                 };
                 if reply.is_error() {
@@ -58,7 +60,28 @@ impl Commands {
         }
     }
 
+    /// Runs a command that writes; anew when a key that it had read expired before it wrote.
+    async fn run_locked<S: Store>(&self, store: &S, call: &Call) -> Reply {
+        loop {
+            let timed = Timed::new(store);
+            let reply = self.run(&timed, call).await;
+            if !timed.is_overtaken() {
+                return reply;
+            }
+        }
+    }
+
     async fn run_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+        loop {
+            let timed = Timed::new(store);
+            let outcome = self.try_transaction(&timed, transaction).await;
+            if !timed.is_overtaken() {
+                return outcome;
+            }
+        }
+    }
+
+    async fn try_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
         let overlay = Overlay::new(store);
         let mut replies = Vec::with_capacity(transaction.calls.len());
         for call in &transaction.calls {
@@ -78,10 +101,14 @@ impl Commands {
     /// Runs one command without locks.
     async fn run<S: Store>(&self, store: &S, call: &Call) -> Reply {
         let args = call.args();
+        let told = |is_left, in_seconds| Told { is_left, in_seconds };
         let outcome = match call.spec().id {
             Id::Get => strings::get(store, args).await,
             Id::Set if args.len() == 3 => strings::set_blindly(store, &args[1], &args[2]),
             Id::Set => strings::set(store, args).await,
+            Id::SetEx => expiry::set_ex(store, args, When::Seconds),
+            Id::PSetEx => expiry::set_ex(store, args, When::Millis),
+            Id::GetEx => expiry::get_ex(store, args).await,
             Id::SetNx => strings::set_nx(store, args).await,
             Id::GetSet => strings::get_set(store, args).await,
             Id::GetDel => strings::get_del(store, args).await,
@@ -99,7 +126,15 @@ impl Commands {
             Id::Del => keyspace::del(store, args).await,
             Id::Exists => keyspace::exists(store, args).await,
             Id::Type => keyspace::kind(store, args).await,
-            Id::Ttl => keyspace::ttl(store, args).await,
+            Id::Ttl => expiry::tell(store, args, told(true, true)).await,
+            Id::PTtl => expiry::tell(store, args, told(true, false)).await,
+            Id::ExpireTime => expiry::tell(store, args, told(false, true)).await,
+            Id::PExpireTime => expiry::tell(store, args, told(false, false)).await,
+            Id::Expire => expiry::expire(store, args, When::Seconds).await,
+            Id::PExpire => expiry::expire(store, args, When::Millis).await,
+            Id::ExpireAt => expiry::expire(store, args, When::AtSecond).await,
+            Id::PExpireAt => expiry::expire(store, args, When::AtMilli).await,
+            Id::Persist => expiry::persist(store, args).await,
             Id::Scan => keyspace::scan(store, &self.cursors, args).await,
             Id::Keys => keyspace::keys(store, args).await,
             Id::Range => keyspace::range(store, args).await,

@@ -54,11 +54,6 @@ pub(crate) async fn kind(store: &impl Store, args: &[Bytes]) -> Outcome {
     Ok(Reply::simple(if is_there { "string" } else { "none" }))
 }
 
-pub(crate) async fn ttl(store: &impl Store, args: &[Bytes]) -> Outcome {
-    let is_there = store.get(&args[1]).await?.is_some();
-    Ok(Reply::Integer(if is_there { -1 } else { -2 }))
-}
-
 pub(crate) fn flush(store: &impl Store, args: &[Bytes]) -> Outcome {
     match &args[1..] {
         [] => {}

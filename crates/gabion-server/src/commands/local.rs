@@ -29,7 +29,6 @@ impl Commands {
             Id::Select => select(&args[1]),
             Id::Unwatch => Reply::OK,
             Id::RefusedWatch => errors::NO_WATCH,
-            Id::RefusedExpiry => errors::NO_EXPIRY,
             Id::Wait => wait(args, host).unwrap_or_else(|error| error),
             Id::Config => self.config(args, host),
             Id::Info => self.info(&args[1..], host),

@@ -7,7 +7,7 @@
 //!                                         └─► Step::Run(Work) data: at this node, the head or the
 //!                                                  │          tail, as Work::route says
 //!              Commands::execute(store, work) ◄────┘
-//!                 KeyLocks ─► strings, keyspace ─► Store (the newest state; the turn's record)
+//!                 KeyLocks ─► strings, expiry, keyspace ─► Store (the newest state; the turn's record)
 //! ```
 //!
 //! - [`table`]: every command, its route and its keys. - [`session`]: a connection's state.
@@ -20,6 +20,7 @@ pub mod cursors;
 mod describe;
 pub(crate) mod errors;
 pub mod execute;
+mod expiry;
 mod info;
 pub mod keyspace;
 mod local;
@@ -29,6 +30,7 @@ pub mod session;
 pub mod store;
 mod strings;
 pub mod table;
+mod timed;
 pub mod work;
 
 #[cfg(test)]

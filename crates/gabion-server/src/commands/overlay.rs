@@ -6,6 +6,7 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Bound;
 use gabion_base::{Error, Result};
+use gabion_engine::Found;
 use std::collections::BTreeMap;
 
 /// Writes over a store.
@@ -17,7 +18,7 @@ pub(crate) struct Overlay<'a, S> {
 #[derive(Default)]
 struct Changes {
     /// The newest state of every key that was written since the last clear; `None`: deleted.
-    keys: BTreeMap<Bytes, Option<Bytes>>,
+    keys: BTreeMap<Bytes, Option<Found>>,
     /// Whether the store beneath counts as empty.
     is_cleared: bool,
     /// Bytes of keys and values above.
@@ -28,10 +29,10 @@ struct Changes {
 
 impl Changes {
     /// Notes the newest state of a key.
-    fn set(&mut self, key: &Bytes, state: Option<Bytes>) -> Result<()> {
-        self.bytes += key.len() + state.as_ref().map_or(0, Bytes::len);
+    fn set(&mut self, key: &Bytes, state: Option<Found>) -> Result<()> {
+        self.bytes += key.len() + state.as_ref().map_or(0, |found| found.value.len());
         if let Some(old) = self.keys.insert(key.clone(), state) {
-            self.bytes -= key.len() + old.map_or(0, |value| value.len());
+            self.bytes -= key.len() + old.map_or(0, |found| found.value.len());
         }
         check_record_room(self.keys.len() + usize::from(self.is_cleared), self.bytes)
     }
@@ -53,14 +54,14 @@ impl<'a, S: Store> Overlay<'a, S> {
         }
         let clear = changes.is_cleared.then_some(Op::Clear);
         let keys = changes.keys.into_iter().map(|(key, state)| match state {
-            Some(value) => Op::Put(key, value),
+            Some(found) => Op::put(key, found.value, found.expires_ms),
             None => Op::Delete(key),
         });
         Ok(clear.into_iter().chain(keys).collect())
     }
 
     /// What the writes say of `key`; `None` when they say nothing.
-    fn written(&self, key: &[u8]) -> Option<Option<Bytes>> {
+    fn written(&self, key: &[u8]) -> Option<Option<Found>> {
         let changes = self.changes.borrow();
         let written = changes.keys.get(key).cloned();
         if written.is_none() && changes.is_cleared { Some(None) } else { written }
@@ -84,11 +85,19 @@ impl<'a, S: Store> Overlay<'a, S> {
 }
 
 impl<S: Store> Store for Overlay<'_, S> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         match self.written(key) {
             Some(state) => Ok(state),
-            None => self.beneath.get(key).await,
+            None => self.beneath.look_up(key).await,
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.beneath.now_ms()
+    }
+
+    fn group_ms(&self) -> u64 {
+        self.beneath.group_ms()
     }
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
@@ -122,8 +131,8 @@ impl<S: Store> Store for Overlay<'_, S> {
         let mut merged: BTreeMap<Bytes, Bytes> = beneath.pairs.into_iter().collect();
         for (key, state) in changes.keys.range::<[u8], _>(known) {
             match state {
-                Some(value) => {
-                    let value = if with_values { value.clone() } else { Bytes::new() };
+                Some(found) => {
+                    let value = if with_values { found.value.clone() } else { Bytes::new() };
                     merged.insert(key.clone(), value);
                 }
                 None => {
@@ -145,8 +154,10 @@ impl<S: Store> Store for Overlay<'_, S> {
     fn write(&self, ops: &[Op]) -> Result<()> {
         let changes = &mut *self.changes.borrow_mut();
         for op in ops {
+            let found = |value: &Bytes, expires_ms| Found { value: value.clone(), expires_ms };
             let outcome = match op {
-                Op::Put(key, value) => changes.set(key, Some(value.clone())),
+                Op::Put(key, value) => changes.set(key, Some(found(value, None))),
+                Op::PutExpiring(key, value, at) => changes.set(key, Some(found(value, Some(*at)))),
                 Op::Delete(key) => changes.set(key, None),
                 Op::Clear => {
                     changes.keys.clear();

@@ -217,8 +217,6 @@ impl Commands {
         }
         let refusal = if spec.has_flag("no_multi") {
             Some(Reply::error("ERR Command not allowed inside a transaction"))
-        } else if spec.id == Id::RefusedExpiry {
-            Some(errors::NO_EXPIRY)
         } else {
             None
         };

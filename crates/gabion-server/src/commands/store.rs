@@ -5,6 +5,7 @@ use core::future::Future;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, Result};
+use gabion_engine::Found;
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 
 /// A write.
@@ -12,6 +13,8 @@ use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 pub enum Op {
     /// Sets a key.
     Put(Bytes, Bytes),
+    /// Sets a key until a time, in milliseconds since 1970.
+    PutExpiring(Bytes, Bytes, u64),
     /// Deletes a key.
     Delete(Bytes),
     /// Deletes every key.
@@ -39,8 +42,21 @@ pub struct Page {
 
 /// A key space, as one node sees it. Everything happens on one thread.
 pub trait Store {
-    /// The newest value of `key`, with every write before this call in it.
-    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>>>;
+    /// The newest value of `key`, with every write before this call in it, and until when it is there. What
+    /// has expired by [`Store::group_ms`] is not there.
+    fn look_up(&self, key: &[u8]) -> impl Future<Output = Result<Option<Found>>>;
+
+    /// The same without the time.
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>>> {
+        async { Ok(self.look_up(key).await?.map(|found| found.value)) }
+    }
+
+    /// The time from which a command reckons an expiry, in milliseconds since 1970: this node's clock, or the
+    /// group's time where the clock is behind.
+    fn now_ms(&self) -> u64;
+
+    /// The group's time, by which reads judge what has expired. It goes on while a command waits.
+    fn group_ms(&self) -> u64;
 
     /// The values of `keys`, all from one state.
     ///
@@ -147,10 +163,23 @@ impl PageBuilder {
 }
 
 impl Op {
+    /// Sets a key, until a time if there is one.
+    pub(crate) fn put(key: Bytes, value: Bytes, expires_ms: Option<u64>) -> Self {
+        match expires_ms {
+            Some(at) => Self::PutExpiring(key, value, at),
+            None => Self::Put(key, value),
+        }
+    }
+
+    /// Whether it sets a key.
+    pub(crate) const fn is_put(&self) -> bool {
+        matches!(self, Self::Put(..) | Self::PutExpiring(..))
+    }
+
     /// Bytes of a record that it takes at most.
     pub(crate) fn len_max(&self) -> usize {
         let len = match self {
-            Self::Put(key, value) => key.len() + value.len(),
+            Self::Put(key, value) | Self::PutExpiring(key, value, _) => key.len() + value.len(),
             Self::Delete(key) => key.len(),
             Self::Clear => 0,
         };

@@ -2,6 +2,7 @@
 
 use super::errors;
 use super::execute::Outcome;
+use super::expiry::{When, put_keeping, put_until};
 use super::keyspace::REPLY_LEN_MAX;
 use super::store::{Op, Store, check_fits_record};
 use bytes::Bytes;
@@ -24,7 +25,8 @@ struct SetOptions {
     if_absent: bool,
     if_present: bool,
     returns_old: bool,
-    expires: bool,
+    keeps_expiry: bool,
+    expiry: Option<(When, Bytes)>,
 }
 
 impl SetOptions {
@@ -39,36 +41,49 @@ impl SetOptions {
                 options.if_present = true;
             } else if is("get") {
                 options.returns_old = true;
-            } else if is("keepttl") && !options.expires {
-                options.expires = true;
-            } else if ["ex", "px", "exat", "pxat"].into_iter().any(is) && !options.expires {
-                options.expires = true;
-                let time = words.next().ok_or(errors::SYNTAX)?;
-                parse_i64(time).ok_or(errors::NOT_AN_INTEGER)?;
+            } else if is("keepttl") && options.expiry.is_none() {
+                options.keeps_expiry = true;
+            } else if let Some(when) = When::of(word)
+                && !options.keeps_expiry
+                && options.expiry.as_ref().is_none_or(|(before, _)| *before == when)
+            {
+                options.expiry = Some((when, words.next().ok_or(errors::SYNTAX)?.clone()));
             } else {
                 return Err(errors::SYNTAX);
             }
         }
         Ok(options)
     }
+
+    /// Whether the key's old value matters.
+    const fn look_first(&self) -> bool {
+        self.if_absent || self.if_present || self.returns_old || self.keeps_expiry
+    }
 }
 
 pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
     let options = SetOptions::parse(&args[3..])?;
-    if options.expires {
-        return Err(errors::NO_EXPIRY.into());
-    }
+    let expiry = options.expiry.as_ref();
+    let expiry = expiry.map(|(when, time)| when.expiry_ms(&args[0], time, store.now_ms()));
+    let expires_ms = expiry.transpose()?;
     check_value(&args[2])?;
-    let old = store.get(&args[1]).await?;
+    if !options.look_first() {
+        put_until(store, &args[1], args[2].clone(), expires_ms)?;
+        return Ok(Reply::OK);
+    }
+    let old = store.look_up(&args[1]).await?;
     let is_met = match old {
         Some(_) => !options.if_absent,
         None => !options.if_present,
     };
-    if is_met {
-        store.put(&args[1], &args[2])?;
+    if is_met && options.keeps_expiry {
+        let expires_ms = old.as_ref().and_then(|old| old.expires_ms);
+        put_keeping(store, &args[1], args[2].clone(), expires_ms)?;
+    } else if is_met {
+        put_until(store, &args[1], args[2].clone(), expires_ms)?;
     }
     Ok(match (options.returns_old, is_met) {
-        (true, _) => Reply::bulk_or_null(old),
+        (true, _) => Reply::bulk_or_null(old.map(|old| old.value)),
         (false, true) => Reply::OK,
         (false, false) => Reply::Null,
     })
@@ -161,7 +176,9 @@ pub(crate) async fn set_range(store: &impl Store, args: &[Bytes]) -> Outcome {
     let offset = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
     let offset = usize::try_from(offset).map_err(|_| errors::OFFSET)?;
     let patch = &args[3];
-    let old = store.get(&args[1]).await?.unwrap_or_default();
+    let found = store.look_up(&args[1]).await?;
+    let expires_ms = found.as_ref().and_then(|found| found.expires_ms);
+    let old = found.map(|found| found.value).unwrap_or_default();
     if patch.is_empty() {
         return Ok(Reply::Integer(old.len() as i64));
     }
@@ -172,23 +189,25 @@ pub(crate) async fn set_range(store: &impl Store, args: &[Bytes]) -> Outcome {
     let mut value = old.to_vec();
     value.resize(old.len().max(end), 0);
     value[offset..end].copy_from_slice(patch);
-    store.put(&args[1], &value)?;
-    Ok(Reply::Integer(value.len() as i64))
+    let len = value.len();
+    put_keeping(store, &args[1], value.into(), expires_ms)?;
+    Ok(Reply::Integer(len as i64))
 }
 
 pub(crate) async fn append(store: &impl Store, args: &[Bytes]) -> Outcome {
     let suffix = &args[2];
-    let Some(old) = store.get(&args[1]).await? else {
+    let Some(found) = store.look_up(&args[1]).await? else {
         check_value(suffix)?;
         store.put(&args[1], suffix)?;
         return Ok(Reply::Integer(suffix.len() as i64));
     };
-    if old.len() + suffix.len() > VALUE_LEN_MAX {
+    let len = found.value.len() + suffix.len();
+    if len > VALUE_LEN_MAX {
         return Err(errors::string_too_long().into());
     }
-    let value = [&old[..], suffix].concat();
-    store.put(&args[1], &value)?;
-    Ok(Reply::Integer(value.len() as i64))
+    let value = [&found.value[..], suffix].concat();
+    put_keeping(store, &args[1], value.into(), found.expires_ms)?;
+    Ok(Reply::Integer(len as i64))
 }
 
 pub(crate) async fn incr_by(store: &impl Store, args: &[Bytes]) -> Outcome {
@@ -203,18 +222,19 @@ pub(crate) async fn decr_by(store: &impl Store, args: &[Bytes]) -> Outcome {
 }
 
 /// Adds to the number that a key holds; none is 0.
-pub(crate) async fn add(store: &impl Store, key: &[u8], by: i64) -> Outcome {
-    let old = match store.get(key).await? {
-        Some(text) => parse_i64(&text).ok_or(errors::NOT_AN_INTEGER)?,
+pub(crate) async fn add(store: &impl Store, key: &Bytes, by: i64) -> Outcome {
+    let found = store.look_up(key).await?;
+    let old = match &found {
+        Some(found) => parse_i64(&found.value).ok_or(errors::NOT_AN_INTEGER)?,
         None => 0,
     };
     let new = old.checked_add(by).ok_or(errors::OVERFLOW)?;
     let mut text = Vec::with_capacity(20);
     gabion_resp::put_decimal(&mut text, new);
-    store.put(key, &text)?;
+    put_keeping(store, key, text.into(), found.and_then(|found| found.expires_ms))?;
     Ok(Reply::Integer(new))
 }
 
-fn check_value(value: &[u8]) -> Result<(), Reply> {
+pub(crate) fn check_value(value: &[u8]) -> Result<(), Reply> {
     if value.len() > VALUE_LEN_MAX { Err(errors::value_too_long(value.len())) } else { Ok(()) }
 }

@@ -79,7 +79,7 @@ impl Spec {
     /// Whether this row only holds the error that the command gets.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(self.id, Id::RefusedExpiry | Id::RefusedWatch)
+        matches!(self.id, Id::RefusedWatch)
     }
 
     /// Whether it has a Redis flag.
@@ -136,10 +136,14 @@ pub enum Id {
     Echo,
     Exec,
     Exists,
+    Expire,
+    ExpireAt,
+    ExpireTime,
     FlushAll,
     Gabion,
     Get,
     GetDel,
+    GetEx,
     GetRange,
     GetSet,
     Hello,
@@ -151,15 +155,21 @@ pub enum Id {
     MSet,
     MSetNx,
     Multi,
+    PExpire,
+    PExpireAt,
+    PExpireTime,
+    PSetEx,
+    PTtl,
+    Persist,
     Ping,
     Quit,
     Range,
-    RefusedExpiry,
     RefusedWatch,
     Reset,
     Scan,
     Select,
     Set,
+    SetEx,
     SetNx,
     SetRange,
     StrLen,
@@ -175,13 +185,15 @@ table! {
         "Returns the value of a key." "";
     Set "set" -3 Write ["write" "denyoom"] (1 1 1) "1.0.0" "string"
         "Sets the value of a key."
-        "Options NX, XX and GET, also together. EX, PX, EXAT, PXAT and KEEPTTL are refused: expiry is not supported yet.";
+        "Options NX, XX and GET, also together; EX, PX, EXAT, PXAT or KEEPTTL.";
     SetNx "setnx" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Sets the value of a key that does not exist." "";
     GetSet "getset" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Sets a key and returns its old value." "";
     GetDel "getdel" 2 ReadWrite ["write" "fast"] (1 1 1) "6.2.0" "string"
         "Deletes a key and returns its value." "";
+    GetEx "getex" -2 ReadWrite ["write" "fast"] (1 1 1) "6.2.0" "string"
+        "Returns the value of a key and sets or removes its expiry." "Writes the value anew.";
     MGet "mget" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "string"
         "Returns the values of several keys."
         "All from one state. A reply over 64 MiB is refused.";
@@ -207,10 +219,10 @@ table! {
         "Adds to a number." "";
     DecrBy "decrby" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Takes from a number." "";
-    RefusedExpiry "setex" 4 Local ["write" "denyoom"] (1 1 1) "2.0.0" "string"
-        "Sets a key with an expiry." "Refused: expiry is not supported yet.";
-    RefusedExpiry "psetex" 4 Local ["write" "denyoom"] (1 1 1) "2.6.0" "string"
-        "Sets a key with an expiry." "Refused: expiry is not supported yet.";
+    SetEx "setex" 4 Write ["write" "denyoom"] (1 1 1) "2.0.0" "string"
+        "Sets a key with an expiry." "";
+    PSetEx "psetex" 4 Write ["write" "denyoom"] (1 1 1) "2.6.0" "string"
+        "Sets a key with an expiry." "";
 
     Del "del" -2 ReadWrite ["write"] (1 -1 1) "1.0.0" "generic"
         "Deletes keys; returns how many existed." "At most 65,536 keys.";
@@ -221,17 +233,23 @@ table! {
     Type "type" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
         "Returns the type of a key's value." "`string` or `none`.";
     Ttl "ttl" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
-        "Returns the time that a key has left." "-1 (no expiry) or -2 (no such key).";
-    Ttl "pttl" 2 Read ["readonly" "fast"] (1 1 1) "2.6.0" "generic"
-        "Returns the time that a key has left." "-1 (no expiry) or -2 (no such key).";
-    RefusedExpiry "expire" -3 Local ["write" "fast"] (1 1 1) "1.0.0" "generic"
-        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
-    RefusedExpiry "pexpire" -3 Local ["write" "fast"] (1 1 1) "2.6.0" "generic"
-        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
-    RefusedExpiry "expireat" -3 Local ["write" "fast"] (1 1 1) "1.2.0" "generic"
-        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
-    RefusedExpiry "pexpireat" -3 Local ["write" "fast"] (1 1 1) "2.6.0" "generic"
-        "Sets the expiry of a key." "Refused: expiry is not supported yet.";
+        "Returns the seconds that a key has left." "Reckoned by the clock of the tail.";
+    PTtl "pttl" 2 Read ["readonly" "fast"] (1 1 1) "2.6.0" "generic"
+        "Returns the milliseconds that a key has left." "Reckoned by the clock of the tail.";
+    ExpireTime "expiretime" 2 Read ["readonly" "fast"] (1 1 1) "7.0.0" "generic"
+        "Returns when a key expires, in seconds since 1970." "";
+    PExpireTime "pexpiretime" 2 Read ["readonly" "fast"] (1 1 1) "7.0.0" "generic"
+        "Returns when a key expires, in milliseconds since 1970." "";
+    Expire "expire" -3 ReadWrite ["write" "fast"] (1 1 1) "1.0.0" "generic"
+        "Sets the expiry of a key, in seconds from now." "Options NX, XX, GT and LT. Writes the value anew.";
+    PExpire "pexpire" -3 ReadWrite ["write" "fast"] (1 1 1) "2.6.0" "generic"
+        "Sets the expiry of a key, in milliseconds from now." "Options NX, XX, GT and LT. Writes the value anew.";
+    ExpireAt "expireat" -3 ReadWrite ["write" "fast"] (1 1 1) "1.2.0" "generic"
+        "Sets the expiry of a key, in seconds since 1970." "Options NX, XX, GT and LT. Writes the value anew.";
+    PExpireAt "pexpireat" -3 ReadWrite ["write" "fast"] (1 1 1) "2.6.0" "generic"
+        "Sets the expiry of a key, in milliseconds since 1970." "Options NX, XX, GT and LT. Writes the value anew.";
+    Persist "persist" 2 ReadWrite ["write" "fast"] (1 1 1) "2.2.0" "generic"
+        "Removes the expiry of a key." "Writes the value anew.";
     Scan "scan" -2 Read ["readonly"] (0 0 0) "2.8.0" "generic"
         "Walks over the keys."
         "In key order. COUNT is at most 65,536. A node remembers the last 4,096 cursors, of each walk the last three; an older one, or one of another node, is refused and the walk starts again.";

@@ -3,6 +3,7 @@
 mod concurrency;
 mod data;
 mod documents;
+mod expiry;
 mod pipeline;
 mod scans;
 mod sessions;

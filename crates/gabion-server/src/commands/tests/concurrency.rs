@@ -83,7 +83,7 @@ impl Race {
 
     fn value(&self, key: &str) -> Option<String> {
         let keys = self.node.store.keys.borrow();
-        keys.get(key.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+        keys.get(key.as_bytes()).map(|value| String::from_utf8_lossy(&value.value).into_owned())
     }
 }
 

@@ -101,7 +101,7 @@ fn a_long_walk_of_one_client_leaves_the_cursor_of_another() {
     let node = Node::new();
     for i in 0..CURSORS_MAX + 100 {
         let key = Bytes::from(format!("{i:05}"));
-        node.store.keys.borrow_mut().insert(key, Bytes::from_static(b"v"));
+        node.store.hold(key, Bytes::from_static(b"v"));
     }
     let (mut slow, mut quick) = (node.client(), node.client());
     let (cursor, _) = scan(&mut slow, "SCAN 0 COUNT 1");
@@ -175,7 +175,7 @@ fn a_reply_that_would_not_fit_is_refused_with_a_way_out() {
     let mut client = node.client();
     let value = Bytes::from(vec![b'v'; 8 << 20]);
     for i in 0..9 {
-        node.store.keys.borrow_mut().insert(Bytes::from(format!("k{i}")), value.clone());
+        node.store.hold(Bytes::from(format!("k{i}")), value.clone());
     }
     let refused = client.ask("RANGE - +");
     assert!(
@@ -193,7 +193,7 @@ fn many_keys_are_walked_page_by_page() {
     let node = Node::new();
     for i in 0..5000 {
         let key = Bytes::from(format!("{i:05}"));
-        node.store.keys.borrow_mut().insert(key, Bytes::from_static(b"v"));
+        node.store.hold(key, Bytes::from_static(b"v"));
     }
     let mut client = node.client();
     assert_eq!(client.ask("DBSIZE"), ":5000\r\n");

@@ -11,6 +11,7 @@ use core::ops::Bound;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::{Error, Result};
+use gabion_engine::Found;
 use gabion_resp::{Reply, Request, RequestParser};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +19,10 @@ use std::rc::Rc;
 /// A store in memory. While it is slow, each read first waits until it is released.
 #[derive(Default)]
 pub(super) struct MemoryStore {
-    pub(super) keys: RefCell<BTreeMap<Bytes, Bytes>>,
+    pub(super) keys: RefCell<BTreeMap<Bytes, Found>>,
+    /// The clock, in ms, and by which time keys are judged.
+    pub(super) clock_ms: Cell<u64>,
+    pub(super) group_ms: Cell<u64>,
     /// Every record, in order.
     pub(super) records: RefCell<Vec<Vec<Op>>>,
     pub(super) is_slow: Cell<bool>,
@@ -65,18 +69,48 @@ impl MemoryStore {
     }
 }
 
+impl MemoryStore {
+    /// Holds a key from the beginning.
+    pub(super) fn hold(&self, key: Bytes, value: Bytes) {
+        self.keys.borrow_mut().insert(key, Found { value, expires_ms: None });
+    }
+
+    /// Time passes, by the clock and in the group.
+    pub(super) fn pass(&self, ms: u64) {
+        self.clock_ms.set(self.clock_ms.get() + ms);
+        self.group_ms.set(self.clock_ms.get());
+    }
+
+    /// What there is by now.
+    fn state(&self) -> BTreeMap<Bytes, Found> {
+        let mut state = self.keys.borrow().clone();
+        state.retain(|_, found| found.expires_ms.is_none_or(|at| at > self.group_ms.get()));
+        state
+    }
+}
+
 impl Store for MemoryStore {
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let value = self.keys.borrow().get(key).cloned();
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+        let found = self.keys.borrow().get(key).cloned();
+        let now_ms = self.group_ms.get();
+        let found = found.filter(|found| found.expires_ms.is_none_or(|at| at > now_ms));
         self.wait().await;
         // What the read saw when it began: a newer value must not hide a missing lock.
-        Ok(value)
+        Ok(found)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock_ms.get()
+    }
+
+    fn group_ms(&self) -> u64 {
+        self.group_ms.get()
     }
 
     async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let mut values = Values::new(keys.len(), bytes_max);
+        let (state, mut values) = (self.state(), Values::new(keys.len(), bytes_max));
         let result =
-            keys.iter().try_for_each(|key| values.push(self.keys.borrow().get(key).cloned()));
+            keys.iter().try_for_each(|key| values.push(state.get(key).map(|f| f.value.clone())));
         self.wait().await;
         result.map(|()| values.into_vec())
     }
@@ -92,7 +126,7 @@ impl Store for MemoryStore {
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
         let mut page = PageBuilder::new(limit, bytes_max, with_values);
-        let state = self.keys.borrow().clone();
+        let state = self.state();
         let mut range = state.range::<[u8], _>((start, end));
         let next = || match order {
             Order::Ascending => range.next(),
@@ -101,7 +135,7 @@ impl Store for MemoryStore {
         let mut pairs = core::iter::from_fn(next).peekable();
         let is_cut = loop {
             let Some((key, value)) = pairs.next() else { break false };
-            if page.push(key.clone(), value.clone()) && pairs.peek().is_some() {
+            if page.push(key.clone(), value.value.clone()) && pairs.peek().is_some() {
                 break true;
             }
         };
@@ -119,7 +153,13 @@ impl Store for MemoryStore {
         }
         for op in ops {
             match op.clone() {
-                Op::Put(key, value) => drop(self.keys.borrow_mut().insert(key, value)),
+                Op::Put(key, value) => {
+                    self.keys.borrow_mut().insert(key, Found { value, expires_ms: None });
+                }
+                Op::PutExpiring(key, value, at) => {
+                    let found = Found { value, expires_ms: Some(at) };
+                    self.keys.borrow_mut().insert(key, found);
+                }
                 Op::Delete(key) => drop(self.keys.borrow_mut().remove(&key)),
                 Op::Clear => self.keys.borrow_mut().clear(),
             }

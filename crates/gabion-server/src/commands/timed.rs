@@ -1,0 +1,85 @@
+//! A store as a command sees it that reads before it writes, while time goes on: keys' locks keep other writers
+//! away, and nothing keeps keys from expiring.
+
+use super::store::{Op, Order, Page, Store, Values};
+use bytes::Bytes;
+use core::cell::Cell;
+use core::ops::Bound;
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_engine::Found;
+
+/// A store, and what was read of it that expires. Where some of that has expired by the time of the write, the
+/// write is refused and nothing was done: it would bring back what others have seen gone. The command is to
+/// be run again then.
+pub(crate) struct Timed<'a, S> {
+    beneath: &'a S,
+    /// The first expiry among what was read.
+    soonest_ms: Cell<u64>,
+    is_overtaken: Cell<bool>,
+}
+
+impl<'a, S: Store> Timed<'a, S> {
+    pub(crate) const fn new(beneath: &'a S) -> Self {
+        Self { beneath, soonest_ms: Cell::new(u64::MAX), is_overtaken: Cell::new(false) }
+    }
+
+    /// Whether a write was refused because of what had expired meanwhile.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.is_overtaken.get()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.soonest_ms.get() > self.beneath.group_ms() {
+            return Ok(());
+        }
+        self.is_overtaken.set(true);
+        Err(Error::new(ErrorKind::Busy, "a key expired while the command waited"))
+    }
+}
+
+impl<S: Store> Store for Timed<'_, S> {
+    async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+        let found = self.beneath.look_up(key).await?;
+        let expires_ms = found.as_ref().and_then(|found| found.expires_ms);
+        self.soonest_ms.set(self.soonest_ms.get().min(expires_ms.unwrap_or(u64::MAX)));
+        Ok(found)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.beneath.now_ms()
+    }
+
+    fn group_ms(&self) -> u64 {
+        self.beneath.group_ms()
+    }
+
+    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
+        let mut values = Values::new(keys.len(), bytes_max);
+        for key in keys {
+            values.push(self.get(key).await?)?;
+        }
+        Ok(values.into_vec())
+    }
+
+    async fn range(
+        &self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        with_values: bool,
+        order: Order,
+    ) -> Result<Page> {
+        self.beneath.range(start, end, limit, bytes_max, with_values, order).await
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.check()?;
+        self.beneath.put(key, value)
+    }
+
+    fn write(&self, ops: &[Op]) -> Result<()> {
+        self.check()?;
+        self.beneath.write(ops)
+    }
+}
