@@ -322,7 +322,7 @@ fn overlapping_set(oldest_first: &[Arc<FileMeta>]) -> Vec<Arc<FileMeta>> {
 }
 
 mod range;
-pub(crate) use range::{RangePosition, RangeStep};
+pub(crate) use range::{Gone, RangePosition, RangeStep};
 
 #[cfg(test)]
 mod tests;

@@ -75,12 +75,8 @@ impl Picker<'_> {
         (1..last).find(|&level| self.config.level_target(level) > len).unwrap_or(last)
     }
 
-    /// The next job of a compaction on demand. Entries of users below `floor` were cleared.
-    pub(crate) fn pick_range(
-        &self,
-        position: &mut RangePosition,
-        floor: SequenceNumber,
-    ) -> RangeStep {
+    /// The next job of a compaction on demand, of a tree in which `gone` is gone.
+    pub(crate) fn pick_range(&self, position: &mut RangePosition, gone: Gone) -> RangeStep {
         if let Some((id, largest)) = &position.picked {
             if self.busy.contains(id) {
                 return RangeStep::Wait;
@@ -94,7 +90,7 @@ impl Picker<'_> {
         while position.level <= position.target {
             let pick = match position.level {
                 0 => self.pick_range_of_l0(position),
-                _ => self.pick_range_below_l0(position, floor),
+                _ => self.pick_range_below_l0(position, gone),
             };
             match pick {
                 Some(step) => return step,
@@ -114,17 +110,13 @@ impl Picker<'_> {
         Some(self.pick_l0().map_or(RangeStep::Wait, RangeStep::Job))
     }
 
-    fn pick_range_below_l0(
-        &self,
-        position: &mut RangePosition,
-        floor: SequenceNumber,
-    ) -> Option<RangeStep> {
+    fn pick_range_below_l0(&self, position: &mut RangePosition, gone: Gone) -> Option<RangeStep> {
         let level = position.level;
         let is_last = level == position.target;
         let files = self.version.overlapping(level, &position.from, &position.to);
         let file = files.iter().find(|file| {
             let is_done = position.done.as_ref().is_some_and(|done| file.largest <= *done);
-            !is_done && (!is_last || holds_garbage(file, floor))
+            !is_done && (!is_last || gone.is_in(file))
         })?;
         if self.is_busy(file) {
             return Some(RangeStep::Wait);
@@ -133,7 +125,7 @@ impl Picker<'_> {
             self.rewrite(level, file)
         } else {
             // A move would leave in the last level what only a merge drops.
-            let may_move = level + 1 < position.target || !holds_garbage(file, floor);
+            let may_move = level + 1 < position.target || !gone.is_in(file);
             self.complete(level, alloc::vec![file.clone()], may_move)
         };
         let Some(pick) = pick else { return Some(RangeStep::Wait) };
@@ -156,9 +148,21 @@ impl Picker<'_> {
     }
 }
 
-/// Whether a file holds what a merge into the last level drops.
-fn holds_garbage(file: &FileMeta, floor: SequenceNumber) -> bool {
-    file.deletes > 0 || file.smallest_sequence < floor
+/// What nobody sees any more, besides what was deleted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gone {
+    /// Entries of users with a smaller sequence number were cleared.
+    pub(crate) floor: SequenceNumber,
+    /// What expires at or before this group time, in ms, is gone.
+    pub(crate) now_ms: u64,
+}
+
+impl Gone {
+    /// Whether a file holds what a merge into the last level drops.
+    fn is_in(self, file: &FileMeta) -> bool {
+        let has_expired = file.expiry.is_some_and(|span| span.first_ms <= self.now_ms);
+        file.deletes > 0 || file.smallest_sequence < self.floor || has_expired
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Compactions on demand: what was asked for, in order; one range at a time, one job at a time.
 
 use super::{JobContext, Tree};
-use crate::picker::{Pick, Picker, RangePosition, RangeStep};
+use crate::picker::{Gone, Pick, Picker, RangePosition, RangeStep};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ struct Range {
 impl Tree {
     /// Asks for all engine keys in `from..=to`, or to the end, to be compacted: what is in files then goes
     /// down, by ordinary jobs out of [`Tree::next_compaction`], to one level where it can rest, and what
-    /// was deleted or replaced is gone. What MemTables hold is left out; whoever wants it compacted has it
+    /// was deleted, replaced or has expired is gone. What MemTables hold is left out; whoever wants it compacted has it
     /// flushed first.
     ///
     /// Known to the primary alone, and forgotten with the process. Returns the range's number for
@@ -58,8 +58,9 @@ impl Tree {
                 let next_file = self.jobs.reserved.max(self.next_file);
                 range.position = picker.begin_range(&range.from, range.to.as_deref(), next_file);
             }
+            let gone = Gone { floor: self.floor, now_ms: self.now_ms };
             let step = match &mut range.position {
-                Some(position) => picker.pick_range(position, self.floor),
+                Some(position) => picker.pick_range(position, gone),
                 None => RangeStep::Done,
             };
             match step {

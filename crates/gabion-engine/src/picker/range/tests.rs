@@ -58,7 +58,7 @@ fn jobs(files: &[&str], dirty: &[u64], from: &str, to: Option<&str>) -> Vec<Stri
     let mut said = Vec::new();
     for number in 100.. {
         let picker = Picker::new(&config, &version, &busy);
-        match picker.pick_range(&mut position, SequenceNumber::ZERO) {
+        match picker.pick_range(&mut position, Gone::default()) {
             RangeStep::Done => return said,
             RangeStep::Wait => panic!("nothing is under way: {said:?}"),
             RangeStep::Job(pick) => {
@@ -112,7 +112,7 @@ fn a_file_that_is_busy_is_waited_for_and_one_whose_job_failed_is_taken_again() {
     let picker = |busy| Picker::new(&config, &version, busy);
     let mut position = picker(&idle).begin_range(&key(""), None, 100).unwrap();
     let step = |busy, position: &mut _| match Picker::new(&config, &version, busy)
-        .pick_range(position, SequenceNumber::ZERO)
+        .pick_range(position, Gone::default())
     {
         RangeStep::Job(pick) => describe(&pick),
         RangeStep::Wait => "wait".into(),
