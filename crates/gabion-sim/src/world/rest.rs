@@ -54,7 +54,7 @@ impl World {
                 && !node.jobs_pause()
                 && !node.damaged_files().any(|file| is_being_repaired(file.state))
                 && node.tree().sealed_count() == 0
-                && node.tree().time_due_ms().is_none()
+                && node.time_due_ms().is_none()
                 && (local || node.tree().last_edit() == edit)
                 && node.log_end() == head.log_end()
         };

@@ -92,7 +92,7 @@ fn a_file_that_rotted_at_the_primary_is_an_error_for_its_reader_and_then_whole()
 #[test]
 fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     let (mut set_aside, what) = (0, "the primary's files rot");
-    for seed in 1..=4 {
+    for seed in 1..=8 {
         let mut world = world(what, options(seed, 3), seed);
         for file in world.files(0) {
             world.rot(0, file);
