@@ -96,7 +96,7 @@ impl Replica {
         let ring = Box::new(SimulatedMemory::new(node.config().ring_len as usize));
         drop(node);
         let opened = async {
-            let pool = open::open_pool(&handle).await?;
+            let pool = open::open_pool(&handle, Trust::Readable).await?;
             let store = pool.store();
             let (node, _) = pool.open_node(ring, NodeOptions::default(), now_ms).await?;
             Ok::<_, Error>((store, Box::new(node)))

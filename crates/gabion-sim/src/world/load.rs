@@ -56,7 +56,7 @@ impl World {
         let value = Some(self.next_value << 20);
         // One write in four expires, soon: keys are then read, deleted and written anew around that time.
         let mixed = self.next_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let expires_ms = (mixed % 4 == 0).then(|| self.now_ms + mixed / 4 % EXPIRY_MS_MAX);
+        let expires_ms = mixed.is_multiple_of(4).then(|| self.now_ms + mixed / 4 % EXPIRY_MS_MAX);
         match kind {
             16 if self.random.once_in(30) => {
                 let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
