@@ -199,16 +199,20 @@ impl Node {
         others.map(of).fold(own, u64::min)
     }
 
-    /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log can be
-    /// trimmed.
+    /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log, which
+    /// may hold little of much length (padding of durable records, records of time), can be trimmed.
     fn seal_for_room(&mut self) {
-        if !self.is_head() || self.is_in_turn() || self.tree.active_is_empty() {
+        if !self.is_head() || self.is_in_turn() {
             return;
         }
-        let (kept, most) = self.log_kept();
+        let (_, most) = self.log_kept();
+        let sealed =
+            self.apply.seals.back().map_or(self.state.trimmed.position, |(seal, _)| seal.position);
+        let since_seal = self.log.end().get().saturating_sub(sealed.get());
         let is_due = self.now_ms.saturating_sub(self.room.sealed_ms) >= SEAL_EVERY_MS;
-        let gives_back = self.room.is_short() && !self.makes_room();
-        let lets_trim = kept >= most / 2 && self.tree.sealed_count() == 0;
+        let gives_back = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
+        // Of an empty MemTable too: records that only carry time fill none.
+        let lets_trim = since_seal >= most / 2;
         if is_due && (gives_back || lets_trim) && self.not_writing().is_none() {
             self.room.sealed_ms = self.now_ms;
             self.append_seal();

@@ -46,7 +46,7 @@ impl Node {
             return;
         }
         match self.append_time() {
-            Ok(()) => self.bound_log(),
+            Ok(()) => {}
             // The next turn tries again.
             Err(error) if error.kind() == ErrorKind::NoSpace => {}
             Err(error) => self.fatal(error),
@@ -63,15 +63,5 @@ impl Node {
         let end = self.append_record(RecordKind::Batch, &[], first, 0, flags)?;
         self.pass_marks(end, self.log.last().crc);
         Ok(())
-    }
-
-    /// Records of time fill no MemTable, which would be sealed and let the log be trimmed: after so much of it, a
-    /// seal does that, of an empty MemTable too.
-    fn bound_log(&mut self) {
-        let kept =
-            self.log.end().get() - self.tree.flushed().position.get().min(self.log.end().get());
-        if kept > 4 * self.config.segment_len && self.tree.sealed_count() == 0 {
-            self.append_seal();
-        }
     }
 }
