@@ -6,7 +6,7 @@
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
-//! cargo xtask kills [N]     N times (default 20) kill -9 of real processes under load: nothing
+//! cargo xtask kills [N]     N times (default 20) kill -9 of every process under load, and of some: nothing
 //!                           acknowledged is lost; GABION_KILL_SEED picks options and victims
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
