@@ -16,7 +16,8 @@
 //! - [`bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the command
-//! could not be carried out.
+//! could not be carried out; 128 and the signal's number (Ctrl-C: 130), `up` was told twice to stop and
+//! killed its replicas.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

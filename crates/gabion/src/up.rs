@@ -48,8 +48,11 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     }
     group.watch_status(&events)?;
     let outcome = group.run();
-    group.stop();
-    outcome
+    match group.stop() {
+        // What a shell says of a program that a signal ended: no script takes it for a clean stop.
+        Some(signal) => outcome.map(|_| 128 + signal as u8),
+        None => outcome,
+    }
 }
 
 /// What the supervisor waits for.
@@ -352,15 +355,16 @@ impl Group {
         }
     }
 
-    /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL.
-    fn stop(&mut self) {
+    /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL. Returns the signal that
+    /// told it again.
+    fn stop(&mut self) -> Option<i32> {
         let replicas = count(self.replicas.len() as u64, "replica");
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         for replica in &self.replicas {
             replica.signal(Signal::TERM);
         }
         let begun = Instant::now();
-        let mut is_killed = false;
+        let (mut is_killed, mut told_again) = (false, None);
         loop {
             let mut all_gone = true;
             for replica in &mut self.replicas {
@@ -369,8 +373,10 @@ impl Group {
             if all_gone {
                 break;
             }
-            let told_again = matches!(self.inbox.recv_timeout(TICK / 4), Ok(Event::Stop(_)));
-            if !is_killed && (told_again || begun.elapsed() > STOP_MAX) {
+            if let Ok(Event::Stop(signal)) = self.inbox.recv_timeout(TICK / 4) {
+                told_again.get_or_insert(signal);
+            }
+            if !is_killed && (told_again.is_some() || begun.elapsed() > STOP_MAX) {
                 is_killed = true;
                 for replica in &self.replicas {
                     replica.signal(Signal::KILL);
@@ -379,6 +385,7 @@ impl Group {
         }
         let how = if is_killed { "killed" } else { "stopped" };
         self.screen.say(&format!("{how}; the data stays in {}", self.data.display()));
+        told_again
     }
 }
 
