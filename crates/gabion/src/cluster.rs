@@ -302,17 +302,24 @@ impl Settings {
     /// # Errors
     /// Invalid input, naming option, both values and the data.
     pub(crate) fn check_fixed(&self, wanted: &FixedOptions, data: &Path) -> Result<()> {
-        let same = |option: &str, wanted: Option<String>, made: String| match wanted {
-            Some(wanted) if wanted != made => Err(Error::invalid(format!(
+        let refused = |option: &str, wanted: &str, made: &str| {
+            Error::invalid(format!(
                 "{option} {wanted}: {} was made with {made}, and that is fixed; take another --data, \
                  or remove this one with `gabion destroy`",
                 data.display()
-            ))),
+            ))
+        };
+        let same = |option: &str, wanted: Option<String>, made: String| match wanted {
+            Some(wanted) if wanted != made => Err(refused(option, &wanted, &made)),
             _ => Ok(()),
         };
         same("--replicas", wanted.replicas.map(|n| n.to_string()), self.replicas.to_string())?;
-        let mib = |len: u64| exact_size(len / MIB * MIB);
-        same("--pool-size", wanted.pool_size.map(mib), exact_size(self.pool_len))?;
+        // A pool is made of whole MiB, whatever was typed; what was typed is what is told.
+        if let Some(len) = wanted.pool_size
+            && len / MIB * MIB != self.pool_len
+        {
+            return Err(refused("--pool-size", &exact_size(len), &exact_size(self.pool_len)));
+        }
         let mode = wanted.compaction.map(|it| it.mode().as_str().to_owned());
         same("--compaction", mode, self.compaction.as_str().to_owned())?;
         let level = wanted.ack.map(|it| it.level().as_str().to_owned());

@@ -72,6 +72,11 @@ fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not()
     for (wanted, name) in [
         (FixedOptions { replicas: Some(2), ..none() }, "--replicas 2"),
         (FixedOptions { pool_size: Some(GIB), ..none() }, "--pool-size 1GiB"),
+        (FixedOptions { pool_size: Some(1), ..none() }, "--pool-size 1: /d was made with 4GiB"),
+        (
+            FixedOptions { pool_size: Some(GIB + KIB), ..none() },
+            "--pool-size 1048577KiB: /d was made with 4GiB",
+        ),
         (
             FixedOptions { compaction: Some(Compaction::EveryReplica), ..none() },
             "--compaction every-replica: /d was made with primary",
@@ -85,6 +90,8 @@ fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not()
     }
     let same = FixedOptions { replicas: Some(3), ack: Some(Ack::Replicated), ..none() };
     settings.check_fixed(&same, Path::new("/d")).unwrap();
+    let in_whole_mib = FixedOptions { pool_size: Some(4 * GIB + KIB), ..none() };
+    settings.check_fixed(&in_whole_mib, Path::new("/d")).unwrap();
 }
 
 #[test]
