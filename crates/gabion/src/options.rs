@@ -55,7 +55,7 @@ pub(crate) struct UpOptions {
     pub(crate) data: DataOption,
     /// RESP port of the first replica; the others have the next ones. Members use the ports from
     /// 100 and targets those from 200 above it [default: 6379, or the last one]
-    #[arg(long, value_name = "PORT", value_parser = parse_port)]
+    #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
     pub(crate) port: Option<u16>,
     /// How pools are read and written
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Io::Auto)]
@@ -96,7 +96,7 @@ pub(crate) struct WhereOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
     /// RESP port of the first replica, instead of looking it up in the data
-    #[arg(long, value_name = "PORT", value_parser = parse_port, conflicts_with = "data")]
+    #[arg(short, long, value_name = "PORT", value_parser = parse_port, conflicts_with = "data")]
     pub(crate) port: Option<u16>,
 }
 
@@ -105,7 +105,8 @@ pub(crate) struct CliOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,
     /// The command, as in `gabion cli set key value`; a prompt without it
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    // No hyphen before its first word: an option of another name would be sent as a command.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) words: Vec<std::ffi::OsString>,
 }
 
@@ -436,9 +437,39 @@ mod tests {
 
     #[test]
     fn words_after_cli_are_the_command_whatever_they_look_like() {
-        let options = Options::try_parse_from(["gabion", "cli", "set", "k", "--json"]).unwrap();
-        let Command::Cli(cli) = options.command else { panic!("cli") };
-        assert_eq!(cli.words, ["set", "k", "--json"]);
+        for words in
+            [&["set", "k", "--json"][..], &["set", "k", "--", "v"], &["incrby", "-k", "-1"]]
+        {
+            let options = Options::try_parse_from([&["gabion", "cli"], words].concat()).unwrap();
+            let Command::Cli(cli) = options.command else { panic!("cli") };
+            assert_eq!(cli.words, words);
+        }
+    }
+
+    #[test]
+    fn an_option_that_is_none_is_refused_before_the_command_and_a_word_of_it_after() {
+        for option in ["-x", "-x7579", "-px", "--prot"] {
+            let line = refusal(&["gabion", "cli", option, "7579", "ping"]);
+            assert!(line.contains(&option[..2]) && !line.contains('\n'), "{option}: {line}");
+            let options = Options::try_parse_from(["gabion", "cli", "echo", option]).unwrap();
+            let Command::Cli(cli) = options.command else { panic!("cli") };
+            assert_eq!(cli.words, ["echo", option]);
+        }
+    }
+
+    #[test]
+    fn a_port_is_said_in_short_wherever_it_is_said() {
+        let port = |words: &[&str]| match Options::try_parse_from(words).unwrap().command {
+            Command::Up(options) => options.port,
+            Command::Cli(options) => options.place.port,
+            Command::Status(options) => options.place.port,
+            Command::Verify(options) => options.place.port,
+            other => panic!("{other:?}"),
+        };
+        for command in ["up", "cli", "status", "verify"] {
+            assert_eq!(port(&["gabion", command, "-p", "7579"]), Some(7579), "{command}");
+            assert_eq!(port(&["gabion", command, "-p7579"]), Some(7579), "{command}");
+        }
     }
 
     #[test]
