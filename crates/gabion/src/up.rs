@@ -306,26 +306,9 @@ impl Group {
             .all(|known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready))
     }
 
-    /// Ready, where, what is reserved, and what to type next.
     fn ready_line(&self) -> String {
-        let settings = &self.settings;
-        let (first, last) = (settings.port, settings.doors(settings.replicas).resp.port());
-        let address = settings.doors(1).resp;
-        let doors = if first == last { address.to_string() } else { format!("{address}-{last}") };
-        let program = program();
-        let place = if self.is_default_data {
-            String::new()
-        } else {
-            format!(" --data {}", quoted(&self.data.display().to_string()))
-        };
-        format!(
-            "ready: {doors}, {}; data in {}, {} reserved; next: \
-             `{program} cli{place} set k v`, `{program} status{place}`, `{program} verify{place}`, \
-             `redis-cli -p {first}`; Ctrl-C stops",
-            count(u64::from(settings.replicas), "replica"),
-            self.data.display(),
-            size(settings.reserved()),
-        )
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        ready_line(&self.settings, &self.data, self.is_default_data, home.as_deref(), &program())
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -389,6 +372,31 @@ impl Group {
     }
 }
 
+/// Ready, where, what is reserved, and what to type next. Paths are long, so each stands there once: a
+/// command finds the replicas by their port where the data is not in its default place.
+fn ready_line(
+    settings: &Settings,
+    data: &Path,
+    is_default_data: bool,
+    home: Option<&Path>,
+    program: &str,
+) -> String {
+    let (first, last) = (settings.port, settings.doors(settings.replicas).resp.port());
+    let address = settings.doors(1).resp;
+    let doors = if first == last { address.to_string() } else { format!("{address}-{last}") };
+    let place = if is_default_data { String::new() } else { format!(" -p {first}") };
+    let data = match home.map(|home| data.strip_prefix(home)) {
+        Some(Ok(rest)) => Path::new("~").join(rest),
+        _ => data.to_owned(),
+    };
+    format!(
+        "ready: {doors}; data in {}, {} reserved; next: `{program} cli{place} set k v` (or status, \
+         verify), `redis-cli -p {first}`; Ctrl-C stops",
+        data.display(),
+        size(settings.reserved()),
+    )
+}
+
 /// How this program was called, as it can be typed again.
 fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
@@ -422,6 +430,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::FixedOptions;
 
     #[test]
     fn a_replica_that_says_nothing_is_told_to_be_dead_starting_or_hung() {
@@ -435,6 +444,23 @@ mod tests {
         assert_eq!(silence(Some(7), &known).unwrap(), "process 7 does not answer");
         known.answers = true;
         assert_eq!(silence(Some(7), &known), None);
+    }
+
+    #[test]
+    fn the_line_of_a_start_names_each_thing_once_and_says_what_to_type() {
+        let settings = Settings::new(&FixedOptions::default(), 7579, Path::new("/d"), 1 << 50);
+        let settings = settings.unwrap();
+        let home = Some(Path::new("/home/someone"));
+        let line = ready_line(&settings, Path::new("/mnt/my data"), false, home, "/opt/bin/gabion");
+        let expected = "ready: 127.0.0.1:7579-7581; data in /mnt/my data, 12.2 GiB reserved; \
+                        next: `/opt/bin/gabion cli -p 7579 set k v` (or status, verify), \
+                        `redis-cli -p 7579`; Ctrl-C stops";
+        assert_eq!(line, expected);
+        let data = Path::new("/home/someone/.local/share/gabion");
+        let line = ready_line(&settings, data, true, home, "gabion");
+        assert!(line.contains("; data in ~/.local/share/gabion, "), "{line}");
+        assert!(line.contains("`gabion cli set k v`"), "{line}");
+        assert!(line.len() < 160, "two lines of a terminal: {line}");
     }
 
     #[test]

@@ -69,8 +69,8 @@ impl Place {
                 }
             }
         });
-        let up = Up { child, lines };
-        up.wait_for("ready: ");
+        let mut up = Up { child, lines, ready: String::new() };
+        up.ready = up.wait_for("ready: ");
         up
     }
 
@@ -138,6 +138,8 @@ impl Drop for Place {
 struct Up {
     child: Child,
     lines: Receiver<String>,
+    /// The line that it said when it was ready.
+    ready: String,
 }
 
 impl Up {
@@ -284,6 +286,13 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
 fn a_group_lives_from_up_to_destroy() {
     let place = Place::new("life");
     let up = place.up(&[]);
+
+    // What it says to type does what it says.
+    let next = up.ready.split('`').nth(1).expect("a command");
+    let typed = Command::new("sh").args(["-c", next]).output().unwrap();
+    assert!(typed.status.success() && typed.stdout == b"OK\n", "{next}: {}", said(&typed));
+    assert_eq!(place.resp(0, "GET k"), "$1\r\nv\r\n");
+    assert_eq!(place.resp(0, "DEL k"), ":1\r\n");
 
     // Any replica routes.
     assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
