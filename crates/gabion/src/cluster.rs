@@ -367,12 +367,12 @@ fn unfinished_path(data: &Path) -> PathBuf {
 /// Another version, a file that is no `cluster.json` of ours, I/O.
 pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
     let path = settings_path(data);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(&path, "cannot be read", error)),
     };
-    let value: Value = serde_json::from_str(&text)
+    let value: Value = serde_json::from_slice(&text)
         .map_err(|e| Error::corruption(format!("{}: is no JSON: {e}", path.display())))?;
     Settings::from_json(&value)
         .map(Some)

@@ -1,30 +1,25 @@
 //! `gabion destroy`.
+//!
+//! What another version made is no reason to keep the disk full, but it is one to ask: whoever typed
+//! `--yes` meant data that this version knows. So it takes `--force` where there is nobody to be asked.
 
 use crate::cluster::{self, Lock};
 use crate::options::DestroyOptions;
 use crate::screen::put;
 use crate::units::{count, size};
-use gabion_base::Result;
+use gabion_base::{Error, ErrorKind, Result};
 use std::io;
 
 pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     let data = cluster::data_dir(&options.data)?;
-    // A version that this build does not know is no reason to keep the disk full.
-    let settings = cluster::load(&data);
-    if matches!(settings, Ok(None)) {
-        cluster::load_existing(&data)?;
-    }
-    let _lock = Lock::take(&data)?;
-    let what = match settings {
-        Ok(Some(settings)) => {
-            format!(
-                "{}, {} of disk",
-                count(u64::from(settings.replicas), "replica"),
-                size(settings.reserved())
-            )
+    let what = match cluster::load_existing(&data) {
+        Ok(settings) => {
+            let replicas = count(u64::from(settings.replicas), "replica");
+            format!("{replicas}, {} of disk", size(settings.reserved()))
         }
-        _ => "data of another version".to_owned(),
+        Err(error) => told_of_strange_data(error, options)?,
     };
+    let _lock = Lock::take(&data)?;
     if !options.yes {
         put(&format!("Remove all data in {} ({what})? Type yes: ", data.display()));
         let mut answer = String::new();
@@ -37,4 +32,23 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     cluster::remove(&data)?;
     put(&format!("removed {}: {what}\n", data.display()));
     Ok(0)
+}
+
+/// What is said of data whose `cluster.json` says nothing that this version knows.
+///
+/// # Errors
+/// The error itself, where nobody would be asked, and where it is another one.
+fn told_of_strange_data(error: Error, options: &DestroyOptions) -> Result<String> {
+    let is_strange = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Corruption);
+    if !is_strange {
+        return Err(error);
+    }
+    if options.yes && !options.force {
+        let message = format!(
+            "{}; nothing was removed: without --yes it is asked, with --yes --force not",
+            error.message()
+        );
+        return Err(Error::new(error.kind(), message));
+    }
+    Ok(error.message().to_owned())
 }

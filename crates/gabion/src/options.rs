@@ -271,9 +271,12 @@ pub(crate) enum BenchCommand {
 pub(crate) struct DestroyOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
-    /// Do not ask
+    /// Do not ask. Refused, without --force, where `cluster.json` says nothing that this version knows
     #[arg(long)]
     pub(crate) yes: bool,
+    /// With --yes: also data of another version, or with a damaged `cluster.json`
+    #[arg(long, requires = "yes")]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]

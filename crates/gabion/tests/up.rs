@@ -447,3 +447,35 @@ fn a_busy_port_and_a_small_disk_are_one_clear_line_and_leave_nothing() {
         assert!(said(&output).contains("start with `gabion up`"), "{}", said(&output));
     }
 }
+
+#[test]
+fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
+    let place = Place::new("strange");
+    let pool = place.data.join("replica-1/pool");
+    let version = "has format 99, made by gabion 9.9.9";
+    for (text, named) in [
+        (&br#"{"format": 99, "made_by": "9.9.9"}"#[..], version),
+        (b"{", "is no JSON"),
+        (b"\xff\0", "is no JSON"),
+    ] {
+        std::fs::create_dir_all(pool.parent().unwrap()).unwrap();
+        std::fs::write(&pool, "kept").unwrap();
+        std::fs::write(place.data.join("cluster.json"), text).unwrap();
+        for (words, part) in [
+            (&["destroy", "--yes"][..], "nothing was removed: without --yes it is asked"),
+            // Nobody answers what is asked.
+            (&["destroy"], "Type yes: nothing was removed"),
+            (&["destroy", "--force"], "--yes"),
+        ] {
+            let output = place.run(words);
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {}", said(&output));
+            let told = said(&output);
+            assert!(told.contains(part) && told.trim_end().lines().count() == 1, "{told}");
+            assert!(told.contains(named) || words.contains(&"--force"), "{words:?}: {told}");
+            assert_eq!(std::fs::read(&pool).unwrap(), b"kept", "{words:?}");
+        }
+        let output = place.run(&["destroy", "--yes", "--force"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(!place.data.exists());
+    }
+}
