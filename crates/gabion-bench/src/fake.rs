@@ -3,7 +3,7 @@
 use crate::launch::{ClusterSpec, Launcher, RunningCluster};
 use crate::status::tests::status_json;
 use bytes::{Bytes, BytesMut};
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 use gabion_resp::{Protocol, Reply, Request, RequestParser};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -69,6 +69,8 @@ impl RunningCluster for FakeCluster {
 pub(crate) struct FakeLauncher {
     pub(crate) faults: Faults,
     pub(crate) specs: Mutex<Vec<ClusterSpec>>,
+    /// How many replicas there is room for; any number without it.
+    pub(crate) room: Option<u32>,
 }
 
 impl Launcher for FakeLauncher {
@@ -76,6 +78,14 @@ impl Launcher for FakeLauncher {
         assert!(spec.dir.is_dir());
         self.specs.lock().unwrap().push(spec.clone());
         Ok(Box::new(FakeCluster::start(spec.replicas, spec.compaction.as_str(), self.faults)))
+    }
+
+    fn check_room(&self, spec: &ClusterSpec) -> Result<()> {
+        assert!(self.specs.lock().unwrap().is_empty(), "all are checked before one starts");
+        if spec.replicas > self.room.unwrap_or(u32::MAX) {
+            return Err(Error::no_space(format!("no room for {} replicas", spec.replicas)));
+        }
+        Ok(())
     }
 
     fn data_dir(&self) -> PathBuf {

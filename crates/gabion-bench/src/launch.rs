@@ -35,6 +35,12 @@ pub trait Launcher {
     /// What kept it from starting; nothing runs then.
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>>;
 
+    /// Whether what a cluster reserves has room where its directory is or would be made. Nothing is made.
+    ///
+    /// # Errors
+    /// No space, with what is needed and what is free.
+    fn check_room(&self, spec: &ClusterSpec) -> Result<()>;
+
     /// The directory in whose file system clusters live when no other is named.
     fn data_dir(&self) -> PathBuf {
         PathBuf::from(".")

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -60,9 +61,13 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
         Target::Running(addresses) => finish(measure(&plan, addresses, Map::new(), &stop)?)?,
         Target::Own(clusters) => {
             let parent = args.dir.clone().unwrap_or_else(|| launcher.data_dir());
+            // One cluster is there at a time, and the last may be the largest.
+            for own in clusters {
+                launcher.check_room(&spec(own, &parent))?;
+            }
             for own in clusters {
                 let dir = ScratchDir::new(&parent)?;
-                let cluster = launcher.start(&spec(own, &dir))?;
+                let cluster = launcher.start(&spec(own, dir.path()))?;
                 finish(measure(&plan, &cluster.addresses(), own_config(own), &stop)?)?;
             }
         }
@@ -75,7 +80,7 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
 }
 
-fn spec(own: &OwnCluster, dir: &ScratchDir) -> ClusterSpec {
+fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
     ClusterSpec {
         replicas: own.replicas,
         compaction: own.compaction,
@@ -83,7 +88,7 @@ fn spec(own: &OwnCluster, dir: &ScratchDir) -> ClusterSpec {
         pool_len: own.pool_len,
         memtable_len: own.memtable_len,
         compression: own.compression,
-        dir: dir.path().to_path_buf(),
+        dir: dir.to_path_buf(),
     }
 }
 

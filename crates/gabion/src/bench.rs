@@ -45,7 +45,7 @@ struct Processes;
 
 impl Launcher for Processes {
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
-        let settings = settings(spec)?;
+        let settings = on_free_ports(settings(spec)?)?;
         cluster::create(&spec.dir, &settings, |_| true)?;
         let replicas =
             settings.members().map(|number| Replica::new(number, &spec.dir, Io::Auto)).collect();
@@ -57,6 +57,17 @@ impl Launcher for Processes {
         Ok(Box::new(group))
     }
 
+    fn check_room(&self, spec: &ClusterSpec) -> Result<()> {
+        let (settings, free) = (settings(spec)?, cluster::free_at(&spec.dir)?);
+        if settings.reserved() > free {
+            return Err(Error::no_space(format!(
+                "{}: fewer --replicas or --records, a smaller --pool-size or another --dir may do",
+                settings.no_room(&spec.dir, free, "").message()
+            )));
+        }
+        Ok(())
+    }
+
     fn data_dir(&self) -> PathBuf {
         let data = cluster::data_dir(&DataOption { data: None });
         let parent = data.ok().and_then(|data| data.parent().map(PathBuf::from));
@@ -64,9 +75,9 @@ impl Launcher for Processes {
     }
 }
 
-/// The settings of a cluster on ports that nobody uses.
+/// What a cluster is made with.
 fn settings(spec: &ClusterSpec) -> Result<Settings> {
-    let mut settings = Settings {
+    Ok(Settings {
         group: cluster::new_group()?,
         replicas: spec.replicas,
         port: PORT_FROM,
@@ -75,7 +86,11 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
         ack: spec.ack,
         memtable_len: spec.memtable_len,
         compression: spec.compression,
-    };
+    })
+}
+
+/// The same on ports that nobody uses.
+fn on_free_ports(mut settings: Settings) -> Result<Settings> {
     let last = u16::MAX - cluster::PORTS_ABOVE - PORT_STEP;
     while let Err(busy) = settings.check_ports() {
         if settings.port >= last {
@@ -138,5 +153,42 @@ impl Drop for Group {
         while begun.elapsed() < STOP_MAX && !self.replicas.iter_mut().all(Replica::is_gone) {
             std::thread::sleep(TICK);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::size;
+    use gabion_base::units::MIB;
+    use gabion_engine::sst::Compression;
+    use gabion_node::{AckLevel, CompactionMode};
+
+    #[test]
+    fn a_cluster_that_does_not_fit_is_refused_with_what_it_needs_and_what_there_is() {
+        let dir = std::env::temp_dir().join("gabion-bench-not-made/below");
+        let free = cluster::free_at(&dir).unwrap();
+        let mut spec = ClusterSpec {
+            replicas: 9,
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            // Whatever others free meanwhile, nine of these do not fit.
+            pool_len: free,
+            memtable_len: 16 * MIB,
+            compression: Compression::None,
+            dir,
+        };
+        let error = Processes.check_room(&spec).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        let text = error.to_string();
+        for part in [" free; 9 replicas with --pool-size ", "--replicas", "--records", "--dir"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let needed = size(settings(&spec).unwrap().reserved());
+        assert!(text.contains(&format!(" need {needed}: ")), "{needed}: {text}");
+        assert!(!spec.dir.exists());
+        spec.pool_len = MIB;
+        spec.replicas = 1;
+        Processes.check_room(&spec).unwrap();
     }
 }

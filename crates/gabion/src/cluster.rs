@@ -12,7 +12,7 @@
 //! marked, and what is marked is thrown away by the next `up`.
 
 use crate::options::{DataOption, FixedOptions, WhereOptions};
-use crate::units::{exact_size, size};
+use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
@@ -273,13 +273,7 @@ impl Settings {
             } else {
                 String::new()
             };
-            return Err(Error::no_space(format!(
-                "{} has {} free{rule}; {replicas} replicas with --pool-size {} need {}",
-                data.display(),
-                size(free),
-                exact_size(settings.pool_len),
-                size(settings.reserved())
-            )));
+            return Err(settings.no_room(data, free, &rule));
         }
         if wanted.memtable_size.is_none() {
             settings.memtable_len = TreeConfig::default().memtable_len.min(settings.pool_len / 64);
@@ -295,6 +289,19 @@ impl Settings {
         }
         settings.group().validate()?;
         Ok(settings)
+    }
+
+    /// What is said where the whole group does not fit. `rule`: what else limits it, if anything.
+    pub(crate) fn no_room(&self, data: &Path, free: u64, rule: &str) -> Error {
+        Error::no_space(format!(
+            "{} has {} free{rule}; {} with --pool-size {} need{} {}",
+            data.display(),
+            size(free),
+            count(u64::from(self.replicas), "replica"),
+            exact_size(self.pool_len),
+            if self.replicas == 1 { "s" } else { "" },
+            size(self.reserved())
+        ))
     }
 
     /// Refuses options that contradict what the data was made with.
@@ -346,6 +353,15 @@ pub(crate) fn data_dir(option: &DataOption) -> Result<PathBuf> {
         (None, Some(home)) => Ok(home.join(".local/share/gabion")),
         _ => Err(Error::invalid("neither XDG_DATA_HOME nor HOME is set: say --data DIR")),
     }
+}
+
+/// Bytes that are free where a directory is or would be made, whatever of its path is there yet.
+///
+/// # Errors
+/// I/O, naming the path.
+pub(crate) fn free_at(dir: &Path) -> Result<u64> {
+    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
+    gabion_fabric::free_space(there)
 }
 
 /// The directory of a replica.

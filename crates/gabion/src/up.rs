@@ -126,8 +126,7 @@ fn prepare(
 }
 
 fn new_settings(options: &UpOptions, data: &Path) -> Result<Settings> {
-    let there = data.ancestors().find(|path| path.exists()).unwrap_or(data);
-    let free = gabion_fabric::free_space(there)?;
+    let free = cluster::free_at(data)?;
     Settings::new(&options.fixed, options.port.unwrap_or(PORT_DEFAULT), data, free)
 }
 

@@ -75,6 +75,18 @@ fn the_bar_shows_whole_operations_per_second() {
 }
 
 #[test]
+fn a_run_whose_last_cluster_has_no_room_starts_none() {
+    let launcher = FakeLauncher { room: Some(3), ..FakeLauncher::default() };
+    let dir = std::env::temp_dir().join(format!("gabion-bench-room-{}", std::process::id()));
+    let words = ["--replicas=2,9", &format!("--dir={}", dir.display())];
+    let line = Line::try_parse_from([&SMALL[..], &words].concat()).unwrap();
+    let error = ycsb_to(&line.args, &launcher, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("no room for 9 replicas"), "{error}");
+    assert!(launcher.specs.into_inner().unwrap().is_empty());
+    assert!(!dir.exists(), "a directory is made");
+}
+
+#[test]
 fn both_ways_of_compacting_are_two_objects_with_the_comparison() {
     let (result, json, specs) = run(&["--compaction=both", "--replicas=2"], Faults::default());
     assert_eq!(result.unwrap(), 0);
