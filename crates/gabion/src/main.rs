@@ -12,6 +12,7 @@
 //! - [`cluster`]: the data directory: what is fixed at creation, the lock, creation and removal.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: what is drawn.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion verify`.
+//! - [`lines`]: what is typed at a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process has, opened for reading.
 //! - [`bench`]: the replicas that `gabion bench` measures.
 //!
@@ -32,6 +33,7 @@ mod cluster;
 mod db;
 mod destroy;
 mod engine;
+mod lines;
 mod options;
 mod repl;
 mod screen;

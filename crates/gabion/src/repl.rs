@@ -2,13 +2,14 @@
 
 use crate::client::Client;
 use crate::cluster::addresses;
+use crate::lines::Lines;
 use crate::options::CliOptions;
 use crate::screen::put;
 use crate::status::STATUS_TIMEOUT;
 use gabion_base::Result;
 use gabion_resp::Reply;
 use std::fmt::Write as _;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -73,23 +74,12 @@ impl Session {
 }
 
 fn prompt(session: &mut Session) -> Result<u8> {
-    let is_terminal = io::stdin().is_terminal();
+    let mut lines = Lines::new()?;
     let client = session.connect()?;
-    let address = client.address();
+    let prompt = format!("{}> ", client.address());
     session.client = Some(client);
-    let mut input = io::stdin().lock();
     let mut failures = 0;
-    loop {
-        if is_terminal {
-            put(&format!("{address}> "));
-        }
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
-            if is_terminal {
-                put("\n");
-            }
-            return Ok(u8::from(failures > 0 && !is_terminal));
-        }
+    while let Some(line) = lines.next(&prompt)? {
         let words = match split(&line) {
             Ok(words) if words.is_empty() => continue,
             Ok(words) => words,
@@ -108,10 +98,11 @@ fn prompt(session: &mut Session) -> Result<u8> {
                 session.print(&words, &reply);
             }
             // The next command connects anew.
-            Err(error) if is_terminal => put(&format!("{error}\n")),
+            Err(error) if lines.are_typed() => put(&format!("{error}\n")),
             Err(error) => return Err(error),
         }
     }
+    Ok(u8::from(failures > 0 && !lines.are_typed()))
 }
 
 /// The words of a line: blanks separate; double quotes know escapes, single quotes only `\'`.

@@ -7,6 +7,7 @@
 )]
 
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -303,6 +304,8 @@ fn a_group_lives_from_up_to_destroy() {
     let pids = place.pids();
     assert_eq!(pids.len(), 3);
 
+    lines_are_edited_and_recalled(&place);
+
     // The data belongs to one `up`.
     let second = place.run(&["up"]);
     assert_eq!(second.status.code(), Some(2));
@@ -346,6 +349,80 @@ fn a_group_lives_from_up_to_destroy() {
     let destroy = place.run(&["destroy", "--yes"]);
     assert!(destroy.status.success(), "{}", said(&destroy));
     assert!(!place.data.exists());
+}
+
+/// A prompt on a terminal of its own.
+struct Prompt {
+    child: Child,
+    keys: File,
+    shown: Receiver<Vec<u8>>,
+    unread: String,
+}
+
+impl Prompt {
+    fn start(place: &Place) -> Self {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        let child = Command::new(GABION)
+            .args(["cli", "-p", &place.port.to_string()])
+            .env("TERM", "xterm")
+            .stdin(terminal.try_clone().unwrap())
+            .stdout(terminal.try_clone().unwrap())
+            .stderr(terminal)
+            .spawn()
+            .unwrap();
+        let keys = File::from(keys);
+        let mut screen = keys.try_clone().unwrap();
+        let (sender, shown) = channel();
+        std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(len @ 1..) = screen.read(&mut chunk) {
+                if sender.send(chunk[..len].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, keys, shown, unread: String::new() }
+    }
+
+    /// Types, and waits until that is shown, and all before it is read.
+    fn typed(&mut self, keys: &str, until: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        loop {
+            if let Some(at) = self.unread.find(until) {
+                self.unread.drain(..at + until.len());
+                return;
+            }
+            let more = self.shown.recv_timeout(PATIENCE);
+            let more = more.unwrap_or_else(|_| panic!("`{until}` is not in {:?}", self.unread));
+            self.unread.push_str(&String::from_utf8_lossy(&more));
+        }
+    }
+}
+
+impl Drop for Prompt {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// With arrows and Ctrl-A, as in redis-cli; a terminal that edits nothing shows them instead.
+fn lines_are_edited_and_recalled(place: &Place) {
+    let mut prompt = Prompt::start(place);
+    let asked = format!("127.0.0.1:{}> ", place.port);
+    prompt.typed("", &asked);
+    prompt.typed("gt colour\x01\x1b[Ce\r", "\"green\"\r\n");
+    prompt.typed("", &asked);
+    prompt.typed("no-command\r", "(error) ERR");
+    prompt.typed("", &asked);
+    prompt.typed("\x1b[A\x1b[A\r", "\"green\"\r\n");
+    prompt.typed("", &asked);
+    prompt.typed("\x04", "\n");
+    assert!(prompt.child.wait().unwrap().success(), "Ctrl-D ends it");
 }
 
 #[test]

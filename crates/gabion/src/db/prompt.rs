@@ -2,6 +2,7 @@
 
 use super::out::{Out, Told, bytes, quoted};
 use super::{compact, copy};
+use crate::lines::Lines;
 use crate::options::DbPlace;
 use crate::repl::split;
 use crate::screen::put;
@@ -10,7 +11,7 @@ use gabion_base::{Error, Result};
 use gabion_db::Db;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, IsTerminal};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -38,25 +39,15 @@ pub(super) fn run(place: &DbPlace, words: &[OsString]) -> Result<u8> {
 }
 
 fn prompt(db: &Db, dir: &Path, json: bool) -> Result<u8> {
-    let is_terminal = io::stdin().is_terminal();
-    if is_terminal {
+    let mut lines = Lines::new()?;
+    let is_typed = lines.are_typed();
+    if is_typed {
         put(&format!("{}; `help` lists the commands\n", compact::state(&name(dir), &db.stats())));
     }
-    let mut input = io::stdin().lock();
     let mut worst = 0;
     // Whoever types has seen what went wrong.
-    let code = |worst| if is_terminal { 0 } else { worst };
-    loop {
-        if is_terminal {
-            put("gabion> ");
-        }
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
-            if is_terminal {
-                put("\n");
-            }
-            return Ok(code(worst));
-        }
+    let code = |worst| if is_typed { 0 } else { worst };
+    while let Some(line) = lines.next("gabion> ")? {
         let words = split(&line).map_err(Error::invalid);
         let ended = match &words {
             Ok(words) if words.is_empty() => continue,
@@ -74,6 +65,7 @@ fn prompt(db: &Db, dir: &Path, json: bool) -> Result<u8> {
             }
         }
     }
+    Ok(code(worst))
 }
 
 fn name(dir: &Path) -> String {
