@@ -37,6 +37,7 @@ impl FileSink for Memory {
 }
 
 /// Nanoseconds that this thread has spent on a processor.
+#[expect(clippy::disallowed_methods, reason = "the kernel tells the processor time in a file")]
 fn cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default()

@@ -62,6 +62,7 @@ fn value(n: u64, len: usize, into: &mut Vec<u8>) {
 }
 
 /// Nanoseconds that this thread ran: what other programs do counts for little.
+#[expect(clippy::disallowed_methods, reason = "the kernel tells the processor time in a file")]
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("this is Linux");
     let first = stat.split(' ').next().and_then(|field| field.parse().ok());

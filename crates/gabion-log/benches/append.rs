@@ -25,6 +25,7 @@ impl MemoryRegion for Memory {
 }
 
 /// Processor time of this thread.
+#[expect(clippy::disallowed_methods, reason = "the kernel tells the processor time in a file")]
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split_whitespace().next().and_then(|n| n.parse().ok());

@@ -50,6 +50,7 @@ fn seeds_that_once_failed_pass() {
 
 /// Each seed is a world of its own, so they are shared by as many threads as there are cores.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "each world has one thread, and they share nothing")]
 fn seeds_keep_every_promise_and_repeat_exactly() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
     let (next, ended) = (AtomicU64::new(first), Mutex::new((Outcome::default(), BTreeMap::new())));

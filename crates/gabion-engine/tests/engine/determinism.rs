@@ -54,6 +54,7 @@ fn run(job: &JobInputs, files: &Files) -> (JobOutput, Vec<(FileId, Bytes)>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another thread is one of the other places")]
     fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {
         let mut here = replica_with_work(seed);
         let snapshots = [SequenceNumber(100), SequenceNumber(500)];
