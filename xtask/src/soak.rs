@@ -2,7 +2,7 @@
 //! for its commit, and not run again, so that a soak that was cut short goes on where it was.
 
 use crate::shipping;
-use crate::steps::{Step, head_commit, run, target_directory};
+use crate::steps::{Step, head_commit, run, some_seeds, target_directory};
 use std::fs;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -62,13 +62,11 @@ pub(crate) fn soak(hours: f64) -> Step {
 
 fn run_shard(shard: &str) -> Step {
     println!("\n── shard: {shard}");
-    let sim = |test: &'static str| ["test", "-p", "gabion-sim", "--test", test];
     match shard.split_once(' ') {
-        Some(("seeds", first)) => run(
-            "cargo",
-            &sim("seeds"),
-            &[("GABION_FIRST_SEED", first), ("GABION_SEEDS", &SEEDS.to_string())],
-        ),
+        Some(("seeds", first)) => {
+            let first = first.parse().map_err(|_| format!("shard {shard}: no number"))?;
+            some_seeds(first, SEEDS)
+        }
         Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
         Some(("load", _)) => {
             let keys = LOAD.to_string();
@@ -83,7 +81,8 @@ fn run_shard(shard: &str) -> Step {
         Some((kind @ ("crash" | "failing"), _)) => {
             let tests = if kind == "crash" { "crash_points::" } else { "io_failures::" };
             let shown = ["--release", "--", "--nocapture", tests];
-            run("cargo", &[&sim("sim")[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
+            let sim = ["test", "-p", "gabion-sim", "--test", "sim"];
+            run("cargo", &[&sim[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
         }
         Some(("chain,", _)) => run(
             "cargo",

@@ -2,7 +2,8 @@
 
 use crate::{kills, redis, rooms, shipping};
 use serde_json::Value;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Result of a step: nothing, or the sentence that says what failed.
@@ -62,13 +63,50 @@ pub(crate) fn seeds(count: u32) -> Step {
     let commit = head_commit()?;
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
-    run(
-        "cargo",
-        &["test", "-p", "gabion-sim", "--test", "seeds"],
-        &[("GABION_SEEDS", &count.to_string()), ("GABION_FIRST_SEED", &first.to_string())],
-    )?;
+    some_seeds(first, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
-    run("cargo", &["test", "-p", "gabion-sim", "--test", "sim"], &[("GABION_TIMES", "2")])
+    run_covering("sim", &[("GABION_TIMES", "2")])
+}
+
+/// Seeds of the simulator from `first` on.
+pub(crate) fn some_seeds(first: u64, count: u64) -> Step {
+    let env = [("GABION_SEEDS", &*count.to_string()), ("GABION_FIRST_SEED", &*first.to_string())];
+    run_covering("seeds", &env)
+}
+
+/// Runs tests of the simulator and shows what they covered, each of which is a line that they say. What else
+/// they say is shown when they fail. One that says nothing of the kind proves nothing.
+fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
+    let args = ["test", "-p", "gabion-sim", "--test", test, "--", "--nocapture"];
+    let line = format!("cargo {}", args.join(" "));
+    println!("\n── {line}");
+    let start = Instant::now();
+    let failed = |error: std::io::Error| format!("{line}: {error}");
+    let mut command = Command::new("cargo");
+    command.args(args).envs(env.iter().copied()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let (mut covered, mut others) = (0, Vec::new());
+    let said = child.stderr.take().ok_or_else(|| format!("{line}: nothing can be heard"))?;
+    for text in BufReader::new(said).split(b'\n') {
+        let text = text.map_err(failed)?;
+        let text = String::from_utf8_lossy(&text);
+        match text.strip_prefix("coverage: ") {
+            Some(what) => {
+                covered += 1;
+                println!("{what}");
+            }
+            None => others.push(text.into_owned()),
+        }
+    }
+    let status = child.wait().map_err(failed)?;
+    println!("── {:.0} s", start.elapsed().as_secs_f64());
+    if !status.success() {
+        return Err(format!("{}\n{line}: {status}", others.join("\n")));
+    }
+    if covered == 0 {
+        return Err(format!("{line}: it passed and did not say what it covered"));
+    }
+    Ok(())
 }
 
 /// Our initiator against a target that another hand wrote, and our target against its initiator.

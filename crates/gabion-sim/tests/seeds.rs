@@ -78,7 +78,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     let failed: Vec<u64> = failures.into_keys().collect();
     assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
     // Seeds in which nothing happens would prove nothing.
-    eprintln!("{count} seeds: {total:?}");
+    eprintln!("coverage: {count} seeds: {total:?}");
     let busy = total.crashes > count && total.compactions > count && total.shipped_bytes > 0;
     let busy = busy && total.readers_ended > count && total.marks_under_load > count;
     assert!(busy || count < 10, "too little happened");

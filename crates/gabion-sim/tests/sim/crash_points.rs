@@ -137,7 +137,7 @@ impl Enumeration {
             }
         }
         eprintln!(
-            "{name}: {} effects on the disk, {} boundaries, stride {stride}, {} states, recovery \
+            "coverage: crash points, {name}: {} effects on the disk, {} boundaries, stride {stride}, {} states, recovery \
              interrupted {} times in a row; {}",
             recording.effects().len(),
             moments.len(),

@@ -218,11 +218,11 @@ fn a_repair_that_comes_after_its_file_was_removed_keeps_no_slots() {
 
 #[test]
 fn files_that_rot_now_and_then_while_all_else_breaks_are_repaired_and_nothing_is_lost() {
-    let mut total = Outcome::default();
-    for seed in 1..=8 * times() {
+    let (mut total, seeds) = (Outcome::default(), 8 * times());
+    for seed in 1..=seeds {
         total.add(&run_with_rot(seed));
     }
-    eprintln!("{total:?}");
+    eprintln!("coverage: damaged files, {seeds} seeds: {total:?}");
     assert!(total.rotten > 50 * times(), "too little rotted");
     assert!(total.failed_reads > 0, "no client met damage");
     assert!(total.jobs_set_aside > 0, "no compaction met damage");

@@ -193,7 +193,8 @@ fn every_call_fails(workload: &Workload) {
                 )),
             }
         }
-        eprintln!("{}: {all} calls, {class:?} {fault:?}: {tally:?}", workload.name);
+        let name = workload.name;
+        eprintln!("coverage: failing calls, {name}: {all} calls, {class:?} {fault:?}: {tally:?}");
         assert!(tally.runs > 0, "{}: no {class:?} was made to fail", workload.name);
     }
     let first: Vec<_> = failures.iter().take(5).collect();

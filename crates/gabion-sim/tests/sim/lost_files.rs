@@ -24,7 +24,7 @@ fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
         let outcome = World::run(seed, options(seed)).unwrap_or_else(|error| panic!("{error}"));
         total.add(&outcome);
     }
-    eprintln!("{seeds} seeds: {total:?}");
+    eprintln!("coverage: lost files, {seeds} seeds: {total:?}");
     assert!(total.lost_commits >= seeds, "disks lost too little");
     assert!(total.pulled_files > 0, "no file was asked for");
     assert!(total.skipped_files > 0, "no edits were applied as one");

@@ -16,6 +16,9 @@ mod rotten_log;
 mod slow_readers;
 mod workloads;
 
+// What a test covered is a line that begins with `coverage: `: `cargo xtask seeds`, and so `.ci/run`, shows
+// these and no others.
+
 /// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes twice as many.
 fn times() -> u64 {
     std::env::var("GABION_TIMES").map_or(1, |text| text.parse().expect("GABION_TIMES is a number"))
