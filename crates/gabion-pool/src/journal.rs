@@ -29,6 +29,7 @@ pub struct Commit {
 }
 
 /// Where the placement log stands.
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Journal {
     pub(crate) pool_id: PoolId,
     pub(crate) areas: [Area; 2],

@@ -47,12 +47,15 @@ enum Life {
     },
 }
 
+#[cfg_attr(test, derive(Clone))]
 struct FileEntry {
     placement: Arc<FilePlacement>,
     life: Life,
 }
 
 /// One pool: slots, files and the placement log that makes them last.
+// A device has one. Only a test that tries every sequence of calls goes on from one state in several ways.
+#[cfg_attr(test, derive(Clone))]
 pub struct Pool {
     geometry: Geometry,
     group: GroupId,

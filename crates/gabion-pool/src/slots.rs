@@ -134,6 +134,7 @@ impl Counts {
 
 /// Free slots as runs of neighbours.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
 struct FreeRuns(BTreeMap<u32, u32>);
 
 impl FreeRuns {
@@ -175,6 +176,7 @@ impl FreeRuns {
 }
 
 /// The states of all slots of a region.
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct SlotTable {
     states: Vec<SlotState>,
     counts: Counts,

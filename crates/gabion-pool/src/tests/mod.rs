@@ -9,6 +9,7 @@ mod hostile;
 mod inspect;
 mod life;
 mod model;
+mod slot_lives;
 
 use crate::recovery::create_planned;
 use crate::{
