@@ -130,7 +130,40 @@ mod tests {
         }
     }
 
+    /// The register after one more byte, by the definition.
+    fn portable(crc: u32, byte: u8) -> u32 {
+        let shift = |crc: u32| crc >> 1 ^ (POLYNOMIAL & 0u32.wrapping_sub(crc & 1));
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| shift(crc))
+    }
+
+    /// FAULTS.md E13: a checksum is the same whatever instructions the processor has, wherever the bytes lie.
+    #[test]
+    fn a_portable_implementation_agrees_at_every_length_and_alignment() {
+        const LINE: usize = 64;
+        let bytes: Vec<u8> =
+            (0u32..4 << 10).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for start in 0..LINE {
+            let part = &bytes[start..bytes.len() - LINE];
+            let mut register = !0;
+            for (len, byte) in part.iter().enumerate() {
+                assert_eq!(crc32c(&part[..len]), !register, "{len} bytes from {start} on");
+                register = portable(register, *byte);
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_portable_implementation_agrees_on_any_bytes_in_two_parts(
+            bytes in prop::collection::vec(any::<u8>(), 0..20_000),
+            cut: usize,
+        ) {
+            let expected = !bytes.iter().fold(!0, |crc, byte| portable(crc, *byte));
+            let (a, b) = bytes.split_at(cut % (bytes.len() + 1));
+            prop_assert_eq!(append(crc32c(a), b), expected);
+            prop_assert_eq!(combine(crc32c(a), crc32c(b), b.len() as u64), expected);
+        }
+
         #[test]
         fn parts_combine_into_the_whole(bytes: Vec<u8>, cut: usize) {
             let (a, b) = bytes.split_at(if bytes.is_empty() { 0 } else { cut % bytes.len() });

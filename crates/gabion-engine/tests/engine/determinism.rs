@@ -1,17 +1,27 @@
 //! FAULTS.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
-//! replica, on any thread, wherever its reads are held up, and however a MemTable came to hold its entries.
+//! replica, on any thread, beside any number of others, wherever its reads are held up, with either codec, and
+//! however a MemTable came to hold its entries. What the processor can do shows in checksums or nowhere: they
+//! are those of a portable implementation.
 
 use crate::support::*;
-use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber};
+use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber, units::CHUNK_LEN};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Waker};
 
-/// A replica with several files in L0 and L1, all from one seed, and the next compaction.
-fn replica_with_work(seed: u64) -> Replica {
+/// Runs at once.
+const RUNS: [usize; 3] = [1, 2, 7];
+
+/// A replica with several files in L0 and L1 and a MemTable to be flushed, all from one seed, and the next
+/// compaction.
+fn replica_with_work(seed: u64, compression: Compression) -> Replica {
     let mut random = Random::new(seed);
-    let mut replica = Replica::new(small_config());
+    let sst = SstOptions { compression, ..SstOptions::default() };
+    let mut replica = Replica::new(TreeConfig { sst, ..small_config() });
     let mut number = 0;
     for round in 0..12u64 {
         let mut batch = BatchBuilder::new();
@@ -33,10 +43,11 @@ fn replica_with_work(seed: u64) -> Replica {
         replica.tree.pass_time(100 * round);
         let active = replica.tree.active_id();
         replica.tree.seal(active, LogPosition(round + 1)).unwrap();
-        while replica.tree.sealed_count() > 0 || round == 8 {
+        while round < 11 && (replica.tree.sealed_count() > 0 || round == 8) {
             let Some(job) = replica.tree.next_job(&context(&[])) else { break };
             number += 1;
-            let (output, _) = run(&job, &replica.files);
+            let (output, made) = run(&job, &replica.files, &Files::default());
+            made.into_iter().for_each(|(id, bytes)| replica.files.insert(id, bytes));
             let edit = replica.tree.finish_job(output, number).unwrap();
             replica.tree.apply_edit(&edit).unwrap();
         }
@@ -44,40 +55,116 @@ fn replica_with_work(seed: u64) -> Replica {
     replica
 }
 
-fn run(job: &JobInputs, files: &Files) -> (JobOutput, Vec<(FileId, Bytes)>) {
-    let mut sink = files.clone();
-    let output = block_on(run_job(job, GROUP, files, &mut sink)).unwrap();
-    let made = output.added.iter().map(|(_, meta)| (meta.id, files.bytes(meta.id))).collect();
+/// What a job makes of `files`, into an empty sink.
+fn run(job: &JobInputs, files: &Files, sink: &Files) -> (JobOutput, Vec<(FileId, Bytes)>) {
+    made_by(block_on(run_job(job, GROUP, files, &mut sink.clone())).unwrap(), sink)
+}
+
+fn made_by(output: JobOutput, sink: &Files) -> (JobOutput, Vec<(FileId, Bytes)>) {
+    let made = sink.ids().into_iter().map(|id| (id, sink.bytes(id))).collect();
     (output, made)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    #[test]
-    #[expect(clippy::disallowed_methods, reason = "another thread is one of the other places")]
-    fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {
-        let mut here = replica_with_work(seed);
-        let snapshots = [SequenceNumber(100), SequenceNumber(500)];
-        let Some(job) = here.tree.next_compaction(&context(&snapshots)) else {
-            return Err(TestCaseError::reject("no compaction is due"));
+/// A flush, and a compaction that makes files.
+fn jobs(replica: &mut Replica) -> Option<[JobInputs; 2]> {
+    let snapshots = [SequenceNumber(100), SequenceNumber(500)];
+    let flush = replica.tree.next_flush(&context(&snapshots))?;
+    let compaction = replica.tree.next_compaction(&context(&snapshots))?;
+    compaction.recipe.kind.makes_files().then_some([flush, compaction])
+}
+
+/// CRC32C bit by bit.
+fn portable_crc32c(bytes: &[u8]) -> u32 {
+    let shift = |crc: u32| crc >> 1 ^ (0x82f6_3b78 & 0u32.wrapping_sub(crc & 1));
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| shift(crc)))
+}
+
+fn check_checksums(output: &JobOutput, made: &[(FileId, Bytes)]) -> Result<(), TestCaseError> {
+    for ((_, meta), (_, bytes)) in output.added.iter().zip(made) {
+        prop_assert_eq!(meta.checksum, portable_crc32c(bytes));
+        let chunks: Vec<u32> = bytes.chunks(CHUNK_LEN as usize).map(portable_crc32c).collect();
+        prop_assert_eq!(&meta.chunk_crcs, &chunks);
+    }
+    Ok(())
+}
+
+/// Polls to the end. Where it waits first, it waits for all the others to have begun too.
+fn block_on_among<T>(future: impl Future<Output = T>, others: &Barrier) -> T {
+    let (mut future, mut has_met) = (pin!(future), false);
+    loop {
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if !std::mem::replace(&mut has_met, true) {
+            others.wait();
+        }
+        if let Poll::Ready(value) = polled {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a recipe `count` times at once at another instance with state of its own; only its bytes go over.
+#[expect(clippy::disallowed_methods, reason = "other threads are among the other places")]
+fn run_elsewhere(
+    there: &Replica,
+    recipe: &[u8],
+    count: usize,
+    yields: u64,
+) -> Vec<(JobOutput, Vec<(FileId, Bytes)>)> {
+    let inputs = there.tree.inputs_of(&Recipe::decode(recipe).unwrap()).unwrap();
+    let others = Barrier::new(count);
+    std::thread::scope(|scope| {
+        let begin = |n: usize| {
+            let seed = yields.wrapping_add(n as u64);
+            let (files, sink) = (there.files.yielding(seed), Files::default().yielding(!seed));
+            let (inputs, others) = (&inputs, &others);
+            scope.spawn(move || {
+                let mut into = sink.clone();
+                let job = run_job(inputs, GROUP, &files, &mut into);
+                made_by(block_on_among(job, others).unwrap(), &sink)
+            })
         };
-        let (output, made) = run(&job, &here.files);
+        let running: Vec<_> = (0..count).map(begin).collect();
+        running.into_iter().map(|run| run.join().unwrap()).collect()
+    })
+}
+
+/// The bytes of the files that the jobs of a seed make, the same wherever they run; none when no compaction is
+/// due.
+fn made_everywhere(seed: u64, yields: u64, of: Compression) -> Result<Option<u64>, TestCaseError> {
+    let mut here = replica_with_work(seed, of);
+    let Some(jobs) = jobs(&mut here) else { return Ok(None) };
+    let there = replica_with_work(seed, of);
+    let mut len = 0;
+    for job in jobs {
+        let (output, made) = run(&job, &here.files, &Files::default());
         prop_assert!(!made.is_empty());
         prop_assert!(job.recipe.now_ms > 0);
+        check_checksums(&output, &made)?;
+        len += output.added.iter().map(|(_, meta)| meta.len).sum::<u64>();
         let mut recipe = Vec::new();
         job.recipe.encode(&mut recipe);
-        for round in 0..3 {
-            // Another instance with state of its own; only the recipe's bytes go over.
-            let there = replica_with_work(seed);
-            let inputs = there.tree.inputs_of(&Recipe::decode(&recipe).unwrap()).unwrap();
-            let files = there.files.yielding(yields.wrapping_add(round));
-            let (again, bytes) = std::thread::scope(|scope| {
-                scope.spawn(|| run(&inputs, &files)).join().unwrap()
-            });
-            prop_assert_eq!(&again.added, &output.added);
-            prop_assert_eq!(again.stats, output.stats);
-            prop_assert_eq!(&bytes, &made);
+        for count in RUNS {
+            for (again, bytes) in run_elsewhere(&there, &recipe, count, yields) {
+                prop_assert_eq!(&again.added, &output.added);
+                prop_assert_eq!(again.stats, output.stats);
+                prop_assert_eq!(&bytes, &made);
+            }
         }
+    }
+    Ok(Some(len))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {
+        let plain = made_everywhere(seed, yields, Compression::None)?;
+        let packed = made_everywhere(seed, yields, Compression::Lz4)?;
+        let (Some(plain), Some(packed)) = (plain, packed) else {
+            return Err(TestCaseError::reject("no compaction is due"));
+        };
+        prop_assert!(packed < plain, "{packed} bytes with LZ4, {plain} without");
     }
 
     #[test]
@@ -109,7 +196,7 @@ proptest! {
             let mut job = tree.next_flush(&context(&[SequenceNumber(20)])).unwrap();
             job.memtables = vec![Arc::new(table)];
             job.recipe.output_count = 100;
-            run(&job, &Files::default())
+            run(&job, &Files::default(), &Files::default())
         };
         let (in_order, bytes) = flush(&entries);
         for at in (1..entries.len()).rev() {
