@@ -8,7 +8,7 @@ use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
 use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::task::Executor;
 use gabion_media::{
-    Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
+    AlignedBuf, Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
 };
 use gabion_node::work::{self, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
@@ -81,9 +81,33 @@ struct Target {
     next: u64,
     /// What to open when everything before is drained.
     opening: Option<(String, u64, String)>,
+    /// Of another make; see [`crate::Options::foreign_targets`].
+    foreign: Option<Foreign>,
     /// The planted defect: nothing is drained before.
     #[cfg(feature = "planted")]
     is_hasty: bool,
+}
+
+/// A target that says nothing of what it receives.
+struct Foreign {
+    /// One write of a file's bytes in so many is damaged; 0 is none.
+    damage: u64,
+    writes: u64,
+    damaged: u64,
+}
+
+impl Foreign {
+    /// Takes a write of a file's bytes, and damages it when its turn has come.
+    fn receive(&mut self, data: &mut Bytes) {
+        self.writes += 1;
+        if self.damage > 0 && self.writes.is_multiple_of(self.damage) {
+            let mut bytes = data.to_vec();
+            let at = self.writes as usize % bytes.len();
+            bytes[at] ^= 1 << (self.writes % 8);
+            *data = AlignedBuf::copy_of(&bytes).freeze();
+            self.damaged += 1;
+        }
+    }
 }
 
 impl Target {
@@ -221,6 +245,17 @@ impl Process {
         self.target.connections.insert(id, TargetConnection::new(pipe));
     }
 
+    /// Makes the embedded target behave like one of another make.
+    pub fn serve_foreign(&mut self, damage: u64) {
+        self.target.foreign = Some(Foreign { damage, writes: 0, damaged: 0 });
+    }
+
+    /// Writes that the target damaged.
+    #[must_use]
+    pub fn damaged_writes(&self) -> u64 {
+        self.target.foreign.as_ref().map_or(0, |foreign| foreign.damaged)
+    }
+
     /// What became of a mark, once that is known.
     pub fn take_marked(&mut self, mark: MarkId) -> Option<Result<Captured>> {
         self.marked.remove(&mark)
@@ -304,8 +339,8 @@ impl Process {
                     ) {
                         connection.complete_io(subsystem, id, result);
                     }
-                    if let (Some((offset, len, crc)), Some(node), true) =
-                        (write, &mut self.node, ended_well)
+                    if let (Some((offset, len, crc)), Some(node), true, None) =
+                        (write, &mut self.node, ended_well, &self.target.foreign)
                     {
                         node.handle_target_write(offset, len, crc);
                     }
@@ -447,7 +482,13 @@ impl Process {
         if let Some(subsystem) = &mut target.subsystem {
             for (number, connection) in &mut target.connections {
                 connection.progress(subsystem, now_ms);
-                while let Some(io) = connection.poll_io() {
+                while let Some(mut io) = connection.poll_io() {
+                    if let (Some(foreign), BackendKind::Write { offset, data, .. }) =
+                        (&mut target.foreign, &mut io.kind)
+                        && *offset >= store.geometry.namespace().headers_len()
+                    {
+                        foreign.receive(data);
+                    }
                     let (events, store, number) = (self.events.clone(), store.clone(), *number);
                     let session = target.session;
                     self.executor.spawn(async move {

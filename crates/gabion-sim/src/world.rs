@@ -230,15 +230,12 @@ impl World {
                 let handle = machine.disk.handle();
                 let starts = machine.starts;
                 let options = options.clone();
-                machine.process = Some(Process::start(
-                    starts,
-                    handle,
-                    ring,
-                    options,
-                    Trust::Readable,
-                    now_ms,
-                    random,
-                ));
+                let mut process =
+                    Process::start(starts, handle, ring, options, Trust::Readable, now_ms, random);
+                if let Some(damage) = self.options.foreign_targets {
+                    process.serve_foreign(damage);
+                }
+                machine.process = Some(process);
             }
         }
     }

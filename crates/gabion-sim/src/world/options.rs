@@ -71,6 +71,9 @@ pub struct Options {
     /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
     /// clients end there.
     pub power_all_at: Option<u64>,
+    /// Targets are of another make: they say nothing of what they receive (FAULTS.md H8). One write of a
+    /// file's bytes in so many is damaged in their memory, where no digest of the wire covers it; 0 is none.
+    pub foreign_targets: Option<u64>,
     /// A defect that the run has to show.
     #[cfg(feature = "planted")]
     pub planted: Option<gabion_node::Mutant>,
@@ -144,6 +147,7 @@ impl Default for Options {
             marks: 40,
             counters: true,
             power_all_at: None,
+            foreign_targets: None,
             #[cfg(feature = "planted")]
             planted: None,
         }

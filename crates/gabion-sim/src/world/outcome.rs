@@ -23,6 +23,10 @@ pub struct Outcome {
     pub shipped_bytes: u64,
     /// File bytes that secondaries took as theirs.
     pub received_bytes: u64,
+    /// File bytes that were read to compare them with their checksums.
+    pub verified_read_bytes: u64,
+    /// Writes that a foreign target damaged.
+    pub damaged_writes: u64,
     /// Files that a member asked for.
     pub pulled_files: u64,
     /// Files that a member did not ask for, though an edit added them and they were not there.
@@ -62,6 +66,8 @@ impl Outcome {
         self.shipped_files += other.shipped_files;
         self.shipped_bytes += other.shipped_bytes;
         self.received_bytes += other.received_bytes;
+        self.verified_read_bytes += other.verified_read_bytes;
+        self.damaged_writes += other.damaged_writes;
         self.pulled_files += other.pulled_files;
         self.skipped_files += other.skipped_files;
         self.lost_commits += other.lost_commits;
@@ -90,6 +96,9 @@ impl World {
 
     /// Adds what a living process did until now.
     pub(super) fn count_work(&self, index: usize, outcome: &mut Outcome) {
+        if let Some(process) = &self.machines[index].process {
+            outcome.damaged_writes += process.damaged_writes();
+        }
         let Some(node) = self.node(index) else { return };
         outcome.readers_ended += node.readers().ended;
         let counters = node.counters();
@@ -99,6 +108,7 @@ impl World {
         outcome.shipped_files += counters.shipped_files;
         outcome.shipped_bytes += counters.shipped_bytes;
         outcome.received_bytes += counters.received_bytes;
+        outcome.verified_read_bytes += counters.verified_read_bytes;
         outcome.pulled_files += counters.pulled_files;
         outcome.skipped_files += counters.skipped_files;
         outcome.jobs_without_space += counters.jobs_without_space;

@@ -4,6 +4,7 @@
 mod crash_points;
 mod damaged_files;
 mod edits_again;
+mod foreign_targets;
 mod full_pools;
 mod io_failures;
 mod lost_files;
