@@ -7,4 +7,5 @@ mod expiry;
 mod full_pool;
 mod marks;
 mod no_space;
+mod pins;
 mod replica;
