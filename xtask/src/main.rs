@@ -4,6 +4,7 @@
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
 //! cargo xtask check         the quick part of it: format, lints, licences, rooms
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
+//! cargo xtask interleavings readers of a MemTable beside its writer: every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
 //! cargo xtask kills [N]     N times (default 20) kill -9 of every process under load, and of some: nothing
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
             Ok(count) => steps::seeds(count),
             Err(_) => Err(format!("'{count}' is not a number of seeds")),
         },
+        ["interleavings"] => steps::interleavings(),
         ["guest"] => steps::guest(),
         ["redis"] => redis::check(),
         ["kills"] => kills::check(None),
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
             _ => Err(format!("'{hours}' is not a number of hours")),
         },
         ["bench"] => soak::bench(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|guest|redis|kills [N]|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|kills [N]|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -40,6 +40,7 @@ pub(crate) fn ci() -> Step {
     check()?;
     seeds(300)?;
     planted()?;
+    interleavings()?;
     redis::check()?;
     kills::check_all()?;
     shipping::check()?;
@@ -49,6 +50,17 @@ pub(crate) fn ci() -> Step {
 /// Defects of the prototypes, planted in the node: each must be caught by a checker.
 pub(crate) fn planted() -> Step {
     cargo(&["test", "-p", "gabion-sim", "--features", "planted", "--test", "planted"])
+}
+
+/// The skip list's readers beside its writer, in every order of their steps: a build of its own, as its atomics
+/// are other ones, and beside the usual one, which would have to be made again.
+pub(crate) fn interleavings() -> Step {
+    let target = format!("{}/loom", target_directory()?);
+    run(
+        "cargo",
+        &["test", "-p", "gabion-engine", "--lib", "--target-dir", &target, "interleavings::"],
+        &[("RUSTFLAGS", "--cfg loom")],
+    )
 }
 
 /// The commit that is checked out.

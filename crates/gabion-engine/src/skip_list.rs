@@ -38,12 +38,17 @@ mod sample;
 use crate::entry::{Entry, Trailer};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use chunks::Chunks;
 use core::cell::UnsafeCell;
 use core::cmp::Ordering as Order;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(all(test, loom)))]
+use core::sync::atomic;
 use leaf::{CELL_LEN, Cell, LEAF_LEN, Leaf, Slots, Target, entry};
+/// Every order in which threads can see what others store: see `interleavings`.
+#[cfg(all(test, loom))]
+use loom::sync::atomic;
 
 /// Levels of the list: with one tower in four reaching the next, enough for 100 million entries.
 const HEIGHT_MAX: usize = 12;
@@ -77,7 +82,7 @@ const _: () =
 
 impl Link {
     /// To no tower.
-    const fn end() -> Self {
+    fn end() -> Self {
         Self { tower: AtomicPtr::new(ptr::null_mut()), rank: AtomicU64::new(RANK_END) }
     }
 
@@ -157,7 +162,7 @@ impl SkipList {
     pub(crate) fn new(seed: u64, prefix: &[u8]) -> Self {
         Self {
             prefix: prefix[..prefix.len().min(PREFIX_LEN_MAX)].into(),
-            head: [const { Link::end() }; HEIGHT_MAX],
+            head: core::array::from_fn(|_| Link::end()),
             first: AtomicPtr::new(ptr::null_mut()),
             height: AtomicUsize::new(1),
             writing: AtomicBool::new(false),
@@ -665,5 +670,7 @@ impl Cursor {
     }
 }
 
+#[cfg(all(test, loom))]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
 //! The leaves of a skip list, the entries in them, and how one is found there.
 
+use super::atomic::{AtomicPtr, AtomicU64, Ordering};
 use super::chunks::LINE_LEN;
 use crate::entry::{Entry, Trailer, compare};
 use core::cmp::Ordering as Order;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Entries of a leaf: as many as one word can put in order.
 pub(super) const LEAF_LEN: usize = 15;
@@ -26,6 +26,7 @@ pub(super) struct Leaf {
 }
 
 pub(super) const CELL_LEN: usize = size_of::<Cell>();
+#[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Leaf>() == 256);
 
 /// The entry in `cell`.
@@ -104,11 +105,12 @@ fn prefetch(at: *const u8) {
 
 impl Leaf {
     /// A leaf whose first `len` slots are in use, in their order, and not written yet.
-    pub(super) const fn with_first(len: usize) -> Self {
+    #[inline]
+    pub(super) fn with_first(len: usize) -> Self {
         Self {
             order: AtomicU64::new(Slots::filled(len).0),
-            ranks: [const { AtomicU64::new(0) }; LEAF_LEN],
-            cells: [const { AtomicPtr::new(ptr::null_mut()) }; LEAF_LEN],
+            ranks: core::array::from_fn(|_| AtomicU64::new(0)),
+            cells: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         }
     }
 

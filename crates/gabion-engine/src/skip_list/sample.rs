@@ -1,11 +1,11 @@
 //! What a sample of a skip list tells: what its keys begin with, and how much a range holds.
 
+use super::atomic::Ordering;
 use super::leaf::entry;
 use super::{HEIGHT_MAX, Left, SkipList, link};
 use crate::entry::Trailer;
 use alloc::vec::Vec;
 use core::ptr;
-use core::sync::atomic::Ordering;
 
 /// Leaves from which [`SkipList::estimate`] makes its estimate, at least.
 const SAMPLE: u64 = 256;
