@@ -82,6 +82,7 @@ pub(crate) fn eager() -> TreeConfig {
     TreeConfig { l0_trigger: 1, ..small_config() }
 }
 
+/// FAULTS.md H3.
 #[test]
 fn a_gap_or_a_repetition_in_edit_numbers_is_corruption_and_changes_nothing() {
     let mut driven = Driven::new(small_config());

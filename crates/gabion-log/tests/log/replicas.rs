@@ -334,6 +334,7 @@ fn a_head_that_was_a_ring_ahead_of_all_is_deposed() {
     cluster.check();
 }
 
+/// FAULTS.md H3, R7.
 #[test]
 fn a_record_of_another_term_is_refused_and_says_why() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));

@@ -130,6 +130,7 @@ fn every_bit_of_a_header_is_covered() {
     }
 }
 
+/// FAULTS.md H1, H6: to whoever ships, a write that was cut short may be there or not.
 #[test]
 fn a_connection_cut_after_any_byte_leaves_writes_done_or_unknown() {
     for digests in [BOTH, Digests::default()] {

@@ -137,6 +137,7 @@ fn an_operation_that_breaks_the_rules_never_reaches_the_wire() {
     assert_eq!(world.initiator.bytes_sent(), sent);
 }
 
+/// FAULTS.md H2.
 #[test]
 fn the_same_write_twice_leaves_the_same_bytes() {
     let mut world = World::new(&Cuts::Whole).ready();

@@ -130,6 +130,7 @@ fn assert_corruption<T>(result: Result<T>, record: &Record, wanted: &str) {
     assert!(text.contains(wanted), "{text}");
 }
 
+/// FAULTS.md H3.
 #[test]
 fn an_edit_with_an_old_number_is_corruption_that_names_numbers_and_place() {
     let mut node = Machine::new(CompactionMode::Primary).with_edits(2);
