@@ -148,6 +148,8 @@ pub struct Process {
     remotes: BTreeMap<ReplicaId, Remote>,
     /// What became of marks.
     marked: BTreeMap<MarkId, Result<Captured>>,
+    /// Marks that nobody waits for any more, whatever still comes of them.
+    withdrawn: BTreeSet<MarkId>,
     /// Commits of the placement log that were ordered and have not ended.
     commits: BTreeSet<WorkId>,
     /// Where the commits that were ordered since the last look write: offset and length.
@@ -215,6 +217,7 @@ impl Process {
             target,
             remotes: BTreeMap::new(),
             marked: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
             replaced: Vec::new(),
@@ -254,6 +257,15 @@ impl Process {
     #[must_use]
     pub fn damaged_writes(&self) -> u64 {
         self.target.foreign.as_ref().map_or(0, |foreign| foreign.damaged)
+    }
+
+    /// Nobody waits for a mark any more. What was captured may be on its way already, and would keep files.
+    pub fn withdraw_mark(&mut self, mark: MarkId) {
+        if let Some(node) = &mut self.node {
+            node.withdraw_mark(mark);
+        }
+        self.marked.remove(&mark);
+        self.withdrawn.insert(mark);
     }
 
     /// What became of a mark, once that is known.
@@ -383,6 +395,7 @@ impl Process {
                     self.cache.evict_file(file);
                 }
             }
+            Output::Marked(mark, _) if self.withdrawn.remove(&mark) => {}
             Output::Marked(mark, captured) => _ = self.marked.insert(mark, captured),
             Output::Notice(text) => wishes.push(Wish::Tell(text)),
             Output::Fatal(error) => wishes.push(Wish::Die(error)),

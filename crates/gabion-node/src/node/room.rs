@@ -33,9 +33,9 @@ const SEAL_EVERY_MS: u64 = 1_000;
 const PARTIAL_SLOTS: u64 = 2;
 /// The log takes this part of the pool at most, unless that is less than its least.
 const LOG_PART: u64 = 8;
-/// Fewest segments that a log may have: one that is written, one that is sealed and flushed, and what the gate
+/// Fewest segments that a log may have: one for what is sealed, flushed and trimmed in turns, and what the gate
 /// leaves to seals and edits.
-const LOG_SEGMENTS_MIN: u64 = 5;
+const LOG_SEGMENTS_MIN: u64 = 3;
 /// Segments that are left to seals and edits while writes wait for the log to be trimmed.
 const LOG_SEGMENTS_KEPT: u64 = 2;
 /// Jobs that have not moved for so long, in ms, make no room.

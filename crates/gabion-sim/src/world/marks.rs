@@ -94,11 +94,9 @@ impl World {
             let State::Armed(mark) = self.marking.asked[index].state else { continue };
             self.marking.asked[index].state = State::None;
             let Some(process) = &mut self.machines[index].process else { continue };
-            if let Some(node) = &mut process.node {
-                node.withdraw_mark(mark);
-                assert_eq!(node.marks_armed(), 0, "one was armed at most");
-            }
-            let _ = process.take_marked(mark);
+            process.withdraw_mark(mark);
+            let armed = process.node.as_ref().map_or(0, |node| node.marks_armed());
+            assert_eq!(armed, 0, "one was armed at most");
         }
     }
 
