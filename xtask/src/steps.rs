@@ -77,7 +77,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     some_seeds(first, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
-    run_covering("sim", &[("GABION_TIMES", "2")])
+    run_covering("sim", &[("GABION_TIMES", "4")])
 }
 
 /// Seeds of the simulator from `first` on.

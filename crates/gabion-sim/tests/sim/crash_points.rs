@@ -20,7 +20,7 @@ use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
 use gabion_pool::Trust;
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
-const MOMENTS_MAX: u64 = 8;
+const MOMENTS_MAX: u64 = 4;
 /// Boundaries between two whose recovery is itself interrupted, when all are taken.
 const RECOVERY_EVERY: usize = 60;
 /// Boundaries between two words on how far it is, when all are taken.

@@ -75,6 +75,13 @@ impl Filling {
                 _ => self.advance(10),
             }
         }
+        // Where something breaks again and again it may be up for moments only. Peace must end the wait.
+        self.world.settle().unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        if let Some(gate @ (WriteGate::Open | WriteGate::Full { .. })) =
+            self.world.node(0).map(|node| node.write_gate())
+        {
+            return gate;
+        }
         panic!("{}: writes wait for ever: {}", self.what, self.world.describe());
     }
 

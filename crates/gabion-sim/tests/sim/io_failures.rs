@@ -24,7 +24,7 @@ use gabion_pool::Trust;
 use gabion_sim::client::TWINS;
 
 /// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault.
-const CALLS_MAX: u64 = 3;
+const CALLS_MAX: u64 = 2;
 
 const FAULTS: [(OperationClass, Fault); 4] = [
     (OperationClass::Read, Fault::Fail),
