@@ -10,6 +10,19 @@ use crate::status::{ReplicaUse, Usage};
 
 /// Roles that make files.
 pub(crate) const JOBS: [&str; 2] = ["flush", "compaction"];
+/// Columns of the form of RubbleDB's Table 4.
+pub(crate) const DEVICE_COLUMNS: [&str; 5] =
+    ["replicas", "every-replica: read", "write", "primary: read", "write"];
+/// Columns of the form of RubbleDB's Table 5.
+pub(crate) const TRAFFIC_COLUMNS: [&str; 7] = [
+    "replicas",
+    "every-replica: clients",
+    "members",
+    "NVMe/TCP",
+    "primary: clients",
+    "members",
+    "NVMe/TCP",
+];
 /// Roles that carry files to other replicas, at both ends.
 pub(crate) const SHIPPING: [&str; 2] = ["shipping", "target"];
 

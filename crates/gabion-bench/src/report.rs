@@ -1,7 +1,9 @@
 //! What a run found, as JSON, as text and as Markdown.
 
 use crate::args::WorkloadChoice;
-use crate::figures::{Comparison, Figures, JOBS, SHIPPING, by_rank, sum};
+use crate::figures::{
+    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, sum,
+};
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
@@ -401,8 +403,7 @@ fn breakdown_table(once: &Run, everywhere: &Run) -> Table {
 /// The form of RubbleDB's Table 4. One of its nodes holds one replica of each of R groups, so its
 /// sum is that of all replicas of one group.
 fn device_table(pairs: &[(&Run, &Run)]) -> Table {
-    let header = ["replicas", "every-replica: read", "write", "primary: read", "write"];
-    let mut table = Table::new("Device I/O of all replicas (GB)", &header);
+    let mut table = Table::new("Device I/O of all replicas (GB)", &DEVICE_COLUMNS);
     for (once, everywhere) in pairs {
         let (once, everywhere) = (once.compared(), everywhere.compared());
         let (a, b) = (sum(&everywhere), sum(&once));
@@ -416,16 +417,7 @@ fn device_table(pairs: &[(&Run, &Run)]) -> Table {
 /// The form of RubbleDB's Table 5: requests and what members tell each other, and shipped files.
 /// Each byte counts once: what clients sent, what replicas sent.
 fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
-    let header = [
-        "replicas",
-        "every-replica: clients",
-        "members",
-        "NVMe/TCP",
-        "primary: clients",
-        "members",
-        "NVMe/TCP",
-    ];
-    let mut table = Table::new("Network traffic of all replicas (GB)", &header);
+    let mut table = Table::new("Network traffic of all replicas (GB)", &TRAFFIC_COLUMNS);
     for (once, everywhere) in pairs {
         let (once, everywhere) = (once.compared(), everywhere.compared());
         let bytes =

@@ -11,11 +11,11 @@
 //!
 //! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
 //! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
-//! deletes give back what they delete.
+//! deletes give back what they delete. Then files are written anew in which much has expired.
 //!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at
-//! its output level is covered by its own inputs. Picking depends on the version and the files that are
-//! busy, on nothing else.
+//! its output level is covered by its own inputs. Picking depends on the version, the files that are
+//! busy and, for what has expired, group time, on nothing else.
 
 use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
 use crate::file::FileMeta;
@@ -252,6 +252,28 @@ impl<'a> Picker<'a> {
         cuts
     }
 
+    /// When room is short: a file to be written anew where it lies, without what has expired by `now_ms`. Below
+    /// L0, and with nothing of its range deeper down, where nothing has to hide what is dropped. By then half of
+    /// the time has passed in which its entries expire, so each is taken a few times at most.
+    pub(crate) fn pick_expired(&self, now_ms: u64) -> Option<Pick> {
+        let mut due = self.expiring().filter(|(_, file)| half_expired_ms(file) <= Some(now_ms));
+        due.find_map(|(level, file)| self.rewrite(level, file))
+    }
+
+    /// When [`Self::pick_expired`] may have more to pick.
+    pub(crate) fn more_expired_ms(&self, now_ms: u64) -> Option<u64> {
+        let times = self.expiring().filter_map(|(_, file)| half_expired_ms(file));
+        times.filter(|time_ms| *time_ms > now_ms).min()
+    }
+
+    fn expiring(&self) -> impl Iterator<Item = (u8, &Arc<FileMeta>)> {
+        let files = self.version.files().filter(|_| self.urgent);
+        files.filter(|(level, file)| {
+            let is_alone = || !self.version.overlaps_from(level + 1, &file.smallest, &file.largest);
+            *level > 0 && file.expiry.is_some() && !self.is_busy(file) && is_alone()
+        })
+    }
+
     /// Files of which every entry is below `floor`, in the user keyspace and seen by no snapshot:
     /// they can go without being read.
     #[must_use]
@@ -286,6 +308,11 @@ impl<'a> Picker<'a> {
 
 /// Most files of one drop: keeps its edit far below the limit.
 const DROP_FILES_MAX: usize = 10_000;
+
+/// In the middle between a file's first expiry and its last.
+fn half_expired_ms(file: &FileMeta) -> Option<u64> {
+    file.expiry.map(|span| span.first_ms + (span.last_ms - span.first_ms) / 2)
+}
 
 fn per_mille(value: u64, of: u64) -> u64 {
     (u128::from(value) * 1000 / u128::from(of.max(1))).min(u128::from(u64::MAX)) as u64

@@ -149,6 +149,8 @@ struct Jobs {
     /// No compaction was found with this oldest snapshot, so many free slots and this urgency, and nothing
     /// has changed since.
     idle_at: Option<(SequenceNumber, u64, bool)>,
+    /// What expires by then may change that.
+    idle_until_ms: Option<u64>,
 }
 
 impl Tree {
@@ -444,13 +446,16 @@ impl Tree {
             return Some(inputs);
         }
         let asked = (oldest, context.slots_free, context.urgent);
-        if self.jobs.idle_at == Some(asked) {
+        let is_over = self.jobs.idle_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
+        if self.jobs.idle_at == Some(asked) && !is_over {
             return None;
         }
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
             .within(context.slots_free, self.jobs.estimate)
             .urgent(context.urgent);
-        let Some(pick) = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick()) else {
+        let pick = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick());
+        let Some(pick) = pick.or_else(|| picker.pick_expired(self.now_ms)) else {
+            self.jobs.idle_until_ms = picker.more_expired_ms(self.now_ms);
             self.jobs.idle_at = Some(asked);
             return None;
         };

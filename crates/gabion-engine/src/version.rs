@@ -293,9 +293,11 @@ impl Versions {
     /// Files that nothing can read any more, each reported once, ascending.
     pub fn obsolete_files(&mut self) -> Vec<FileId> {
         let mut obsolete = Vec::new();
-        // A count of one is ours. Whoever could make a second one would need one to clone from.
-        self.leaving.retain(|file| {
-            let held = Arc::strong_count(file) > 1;
+        // The last reference is ours. Whoever could make a second one would need one to clone from. `get_mut`
+        // also has what the last reader did happen before what is done with the file's slots; a mere count
+        // would not.
+        self.leaving.retain_mut(|file| {
+            let held = Arc::get_mut(file).is_none();
             if !held {
                 obsolete.push(file.id);
             }

@@ -6,7 +6,7 @@ use super::clusters::{Experiment, MEASURES, MODES, per_cpu_second, per_second, t
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::Phase;
 use super::stats::{Better, Ratio, Sample, significant};
-use crate::figures::{JOBS, SHIPPING, by_rank, formula, sum};
+use crate::figures::{DEVICE_COLUMNS, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, formula, sum};
 
 /// Total CPU of RubbleDB ÷ its baseline's by number of replicas: its Table 3.
 const RUBBLEDB: [(usize, f64); 3] =
@@ -369,25 +369,15 @@ fn gigabytes(
 /// of
 /// all replicas of one group.
 fn devices(experiment: &Experiment<'_>, workload: &str) -> Sheet {
-    let header = ["replicas", "every-replica: read", "write", "primary: read", "write"];
     let title =
         format!("Device I/O of all replicas (GB), {workload} (the form of RubbleDB's Table 4)");
-    gigabytes(experiment, workload, Sheet::new(title, &header), &DEVICE)
+    gigabytes(experiment, workload, Sheet::new(title, &DEVICE_COLUMNS), &DEVICE)
 }
 
 /// The form of Table 5: each byte counts once.
 fn network(experiment: &Experiment<'_>, workload: &str) -> Sheet {
-    let header = [
-        "replicas",
-        "every-replica: clients",
-        "members",
-        "NVMe/TCP",
-        "primary: clients",
-        "members",
-        "NVMe/TCP",
-    ];
     let title = format!(
         "Network traffic of all replicas (GB), {workload} (the form of RubbleDB's Table 5)"
     );
-    gigabytes(experiment, workload, Sheet::new(title, &header), &NETWORK)
+    gigabytes(experiment, workload, Sheet::new(title, &TRAFFIC_COLUMNS), &NETWORK)
 }

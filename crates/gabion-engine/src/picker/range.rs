@@ -134,7 +134,7 @@ impl Picker<'_> {
     }
 
     /// Writes a file anew in its own level, without what nobody can see.
-    fn rewrite(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
+    pub(super) fn rewrite(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
         if !self.fits(file.len, 0) {
             return None;
         }

@@ -1,6 +1,7 @@
 //! Which job is picked for which files on which levels, as one line of text for each pick.
 
 use super::*;
+use crate::expiry::ExpirySpan;
 use alloc::string::String;
 use alloc::vec;
 use alloc::{format, string::ToString};
@@ -165,4 +166,27 @@ fn debt_is_what_every_level_has_over_its_aim_and_hands_on() {
     let busy = BTreeSet::new();
     // L1 is 8 MiB over its 32; L2 then 8 over its 320.
     assert_eq!(Picker::new(&config, &version, &busy).debt(), 16 * MIB);
+}
+
+#[test]
+fn what_has_half_expired_is_written_anew_where_nothing_lies_below_it_when_room_is_short() {
+    let mut files = vec![(6, meta(1, "a", "c", MIB)), (5, meta(2, "b", "d", MIB))];
+    files.extend([(6, meta(3, "e", "g", MIB)), (0, meta(4, "x", "z", MIB))]);
+    for (_, file) in &mut files {
+        file.expiry = Some(ExpirySpan { first_ms: 100, last_ms: 300 });
+    }
+    let (version, config) = (Version::of(7, files), TreeConfig::default());
+    let picked = |urgent: bool, busy: &[u64], now_ms: u64| {
+        let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+        let picker = Picker::new(&config, &version, &busy).urgent(urgent);
+        let pick = picker.pick_expired(now_ms);
+        (pick.map(|pick| describe(&pick)), picker.more_expired_ms(now_ms))
+    };
+    let rewritten = |number| Some(format!("Compaction 6:{number} to 6 bottommost"));
+    assert_eq!(picked(false, &[], 1_000), (None, None));
+    assert_eq!(picked(true, &[], 199), (None, Some(200)));
+    assert_eq!(picked(true, &[], 200), (rewritten(1), None));
+    assert_eq!(picked(true, &[1], 200), (rewritten(3), None));
+    assert_eq!(picked(true, &[1, 3], 200), (None, None));
+    assert_eq!(picked(true, &[1, 3], 100), (None, None));
 }

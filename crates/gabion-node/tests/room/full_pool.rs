@@ -43,12 +43,19 @@ fn gate(replica: &mut Replica) -> WriteGate {
 
 /// Puts keys from `first` on until the pool is full; returns the first that was not put, and the reason.
 fn fill(replica: &mut Replica, first: u64) -> (u64, String) {
+    fill_by(replica, first, |replica, number| {
+        replica.node.put(Keyspace::User, &key(number), &VALUE).unwrap();
+    })
+}
+
+/// As [`fill`], with what is put.
+fn fill_by(replica: &mut Replica, first: u64, put: impl Fn(&mut Replica, u64)) -> (u64, String) {
     for number in first..1_000_000 {
         match gate_now(replica) {
             WriteGate::Full { reason, .. } => return (number, reason),
             gate => assert_eq!(gate, WriteGate::Open),
         }
-        replica.node.put(Keyspace::User, &key(number), &VALUE).unwrap();
+        put(replica, number);
         replica.node.end_turn().unwrap();
     }
     panic!("a pool without end");
@@ -109,6 +116,27 @@ fn a_full_pool_whose_keys_are_all_deleted_is_empty_soon() {
     replica.pass(2_000);
     assert_eq!(gate(&mut replica), WriteGate::Open);
     let again = fill(&mut replica, 0).0;
+    assert!(again > end / 4 * 3, "room for {again}, before for {end}");
+}
+
+#[test]
+fn a_full_pool_takes_puts_again_once_what_it_holds_has_expired() {
+    let mut replica = start();
+    let expires_ms = replica.now_ms() + 1_000_000;
+    let put = |replica: &mut Replica, number: u64| {
+        let expires_ms = expires_ms + number % 1_000;
+        replica.node.put_expiring(Keyspace::User, &key(number), &VALUE, expires_ms).unwrap();
+    };
+    let (end, _) = fill_by(&mut replica, 0, put);
+    // What is in memory goes into files meanwhile, whose keys have expired by no flush then.
+    (0..3).for_each(|_| {
+        replica.pass(2_000);
+        assert!(matches!(gate(&mut replica), WriteGate::Full { .. }), "nothing has expired yet");
+    });
+    assert!(replica.node.tree().active_is_empty());
+    replica.pass(expires_ms + 1_000 - replica.now_ms());
+    assert_eq!(gate(&mut replica), WriteGate::Open, "{:?}", replica.node.tree().level_stats());
+    let again = fill(&mut replica, end).0 - end;
     assert!(again > end / 4 * 3, "room for {again}, before for {end}");
 }
 

@@ -1,7 +1,7 @@
 //! A store with writes on top that it does not know of yet: what the commands of a transaction see
 //! while it runs. When it ends its writes go to the store beneath as one.
 
-use super::store::{Op, Order, Page, Store, Values, check_record_room, is_empty_range};
+use super::store::{Op, Order, Page, Store, check_record_room, is_empty_range};
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Bound;
@@ -98,14 +98,6 @@ impl<S: Store> Store for Overlay<'_, S> {
 
     fn group_ms(&self) -> u64 {
         self.beneath.group_ms()
-    }
-
-    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let mut values = Values::new(keys.len(), bytes_max);
-        for key in keys {
-            values.push(self.get(key).await?)?;
-        }
-        Ok(values.into_vec())
     }
 
     async fn range(

@@ -58,7 +58,8 @@ pub trait Store {
     /// The group's time, by which reads judge what has expired. It goes on while a command waits.
     fn group_ms(&self) -> u64;
 
-    /// The values of `keys`, all from one state.
+    /// The values of `keys`, all from one state: by default one after the other, which is one for a command that
+    /// has locked them.
     ///
     /// # Errors
     /// `LimitExceeded` when the values are together over `bytes_max`.
@@ -66,7 +67,15 @@ pub trait Store {
         &self,
         keys: &[Bytes],
         bytes_max: usize,
-    ) -> impl Future<Output = Result<Vec<Option<Bytes>>>>;
+    ) -> impl Future<Output = Result<Vec<Option<Bytes>>>> {
+        async move {
+            let mut values = Values::new(keys.len(), bytes_max);
+            for key in keys {
+                values.push(self.get(key).await?)?;
+            }
+            Ok(values.into_vec())
+        }
+    }
 
     /// The first keys of a range, or the last in descending order. The page ends after `limit` keys, or with the pair that brings
     /// keys and values together to `bytes_max` or over; a range that is not empty gives at least

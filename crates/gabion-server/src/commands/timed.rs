@@ -1,8 +1,7 @@
 //! A store as a command sees it that reads before it writes, while time goes on: keys' locks keep other writers
 //! away, and nothing keeps keys from expiring.
 
-use super::store::{Op, Order, Page, Store, Values};
-use bytes::Bytes;
+use super::store::{Op, Order, Page, Store};
 use core::cell::Cell;
 use core::ops::Bound;
 use gabion_base::{Error, ErrorKind, Result};
@@ -51,14 +50,6 @@ impl<S: Store> Store for Timed<'_, S> {
 
     fn group_ms(&self) -> u64 {
         self.beneath.group_ms()
-    }
-
-    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let mut values = Values::new(keys.len(), bytes_max);
-        for key in keys {
-            values.push(self.get(key).await?)?;
-        }
-        Ok(values.into_vec())
     }
 
     async fn range(
