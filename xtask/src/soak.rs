@@ -5,12 +5,30 @@ use crate::shipping;
 use crate::steps::{Step, head_commit, run, some_seeds, target_directory};
 use std::fs;
 use std::io::Write as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Seeds of the simulator in one shard.
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
+
+/// The tests of whole clusters.
+const SIM: [&str; 5] = ["test", "-p", "gabion-sim", "--test", "sim"];
+
+/// A shard for each test that can take every crash point or failing call of a workload.
+fn exhaustive() -> Result<Vec<String>, String> {
+    let list = ["--release", "--", "--list", "crash_points::", "io_failures::"];
+    let output = Command::new("cargo").args(SIM).args(list).output();
+    let output = output.map_err(|error| format!("cargo {}: {error}", SIM.join(" ")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    let shards: Vec<String> = tests.map(|test| format!("all {test}")).collect();
+    if !shards.is_empty() {
+        return Ok(shards);
+    }
+    Err(format!("no crash points are listed: {}", String::from_utf8_lossy(&output.stderr)))
+}
 
 /// Runs shards until `hours` have passed: first each kind once, then more and more seeds.
 pub(crate) fn soak(hours: f64) -> Step {
@@ -22,17 +40,8 @@ pub(crate) fn soak(hours: f64) -> Step {
     let done: Vec<&str> = done.lines().collect();
     let (begun, limit) = (Instant::now(), Duration::from_secs_f64(hours * 3600.0));
     let load = format!("load of {LOAD} records");
-    let once = [
-        load.as_str(),
-        "padding bits",
-        "redis",
-        "guest",
-        "chain, 25000 seeds",
-        "planted",
-        "failing calls, all",
-        "crash points, all",
-    ]
-    .map(str::to_owned);
+    let once = [load.as_str(), "padding bits", "redis", "guest", "chain, 25000 seeds", "planted"];
+    let once = once.into_iter().map(str::to_owned).chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
     }
@@ -42,7 +51,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         [Some(format!("seeds {}", n * SEEDS)), kills].into_iter().flatten()
     });
     let mut count = done.len();
-    for shard in once.into_iter().chain(more) {
+    for shard in once.chain(more) {
         if begun.elapsed() > limit {
             break;
         }
@@ -78,11 +87,9 @@ fn run_shard(shard: &str) -> Step {
             &[],
         ),
         // In the dev profile it does not end within hours.
-        Some((kind @ ("crash" | "failing"), _)) => {
-            let tests = if kind == "crash" { "crash_points::" } else { "io_failures::" };
-            let shown = ["--release", "--", "--nocapture", tests];
-            let sim = ["test", "-p", "gabion-sim", "--test", "sim"];
-            run("cargo", &[&sim[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
+        Some(("all", test)) => {
+            let shown = ["--release", "--", "--nocapture", "--exact", test];
+            run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
         }
         Some(("chain,", _)) => run(
             "cargo",

@@ -5,6 +5,7 @@ use crate::figures::{
     Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, sum,
 };
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
+use crate::system::MachineTime;
 use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
 use serde_json::{Map, Value, json};
@@ -24,10 +25,13 @@ pub(crate) struct Phase {
     /// Whether that was reached in the time that was given.
     pub(crate) is_settled: bool,
     /// Of the whole machine, over the same time.
-    pub(crate) machine_cpu_seconds: f64,
+    pub(crate) machine: MachineTime,
     /// Of each replica, over the same time.
     pub(crate) replicas: Vec<ReplicaUse>,
 }
+
+/// More than this part of the machine's own work, stolen by its host, is told.
+pub(crate) const STOLEN_MAX: f64 = 0.03;
 
 /// One cluster's measurement.
 #[derive(Clone, Debug)]
@@ -172,7 +176,8 @@ fn totals_json(phases: &[Phase]) -> Value {
         "requests_seconds": total(|phase| phase.requests_seconds),
         "settle_seconds": total(|phase| phase.settle_seconds),
         "settled": phases.iter().all(|phase| phase.is_settled),
-        "machine_cpu_seconds": total(|phase| phase.machine_cpu_seconds),
+        "machine_cpu_seconds": total(|phase| phase.machine.busy),
+        "stolen_cpu_seconds": total(|phase| phase.machine.stolen),
         "client_cpu_seconds": total(|phase| phase.tally.cpu_seconds),
     })
 }
@@ -248,9 +253,19 @@ fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
             phase.wall_seconds,
             all.cpu_seconds,
             phase.tally.cpu_seconds,
-            phase.machine_cpu_seconds
+            phase.machine.busy
         ),
     );
+    if phase.machine.stolen > STOLEN_MAX * phase.machine.busy {
+        line(
+            out,
+            &format!(
+                "The host took {:.2} s of processor time for others meanwhile, much of which is in the \
+                 figures above: seconds are too high, throughput is too low.\n",
+                phase.machine.stolen
+            ),
+        );
+    }
     for (code, times) in &phase.tally.refusals {
         line(out, &format!("Refused with {code} and tried again: {} times.\n", grouped(*times)));
     }

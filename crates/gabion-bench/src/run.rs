@@ -7,7 +7,7 @@ use crate::launch::{ClusterSpec, Launcher, ScratchDir};
 use crate::provenance::provenance;
 use crate::report::{Phase, Run, compare, describe, json};
 use crate::status::Status;
-use crate::system::machine_cpu_seconds;
+use crate::system::MachineTime;
 use crate::text::{Style, grouped};
 use crate::workload::{Hand, Supply, Tally};
 use gabion_base::{Error, ErrorKind, Result};
@@ -121,15 +121,15 @@ fn measure(
         let is_only_loaded = plan.workloads[0] == WorkloadChoice::Load
             && !plan.workloads[..=number].contains(&WorkloadChoice::A);
         let clock = Instant::now();
-        let machine = machine_cpu_seconds();
+        let machine = MachineTime::now();
         let started = (clock, number as u64);
         let (tally, requests) = run_workload(plan, workload, route, started, is_only_loaded, stop)?;
         let settled = cluster.settle(plan.settle, stop)?;
         let after = settled.statuses;
         let replicas =
             after.iter().zip(&before).map(|(a, b)| a.since(b)).collect::<Result<Vec<_>>>()?;
-        let machine_cpu =
-            machine_cpu_seconds().zip(machine).map_or(0.0, |(after, before)| after - before);
+        let machine = MachineTime::now().zip(machine);
+        let machine = machine.map_or_else(MachineTime::default, |(now, then)| now.since(then));
         // All CPU is counted from `clock` to here, and so is the time that it is compared with.
         let wall = clock.elapsed();
         phases.push(Phase {
@@ -139,7 +139,7 @@ fn measure(
             requests_seconds: requests.as_secs_f64(),
             settle_seconds: settled.since.saturating_duration_since(clock + requests).as_secs_f64(),
             is_settled: settled.is_quiet,
-            machine_cpu_seconds: machine_cpu,
+            machine,
             replicas,
         });
         before = after;

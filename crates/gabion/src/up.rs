@@ -35,6 +35,9 @@ const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 const START_DEATHS_MAX: u32 = 3;
 /// How long a replica may take to stop before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(15);
+/// A signal that comes so soon after the first is no second wish: `timeout` and others signal the process and
+/// its group, which `up` is of.
+const SAME_WISH: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     let (events, inbox) = channel();
@@ -48,11 +51,25 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     }
     group.watch_status(&events)?;
     let outcome = group.run();
-    match group.stop() {
+    let stopped = group.stop();
+    outcome.and_then(|code| match stopped {
+        Stopped::Cleanly => Ok(code),
         // What a shell says of a program that a signal ended: no script takes it for a clean stop.
-        Some(signal) => outcome.map(|_| 128 + signal as u8),
-        None => outcome,
-    }
+        Stopped::ByForce(signal) => Ok(128 + signal as u8),
+        Stopped::TooSlowly => Err(Error::io(format!(
+            "replicas did not stop within {} s and were killed; the data is as after a crash of their processes",
+            STOP_MAX.as_secs()
+        ))),
+    })
+}
+
+/// How the replicas ended.
+enum Stopped {
+    Cleanly,
+    /// They were killed, as this signal came while they were about to stop.
+    ByForce(i32),
+    /// They were killed, as they did not stop.
+    TooSlowly,
 }
 
 /// What the supervisor waits for.
@@ -337,37 +354,32 @@ impl Group {
         }
     }
 
-    /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL. Returns the signal that
-    /// told it again.
-    fn stop(&mut self) -> Option<i32> {
+    /// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL.
+    fn stop(&mut self) -> Stopped {
         let replicas = count(self.replicas.len() as u64, "replica");
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         for replica in &self.replicas {
             replica.signal(Signal::TERM);
         }
         let begun = Instant::now();
-        let (mut is_killed, mut told_again) = (false, None);
-        loop {
-            let mut all_gone = true;
-            for replica in &mut self.replicas {
-                all_gone &= replica.is_gone();
+        let mut stopped = Stopped::Cleanly;
+        while !self.replicas.iter_mut().fold(true, |all, replica| all & replica.is_gone()) {
+            let told = self.inbox.recv_timeout(TICK / 4);
+            if !matches!(stopped, Stopped::Cleanly) {
+                continue;
             }
-            if all_gone {
-                break;
-            }
-            if let Ok(Event::Stop(signal)) = self.inbox.recv_timeout(TICK / 4) {
-                told_again.get_or_insert(signal);
-            }
-            if !is_killed && (told_again.is_some() || begun.elapsed() > STOP_MAX) {
-                is_killed = true;
-                for replica in &self.replicas {
-                    replica.signal(Signal::KILL);
-                }
+            stopped = match told {
+                Ok(Event::Stop(signal)) if begun.elapsed() > SAME_WISH => Stopped::ByForce(signal),
+                _ if begun.elapsed() > STOP_MAX => Stopped::TooSlowly,
+                _ => continue,
+            };
+            for replica in &self.replicas {
+                replica.signal(Signal::KILL);
             }
         }
-        let how = if is_killed { "killed" } else { "stopped" };
+        let how = if matches!(stopped, Stopped::Cleanly) { "stopped" } else { "killed" };
         self.screen.say(&format!("{how}; the data stays in {}", self.data.display()));
-        told_again
+        stopped
     }
 }
 

@@ -460,6 +460,8 @@ fn bytes_that_flipped_are_named_by_verify_and_repaired_from_another_replica() {
     let log = std::fs::read_to_string(place.data.join("replica-3/log")).unwrap();
     assert_eq!(log.matches(&format!("{file} is damaged: ")).count(), 1, "{log}");
     assert_eq!(log.matches(&format!("{file} is repaired: ")).count(), 1, "{log}");
+    // As `timeout -s INT` does, to the process and to its group: one wish.
+    up.signal("-INT");
     up.signal("-INT");
     assert_eq!(up.wait(), 0);
     let offline = place.run(&["verify", "--offline"]);
@@ -494,6 +496,8 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     kill(pids[0], "-STOP");
     up.signal("-INT");
     up.wait_for("stopping 2 replicas");
+    // Not so soon that it is taken for the same wish.
+    std::thread::sleep(Duration::from_millis(600));
     up.signal("-INT");
     assert_eq!(up.wait(), 130);
     assert_gone(&pids);

@@ -3,6 +3,7 @@
 use super::input::{ClusterRun, Origin, Phase, Settings};
 use super::stats::{Better, Ratio, Sample};
 use crate::figures::{Figures, sum};
+use crate::report::STOLEN_MAX;
 use crate::text::grouped;
 use gabion_base::units::MIB;
 use std::collections::BTreeSet;
@@ -276,6 +277,7 @@ impl Experiment<'_> {
             }
         }
         warnings.extend(self.busy());
+        warnings.extend(self.stolen());
         warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
         let rounds = |r: &usize| MODES.map(|mode| self.rounds(*r, mode));
         if self.paired().iter().any(|r| rounds(r).contains(&1)) {
@@ -285,6 +287,22 @@ impl Experiment<'_> {
             ));
         }
         warnings
+    }
+
+    /// What the host took for others, when it was much.
+    fn stolen(&self) -> Option<String> {
+        let phases = self.runs.iter().flat_map(|run| &run.phases);
+        let shares = phases.filter(|phase| phase.machine_cpu_seconds > 0.0);
+        let shares = shares.map(|phase| phase.stolen_cpu_seconds / phase.machine_cpu_seconds);
+        let most = shares.fold(0.0, f64::max);
+        (most > STOLEN_MAX).then(|| {
+            format!(
+                "{}: the host took processor time for others, up to {:.0} % of what the machine \
+                 worked: CPU seconds are too high",
+                self.label,
+                most * 100.0
+            )
+        })
     }
 
     /// Of the machine's work, what was neither a replica's nor a client's, when it is more than

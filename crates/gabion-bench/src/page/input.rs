@@ -98,6 +98,8 @@ pub(super) struct Phase {
     pub(super) replicas: Vec<ReplicaUse>,
     pub(super) is_settled: bool,
     pub(super) machine_cpu_seconds: f64,
+    /// 0 in files of builds that did not ask.
+    pub(super) stolen_cpu_seconds: f64,
     pub(super) client_cpu_seconds: f64,
     pub(super) refusals: u64,
     pub(super) wrong_reads: u64,
@@ -330,6 +332,8 @@ fn phase(phase: &Field<'_>, operations: &[Field<'_>]) -> Result<Phase> {
         replicas: replicas.iter().map(replica).collect::<Result<_>>()?,
         is_settled: totals.get("settled")?.flag()?,
         machine_cpu_seconds: totals.get("machine_cpu_seconds")?.number()?,
+        stolen_cpu_seconds: optional(totals.find("stolen_cpu_seconds"), Field::number)?
+            .unwrap_or_default(),
         client_cpu_seconds: totals.get("client_cpu_seconds")?.number()?,
         refusals: phase.get("refusals")?.sum_of_counts()?,
         wrong_reads: phase.get("wrong_reads")?.count()?,

@@ -315,6 +315,21 @@ fn others_work_on_the_machine_is_told() {
 }
 
 #[test]
+fn what_the_host_took_is_told() {
+    let with_stolen = |seconds: f64| {
+        let mut runs = ycsb();
+        for run in &mut runs {
+            for phase in run["phases"].as_array_mut().unwrap() {
+                phase["totals"]["stolen_cpu_seconds"] = seconds.into();
+            }
+        }
+        summary(&[&runs])
+    };
+    assert!(!with_stolen(0.0).contains("the host took"));
+    assert!(with_stolen(10.0).contains("the host took processor time for others"));
+}
+
+#[test]
 fn a_bad_file_is_refused_in_one_line_that_names_file_field_and_value() {
     let changed = |path: &str, value: Value| {
         let mut runs = ycsb();

@@ -19,7 +19,7 @@ fn phase(workload: WorkloadChoice, replicas: Vec<ReplicaUse>) -> Phase {
         requests_seconds: 2.0,
         settle_seconds: 1.0,
         is_settled: true,
-        machine_cpu_seconds: 7.0,
+        machine: MachineTime { busy: 7.0, stolen: 0.2 },
         replicas,
     }
 }
@@ -82,6 +82,7 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
         "settle_seconds",
         "settled",
         "machine_cpu_seconds",
+        "stolen_cpu_seconds",
         "client_cpu_seconds",
     ];
     assert_eq!(keys(&json["totals"]), expected);
@@ -145,4 +146,13 @@ fn a_run_is_described_with_all_that_went_wrong() {
     ] {
         assert!(text.contains(words), "{words}\nis not in\n{text}");
     }
+}
+
+#[test]
+fn what_the_host_took_is_told_when_it_is_much() {
+    let mut run = runs().remove(0);
+    assert!(!describe(&run, Style::Plain).contains("The host took"));
+    run.phases[0].machine.stolen = 2.5;
+    let text = describe(&run, Style::Plain);
+    assert!(text.contains("The host took 2.50 s of processor time for others"), "{text}");
 }

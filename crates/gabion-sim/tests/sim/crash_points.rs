@@ -14,9 +14,9 @@
 //! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 
 use crate::rig::{Bounds, Moment, Records, Replica, RingReplay, Run};
-use crate::times;
 use crate::workloads::{self, Workload};
-use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
+use crate::{in_parts, is_full, times};
+use gabion_media::simulated::{Replay, SimulatedDisk, SimulatedMemory};
 use gabion_pool::Trust;
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
@@ -26,14 +26,21 @@ const RECOVERY_EVERY: usize = 60;
 /// Boundaries between two words on how far it is, when all are taken.
 const SAID_EVERY: usize = 50;
 
-struct Enumeration {
-    run: Run,
+/// What the states of a workload, or of a part of its boundaries, were.
+#[derive(Default)]
+struct Tally {
     states: u64,
     deepest: u32,
+    failures: Vec<String>,
 }
 
-fn is_full() -> bool {
-    std::env::var_os("GABION_CRASH_FULL").is_some()
+/// A part of a workload's boundaries: every second, say, of stretches of [`RECOVERY_EVERY`].
+struct Enumeration<'a> {
+    name: &'a str,
+    run: &'a Run,
+    part: usize,
+    parts: usize,
+    tally: Tally,
 }
 
 /// Opens an image, lets it come to rest, checks it, and opens what that left once more.
@@ -72,82 +79,108 @@ fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> 
     ))
 }
 
-impl Enumeration {
-    fn new(workload: &Workload) -> Self {
-        Self { run: Run::record(&workload.group, &workload.turns), states: 0, deepest: 0 }
-    }
-
-    fn all(mut self, name: &str) {
+impl Enumeration<'_> {
+    fn all(mut self) -> Tally {
         let moments = self.run.moments();
-        let most = (MOMENTS_MAX * times()) as usize;
-        let stride = if is_full() { 1 } else { moments.len().div_ceil(most) };
-        let (recording, run) = (self.run.recording.clone(), &self.run);
-        let (mut replay, mut ring) = (recording.replay(), RingReplay::new(run));
-        let mut failures = Vec::new();
+        let stride = stride_of(moments.len());
+        let (mut replay, mut ring) = (self.run.recording.replay(), RingReplay::new(self.run));
         for (i, moment) in moments.iter().enumerate() {
             while replay.boundary() < moment.effects {
                 replay.advance();
             }
-            if is_full() && i % SAID_EVERY == 0 {
-                let (all, states, wrong) = (moments.len(), self.states, failures.len());
-                eprintln!("{name}: boundary {i} of {all}, {states} states, {wrong} wrong");
-            }
             // A stride that is no multiple of anything in the workload.
-            if i % stride != 0 {
+            if i % stride != 0 || i / RECOVERY_EVERY % self.parts != self.part {
                 continue;
+            }
+            if is_full() && i % SAID_EVERY == 0 {
+                let Tally { states, failures, .. } = &self.tally;
+                let (name, all, wrong) = (self.name, moments.len(), failures.len());
+                eprintln!("{name}: boundary {i} of {all}, {states} states, {wrong} wrong");
             }
             let last_of_effect =
                 moments.get(i + 1).is_none_or(|next| next.effects > moment.effects);
-            let mut check = |what: &str, disk: &SimulatedDisk, memory: &SimulatedMemory, bounds| {
-                self.states += 1;
-                if let Err(error) = recover(disk, memory, run, bounds) {
-                    failures.push(format!("{name}, {moment:?}, {what}: {error}"));
-                }
-            };
-            let kill = run.bounds(*moment, true);
-            check("kill", &replay.image(1), &ring.image(moment.ring_writes, None), kill);
-            if ring.ends_with_write(*moment) {
-                let before = Moment { ring_writes: moment.ring_writes - 1, ..*moment };
-                let bounds = Bounds { least: run.bounds(before, true).least, ..kill };
-                let torn = ring.image(moment.ring_writes, Some(i as u64));
-                check("kill, torn ring", &replay.image(1), &torn, bounds);
-            }
+            self.kill(i, *moment, &replay, &mut ring);
             if last_of_effect || stride > 1 {
-                let bounds = run.bounds(*moment, false);
-                let mixtures = if is_full() { 8 } else { 2 };
-                let variants = if replay.unsynced() == 0 { 1 } else { 2 + mixtures };
-                for variant in 0..variants {
-                    let seed = if variant < 2 { variant } else { variant + 31 * i as u64 };
-                    let lost = lost_ring(&mut ring, moment.ring_writes, seed);
-                    check(&format!("power cut {seed}"), &replay.image(seed), &lost, bounds);
-                }
+                self.power_cuts(i, *moment, &replay, &mut ring);
             }
             let interrupts = if is_full() { i % RECOVERY_EVERY == 0 } else { i == 3 * stride };
             if interrupts {
-                let lost = lost_ring(&mut ring, moment.ring_writes, 0);
-                let bounds = run.bounds(*moment, false);
-                let image = replay.image(7 + i as u64);
-                match again_and_again(&image, &lost, run, bounds, 1) {
-                    Ok((states, depth)) => {
-                        self.states += states;
-                        self.deepest = self.deepest.max(depth);
-                    }
-                    Err(error) => failures.push(format!("{name}, {moment:?}, {error}")),
-                }
+                self.interrupted(i, *moment, &replay, &mut ring);
             }
         }
-        eprintln!(
-            "coverage: crash points, {name}: {} effects on the disk, {} boundaries, stride {stride}, {} states, recovery \
-             interrupted {} times in a row; {}",
-            recording.effects().len(),
-            moments.len(),
-            self.states,
-            self.deepest,
-            self.run.counters
-        );
-        let first: Vec<_> = failures.iter().take(5).collect();
-        assert!(failures.is_empty(), "{} states are wrong: {first:#?}", failures.len());
+        self.tally
     }
+
+    fn kill(&mut self, i: usize, moment: Moment, replay: &Replay<'_>, ring: &mut RingReplay<'_>) {
+        let bounds = self.run.bounds(moment, true);
+        let memory = ring.image(moment.ring_writes, None);
+        self.check(moment, "kill", &replay.image(1), &memory, bounds);
+        if ring.ends_with_write(moment) {
+            let before = Moment { ring_writes: moment.ring_writes - 1, ..moment };
+            let bounds = Bounds { least: self.run.bounds(before, true).least, ..bounds };
+            let torn = ring.image(moment.ring_writes, Some(i as u64));
+            self.check(moment, "kill, torn ring", &replay.image(1), &torn, bounds);
+        }
+    }
+
+    fn power_cuts(
+        &mut self,
+        i: usize,
+        moment: Moment,
+        replay: &Replay<'_>,
+        ring: &mut RingReplay<'_>,
+    ) {
+        let bounds = self.run.bounds(moment, false);
+        let mixtures = if is_full() { 8 } else { 2 };
+        let variants = if replay.unsynced() == 0 { 1 } else { 2 + mixtures };
+        for variant in 0..variants {
+            let seed = if variant < 2 { variant } else { variant + 31 * i as u64 };
+            let lost = lost_ring(ring, moment.ring_writes, seed);
+            let what = format!("power cut {seed}");
+            self.check(moment, &what, &replay.image(seed), &lost, bounds);
+        }
+    }
+
+    /// The recovery is itself cut short.
+    fn interrupted(
+        &mut self,
+        i: usize,
+        moment: Moment,
+        replay: &Replay<'_>,
+        ring: &mut RingReplay<'_>,
+    ) {
+        let lost = lost_ring(ring, moment.ring_writes, 0);
+        let bounds = self.run.bounds(moment, false);
+        let image = replay.image(7 + i as u64);
+        match again_and_again(&image, &lost, self.run, bounds, 1) {
+            Ok((states, depth)) => {
+                self.tally.states += states;
+                self.tally.deepest = self.tally.deepest.max(depth);
+            }
+            Err(error) => {
+                self.tally.failures.push(format!("{}, {moment:?}, {error}", self.name));
+            }
+        }
+    }
+
+    fn check(
+        &mut self,
+        moment: Moment,
+        what: &str,
+        disk: &SimulatedDisk,
+        memory: &SimulatedMemory,
+        bounds: Bounds,
+    ) {
+        self.tally.states += 1;
+        if let Err(error) = recover(disk, memory, self.run, bounds) {
+            self.tally.failures.push(format!("{}, {moment:?}, {what}: {error}", self.name));
+        }
+    }
+}
+
+/// Boundaries from one that is taken to the next.
+fn stride_of(moments: usize) -> usize {
+    if is_full() { 1 } else { moments.div_ceil((MOMENTS_MAX * times()) as usize) }
 }
 
 fn lost_ring(ring: &mut RingReplay<'_>, writes: usize, seed: u64) -> SimulatedMemory {
@@ -196,8 +229,26 @@ fn again_and_again(
     Ok((states, deepest))
 }
 
+/// Each part records the workload anew, as what a seeded executor runs stays in its thread: it is the same run.
 fn all(workload: &Workload) {
-    Enumeration::new(workload).all(workload.name);
+    let name = workload.name;
+    let tallies = in_parts(|part, parts| {
+        let run = Run::record(&workload.group, &workload.turns);
+        let tally = Enumeration { name, run: &run, part, parts, tally: Tally::default() }.all();
+        let (effects, moments) = (run.recording.effects().len(), run.moments().len());
+        (tally, format!("{effects} effects on the disk, {moments} boundaries"), run.counters)
+    });
+    let states: u64 = tallies.iter().map(|(tally, ..)| tally.states).sum();
+    let deepest = tallies.iter().map(|(tally, ..)| tally.deepest).max().unwrap_or_default();
+    if let Some((_, run, counters)) = tallies.first() {
+        eprintln!(
+            "coverage: crash points, {name}: {run}, {states} states, recovery interrupted {deepest} times in a \
+             row; {counters}"
+        );
+    }
+    let failures: Vec<&String> = tallies.iter().flat_map(|(tally, ..)| &tally.failures).collect();
+    let first: Vec<_> = failures.iter().take(5).collect();
+    assert!(failures.is_empty(), "{} states are wrong: {first:#?}", failures.len());
 }
 
 #[test]

@@ -16,8 +16,8 @@
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every call.
 
 use crate::rig::{Drive, Moment, Replica, Turn, new_disk};
-use crate::times;
 use crate::workloads::{self, Workload};
+use crate::{in_parts, is_full, times};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_pool::Trust;
@@ -172,31 +172,40 @@ fn every_call_fails(workload: &Workload) {
     let mut drive = Drive::start(&clean, &ring, &now, workload.group.ack, Trust::Readable);
     drive.run(&workload.turns).expect("nothing fails");
     drop(drive);
-    let mut failures = Vec::new();
     for ((class, fault), before) in FAULTS.into_iter().zip(before) {
-        let all = calls(&clean, class) - before;
-        let most = CALLS_MAX * times();
-        let is_full = std::env::var_os("GABION_CRASH_FULL").is_some();
-        let stride = if is_full { 1 } else { all.div_ceil(most).max(1) };
-        let mut tally = Tally::default();
-        // The stride's offset differs by workload, so that samples do not all begin alike.
-        let first = 1 + workload.turns.len() as u64 % stride;
-        for nth in (first..=all).step_by(stride as usize) {
-            let attempt = Attempt { workload, class, nth, fault };
+        fail_each(workload, class, fault, calls(&clean, class) - before);
+    }
+}
+
+/// Makes each of `all` calls of a class fail in turn, or a sample of them.
+fn fail_each(workload: &Workload, class: OperationClass, fault: Fault, all: u64) {
+    let name = workload.name;
+    let stride = if is_full() { 1 } else { all.div_ceil(CALLS_MAX * times()).max(1) };
+    // The stride's offset differs by workload, so that samples do not all begin alike.
+    let first = 1 + workload.turns.len() as u64 % stride;
+    let parts = in_parts(|part, parts| {
+        let (mut tally, mut failures) = (Tally::default(), Vec::new());
+        for nth in (first..=all).step_by(stride as usize).skip(part).step_by(parts) {
             tally.runs += 1;
-            match attempt.run() {
+            match (Attempt { workload, class, nth, fault }).run() {
                 Ok(true) => tally.ended += 1,
                 Ok(false) => tally.went_on += 1,
-                Err(error) => failures.push(format!(
-                    "{}, {class:?} {nth} of {all}, {fault:?}: {error}",
-                    workload.name
-                )),
+                Err(error) => {
+                    failures.push(format!("{name}, {class:?} {nth} of {all}, {fault:?}: {error}"));
+                }
             }
         }
-        let name = workload.name;
-        eprintln!("coverage: failing calls, {name}: {all} calls, {class:?} {fault:?}: {tally:?}");
-        assert!(tally.runs > 0, "{}: no {class:?} was made to fail", workload.name);
+        (tally, failures)
+    });
+    let mut sum = Tally::default();
+    for (tally, _) in &parts {
+        sum.runs += tally.runs;
+        sum.ended += tally.ended;
+        sum.went_on += tally.went_on;
     }
+    eprintln!("coverage: failing calls, {name}: {all} calls, {class:?} {fault:?}: {sum:?}");
+    assert!(sum.runs > 0, "{name}: no {class:?} was made to fail");
+    let failures: Vec<&String> = parts.iter().flat_map(|(_, failures)| failures).collect();
     let first: Vec<_> = failures.iter().take(5).collect();
     assert!(failures.is_empty(), "{} runs are wrong: {first:#?}", failures.len());
 }

@@ -20,7 +20,27 @@ mod workloads;
 // What a test covered is a line that begins with `coverage: `: `cargo xtask seeds`, and so `.ci/run`, shows
 // these and no others.
 
-/// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes twice as many.
+/// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes four times as many.
 fn times() -> u64 {
     std::env::var("GABION_TIMES").map_or(1, |text| text.parse().expect("GABION_TIMES is a number"))
+}
+
+/// Whether every crash point and every failing call is to be taken.
+fn is_full() -> bool {
+    std::env::var_os("GABION_CRASH_FULL").is_some()
+}
+
+/// Does a part of something long in each of as many threads as there are cores: `work` is told which part,
+/// and of how many. In a sample all of it is one part, as other tests run beside it.
+#[expect(clippy::disallowed_methods, reason = "each part is a world of its own, with one thread")]
+fn in_parts<T: Send>(work: impl Fn(usize, usize) -> T + Sync) -> Vec<T> {
+    let parts = match std::thread::available_parallelism() {
+        Ok(cores) if is_full() => cores.get(),
+        _ => 1,
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let begun: Vec<_> = (0..parts).map(|part| scope.spawn(move || work(part, parts))).collect();
+        begun.into_iter().map(|part| part.join().expect("a part ends")).collect()
+    })
 }
