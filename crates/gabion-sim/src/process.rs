@@ -131,6 +131,9 @@ impl Target {
     }
 }
 
+/// What reads of a replica's files need.
+pub type ReplicaTables = Tables<Rc<PoolSource<FileMap>>>;
+
 /// One process.
 pub struct Process {
     /// Which start of the machine this is.
@@ -227,7 +230,7 @@ impl Process {
 
     /// What reads by clients need.
     #[must_use]
-    pub fn tables(&self) -> Option<Tables<Rc<PoolSource<FileMap>>>> {
+    pub fn tables(&self) -> Option<ReplicaTables> {
         let (store, node) = (self.store.clone()?, self.node.as_ref()?);
         let group = store.group;
         let source = PoolSource { store, locate: node.file_map(), meter: self.meter.clone() };
@@ -246,6 +249,11 @@ impl Process {
         let id = self.target.next;
         self.target.next += 1;
         self.target.connections.insert(id, TargetConnection::new(pipe));
+    }
+
+    /// Gives the replica another cache of blocks, of at most so many bytes, for all that is read from now on.
+    pub fn replace_cache(&mut self, len: usize) {
+        self.cache = Rc::new(LocalCache::new(len));
     }
 
     /// Makes the embedded target behave like one of another make.

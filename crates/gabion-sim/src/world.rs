@@ -232,12 +232,24 @@ impl World {
                 let options = options.clone();
                 let mut process =
                     Process::start(starts, handle, ring, options, Trust::Readable, now_ms, random);
+                process.replace_cache(self.options.cache_len);
                 if let Some(damage) = self.options.foreign_targets {
                     process.serve_foreign(damage);
                 }
                 machine.process = Some(process);
             }
         }
+    }
+
+    /// The clock of all, in ms.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Time passes before the next step, beside what the step takes.
+    pub fn pass_time(&mut self, ms: u64) {
+        self.now_ms += ms;
     }
 
     /// A machine's replica, for a test that writes to it.

@@ -6,8 +6,6 @@ use gabion_base::{ConfigNumber, GroupId, ReplicaId};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
-const SEGMENT_LEN: u64 = 256 * 1024;
-
 /// What may go wrong, each about once in so many steps; 0 is never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
@@ -74,6 +72,15 @@ pub struct Options {
     /// Targets are of another make: they say nothing of what they receive (FAULTS.md H8). One write of a
     /// file's bytes in so many is damaged in their memory, where no digest of the wire covers it; 0 is none.
     pub foreign_targets: Option<u64>,
+    /// The tree's shape, with how its files are compressed. None: one that grows deep with little data,
+    /// compressed as `compression` says.
+    pub tree: Option<TreeConfig>,
+    /// Bytes of a log segment; the ring has four.
+    pub segment_len: u64,
+    /// Bytes of each replica's cache of blocks.
+    pub cache_len: usize,
+    /// Compactions that a replica may run at once.
+    pub compactions_max: usize,
     /// A defect that the run has to show.
     #[cfg(feature = "planted")]
     pub planted: Option<gabion_node::Mutant>,
@@ -148,6 +155,10 @@ impl Default for Options {
             counters: true,
             power_all_at: None,
             foreign_targets: None,
+            tree: None,
+            segment_len: 256 * 1024,
+            cache_len: 1 << 16,
+            compactions_max: 1,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -168,22 +179,22 @@ pub enum Targets {
 /// A group whose trees grow deep with little data.
 pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     let sst = SstOptions { compression: options.compression, ..SstOptions::default() };
-    let tree = TreeConfig {
+    let tree = options.tree.clone().unwrap_or_else(|| TreeConfig {
         sst,
         memtable_len: 24 * 1024,
         l0_trigger: 2 + (seed % 3) as u32,
         sst_len: 64 * 1024,
         level1_len: 256 * 1024,
         ..TreeConfig::default()
-    };
+    });
     GroupConfig {
         group: GroupId(1),
         config: ConfigNumber(1),
         members: (1..=options.replicas).map(ReplicaId).collect(),
         compaction: options.compaction,
         ack: options.ack,
-        ring_len: 4 * SEGMENT_LEN,
-        segment_len: SEGMENT_LEN,
+        ring_len: 4 * options.segment_len,
+        segment_len: options.segment_len,
         tree,
     }
 }
@@ -199,6 +210,7 @@ pub(super) fn node_options(options: &Options) -> NodeOptions {
         unshipped_bytes_max: UNSHIPPED_BYTES_MAX,
         window_bytes: 256 * 1024,
         pin_budget: options.pin_budget,
+        compactions_max: options.compactions_max,
         ..NodeOptions::default()
     }
 }

@@ -4,9 +4,12 @@ use super::World;
 use super::machine::Machine;
 use crate::check;
 use crate::client::{Client, TWINS, twins_agree};
+use crate::process::ReplicaTables;
 use gabion_engine::Keyspace;
 use gabion_node::{CompactionMode, RepairState};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Whether more is to come of a damaged file.
 const fn is_being_repaired(state: RepairState) -> bool {
@@ -95,34 +98,46 @@ impl World {
     /// # Errors
     /// When it is down or a read fails.
     pub fn scan(&mut self, index: usize) -> Result<BTreeMap<Vec<u8>, u64>, String> {
-        let process = self.machines[index].process.as_mut();
-        let process = process.ok_or_else(|| format!("replica {index} is down"))?;
-        let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
-            return Err(format!("replica {index} is not open"));
-        };
-        let view = node.view();
-        let out = std::rc::Rc::new(std::cell::RefCell::new(None));
-        let slot = out.clone();
-        process.executor.spawn(async move {
+        let view = self.node(index).ok_or_else(|| format!("replica {index} is not open"))?.view();
+        let scan = self.read_at(index, move |tables| async move {
             let mut records = Vec::new();
             let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
-            let result = loop {
-                match iterator.next().await {
-                    Ok(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
-                    Ok(None) => break Ok(records),
-                    Err(error) => break Err(error.to_string()),
-                }
-            };
+            while let Some((key, value)) = iterator.next().await? {
+                records.push((key.to_vec(), value.to_vec()));
+            }
+            Ok(records)
+        });
+        let records =
+            check::numbers(scan?.map_err(|error: gabion_base::Error| error.to_string())?)?;
+        twins_agree(&records).map(|()| records)
+    }
+
+    /// Has a replica carry out a read, while all others go on. `read` is given what it takes to read the
+    /// replica's files.
+    ///
+    /// # Errors
+    /// When the replica is not open, or the read has not ended after a million steps.
+    pub fn read_at<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        index: usize,
+        read: impl FnOnce(ReplicaTables) -> F,
+    ) -> Result<T, String> {
+        let process = self.machines[index].process.as_mut();
+        let process = process.ok_or_else(|| format!("replica {index} is down"))?;
+        let tables = process.tables().ok_or_else(|| format!("replica {index} is not open"))?;
+        let out = Rc::new(RefCell::new(None));
+        let (slot, reading) = (out.clone(), read(tables));
+        process.executor.spawn(async move {
+            let result = reading.await;
             *slot.borrow_mut() = Some(result);
         });
         for _ in 0..1_000_000 {
             self.step();
             if let Some(result) = out.borrow_mut().take() {
-                let records = check::numbers(result?)?;
-                return twins_agree(&records).map(|()| records);
+                return Ok(result);
             }
         }
-        Err(format!("the scan of replica {index} does not end"))
+        Err(format!("a read of replica {index} does not end"))
     }
 
     /// Rings are lost everywhere: what is left must be what a whole number of records made.
