@@ -44,7 +44,7 @@ struct Enumeration<'a> {
 }
 
 /// Opens an image, lets it come to rest, checks it, and opens what that left once more.
-fn recover(
+pub(crate) fn recover(
     disk: &SimulatedDisk,
     ring: &SimulatedMemory,
     run: &Run,
@@ -65,7 +65,7 @@ fn recover(
     Ok(found)
 }
 
-fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> {
+pub(crate) fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> {
     if run.models[bounds.least..=bounds.most].contains(found) {
         return Ok(());
     }

@@ -13,6 +13,7 @@ mod metamorphic;
 mod no_space;
 mod no_target;
 mod power;
+mod recovery_crash_points;
 mod rig;
 mod rotten_log;
 mod slow_readers;

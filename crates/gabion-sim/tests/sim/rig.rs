@@ -192,7 +192,7 @@ impl Moment {
     }
 }
 
-struct RingWrite {
+pub(crate) struct RingWrite {
     /// Effects on the disk before it.
     effects: usize,
     offset: u64,
@@ -401,17 +401,7 @@ impl Run {
 
     /// Every moment after an effect on the disk or a write to the ring.
     pub(crate) fn moments(&self) -> Vec<Moment> {
-        let mut moments = vec![Moment { effects: 0, ring_writes: 0 }];
-        let mut ring_writes = 0;
-        for effects in 0..=self.recording.effects().len() {
-            moments.push(Moment { effects, ring_writes });
-            while self.ring.get(ring_writes).is_some_and(|write| write.effects <= effects) {
-                ring_writes += 1;
-                moments.push(Moment { effects, ring_writes });
-            }
-        }
-        moments.dedup();
-        moments
+        moments(&self.recording, &self.ring)
     }
 
     /// What may be there after the kill of the process (`kill`) or a power cut.
@@ -422,9 +412,64 @@ impl Run {
     }
 }
 
+fn moments(recording: &Recording, ring: &[RingWrite]) -> Vec<Moment> {
+    let mut moments = vec![Moment { effects: 0, ring_writes: 0 }];
+    let mut ring_writes = 0;
+    for effects in 0..=recording.effects().len() {
+        moments.push(Moment { effects, ring_writes });
+        while ring.get(ring_writes).is_some_and(|write| write.effects <= effects) {
+            ring_writes += 1;
+            moments.push(Moment { effects, ring_writes });
+        }
+    }
+    moments.dedup();
+    moments
+}
+
+/// What a replica did to the disk and the ring that a crash left it, until it came to rest.
+pub(crate) struct Recovery {
+    pub(crate) recording: Recording,
+    /// The ring as it was found.
+    before: SimulatedMemory,
+    ring: Vec<RingWrite>,
+    pub(crate) found: Records,
+}
+
+impl Recovery {
+    /// Starts a replica on a disk and a ring, which stay as they are.
+    pub(crate) fn record(left: &SimulatedDisk, before: SimulatedMemory) -> Result<Self, String> {
+        let disk = left.fork();
+        disk.start_recording();
+        let counted = effects(&disk);
+        let memory = copy_of(&before);
+        let ring =
+            RecordedRing { memory, disk: disk.clone(), before: counted, writes: Rc::default() };
+        let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
+        replica.settle()?;
+        let found = replica.records()?;
+        replica.check_at_rest()?;
+        drop(replica);
+        let recording = disk.recording().ok_or("no recording")?;
+        Ok(Self { recording, before, ring: ring.writes.take(), found })
+    }
+
+    /// Every moment after an effect on the disk or a write to the ring.
+    pub(crate) fn moments(&self) -> Vec<Moment> {
+        moments(&self.recording, &self.ring)
+    }
+}
+
+fn copy_of(memory: &SimulatedMemory) -> SimulatedMemory {
+    let mut bytes = vec![0; memory.len() as usize];
+    memory.read(0, &mut bytes);
+    let mut copy = SimulatedMemory::new(bytes.len());
+    copy.write(0, &bytes);
+    copy
+}
+
 /// Goes through the ring's writes beside the disk's replay.
 pub(crate) struct RingReplay<'a> {
-    run: &'a Run,
+    writes: &'a [RingWrite],
     memory: SimulatedMemory,
     done: usize,
     /// What the last write replaced.
@@ -434,24 +479,26 @@ pub(crate) struct RingReplay<'a> {
 impl<'a> RingReplay<'a> {
     pub(crate) fn new(run: &'a Run) -> Self {
         let memory = SimulatedMemory::new(run.ring_len);
-        Self { run, memory, done: 0, replaced: Vec::new() }
+        Self { writes: &run.ring, memory, done: 0, replaced: Vec::new() }
+    }
+
+    pub(crate) fn of_recovery(recovery: &'a Recovery) -> Self {
+        let memory = copy_of(&recovery.before);
+        Self { writes: &recovery.ring, memory, done: 0, replaced: Vec::new() }
     }
 
     /// A copy of the ring after `writes` writes; a seed tears the last one.
     pub(crate) fn image(&mut self, writes: usize, tear: Option<u64>) -> SimulatedMemory {
         while self.done < writes {
-            let write = &self.run.ring[self.done];
+            let write = &self.writes[self.done];
             self.replaced.resize(write.bytes.len(), 0);
             self.memory.read(write.offset, &mut self.replaced);
             self.memory.write(write.offset, &write.bytes);
             self.done += 1;
         }
-        let mut bytes = vec![0; self.run.ring_len];
-        self.memory.read(0, &mut bytes);
-        let mut image = SimulatedMemory::new(self.run.ring_len);
-        image.write(0, &bytes);
+        let mut image = copy_of(&self.memory);
         if let (Some(seed), Some(last)) = (tear, writes.checked_sub(1)) {
-            let last = &self.run.ring[last];
+            let last = &self.writes[last];
             image.write(last.offset, &self.replaced);
             image.write(last.offset, &last.bytes);
             image.tear_last_write(seed);
@@ -461,7 +508,7 @@ impl<'a> RingReplay<'a> {
 
     /// Whether the write before `moment` was the last thing that happened.
     pub(crate) fn ends_with_write(&self, moment: Moment) -> bool {
-        let last = moment.ring_writes.checked_sub(1).map(|last| &self.run.ring[last]);
+        let last = moment.ring_writes.checked_sub(1).map(|last| &self.writes[last]);
         last.is_some_and(|write| write.effects == moment.effects)
     }
 }

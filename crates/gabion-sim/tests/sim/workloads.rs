@@ -146,3 +146,17 @@ pub(crate) fn pauses() -> Workload {
         _ => Turn::Write(vec![put(random.below(20), n), (random.below(20), None)]),
     })
 }
+
+/// As little as has most of it: batches, overwrites, deletes, a clear, seals, flushes, a compaction and a restart.
+/// For tests that take every crash point of every recovery.
+pub(crate) fn little() -> Workload {
+    let group = GroupConfig { segment_len: 16 * 1024, ring_len: 64 * 1024, ..durable() };
+    workload("little", group, 24, |n| match n {
+        6 | 12 | 20 => Turn::Seal,
+        9 => Turn::Clear,
+        14 => Turn::Compact,
+        17 => Turn::Restart,
+        _ if n % 4 == 3 => Turn::Write(vec![(n % 5, None), put(TWINS, n)]),
+        _ => Turn::Write(vec![put(n % 5, n), put(5 + n % 3, n)]),
+    })
+}
