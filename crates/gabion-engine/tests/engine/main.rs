@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
 mod determinism;
+mod flips;
 mod fork;
 mod golden_edit;
 mod golden_sst;

@@ -3,6 +3,7 @@
 
 mod common;
 mod faults;
+mod flips;
 mod golden;
 mod inspect;
 mod model;

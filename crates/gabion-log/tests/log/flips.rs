@@ -1,0 +1,97 @@
+//! Every bit of the segments of a log is flipped and the log recovered (FAULTS.md E4, E5): in a record that was
+//! durable it is corruption with its place, behind that the log ends at the record, and in bytes that
+//! no record has, nothing changes.
+//!
+//! `cargo test` takes one bit in [`SAMPLE`], and all of twelve short records in `faults`; the test that is ignored takes all.
+
+use crate::common::*;
+use gabion_base::{ErrorKind, LogPosition, Term};
+use gabion_log::{Anchor, LogConfig, Record, RecordFlags, Span};
+
+const CONFIG: fn() -> LogConfig = || config(32 << 10, 4);
+/// Bytes of all segments.
+const LEN: usize = 128 << 10;
+/// A prime, so that all bits of a byte and all fields of a record have their turn.
+const SAMPLE: usize = 8_009;
+
+/// A log that fills most of its segments: records of many lengths, pads between segments; the last quarter is not
+/// flushed.
+fn filled(ring: &SharedRing) -> (Disk, Vec<Record>, LogPosition) {
+    let mut log = new_log(CONFIG(), ring);
+    let mut disk = Disk::new(CONFIG().segment_len);
+    let (mut all, mut is_flushed) = (Vec::<Record>::new(), false);
+    for n in 0.. {
+        let len = (n * 37 % 11 * 130 + n * n % 97) as usize;
+        let flags = if n % 23 == 22 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        all.extend(records(append(&mut log, &mut disk, n, len, flags)));
+        let end = all.last().unwrap().end();
+        if !is_flushed && end.get() as usize > LEN * 3 / 4 {
+            drain_and_flush(&mut log, &mut disk);
+            is_flushed = true;
+        }
+        if end.get() as usize > LEN - 12_000 {
+            break;
+        }
+    }
+    // Whole blocks alone are drained: the last one is.
+    all.extend(records(append(&mut log, &mut disk, 1_000, 100, RecordFlags::BLOCK_END)));
+    drain(&mut log, &mut disk, true);
+    assert!(all.len() > 100, "{} records", all.len());
+    assert_eq!(disk.now.len(), LEN / (32 << 10), "every segment has records");
+    // What the records behind the flush say of it: it ends with a record, in a block that was whole.
+    let durable = all.last().unwrap().header.durable;
+    assert!(durable.get() as usize > LEN / 2, "{durable}");
+    (disk, all, durable)
+}
+
+fn flip(step: usize) {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let (mut disk, records, durable) = filled(&ring);
+    ring.fill(0);
+    let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
+    let mut counts = [0; 3];
+    for bit in (step / 2..LEN * 8).step_by(step) {
+        let at = bit as u64 / 8;
+        *disk.byte(at) ^= 1 << (bit % 8);
+        let found = open(CONFIG(), &ring, &disk, input(&spans, Anchor::START));
+        let of_record = records.iter().position(|record| at < record.end().get());
+        let place = of_record.map(|i| records[i].header.position);
+        let what = format!("bit {bit} of {place:?}");
+        match of_record {
+            Some(i) if records[i].end() <= durable => {
+                let error = found.err().expect("below the watermark");
+                assert_eq!(error.kind(), ErrorKind::Corruption, "{what}: {error}");
+                let text = format!("record at {} (", records[i].header.position);
+                assert!(error.message().contains(&text), "{what}: {error}");
+                counts[0] += 1;
+            }
+            of_record => {
+                let (mut log, _) = found.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let whole = of_record.unwrap_or(records.len());
+                let found = take_recovered(&mut log, &disk);
+                assert!(found == records[..whole], "{what}: {} of {whole} records", found.len());
+                counts[usize::from(of_record.is_none()) + 1] += 1;
+            }
+        }
+        *disk.byte(at) ^= 1 << (bit % 8);
+    }
+    let [corruption, end, inert] = counts;
+    eprintln!(
+        "coverage: flipped bits, segments of a log: {} of {}, {corruption} are corruption, {end} the end, \
+         {inert} of no record",
+        corruption + end + inert,
+        LEN * 8
+    );
+    assert!(corruption > end && end > inert && inert > 0, "{counts:?}");
+}
+
+#[test]
+fn a_flipped_bit_of_a_segment_is_corruption_or_the_end_or_of_no_record() {
+    flip(SAMPLE);
+}
+
+#[test]
+#[ignore = "a million recoveries: minutes, for the soak"]
+fn every_bit_of_the_segments_of_a_log() {
+    flip(1);
+}
