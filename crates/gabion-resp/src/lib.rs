@@ -21,6 +21,8 @@ pub mod args;
 pub mod client;
 pub mod error;
 pub mod glob;
+#[cfg(test)]
+mod mangle;
 pub mod number;
 pub mod reply;
 pub mod request;

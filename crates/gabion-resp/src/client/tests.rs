@@ -1,6 +1,7 @@
 //! Replies read from pieces of any size: every kind, and the limits.
 
 use super::*;
+use crate::mangle::{change, mangle};
 use crate::reply::Protocol;
 use alloc::format;
 use alloc::string::ToString;
@@ -77,6 +78,20 @@ proptest! {
         let mut again = Vec::new();
         replies[0].encode(Protocol::Resp2, &mut again);
         prop_assert_eq!(again, wire);
+    }
+
+    /// Replies whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut.
+    #[test]
+    fn mangled_replies_never_panic_and_never_depend_on_the_split(
+        replies in prop::collection::vec(reply(), 1..4),
+        changes in prop::collection::vec(change(), 1..6),
+        chunk in 1..40_usize,
+    ) {
+        let mut wire = Vec::new();
+        replies.iter().for_each(|reply| reply.encode(Protocol::Resp3, &mut wire));
+        let wire = mangle(&wire, &changes);
+        let whole = format!("{:?}", run([&wire[..]]));
+        prop_assert_eq!(format!("{:?}", run(wire.chunks(chunk))), whole);
     }
 
     #[test]

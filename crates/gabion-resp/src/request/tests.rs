@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::client::encode_request;
+use crate::mangle::{change, mangle};
 use alloc::format;
 use alloc::string::String;
 use alloc::string::ToString;
@@ -177,6 +178,25 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(input in prop::collection::vec(any::<u8>(), 0..300)) {
         run([&input[..]]);
+    }
+
+    /// Pipelines whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut: what
+    /// comes of them does not depend on the split either, and no more is waited for than a request may have.
+    #[test]
+    fn mangled_pipelines_never_panic_and_never_depend_on_the_split(
+        requests in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5), 1..5),
+        changes in prop::collection::vec(change(), 1..6),
+        chunk in 1..40_usize,
+    ) {
+        let mut wire = Vec::new();
+        requests.iter().for_each(|request| encode_request(request, &mut wire));
+        let wire = mangle(&wire, &changes);
+        prop_assert_eq!(run(wire.chunks(chunk)), run([&wire[..]]));
+        let (mut parser, mut buffer) = (RequestParser::new(), BytesMut::from(&wire[..]));
+        while let Ok(Some(_)) = parser.parse(&mut buffer) {}
+        let wanted = parser.wanted(buffer.len());
+        prop_assert!(wanted <= BULK_LEN_MAX + 2, "{} bytes would be reserved", wanted);
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! What a log is made of: records, seals, spans, and segments of records.
+
+use crate::Format;
+use crate::files::now;
+use gabion_base::codec::Reader;
+use gabion_base::{
+    ErrorKind, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, ShardId, Term, crc,
+};
+use gabion_log::{
+    Anchor, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput, Seal,
+    SegmentSource, ShardEnd, Span, Stamp, recover, verify,
+};
+use gabion_media::Bytes;
+use gabion_media::simulated::SimulatedMemory;
+
+const SEGMENT_LEN: usize = 32 << 10;
+const HEADER_LEN: usize = 88;
+
+const fn config() -> LogConfig {
+    LogConfig {
+        group: GroupId(7),
+        shard: ShardId(0),
+        ring_len: 8 * SEGMENT_LEN as u64,
+        segment_len: SEGMENT_LEN as u64,
+    }
+}
+
+fn ring() -> Box<SimulatedMemory> {
+    Box::new(SimulatedMemory::new(8 * SEGMENT_LEN))
+}
+
+fn new_log() -> Log {
+    Log::create(config(), ring(), Term(1), Anchor::START).unwrap()
+}
+
+/// Records of all kinds that a head appends, in their order.
+fn records(count: u64) -> Vec<Record> {
+    let mut log = new_log();
+    let mut all = Vec::new();
+    for n in 0..count {
+        let flags = if n % 9 == 8 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        let kind = [RecordKind::Batch, RecordKind::Edit, RecordKind::Seal][n as usize % 3];
+        let mut builder = RecordBuilder::new(kind, 10);
+        if n % 4 == 1 {
+            builder.extension(77, 0, b"what another version knows").unwrap();
+        }
+        builder.payload().extend((0..n * 37 % 400).map(|i| (n + i) as u8));
+        let stamp = Stamp { first_sequence: SequenceNumber(n), count: 1, now_ms: n, flags };
+        let appended = log.append_built(builder, stamp).unwrap();
+        all.extend(appended.pad.into_iter().chain([appended.record]));
+    }
+    all
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut number = [0; N];
+    number.copy_from_slice(&bytes[at..at + N]);
+    number
+}
+
+/// The length that the record at the front of some bytes says it has, if that is possible.
+fn len_of(bytes: &[u8]) -> Option<usize> {
+    if bytes.len() < HEADER_LEN {
+        return None;
+    }
+    let (payload, extensions) = (u32::from_le_bytes(number(bytes, 8)), number(bytes, 34));
+    let body = HEADER_LEN + usize::from(u16::from_le_bytes(extensions)) + payload as usize;
+    let position = u64::from_le_bytes(number(bytes, 48)) as usize % SEGMENT_LEN;
+    let is_block_end = u16::from_le_bytes(number(bytes, 6)) & RecordFlags::BLOCK_END.bits() != 0;
+    let end = (position + body).next_multiple_of(if is_block_end { 4096 } else { 8 });
+    let is_rest = end < SEGMENT_LEN && SEGMENT_LEN - end < HEADER_LEN;
+    let end = if is_rest { SEGMENT_LEN } else { end };
+    (end <= SEGMENT_LEN).then(|| end - position)
+}
+
+/// Makes the checksum of a record good again.
+fn seal_record(bytes: &mut [u8]) -> u32 {
+    bytes[12..16].fill(0);
+    let sum = crc::crc32c(bytes);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    sum
+}
+
+/// Makes one record whole, as long as it says it is.
+fn seal_one(bytes: &mut Vec<u8>) {
+    if let Some(len) = len_of(bytes) {
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        seal_record(&mut bytes[..len]);
+    }
+}
+
+/// Makes the records of a segment whole, and each the next of the one before.
+fn seal_chain(bytes: &mut [u8]) {
+    let (mut at, mut previous) = (0, 0);
+    while let Some(len) = bytes.get(at..).and_then(len_of).filter(|len| at + len <= SEGMENT_LEN) {
+        let record = &mut bytes[at..at + len];
+        if record[..4] != *b"GBLR" {
+            break;
+        }
+        record[36..40].copy_from_slice(&u32::to_le_bytes(previous));
+        previous = seal_record(record);
+        at += len;
+    }
+}
+
+fn read_record(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let header = verify(bytes, &config())?;
+    let len = (header.end(config().segment_len).get() - header.position.get()) as usize;
+    let record = Record { header, bytes: Bytes::copy_from_slice(&bytes[..len]) };
+    let mut extensions = record.extensions();
+    while extensions.next_field()?.is_some() {}
+    assert!(record.payload().len() <= len);
+    Ok(None)
+}
+
+fn place(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut log = new_log();
+    let end = log.end();
+    let placed = log.place(Bytes::copy_from_slice(bytes)).map(|_| None);
+    assert!(placed.is_ok() || log.end() >= end);
+    placed
+}
+
+/// One segment.
+struct Segment(Bytes);
+
+impl SegmentSource for Segment {
+    async fn read(&self, segment: FileId, offset: u64, len: usize) -> Result<Option<Bytes>> {
+        if segment.number > 0 {
+            return Ok(None);
+        }
+        let end = (offset as usize + len).min(self.0.len());
+        Ok(Some(self.0.slice((offset as usize).min(end)..end)))
+    }
+}
+
+/// A log of a segment is recovered: what is found stands in the segment as it is.
+fn recover_segment(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let source = Segment(Bytes::copy_from_slice(bytes));
+    let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
+    for repair in [true, false] {
+        let input = RecoveryInput {
+            spans: spans.clone(),
+            start: Anchor::START,
+            durable: LogPosition::ZERO,
+            repair,
+        };
+        let (mut log, report) = now(recover(config(), ring(), input, &source))?;
+        let (mut at, mut count) = (0, 0);
+        while let Some(record) = now(log.next_recovered(&source))? {
+            let len = record.bytes.len();
+            assert_eq!(record.header.position.get() as usize, at, "records adjoin");
+            assert_eq!(record.bytes[..], bytes[at..at + len], "what is read is what is there");
+            at += len;
+            count += 1;
+        }
+        assert_eq!((report.end.get() as usize, report.records), (at, count));
+    }
+    Ok(None)
+}
+
+fn read_spans(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut reader = Reader::new(bytes, "spans");
+    let (spans, anchor) = (Span::decode_list(&mut reader)?, Anchor::decode(&mut reader)?);
+    reader.finish()?;
+    let mut out = Vec::new();
+    Span::encode_list(&spans, &mut out);
+    anchor.encode(&mut out);
+    Ok(Some(out))
+}
+
+fn spans() -> Vec<u8> {
+    let span = |term, start, end: Option<u64>| Span {
+        term: Term(term),
+        start: LogPosition(start),
+        end: end.map(LogPosition),
+    };
+    let mut out = Vec::new();
+    Span::encode_list(
+        &[span(1, 0, Some(100)), span(3, 4096, Some(9000)), span(4, 12_288, None)],
+        &mut out,
+    );
+    Anchor::START.encode(&mut out);
+    out
+}
+
+fn seals() -> Vec<Vec<u8>> {
+    let end = |n: u64| ShardEnd {
+        shard: ShardId(n as u16),
+        position: LogPosition(n * 4096),
+        sequence: SequenceNumber(n * 10),
+    };
+    let seals = [1, 3].map(|count| {
+        let mut out = Vec::new();
+        Seal { memtable: MemTableId(7), shards: (0..count).map(end).collect() }.encode(&mut out);
+        out
+    });
+    seals.to_vec()
+}
+
+pub(crate) fn formats() -> Vec<Format> {
+    let of_records = || records(12).into_iter().map(|record| record.bytes.to_vec()).collect();
+    let mut segment: Vec<u8> =
+        records(40).iter().flat_map(|record| record.bytes.iter().copied()).collect();
+    segment.truncate(SEGMENT_LEN);
+    segment.resize(SEGMENT_LEN, 0);
+    let first = records(1).into_iter().map(|record| record.bytes.to_vec()).collect();
+    vec![
+        Format {
+            repair: Box::new(seal_one),
+            ..Format::new("log record", of_records(), read_record)
+        },
+        Format {
+            repair: Box::new(seal_one),
+            // The ring of a log.
+            memory_max: 1 << 20,
+            // A record of a place or a term that the log has not come to.
+            other_errors: &[ErrorKind::Unavailable, ErrorKind::NoSpace, ErrorKind::Fenced],
+            rare: 4,
+            ..Format::new("log record, placed", first, place)
+        },
+        Format {
+            keeps_len: true,
+            repair: Box::new(|bytes| seal_chain(bytes)),
+            memory_max: 1 << 20,
+            rare: 4,
+            ..Format::new("log segment", vec![segment], recover_segment)
+        },
+        Format::new("seal", seals(), |bytes| {
+            let mut out = Vec::new();
+            Seal::decode(bytes)?.encode(&mut out);
+            Ok(Some(out))
+        }),
+        Format::new("spans and anchor", vec![spans()], read_spans),
+    ]
+}
