@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
+/// How many times as many hostile inputs as `cargo test` takes.
+const HOSTILE: &str = "300";
+/// How many times as many runs under other options.
+const OPTIONS: &str = "100";
 
 /// The tests of whole clusters.
 const SIM: [&str; 5] = ["test", "-p", "gabion-sim", "--test", "sim"];
@@ -40,7 +44,16 @@ pub(crate) fn soak(hours: f64) -> Step {
     let done: Vec<&str> = done.lines().collect();
     let (begun, limit) = (Instant::now(), Duration::from_secs_f64(hours * 3600.0));
     let load = format!("load of {LOAD} records");
-    let once = [load.as_str(), "padding bits", "redis", "guest", "chain, 25000 seeds", "planted"];
+    let once = [
+        load.as_str(),
+        "flipped bits",
+        "hostile bytes",
+        "options",
+        "redis",
+        "guest",
+        "chain, 25000 seeds",
+        "planted",
+    ];
     let once = once.into_iter().map(str::to_owned).chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
@@ -81,11 +94,16 @@ fn run_shard(shard: &str) -> Step {
             let keys = LOAD.to_string();
             run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
-        Some(("padding", _)) => run(
-            "cargo",
-            &["test", "--release", "-p", "gabion-pool", "flips", "--", "--ignored"],
-            &[],
-        ),
+        // Every bit of images of pools, files and logs.
+        Some(("flipped", _)) => {
+            let rooms = ["-p", "gabion-pool", "-p", "gabion-engine", "-p", "gabion-log"];
+            let shown = ["flips", "--", "--ignored", "--nocapture"];
+            run("cargo", &[&["test", "--release"][..], &rooms, &shown].concat(), &[])
+        }
+        Some(("hostile", _)) => {
+            let sim = ["test", "--release", "-p", "gabion-sim", "--test", "hostile"];
+            run("cargo", &[&sim[..], &["--", "--nocapture"]].concat(), &[("GABION_TIMES", HOSTILE)])
+        }
         // In the dev profile it does not end within hours.
         Some(("all", test)) => {
             let shown = ["--release", "--", "--nocapture", "--exact", test];
@@ -96,6 +114,10 @@ fn run_shard(shard: &str) -> Step {
             &["test", "-p", "gabion-replication", "random_faults"],
             &[("GABION_SEEDS", "25000")],
         ),
+        _ if shard == "options" => {
+            let shown = ["--release", "--", "--nocapture", "metamorphic::"];
+            run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
+        }
         _ if shard == "planted" => crate::steps::planted(),
         _ => run("cargo", &["xtask", shard], &[]),
     }
