@@ -6,6 +6,7 @@
 //!   units ─► "how much"  sizes of blocks and slots, every limit on untrusted input
 //!   error ─► "what went wrong"  one small kind, one message that names thing, value and limit
 //!   codec ─► "how it lies in bytes"  little-endian, length-checked before memory is reserved
+//!   number ─► "how it reads" decimal integers, as Redis reads and writes them
 //!   crc ──► "is it whole"  CRC32C with lineage, and combination of parts
 //! ```
 //!
@@ -18,6 +19,7 @@ pub mod codec;
 pub mod crc;
 pub mod error;
 pub mod ids;
+pub mod number;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Result};

@@ -24,7 +24,7 @@ impl Expiry {
     }
 }
 
-/// Puts and deletes that are all there after a crash, or none of them; later ones win over earlier ones.
+/// Puts, additions and deletes that are all there after a crash, or none of them; later ones win over earlier ones, and additions add up.
 /// One batch is one record of the log: at most 65,536 operations and about 16 MiB (`Options::segment_len`).
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
@@ -43,6 +43,7 @@ struct Operation {
 enum Kind {
     Put,
     PutExpiring(Expiry),
+    Add(i64),
     Delete,
 }
 
@@ -50,6 +51,7 @@ enum Kind {
 pub(crate) enum Op<'a> {
     Put(&'a [u8], &'a [u8]),
     PutExpiring(&'a [u8], &'a [u8], Expiry),
+    Add(&'a [u8], i64),
     Delete(&'a [u8]),
 }
 
@@ -68,6 +70,11 @@ impl WriteBatch {
     /// Sets a key until a time; see [`crate::Db::put_expiring`].
     pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
         self.push(key, value, Kind::PutExpiring(expiry));
+    }
+
+    /// Adds to a counter; see [`crate::Db::add`].
+    pub fn add(&mut self, key: &[u8], delta: i64) {
+        self.push(key, &[], Kind::Add(delta));
     }
 
     /// Deletes a key, whether it is there or not.
@@ -114,6 +121,7 @@ impl WriteBatch {
             match kind {
                 Kind::Put => Op::Put(key, value),
                 Kind::PutExpiring(expiry) => Op::PutExpiring(key, value, expiry),
+                Kind::Add(delta) => Op::Add(key, delta),
                 Kind::Delete => Op::Delete(key),
             }
         })

@@ -21,6 +21,8 @@ use std::time::Duration;
 mod checkpoint;
 #[path = "db/compact.rs"]
 mod compact;
+#[path = "db/counters.rs"]
+mod counters;
 #[path = "db/expiry.rs"]
 mod expiry;
 

@@ -6,19 +6,21 @@
 //! ```text
 //!  ┌─────────┬─────────────────┬───────────────────┬────────────────────────┬────────────┐
 //!  │ kind u8 │ key length (var)│ key, keyspace byte│ value length (var)     │ value      │
-//!  │         │                 │ first             │ (puts only)            │ (puts only)│
+//!  │         │                 │ first             │ (not of deletes)       │ (likewise) │
 //!  └─────────┴─────────────────┴───────────────────┴────────────────────────┴────────────┘
 //!   Delete 0:       key ≥ 1 byte
 //!   Put 1:          key ≥ 1 byte, value
 //!   RangeDelete 3:  the key is the bare keyspace byte: the whole keyspace is cleared
+//!   Merge 4:        key ≥ 1 byte, an operand of the merge operator as the value (see `counter`)
 //!   ExpiringPut 5:  key ≥ 1 byte, value that begins with `expiry_ms u64`, which the value length counts
-//!   2, 4, 6, 7:     reserved
+//!   2, 6, 7:        reserved
 //! ```
 //!
 //! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`.
 //!
 //! Numbers are shortest-form LEB128, so a batch has one encoding only.
 
+use crate::counter::{OPERAND_LEN_MAX, Operand};
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace};
 use crate::expiry::{EXPIRY_LEN, STORED_LEN_MAX};
 use alloc::format;
@@ -94,6 +96,18 @@ impl BatchBuilder {
         self.bytes.put_varint(len as u64);
         self.bytes.put_u64(expires_ms);
         self.bytes.put_bytes(value);
+        Ok(&self.bytes[self.bytes.len() - len..])
+    }
+
+    /// Adds to the counter `key`. Returns the operand as it is stored.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`].
+    pub fn merge(&mut self, keyspace: Keyspace, key: &[u8], operand: Operand) -> Result<&[u8]> {
+        let len = operand.encoded_len();
+        self.operation(EntryKind::Merge, keyspace, key, varint_len(len as u64) + len)?;
+        self.bytes.put_varint(len as u64);
+        operand.encode_to(&mut self.bytes);
         Ok(&self.bytes[self.bytes.len() - len..])
     }
 
@@ -188,11 +202,12 @@ fn check_value(value: &[u8]) -> Result<()> {
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// `Put`, `ExpiringPut`, `Delete` or `RangeDelete`.
+    /// `Put`, `ExpiringPut`, `Merge`, `Delete` or `RangeDelete`.
     pub kind: EntryKind,
     /// Engine key, keyspace byte included; never empty.
     pub key: &'a [u8],
-    /// As it is stored: begins with the expiry of an `ExpiringPut`. Empty unless one of the puts.
+    /// As it is stored: begins with the expiry of an `ExpiringPut`; the operand of a `Merge`. Empty for the
+    /// deletes.
     pub value: &'a [u8],
 }
 
@@ -245,6 +260,11 @@ impl<'a> BatchReader<'a> {
                 }
                 stored
             }
+            EntryKind::Merge => {
+                let stored = self.reader.prefixed(OPERAND_LEN_MAX)?;
+                Operand::decode(stored).map_err(|e| e.within(format!("batch: byte {at}")))?;
+                stored
+            }
             EntryKind::Delete | EntryKind::RangeDelete => &[],
             other => {
                 return Err(Error::unsupported(format!(
@@ -289,6 +309,11 @@ mod tests {
         let stored = batch.put_expiring(Keyspace::User, b"k", b"v", 0x0201).unwrap();
         assert_eq!(stored, b"\x01\x02\0\0\0\0\0\0v");
         assert_eq!(&batch.as_bytes()[18..], b"\x05\x02\x01k\x09\x01\x02\0\0\0\0\0\0v");
+        let stored = batch.merge(Keyspace::User, b"k", Operand::add(-1, 7)).unwrap();
+        assert_eq!(stored, Operand::add(-1, 7).encode());
+        let operand =
+            b"\x04\x02\x01k\x12\x01\x01\x07\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff";
+        assert_eq!(&batch.as_bytes()[32..], operand);
         assert_eq!(batch.finish()[0], 0xaa);
     }
 
@@ -319,7 +344,10 @@ mod tests {
     #[test]
     fn reserved_and_malformed_operations_are_refused() {
         let kind = |bytes: &[u8]| BatchReader::new(bytes).next().unwrap().unwrap_err().kind();
-        assert_eq!(kind(b"\x04\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        assert_eq!(kind(b"\x06\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        let other = BatchReader::new(b"\x04\x02\x01k\x02\x07\x01").next().unwrap().unwrap_err();
+        assert_eq!(other.kind(), gabion_base::ErrorKind::Unsupported);
+        assert!(format!("{other}").contains("merge operator 7 in version 1"), "{other}");
         let short = BatchReader::new(b"\x05\x02\x01k\x07\0\0\0\0\0\0\0").next().unwrap();
         assert_eq!(
             short.unwrap_err().message(),
@@ -336,12 +364,16 @@ mod tests {
         fn what_was_built_is_read(ops: Vec<(u8, Vec<u8>, Vec<u8>)>) {
             let mut batch = BatchBuilder::new();
             for (kind, key, value) in &ops {
-                match kind % 4 {
+                match kind % 5 {
                     0 => batch.put(Keyspace::User, key, value).unwrap(),
                     1 => batch.delete(Keyspace::System, key).unwrap(),
                     2 => {
                         let expires_ms = u64::from(*kind) << 40;
                         batch.put_expiring(Keyspace::User, key, value, expires_ms).unwrap();
+                    }
+                    3 => {
+                        let operand = Operand::add(i64::from(*kind) - 100, u64::from(*kind));
+                        batch.merge(Keyspace::User, key, operand).unwrap();
                     }
                     _ => batch.clear(Keyspace::User).unwrap(),
                 }
@@ -349,7 +381,12 @@ mod tests {
             let read: Vec<_> = BatchReader::new(batch.as_bytes()).map(Result::unwrap).collect();
             prop_assert_eq!(read.len(), ops.len());
             for (op, (kind, key, value)) in read.iter().zip(&ops) {
-                match kind % 4 {
+                match kind % 5 {
+                    3 => {
+                        let operand = Operand::add(i64::from(*kind) - 100, u64::from(*kind));
+                        prop_assert_eq!((op.kind, op.value), (EntryKind::Merge, &operand.encode()[..]));
+                        prop_assert_eq!(&op.key[1..], &key[..]);
+                    }
                     2 => {
                         let expires_ms = (u64::from(*kind) << 40).to_le_bytes();
                         prop_assert_eq!(op.kind, EntryKind::ExpiringPut);

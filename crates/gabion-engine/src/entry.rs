@@ -34,7 +34,7 @@ pub enum EntryKind {
     /// Every key of the keyspace is gone. Its engine key is the bare keyspace byte; ranges smaller
     /// than a keyspace are reserved.
     RangeDelete = 3,
-    /// Reserved: an operand of a merge operator.
+    /// An operand of the merge operator ([`crate::counter`]): what is older counts too.
     Merge = 4,
     /// The key has this value until a time: the value begins with it ([`crate::expiry`]).
     ExpiringPut = 5,

@@ -16,6 +16,8 @@
 //!    8   entries u64, deletes u64, key bytes u64, value bytes u64
 //!    9   { keyspace u8, sequence u64 }…               clears of whole keyspaces, newest first (absent: none)
 //!   10   first u64, last u64                          expiries of its expiring puts, in ms (absent: none)
+//!   11   count u64, first u64                         operands, and when the first was written, in ms
+//!                                                     (absent: none)
 //! ```
 
 use crate::entry::Keyspace;
@@ -66,6 +68,17 @@ pub struct FileMeta {
     pub clears: Vec<(Keyspace, SequenceNumber)>,
     /// When what it holds expires, if any of it does.
     pub expiry: Option<ExpirySpan>,
+    /// Its operands of the merge operator, if it has any.
+    pub operands: Option<Operands>,
+}
+
+/// The operands in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operands {
+    /// How many.
+    pub count: u64,
+    /// When the first was written, in group time in milliseconds: a value that expired by then counts for none.
+    pub first_ms: u64,
 }
 
 /// Tags of the fields, as drawn above.
@@ -80,6 +93,7 @@ mod tag {
     pub(super) const COUNTS: u16 = 8;
     pub(super) const CLEARS: u16 = 9;
     pub(super) const EXPIRY: u16 = 10;
+    pub(super) const OPERANDS: u16 = 11;
 }
 
 const WHAT: &str = "file description";
@@ -186,6 +200,12 @@ impl FileMeta {
                 p.put_u64(last_ms);
             });
         }
+        if let Some(Operands { count, first_ms }) = self.operands {
+            field(tag::OPERANDS, &mut |p| {
+                p.put_u64(count);
+                p.put_u64(first_ms);
+            });
+        }
     }
 
     /// Decodes what [`FileMeta::encode`] made, and checks that it makes sense.
@@ -209,6 +229,7 @@ impl FileMeta {
             raw_value_bytes: 0,
             clears: Vec::new(),
             expiry: None,
+            operands: None,
         };
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
@@ -218,7 +239,7 @@ impl FileMeta {
                 return Err(bad(format!("field {} is out of order", field.tag)));
             }
             last_tag = field.tag;
-            if field.tag > tag::EXPIRY {
+            if field.tag > tag::OPERANDS {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
@@ -262,9 +283,13 @@ impl FileMeta {
                 self.raw_value_bytes = payload.u64()?;
             }
             tag::CLEARS => self.clears = decode_clears(&mut payload)?,
-            _ => {
+            tag::EXPIRY => {
                 let (first_ms, last_ms) = (payload.u64()?, payload.u64()?);
                 self.expiry = Some(ExpirySpan { first_ms, last_ms });
+            }
+            _ => {
+                let (count, first_ms) = (payload.u64()?, payload.u64()?);
+                self.operands = Some(Operands { count, first_ms });
             }
         }
         payload.finish()
@@ -300,6 +325,12 @@ impl FileMeta {
             && first_ms > last_ms
         {
             return Err(bad(format!("{id} has expiries from {first_ms} to {last_ms} ms")));
+        }
+        if let Some(Operands { count, .. }) = self.operands
+            && (count == 0 || count > self.entries)
+        {
+            let entries = self.entries;
+            return Err(bad(format!("{id} has {count} operands among {entries} entries")));
         }
         if self.deletes > self.entries {
             let (deletes, entries) = (self.deletes, self.entries);
@@ -464,6 +495,7 @@ mod tests {
             raw_value_bytes: 40,
             clears: vec![(Keyspace::User, SequenceNumber(8)), (Keyspace::User, SequenceNumber(5))],
             expiry: Some(ExpirySpan { first_ms: 5, last_ms: 7 }),
+            operands: Some(Operands { count: 6, first_ms: 3 }),
         }
     }
 
@@ -474,7 +506,7 @@ mod tests {
         meta.encode(&mut out);
         assert_eq!(FileMeta::decode(&out).unwrap(), meta);
         meta.clears.clear();
-        meta.expiry = None;
+        (meta.expiry, meta.operands) = (None, None);
         out.clear();
         meta.encode(&mut out);
         assert_eq!(FileMeta::decode(&out).unwrap(), meta);
@@ -512,6 +544,7 @@ mod tests {
             refuse(&|m| m.largest_sequence = SequenceNumber(1 << 56)),
             refuse(&|m| m.deletes = 7),
             refuse(&|m| m.expiry = Some(ExpirySpan { first_ms: 2, last_ms: 1 })),
+            refuse(&|m| m.operands = Some(Operands { count: 7, first_ms: 1 })),
         ] {
             assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
         }

@@ -3,12 +3,15 @@
 //! ```text
 //!  MemTables ─┐
 //!  L0 files  ─┼─► Merge ─► Visibility (shadowed? cleared? expired? tombstone?) ─► Outputs ─► FileSink
-//!  Ln files  ─┘                                                            cut by length, by `cuts`
+//!  Ln files  ─┘              │     ▲                                       cut by length, by `cuts`
+//!                            ▼     │
+//!                           Fold (operands of a counter become one, or the value)
 //! ```
 //!
 //! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
 //! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
 
+use crate::counter::{Base, Operand, stored_number};
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
 use crate::expiry::expiry_of;
 use crate::file::{
@@ -176,14 +179,18 @@ async fn merge_inputs(
     let mut files = Outputs::new(recipe, group);
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
-        if let Some(kept) = visibility.keep(&entry)? {
-            if files.ends_before(&kept)? {
-                files.finish(sink, output).await?;
+        if visibility.is_folding() {
+            for made in visibility.go_on_folding(&entry)? {
+                files.write(&made.entry(&visibility.folding_key), sink, output).await?;
             }
-            files.add(&kept)?;
-            output.stats.entries_out += 1;
+        }
+        if let Some(kept) = visibility.keep(&entry)? {
+            files.write(&kept, sink, output).await?;
         }
         merge.advance().await?;
+    }
+    for made in visibility.end_folding(true)? {
+        files.write(&made.entry(&visibility.folding_key), sink, output).await?;
     }
     files.finish(sink, output).await
 }
@@ -288,6 +295,10 @@ struct Visibility<'a> {
     key: Vec<u8>,
     /// The stripe of the last entry seen, of any key.
     stripe: Option<SequenceNumber>,
+    /// The operands of the last entry's key and stripe, as long as nothing was met that they are added to.
+    fold: Option<Fold>,
+    /// The key that was folded last.
+    folding_key: Vec<u8>,
 }
 
 /// The stripe of entries that no snapshot sees.
@@ -295,7 +306,7 @@ const NEWEST: SequenceNumber = SequenceNumber(u64::MAX);
 
 impl<'a> Visibility<'a> {
     const fn new(recipe: &'a Recipe) -> Self {
-        Self { recipe, key: Vec::new(), stripe: None }
+        Self { recipe, key: Vec::new(), stripe: None, fold: None, folding_key: Vec::new() }
     }
 
     #[inline]
@@ -333,8 +344,7 @@ impl<'a> Visibility<'a> {
             EntryKind::Put => Ok(Some(*entry)),
             EntryKind::ExpiringPut => {
                 let (expiry, _) = expiry_of(entry.trailer, entry.value)?;
-                let has_expired = expiry.is_some_and(|at| at <= self.recipe.now_ms);
-                if !has_expired || stripe != NEWEST {
+                if !self.is_gone(expiry, stripe) {
                     return Ok(Some(*entry));
                 }
                 let trailer = Trailer::new(sequence, EntryKind::Delete);
@@ -342,10 +352,99 @@ impl<'a> Visibility<'a> {
                 Ok(self.is_tombstone_wanted(sequence).then_some(tombstone))
             }
             EntryKind::Delete => Ok(self.is_tombstone_wanted(sequence).then_some(*entry)),
-            other => Err(Error::unsupported(format!(
-                "an entry of kind {other:?} (sequence number {sequence}) has no rule for merging"
-            ))),
+            EntryKind::Merge => self.begin_folding(entry).map(|()| None),
+            other => Err(no_rule(other, sequence)),
         }
+    }
+
+    /// Whether a value of this stripe that expires at `expiry` counts as deleted for whoever comes: its time has
+    /// passed, and no operand lies above that was written before.
+    fn is_gone(&self, expiry: Option<u64>, stripe: SequenceNumber) -> bool {
+        let above_from_ms = self.recipe.merging.and_then(|merging| merging.above_from_ms);
+        let by_ms = self.recipe.now_ms.min(above_from_ms.unwrap_or(u64::MAX));
+        stripe == NEWEST && expiry.is_some_and(|at| at <= by_ms)
+    }
+
+    /// Whether what operands are added to is still looked for.
+    #[inline]
+    const fn is_folding(&self) -> bool {
+        self.fold.is_some()
+    }
+
+    #[cold]
+    fn begin_folding(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let sequence = entry.trailer.sequence();
+        let Some(merging) = self.recipe.merging else {
+            return Err(Error::corruption(format!(
+                "operand {sequence} among the inputs of a recipe that names no merge operator"
+            )));
+        };
+        let mut fold = Fold::new(merging.expiries);
+        let _first = fold.push_older(sequence, Operand::decode(entry.value)?);
+        self.folding_key.clear();
+        self.folding_key.extend_from_slice(entry.key);
+        self.fold = Some(fold);
+        Ok(())
+    }
+
+    /// The next entry while operands wait for what they are added to. Returns what is to be written before it;
+    /// to [`Self::keep`] it is shadowed if it went into that.
+    #[cold]
+    fn go_on_folding(&mut self, entry: &Entry<'_>) -> Result<Vec<Made>> {
+        let sequence = entry.trailer.sequence();
+        let stripe = self.stripe_of(sequence);
+        let is_same_key = entry.key == self.folding_key;
+        if !is_same_key || self.stripe != Some(stripe) {
+            return self.end_folding(!is_same_key);
+        }
+        if is_below_floor(entry.key, sequence, self.recipe.floor, stripe) {
+            return self.fold_onto(Base::Absent, None);
+        }
+        match entry.trailer.kind() {
+            EntryKind::Merge => {
+                let operand = Operand::decode(entry.value)?;
+                let fold = self.fold.as_mut();
+                let made = fold.and_then(|fold| fold.push_older(sequence, operand));
+                Ok(made.into_iter().collect())
+            }
+            EntryKind::Put | EntryKind::ExpiringPut | EntryKind::Delete => {
+                self.fold_onto(Base::of(entry.trailer, entry.value)?, Some(entry))
+            }
+            other => Err(no_rule(other, sequence)),
+        }
+    }
+
+    /// No older entry of the key and stripe is there; of the key none at all if `is_oldest`. Returns what is to be
+    /// written.
+    fn end_folding(&mut self, is_oldest: bool) -> Result<Vec<Made>> {
+        if is_oldest && self.recipe.bottommost {
+            return self.fold_onto(Base::Absent, None);
+        }
+        let operands = self.fold.take().map(Fold::into_operands);
+        Ok(operands.into_iter().flatten().collect())
+    }
+
+    /// The operands meet what they are added to, which is `entry` if that has a value.
+    fn fold_onto(&mut self, base: Base, entry: Option<&Entry<'_>>) -> Result<Vec<Made>> {
+        let Some(fold) = self.fold.take() else { return Ok(Vec::new()) };
+        let (newest, folded) = fold.onto(base);
+        let (trailer, stored) = match (folded, entry) {
+            (Base::Number { number, expires_ms }, _) => {
+                let (kind, stored) = stored_number(number, expires_ms);
+                (Trailer::new(newest, kind), stored)
+            }
+            // What was added to it is void.
+            (Base::Other { .. }, Some(entry)) => (entry.trailer, entry.value.to_vec()),
+            (Base::Other { .. } | Base::Absent, _) => return Ok(Vec::new()),
+        };
+        let stripe = self.stripe.unwrap_or(NEWEST);
+        if fold.is_cut() || !self.is_gone(folded.expires_ms(), stripe) {
+            return Ok(alloc::vec![Made { trailer, stored }]);
+        }
+        let sequence = trailer.sequence();
+        let tombstone =
+            Made { trailer: Trailer::new(sequence, EntryKind::Delete), stored: Vec::new() };
+        Ok(self.is_tombstone_wanted(sequence).then_some(tombstone).into_iter().collect())
     }
 
     /// A tombstone can go when nothing older can come to light: no deeper level holds the key, and no older
@@ -354,6 +453,13 @@ impl<'a> Visibility<'a> {
         let oldest = self.recipe.snapshots.first().is_none_or(|first| sequence <= *first);
         !(self.recipe.bottommost && oldest)
     }
+}
+
+#[cold]
+fn no_rule(kind: EntryKind, sequence: SequenceNumber) -> Error {
+    Error::unsupported(format!(
+        "an entry of kind {kind:?} (sequence number {sequence}) has no rule for merging"
+    ))
 }
 
 /// Whether an entry was cleared, and no snapshot before the clear still sees it.
@@ -419,6 +525,20 @@ impl<'a> Outputs<'a> {
         key == self.last_key || bounds_touch(&self.last_key, key)
     }
 
+    /// Writes an entry, into the next file where the open one ends before it.
+    async fn write(
+        &mut self,
+        entry: &Entry<'_>,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        if self.ends_before(entry)? {
+            self.finish(sink, output).await?;
+        }
+        output.stats.entries_out += 1;
+        self.add(entry)
+    }
+
     #[inline]
     fn add(&mut self, entry: &Entry<'_>) -> Result<()> {
         let builder = match &mut self.builder {
@@ -459,6 +579,9 @@ fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
     let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
     cut && upper_bound_of(last) >= lower_bound_of(first)
 }
+
+mod fold;
+use fold::{Fold, Made};
 
 #[cfg(test)]
 mod tests;

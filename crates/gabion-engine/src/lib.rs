@@ -12,7 +12,7 @@
 //!
 //! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
-//! [`expiry`]: values that are gone from a time on. Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
+//! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator. Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
 //! count), [`recipe`], [`picker`] and [`job`] (how they come to be), [`read`] (what a reader sees),
 //! [`readers`] (for how long), [`config`].
 //!
@@ -28,6 +28,7 @@ extern crate std;
 pub mod batch;
 pub mod cache;
 pub mod config;
+pub mod counter;
 pub mod edit;
 pub mod entry;
 pub mod expiry;
@@ -47,17 +48,18 @@ pub mod version;
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache, TableCache};
 pub use config::TreeConfig;
+pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};
 pub use expiry::ExpirySpan;
-pub use file::{FileMeta, FileSink, FileSource, FinishedFile};
+pub use file::{FileMeta, FileSink, FileSource, FinishedFile, Operands};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
 pub use read::{
     Found, Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables,
 };
 pub use readers::{Pin, PinBudget, ReaderStats};
-pub use recipe::{JobKind, Recipe};
+pub use recipe::{JobKind, Merging, Recipe};
 pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
 pub use tree::{JobContext, LevelStats, Pressure, Tree, WriteState};
 pub use version::{Version, Versions};

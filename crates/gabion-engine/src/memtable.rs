@@ -5,7 +5,9 @@
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
 
+use crate::counter::Operand;
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
+use crate::expiry::{ExpirySpan, expiry_of};
 use crate::skip_list::{Cursor, ListWriter, SkipList};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +28,11 @@ pub struct MemTable {
     // u64::MAX and 0 while empty.
     smallest_sequence: AtomicU64,
     largest_sequence: AtomicU64,
+    // u64::MAX: it holds no operand.
+    operands_from_ms: AtomicU64,
+    // u64::MAX and 0: it holds nothing that expires.
+    expiry_first_ms: AtomicU64,
+    expiry_last_ms: AtomicU64,
 }
 
 impl MemTable {
@@ -45,6 +52,9 @@ impl MemTable {
             clears: Default::default(),
             smallest_sequence: AtomicU64::new(u64::MAX),
             largest_sequence: AtomicU64::new(0),
+            operands_from_ms: AtomicU64::new(u64::MAX),
+            expiry_first_ms: AtomicU64::new(u64::MAX),
+            expiry_last_ms: AtomicU64::new(0),
         }
     }
 
@@ -175,6 +185,37 @@ impl MemTable {
         self.smallest_sequence()
             .map(|_| SequenceNumber(self.largest_sequence.load(Ordering::Relaxed)))
     }
+
+    /// When the first of its operands was written, in group time; none without operands.
+    #[must_use]
+    pub fn operands_from_ms(&self) -> Option<u64> {
+        Some(self.operands_from_ms.load(Ordering::Relaxed)).filter(|from| *from < u64::MAX)
+    }
+
+    /// When what it holds expires, if any of it does.
+    #[must_use]
+    pub fn expiry(&self) -> Option<ExpirySpan> {
+        let first_ms = self.expiry_first_ms.load(Ordering::Relaxed);
+        let last_ms = self.expiry_last_ms.load(Ordering::Relaxed);
+        (first_ms <= last_ms).then_some(ExpirySpan { first_ms, last_ms })
+    }
+}
+
+impl MemTable {
+    /// What jobs have to know of an operand, and of what expires.
+    #[inline]
+    fn note_times(&self, sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
+        if kind == EntryKind::Merge {
+            // The largest number means none.
+            let at_ms = Operand::at_ms_of(value).unwrap_or_default().min(u64::MAX - 1);
+            self.operands_from_ms.fetch_min(at_ms, Ordering::Relaxed);
+        } else if kind == EntryKind::ExpiringPut
+            && let Ok((Some(at_ms), _)) = expiry_of(Trailer::new(sequence, kind), value)
+        {
+            self.expiry_first_ms.fetch_min(at_ms, Ordering::Relaxed);
+            self.expiry_last_ms.fetch_max(at_ms, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The right to insert into a MemTable; given back when dropped.
@@ -198,6 +239,7 @@ impl MemTableWriter<'_> {
             // Read-modify-write without a race: there is one writer.
             table.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
         }
+        table.note_times(sequence, kind, value);
         // Plain load and store suffice: there is one writer.
         let add = |counter: &AtomicUsize, n: usize| {
             counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);

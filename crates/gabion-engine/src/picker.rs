@@ -50,6 +50,8 @@ pub struct Picker<'a> {
     slots_free: u64,
     estimate: Estimate,
     urgent: bool,
+    /// When the first of the operands was written that no file holds.
+    operands_in_memory_ms: Option<u64>,
 }
 
 /// Cuts of a job out of a level whose files overlap as they usually do.
@@ -73,6 +75,7 @@ impl<'a> Picker<'a> {
             slots_free: u64::MAX,
             estimate: Estimate::Usual,
             urgent: false,
+            operands_in_memory_ms: None,
         }
     }
 
@@ -86,6 +89,12 @@ impl<'a> Picker<'a> {
     #[must_use]
     pub const fn urgent(self, urgent: bool) -> Self {
         Self { urgent, ..self }
+    }
+
+    /// MemTables hold operands, the first of them written at this group time.
+    #[must_use]
+    pub(crate) const fn below_operands(self, operands_in_memory_ms: Option<u64>) -> Self {
+        Self { operands_in_memory_ms, ..self }
     }
 
     fn fits(&self, input_len: u64, cuts: usize) -> bool {
@@ -256,7 +265,12 @@ impl<'a> Picker<'a> {
     /// L0, and with nothing of its range deeper down, where nothing has to hide what is dropped. By then half of
     /// the time has passed in which its entries expire, so each is taken a few times at most.
     pub(crate) fn pick_expired(&self, now_ms: u64) -> Option<Pick> {
-        let mut due = self.expiring().filter(|(_, file)| half_expired_ms(file) <= Some(now_ms));
+        let mut due = self.expiring().filter(|(level, file)| {
+            let half_ms = half_expired_ms(file);
+            // What older operands must find gone would only be written once more.
+            half_ms <= Some(now_ms)
+                && self.operands_above(*level, file).is_none_or(|from| half_ms <= Some(from))
+        });
         due.find_map(|(level, file)| self.rewrite(level, file))
     }
 
@@ -264,6 +278,14 @@ impl<'a> Picker<'a> {
     pub(crate) fn more_expired_ms(&self, now_ms: u64) -> Option<u64> {
         let times = self.expiring().filter_map(|(_, file)| half_expired_ms(file));
         times.filter(|time_ms| *time_ms > now_ms).min()
+    }
+
+    /// When the first of the operands above a file was written.
+    fn operands_above(&self, level: u8, file: &FileMeta) -> Option<u64> {
+        let levels = 0..level;
+        let in_files =
+            self.version.operands_from_ms(levels, &file.smallest, &file.largest, &|_| false);
+        in_files.into_iter().chain(self.operands_in_memory_ms).min()
     }
 
     fn expiring(&self) -> impl Iterator<Item = (u8, &Arc<FileMeta>)> {

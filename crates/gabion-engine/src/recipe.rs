@@ -12,11 +12,15 @@
 //!      3 cuts        prefixed key each, ascending
 //!      4 snapshots   u64 each, ascending
 //!      5 SstOptions
+//!      6 merging     u8 operator, u8 version, u64 first and last expiry, u64 operands above from; each ms,
+//!                    u64::MAX first and 0 last: none expires; u64::MAX: no operands above
 //! ```
 //!
 //! Boundaries of output files are derived, never stored: a file is cut before the entry that would
 //! take it over `output_len`, and before every key in `cuts`.
 
+use crate::counter::{OPERATOR_ADD, OPERATOR_VERSION, unknown_operator};
+use crate::expiry::ExpirySpan;
 use crate::sst::SstOptions;
 use alloc::format;
 use alloc::vec::Vec;
@@ -32,6 +36,7 @@ const FIELD_INPUTS: u16 = 2;
 const FIELD_CUTS: u16 = 3;
 const FIELD_SNAPSHOTS: u16 = 4;
 const FIELD_SST: u16 = 5;
+const FIELD_MERGING: u16 = 6;
 
 /// Most MemTables, input files, cuts or snapshots that one recipe may name.
 pub const RECIPE_ITEMS_MAX: usize = 65_536;
@@ -70,6 +75,47 @@ impl JobKind {
     }
 }
 
+/// What a job has to know where there are operands of the merge operator ([`crate::counter`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merging {
+    /// When what is in the inputs, or below them, expires, if any of it does: operands that were written before and
+    /// after such a time do not become one.
+    pub expiries: Option<ExpirySpan>,
+    /// Above the inputs there are operands, the first of them written at this group time, in ms: what expired later
+    /// stays for them to find it gone. None: nothing that has expired needs to stay.
+    pub above_from_ms: Option<u64>,
+}
+
+impl Merging {
+    fn encode(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u8(OPERATOR_ADD);
+        out.put_u8(OPERATOR_VERSION);
+        let span = self.expiries.unwrap_or(ExpirySpan { first_ms: u64::MAX, last_ms: 0 });
+        out.put_u64(span.first_ms);
+        out.put_u64(span.last_ms);
+        out.put_u64(self.above_from_ms.unwrap_or(u64::MAX));
+        out
+    }
+
+    fn decode(mut payload: Reader<'_>) -> Result<Self> {
+        let (operator, version) = (payload.u8()?, payload.u8()?);
+        if (operator, version) != (OPERATOR_ADD, OPERATOR_VERSION) {
+            return Err(unknown_operator(operator, version).within("recipe"));
+        }
+        let (first_ms, last_ms) = (payload.u64()?, payload.u64()?);
+        let above_from_ms = Some(payload.u64()?).filter(|from| *from < u64::MAX);
+        let expiries = (first_ms <= last_ms).then_some(ExpirySpan { first_ms, last_ms });
+        if expiries.is_none() && (first_ms, last_ms) != (u64::MAX, 0) {
+            return Err(Error::corruption(format!(
+                "recipe: expiries from {first_ms} to {last_ms} ms"
+            )));
+        }
+        payload.finish()?;
+        Ok(Self { expiries, above_from_ms })
+    }
+}
+
 /// A job, complete: everything that its outputs depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
@@ -103,6 +149,8 @@ pub struct Recipe {
     pub floor: SequenceNumber,
     /// How the outputs are written.
     pub sst: SstOptions,
+    /// How operands are folded; none where the inputs hold no operands, and need not heed any above them.
+    pub merging: Option<Merging>,
 }
 
 impl Recipe {
@@ -130,6 +178,9 @@ impl Recipe {
         let mut sst = Vec::new();
         self.sst.encode(&mut sst);
         put_field(out, FIELD_SST, FIELD_CRITICAL, &sst);
+        if let Some(merging) = self.merging {
+            put_field(out, FIELD_MERGING, FIELD_CRITICAL, &merging.encode());
+        }
     }
 
     /// The recipe that `bytes` hold, validated.
@@ -148,7 +199,7 @@ impl Recipe {
                 return Err(Error::corruption(format!("recipe: field {} out of order", field.tag)));
             }
             last_tag = field.tag;
-            if (FIELD_MEMTABLES..=FIELD_SST).contains(&field.tag) && !field.critical {
+            if (FIELD_MEMTABLES..=FIELD_MERGING).contains(&field.tag) && !field.critical {
                 return Err(Error::corruption(format!("recipe: field {} not critical", field.tag)));
             }
             let payload = Reader::new(field.payload, "recipe");
@@ -166,6 +217,7 @@ impl Recipe {
                     recipe.snapshots = list(payload, |r| r.u64().map(SequenceNumber))?;
                 }
                 FIELD_SST => sst = Some(SstOptions::decode(field.payload)?),
+                FIELD_MERGING => recipe.merging = Some(Merging::decode(payload)?),
                 _ => field.skip_unknown("recipe")?,
             }
         }
@@ -247,6 +299,7 @@ fn decode_header(header: &[u8]) -> Result<Recipe> {
         now_ms: reader.u64()?,
         floor: SequenceNumber(reader.u64()?),
         sst: SstOptions::default(),
+        merging: None,
     })
 }
 

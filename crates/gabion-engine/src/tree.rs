@@ -29,10 +29,12 @@
 //! ```
 
 mod fork;
+mod merging;
 mod range;
 
 use crate::batch::BatchReader;
 use crate::config::TreeConfig;
+use crate::counter::Operand;
 use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
@@ -452,6 +454,7 @@ impl Tree {
         }
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
             .within(context.slots_free, self.jobs.estimate)
+            .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
         let pick = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick());
         let Some(pick) = pick.or_else(|| picker.pick_expired(self.now_ms)) else {
@@ -471,6 +474,10 @@ impl Tree {
         let mut snapshots = context.snapshots.to_vec();
         snapshots.sort_unstable();
         snapshots.dedup();
+        let merging = match memtables.first() {
+            Some(table) => self.merging_of_flush(table),
+            None => self.merging_of(&pick),
+        };
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -487,6 +494,7 @@ impl Tree {
                 now_ms: self.now_ms,
                 floor: self.floor,
                 sst: self.config.sst.clone(),
+                merging,
             },
             memtables,
             files: pick.inputs,
@@ -865,6 +873,7 @@ fn check_operation(kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
             "expiring put of {} bytes, its expiry alone has {EXPIRY_LEN}",
             value.len()
         ))),
+        EntryKind::Merge if !key.is_empty() => Operand::decode(value).map(|_| ()),
         EntryKind::RangeDelete if key == [Keyspace::User as u8] => Ok(()),
         EntryKind::RangeDelete => {
             Err(Error::unsupported("only the user keyspace can be cleared, and only as a whole"))

@@ -21,6 +21,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::EDIT_LEN_MAX;
 use gabion_base::{Error, FileId, Result};
@@ -92,6 +93,39 @@ impl Version {
     pub fn overlaps_from(&self, level: u8, smallest: &[u8], largest: &[u8]) -> bool {
         (level..self.level_count())
             .any(|level| !self.overlapping(level, smallest, largest).is_empty())
+    }
+
+    /// The files of the levels in `levels` that may hold keys of `smallest..=largest`.
+    pub(crate) fn files_within<'a>(
+        &'a self,
+        levels: Range<u8>,
+        smallest: &'a [u8],
+        largest: &'a [u8],
+    ) -> impl Iterator<Item = &'a Arc<FileMeta>> {
+        levels.flat_map(move |level| {
+            let files = match level {
+                0 => self.level(0),
+                level => self.overlapping(level, smallest, largest),
+            };
+            files
+                .iter()
+                .filter(|file| file.smallest[..] <= *largest && *smallest <= file.largest[..])
+        })
+    }
+
+    /// When the first of the operands was written, in group time, that these levels may hold for keys of
+    /// `smallest..=largest`, files left out that `is_left_out`.
+    pub(crate) fn operands_from_ms(
+        &self,
+        levels: Range<u8>,
+        smallest: &[u8],
+        largest: &[u8],
+        is_left_out: &dyn Fn(FileId) -> bool,
+    ) -> Option<u64> {
+        let files = self.files_within(levels, smallest, largest);
+        let operands = files.filter(|file| !is_left_out(file.id)).filter_map(|file| file.operands);
+        // The largest number means none.
+        operands.map(|operands| operands.first_ms.min(u64::MAX - 1)).min()
     }
 
     /// The version after `edit`. Its number is checked by the tree.

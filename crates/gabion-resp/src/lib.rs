@@ -23,15 +23,14 @@ pub mod error;
 pub mod glob;
 #[cfg(test)]
 mod mangle;
-pub mod number;
 pub mod reply;
 pub mod request;
 
 pub use args::Args;
 pub use client::{ReplyParser, encode_request};
 pub use error::ProtocolError;
+pub use gabion_base::number::{self, parse_i64, parse_u64, put_decimal};
 pub use glob::{glob_match, glob_prefix};
-pub use number::{parse_i64, parse_u64, put_decimal};
 pub use reply::{Protocol, Reply};
 pub use request::{Request, RequestParser};
 

@@ -30,11 +30,15 @@ pub fn encode_value(value: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value's bytes.
+/// The number of a value's bytes; that of a counter stands there in decimal.
 ///
 /// # Errors
-/// When they are no value that [`encode_value`] made.
+/// When they are no value that [`encode_value`] made, and no counter's.
 pub fn decode_value(bytes: &[u8]) -> Result<u64, String> {
+    let text = std::str::from_utf8(bytes).ok();
+    if let Some(number) = text.and_then(|text| text.parse().ok()) {
+        return Ok(number);
+    }
     let number = bytes.first_chunk::<8>().ok_or("a value is too short")?;
     let value = u64::from_le_bytes(*number);
     if bytes == encode_value(value) {
@@ -83,6 +87,31 @@ fn write_expiring(
             };
             result.expect("keys and values are within their limits");
         }
+    }
+    node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// Adds to counters as one turn's record.
+///
+/// # Panics
+/// When the node takes no writes, or a number is over 63 bits.
+pub fn add_turn(node: &mut Node, additions: &[(u64, u64)]) -> LogPosition {
+    for (key, delta) in additions {
+        for user_key in user_keys(*key) {
+            let delta = i64::try_from(*delta).expect("what is added is small");
+            let result = node.add(Keyspace::User, &user_key, delta);
+            result.expect("keys are within their limits");
+        }
+    }
+    node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// Puts a counter, in decimal, as one turn's record.
+fn write_counter(node: &mut Node, key: u64, number: u64) -> LogPosition {
+    for user_key in user_keys(key) {
+        let text = number.to_string();
+        let result = node.put(Keyspace::User, &user_key, text.as_bytes());
+        result.expect("keys and values are within their limits");
     }
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
@@ -208,6 +237,14 @@ impl Client {
         self.begin(head, now, Waits::Acknowledged(position, actions));
     }
 
+    /// Adds to a counter without a look at it. Nothing happens while somebody reads it to write it.
+    pub fn add(&mut self, head: &mut Process, locks: &Locks, key: u64, delta: u64, now: u64) {
+        let Some(node) = open_head(head).filter(|_| !locks.contains(&key)) else { return };
+        let position = add_turn(node, &[(key, delta)]);
+        let actions = vec![(key, Action::Add(delta))];
+        self.begin(head, now, Waits::Acknowledged(position, actions));
+    }
+
     /// Reads a register, or both twins at one view, far apart in time.
     pub fn read(&mut self, tail: &mut Process, key: u64, random: Random, now: u64) {
         if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
@@ -317,7 +354,7 @@ impl Client {
                     let next = value.unwrap_or(0) + 1;
                     let node = process.node.as_mut().expect("the process is open");
                     // A gate that closed meanwhile is not waited for: the key is locked.
-                    let position = write_turn(node, &[(key, Some(next))]);
+                    let position = write_counter(node, key, next);
                     let actions = vec![(key, Action::Increment(next))];
                     pending.waits = Waits::Acknowledged(position, actions);
                     locks.remove(&key);

@@ -19,6 +19,8 @@ pub enum Action {
     Read(Option<u64>),
     /// Added one to a counter and saw the result; a missing counter counts as 0.
     Increment(u64),
+    /// Added to a counter and saw nothing; a missing counter counts as 0.
+    Add(u64),
     /// This value may be gone from now on, as its time has passed; nobody returns.
     Expire(u64),
 }
@@ -134,6 +136,7 @@ fn apply(value: Option<u64>, action: &Action) -> Option<Option<u64>> {
     match action {
         Action::Write(new) => Some(*new),
         Action::Read(seen) => (*seen == value).then_some(value),
+        Action::Add(delta) => Some(Some(value.unwrap_or(0) + delta)),
         Action::Increment(seen) => (*seen == value.unwrap_or(0) + 1).then_some(Some(*seen)),
         Action::Expire(expired) => (value == Some(*expired)).then_some(None),
     }
@@ -219,5 +222,21 @@ mod tests {
         let history =
             [operation(Action::Increment(2), 0, 5), operation(Action::Increment(1), 1, 6)];
         check(&history).unwrap();
+    }
+
+    #[test]
+    fn an_addition_that_is_lost_or_counts_twice_is_caught() {
+        let add = |delta, called| operation(Action::Add(delta), called, called + 1);
+        let read = |seen, called| operation(Action::Read(Some(seen)), called, called + 1);
+        check(&[add(2, 0), add(3, 2), read(5, 4)]).unwrap();
+        for wrong in [2, 3, 7, 8, 10] {
+            assert!(check(&[add(2, 0), add(3, 2), read(wrong, 4)]).is_err(), "{wrong}");
+        }
+        let unknown = Operation { returned: None, ..add(2, 0) };
+        for seen in [3, 5] {
+            check(&[unknown.clone(), add(3, 2), read(seen, 4)]).unwrap();
+        }
+        let seen = operation(Action::Increment(6), 4, 5);
+        check(&[add(2, 0), add(3, 2), seen, read(6, 6)]).unwrap();
     }
 }

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::entry::Trailer;
+use crate::expiry::ExpirySpan;
+use crate::recipe::Merging;
 use crate::sst::SstOptions;
 use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use gabion_base::{MemTableId, Term};
 use proptest::prelude::*;
@@ -27,87 +30,228 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
         now_ms: NOW_MS,
         floor,
         sst: SstOptions::default(),
+        merging: None,
     }
 }
 
 type Entries = Vec<(Vec<u8>, Trailer, Vec<u8>)>;
 
-/// What a reader at `at` sees of each key by group time `now_ms`, deletes, cleared and expired entries left
-/// out.
+/// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires. Deletes, cleared
+/// and expired entries are left out. Goes from old to new, as no reader of the engine does.
 fn seen(
-    entries: &Entries,
+    entries: &[&Entries],
     at: SequenceNumber,
     floor: SequenceNumber,
     now_ms: u64,
-) -> BTreeMap<Vec<u8>, u64> {
+) -> BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)> {
+    let mut oldest_first: Vec<_> = entries.iter().flat_map(|entries| entries.iter()).collect();
+    oldest_first.sort_by_key(|(_, trailer, _)| *trailer);
     let mut seen = BTreeMap::new();
-    let mut done = Vec::new();
-    for (key, trailer, value) in entries {
+    for (key, trailer, stored) in oldest_first {
         let sequence = trailer.sequence();
-        if sequence > at || done.contains(key) {
+        if sequence > at {
             continue;
         }
-        done.push(key.clone());
-        let cleared = floor <= at && sequence < floor && key[0] == 1;
-        let is_there = match trailer.kind() {
-            EntryKind::Put => true,
-            EntryKind::ExpiringPut => now_ms < u64::from_le_bytes(*value.first_chunk().unwrap()),
-            _ => false,
-        };
-        if is_there && !cleared {
-            seen.insert(key.clone(), sequence.get());
+        if floor <= at && sequence < floor && key[0] == 1 {
+            seen.remove(key);
+            continue;
+        }
+        match trailer.kind() {
+            EntryKind::Put => drop(seen.insert(key.clone(), (stored.clone(), None))),
+            EntryKind::ExpiringPut => {
+                let (at_ms, value) = stored.split_first_chunk().unwrap();
+                seen.insert(key.clone(), (value.to_vec(), Some(u64::from_le_bytes(*at_ms))));
+            }
+            EntryKind::Merge => add(&mut seen, key, Operand::decode(stored).unwrap()),
+            _ => drop(seen.remove(key)),
         }
     }
+    seen.retain(|_, (_, expires_ms)| expires_ms.is_none_or(|at| at > now_ms));
     seen
+}
+
+fn add(seen: &mut BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>, key: &[u8], operand: Operand) {
+    let there = seen.get(key).filter(|(_, at)| at.is_none_or(|at| at > operand.at_ms));
+    let (number, expires_ms) = match there {
+        None => (Some(0), None),
+        Some((value, at)) => (gabion_base::number::parse_i64(value), *at),
+    };
+    if let Some(number) = number {
+        let sum = operand.step.apply(number).to_string().into_bytes();
+        seen.insert(key.to_vec(), (sum, expires_ms));
+    }
 }
 
 fn keep(recipe: &Recipe, entries: &Entries) -> Entries {
     let mut visibility = Visibility::new(recipe);
     let mut kept = Vec::new();
+    let write = |kept: &mut Entries, entry: Entry<'_>| {
+        kept.push((entry.key.to_vec(), entry.trailer, entry.value.to_vec()));
+    };
     for (key, trailer, value) in entries {
         let entry = Entry { key, trailer: *trailer, value };
+        if visibility.is_folding() {
+            for made in visibility.go_on_folding(&entry).unwrap() {
+                write(&mut kept, made.entry(&visibility.folding_key));
+            }
+        }
         if let Some(written) = visibility.keep(&entry).unwrap() {
-            kept.push((written.key.to_vec(), written.trailer, written.value.to_vec()));
+            write(&mut kept, written);
         }
     }
+    for made in visibility.end_folding(true).unwrap() {
+        write(&mut kept, made.entry(&visibility.folding_key));
+    }
+    let is_sorted = kept.is_sorted_by(|a, b| crate::entry::compare(&a.0, a.1, &b.0, b.1).is_lt());
+    assert!(is_sorted, "{kept:?}");
     kept
 }
 
+/// A delete, a number, something else, either of them expiring, or an operand that is written at `at_ms`.
+fn any_entry(sequence: u64, kind: u64, at_ms: u64) -> (EntryKind, Vec<u8>) {
+    let value = match sequence % 3 {
+        0 => "text".to_string(),
+        _ => (sequence as i64 - 20).to_string(),
+    };
+    match kind {
+        0..8 => (EntryKind::Delete, Vec::new()),
+        8..16 => (EntryKind::Put, value.into_bytes()),
+        16..36 => {
+            let stored = [&(kind - 16).to_le_bytes()[..], value.as_bytes()].concat();
+            (EntryKind::ExpiringPut, stored)
+        }
+        _ => (EntryKind::Merge, Operand::add(kind as i64 - 45, at_ms).encode()),
+    }
+}
+
+fn expiries(entries: &[&Entries]) -> Option<ExpirySpan> {
+    let entries = entries.iter().flat_map(|entries| entries.iter());
+    let times = entries.filter_map(|(_, trailer, stored)| expiry_of(*trailer, stored).unwrap().0);
+    times.map(ExpirySpan::at).reduce(ExpirySpan::with)
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
     #[test]
     fn what_is_dropped_is_seen_by_no_snapshot_and_by_nobody_after(
-        ops in prop::collection::vec((0u8..2, 0u8..4, 0u64..40), 0..40),
-        snapshots in prop::collection::btree_set(1u64..40, 0..4),
-        floor in 0u64..40,
-        bottommost: bool,
+        ops in prop::collection::vec((0u8..2, 0u8..3, 0u64..60, 0u64..3), 0..60),
+        snapshots in prop::collection::btree_set(1u64..60, 0..4),
+        floor in prop_oneof![Just(0u64), 0u64..60],
+        (below_len, above_len) in prop_oneof![Just((0, 0)), (0usize..30, 0usize..20)],
     ) {
         let mut entries: Entries = Vec::new();
-        for (at, (space, key, kind)) in ops.iter().enumerate() {
-            let (kind, value) = match kind {
-                0..10 => (EntryKind::Delete, Vec::new()),
-                10..20 => (EntryKind::Put, Vec::new()),
-                expires_ms => (EntryKind::ExpiringPut, (expires_ms - 20).to_le_bytes().to_vec()),
-            };
+        let mut at_ms = 0;
+        for (at, (space, key, kind, passed)) in ops.iter().enumerate() {
+            // What lies above may have been written while the job ran.
+            at_ms = (at_ms + passed / 2).min(if at + above_len < ops.len() { NOW_MS } else { 20 });
+            let (kind, value) = any_entry(at as u64 + 1, *kind, at_ms);
             let trailer = Trailer::new(SequenceNumber(at as u64 + 1), kind);
             entries.push((vec![*space, *key], trailer, value));
         }
+        let above = entries.split_off(entries.len() - above_len.min(entries.len()));
+        let below: Entries = entries.drain(..below_len.min(entries.len())).collect();
         entries.sort_by(|a, b| crate::entry::compare(&a.0, a.1, &b.0, b.1));
         let snapshots: Vec<_> = snapshots.into_iter().map(SequenceNumber).collect();
         let floor = SequenceNumber(floor);
-        let recipe = recipe(snapshots.clone(), floor, bottommost);
+        let mut recipe = recipe(snapshots.clone(), floor, below.is_empty());
+        let operands = above.iter().filter(|(_, trailer, _)| trailer.kind() == EntryKind::Merge);
+        let above_from_ms = operands.map(|(.., stored)| Operand::decode(stored).unwrap().at_ms).min();
+        recipe.merging = Some(Merging { expiries: expiries(&[&entries, &below]), above_from_ms });
         let kept = keep(&recipe, &entries);
         // A snapshot may judge by any time before the job, everyone after it by the job's or a later one.
         let snapshots_at = snapshots.iter().flat_map(|at| (0..=NOW_MS).map(|now_ms| (*at, now_ms)));
         let newest_at = (NOW_MS..25).map(|now_ms| (SequenceNumber(100), now_ms));
         for (at, now_ms) in snapshots_at.chain(newest_at) {
-            let (after, before) = (seen(&kept, at, floor, now_ms), seen(&entries, at, floor, now_ms));
+            let after = seen(&[&kept, &below, &above], at, floor, now_ms);
+            let before = seen(&[&entries, &below, &above], at, floor, now_ms);
             prop_assert_eq!(after, before, "at {} by {} ms", at, now_ms);
         }
-        if snapshots.is_empty() && bottommost {
-            let newest = seen(&entries, SequenceNumber(100), floor, NOW_MS);
+        if snapshots.is_empty() && below.is_empty() && above.is_empty() {
+            let newest = seen(&[&entries], SequenceNumber(100), floor, NOW_MS);
             prop_assert_eq!(kept.len(), newest.len(), "nothing invisible stays at the bottom");
         }
     }
+}
+
+fn operand(sequence: u64, delta: i64, at_ms: u64) -> (Vec<u8>, Trailer, Vec<u8>) {
+    let trailer = Trailer::new(SequenceNumber(sequence), EntryKind::Merge);
+    (b"\x01k".to_vec(), trailer, Operand::add(delta, at_ms).encode())
+}
+
+#[test]
+fn operands_become_one_unless_a_snapshot_or_an_expiry_lies_between_them() {
+    let entries: Entries = (1..=6).rev().map(|n| operand(n, 10, n)).collect();
+    let kept = |snapshots: &[u64], bottommost, expiries| {
+        let snapshots = snapshots.iter().copied().map(SequenceNumber).collect();
+        let mut recipe = recipe(snapshots, SequenceNumber(0), bottommost);
+        recipe.merging = Some(Merging { expiries, above_from_ms: None });
+        let kept = keep(&recipe, &entries);
+        let described = kept.iter().map(|(_, trailer, stored)| match trailer.kind() {
+            EntryKind::Merge => {
+                let delta = Operand::decode(stored).unwrap().step.delta().unwrap();
+                (trailer.sequence().get(), delta)
+            }
+            _ => {
+                (1000 + trailer.sequence().get(), String::from_utf8_lossy(stored).parse().unwrap())
+            }
+        });
+        described.collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&[], false, None), [(6, 60)]);
+    assert_eq!(kept(&[], true, None), [(1006, 60)], "nothing beneath: a value");
+    assert_eq!(kept(&[4], false, None), [(6, 20), (4, 40)]);
+    assert_eq!(kept(&[4], true, None), [(6, 20), (1004, 40)]);
+    let expiries = |first_ms, last_ms| Some(ExpirySpan { first_ms, last_ms });
+    assert_eq!(kept(&[], false, expiries(4, 5)), [(6, 20), (4, 10), (3, 30)]);
+    assert_eq!(kept(&[], false, expiries(7, 9)), [(6, 60)]);
+    assert_eq!(kept(&[], false, expiries(0, 1)), [(6, 60)]);
+}
+
+#[test]
+fn more_operands_than_memory_holds_apart_are_written_as_they_are_and_none_is_lost() {
+    let count = 5_000;
+    for base in [None, Some(3_000u64), Some(10)] {
+        let mut entries: Entries = (2..=count).rev().map(|n| operand(n, 1, n)).collect();
+        entries.extend(base.map(|expires_ms| {
+            let trailer = Trailer::new(SequenceNumber(1), EntryKind::ExpiringPut);
+            (b"\x01k".to_vec(), trailer, [&expires_ms.to_le_bytes()[..], b"7"].concat())
+        }));
+        let floor = SequenceNumber(0);
+        let mut recipe = Recipe { now_ms: count, ..recipe(vec![], floor, true) };
+        let expiries = Some(ExpirySpan { first_ms: 1, last_ms: count });
+        recipe.merging = Some(Merging { expiries, above_from_ms: None });
+        let kept = keep(&recipe, &entries);
+        assert!((3_900..4_000).contains(&kept.len()), "{}", kept.len());
+        let sum = |entries: &Entries| seen(&[entries], SequenceNumber(count), floor, count);
+        assert_eq!(sum(&kept), sum(&entries), "{base:?}");
+        // Once more, and again: fewer each time.
+        let again = keep(&recipe, &kept);
+        assert!(again.len() < kept.len() - 900, "{}", again.len());
+        assert_eq!(sum(&again), sum(&entries), "{base:?}");
+    }
+}
+
+#[test]
+fn what_expired_stays_while_older_operands_above_it_must_find_it_gone() {
+    let trailer = Trailer::new(SequenceNumber(5), EntryKind::ExpiringPut);
+    let put = vec![(b"\x01k".to_vec(), trailer, b"\x08\0\0\0\0\0\0\x007".to_vec())];
+    let kept = |above_from_ms| {
+        let mut recipe = recipe(vec![], SequenceNumber(0), true);
+        recipe.merging = Some(Merging { expiries: None, above_from_ms });
+        keep(&recipe, &put)
+    };
+    assert_eq!(kept(None), []);
+    assert_eq!(kept(Some(8)), [], "what was written at its expiry begins anew anyway");
+    assert_eq!(kept(Some(7)), put);
+}
+
+#[test]
+fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
+    let recipe = recipe(vec![], SequenceNumber(0), true);
+    let (key, trailer, stored) = operand(5, 1, 1);
+    let entry = Entry { key: &key, trailer, value: &stored };
+    let error = Visibility::new(&recipe).keep(&entry).unwrap_err();
+    assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
 }
 
 #[test]
@@ -141,7 +285,7 @@ fn what_has_expired_is_a_tombstone_while_a_deeper_level_may_hold_its_key_and_sta
 #[test]
 fn a_reserved_kind_ends_a_job_instead_of_being_guessed_at() {
     let recipe = recipe(vec![], SequenceNumber(0), true);
-    let trailer = Trailer::new(SequenceNumber(5), EntryKind::Merge);
+    let trailer = Trailer::new(SequenceNumber(5), EntryKind::Relocation);
     let entry = Entry { key: b"\x01k", trailer, value: b"" };
     let error = Visibility::new(&recipe).keep(&entry).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported);

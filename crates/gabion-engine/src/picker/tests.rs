@@ -39,6 +39,7 @@ pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
         raw_value_bytes: 0,
         clears: Vec::new(),
         expiry: None,
+        operands: None,
     }
 }
 

@@ -8,11 +8,13 @@
 use super::Tables;
 use super::source::{Held, Source, sources};
 use crate::cache::ReadCache;
+use crate::counter::{Base, Folded, Folding, Operand, stored_number};
 use crate::entry::{EntryKind, Keyspace, Trailer};
-use crate::expiry::expiry_of;
+use crate::expiry::{EXPIRY_LEN, expiry_of};
 use crate::file::FileSource;
 use crate::merge::Merge;
 use crate::readers::Shape;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{Error, Result, SequenceNumber};
@@ -38,6 +40,14 @@ pub struct Found {
     pub expires_ms: Option<u64>,
 }
 
+/// What the newest visible entry of a key says.
+enum Newest {
+    /// The key has this value, or none.
+    Value(Option<Found>),
+    /// Older ones count too.
+    Operand,
+}
+
 /// Where a value lies in what is stored of it, and until when it is there.
 #[derive(Clone, Copy, Default)]
 struct Alive {
@@ -53,10 +63,13 @@ impl ReadPoint {
         trailer: Trailer,
         stored: &[u8],
         bytes: impl FnOnce(usize) -> Bytes,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Newest> {
+        if trailer.kind() == EntryKind::Merge {
+            return Ok(Newest::Operand);
+        }
         let alive = self.alive(key, trailer, stored)?;
         let found = |Alive { expires_ms, value_at }| Found { value: bytes(value_at), expires_ms };
-        Ok(alive.map(found))
+        Ok(Newest::Value(alive.map(found)))
     }
 
     /// The value of a key, if it has one, when this is its newest visible entry.
@@ -88,6 +101,21 @@ impl ReadPoint {
         key: &[u8],
         check: impl Fn() -> Result<()>,
     ) -> Result<Option<Found>> {
+        match self.newest(shape, tables, key, &check).await? {
+            Newest::Value(found) => Ok(found),
+            // Apart, so that other reads carry no room for it.
+            Newest::Operand => Box::pin(self.fold(shape, tables, key, &check)).await,
+        }
+    }
+
+    /// What the newest visible entry of an engine key says.
+    async fn newest<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        key: &[u8],
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Newest> {
         for table in &shape.memtables {
             if let Some((kind, sequence, value)) = table.get(key, self.sequence) {
                 let trailer = Trailer::new(sequence, kind);
@@ -111,7 +139,7 @@ impl ReadPoint {
                 check()?;
             }
         }
-        Ok(None)
+        Ok(Newest::Value(None))
     }
 }
 
@@ -151,7 +179,7 @@ pub(super) struct Walk<S, C> {
     way: Way,
     /// The key of the pair here, or the last that was judged.
     key: Vec<u8>,
-    /// What is stored of the pair here, when going backwards.
+    /// What is stored of the pair here, when the cursors have passed it.
     held: Held,
     /// Of the pair here.
     alive: Alive,
@@ -164,10 +192,24 @@ enum Place {
     AfterLast,
 }
 
+/// Where a walk forwards begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// On the entry of a pair, which is done with.
+    Pair,
+    /// Past the entries that a pair was made of; what its key has besides is done with too.
+    Past,
+    /// On an entry that is to be judged.
+    Anew,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The cursors' merge is on the entry of the pair, all others are behind it.
     Forwards,
+    /// The same, but the cursors have passed operands of the pair's key, and are on an older entry of it or on the
+    /// next key.
+    Past,
     /// The cursors have passed all entries of the pair's key.
     Backwards,
 }
@@ -208,7 +250,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     pub(super) fn value<'a>(&'a self, merge: &'a Cursors<S, C>) -> Option<&'a [u8]> {
         let stored = match (self.place, self.way) {
             (Place::Pair, Way::Forwards) => merge.entry().map(|entry| entry.value),
-            (Place::Pair, Way::Backwards) => self.held.value(),
+            (Place::Pair, Way::Past | Way::Backwards) => self.held.value(),
             _ => None,
         };
         stored.map(|stored| &stored[self.alive.value_at..])
@@ -225,7 +267,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     pub(super) fn value_bytes(&self, merge: &Cursors<S, C>) -> Option<Bytes> {
         let stored = match (self.place, self.way) {
             (Place::Pair, Way::Forwards) => merge.cursor()?.value(),
-            (Place::Pair, Way::Backwards) => self.held.to_bytes(),
+            (Place::Pair, Way::Past | Way::Backwards) => self.held.to_bytes(),
             _ => None,
         };
         match self.alive.value_at {
@@ -244,7 +286,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         check()?;
         let goes_on = self.place == Place::Pair && self.way == Way::Forwards;
         if to == Move::Next && goes_on {
-            return self.forwards(merge, true, check).await;
+            return self.forwards(merge, Start::Pair, check).await;
         }
         self.go_elsewhere(merge, to, check).await
     }
@@ -261,6 +303,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 self.backwards(merge, check).await
             }
             (Move::Next, Place::AfterLast) | (Move::Prev, Place::BeforeFirst) => Ok(false),
+            (Move::Next, Place::Pair) if self.way == Way::Past => {
+                self.forwards(merge, Start::Past, check).await
+            }
             (Move::Next, Place::Pair) => {
                 let next = successor(&self.key);
                 self.seek(merge, &next, check).await
@@ -295,7 +340,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             check()?;
         }
         merge.restart::<false>();
-        self.forwards(merge, false, check).await
+        self.forwards(merge, Start::Anew, check).await
     }
 
     /// To the last pair of the range before `key`, or to its last.
@@ -321,12 +366,12 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         self.backwards(merge, check).await
     }
 
-    /// To the first pair from where the cursors are, or to the next from a pair when `goes_on`.
+    /// To the first pair from where the cursors are, or to the next from a pair.
     #[inline]
     async fn forwards(
         &mut self,
         merge: &mut Cursors<S, C>,
-        goes_on: bool,
+        from: Start,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         if self.way != Way::Forwards {
@@ -334,7 +379,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.held = Held::Nothing;
         }
         // Whether the entry on top is done with, and whether the key here was judged.
-        let (mut is_done, mut is_judged) = (goes_on, goes_on);
+        let (mut is_done, mut is_judged) = (from == Start::Pair, from != Start::Anew);
         loop {
             if is_done {
                 merge.advance().await?;
@@ -354,6 +399,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
             is_judged = true;
+            if entry.trailer.kind() == EntryKind::Merge {
+                // Apart, so that other steps carry no room for it.
+                if Box::pin(self.fold_forwards(merge, &check)).await? {
+                    return Ok(true);
+                }
+                (self.way, self.held) = (Way::Forwards, Held::Nothing);
+                is_done = false;
+                continue;
+            }
             if let Some(alive) = self.point.alive(entry.key, entry.trailer, entry.value)? {
                 self.alive = alive;
                 self.place = Place::Pair;
@@ -378,17 +432,26 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             };
             self.key.clear();
             self.key.extend_from_slice(entry.key);
-            let mut newest = None;
+            let (mut newest, mut folded) = (None, None);
             while let Some(entry) = merge.entry().filter(|entry| entry.key == &self.key[..]) {
                 let trailer = entry.trailer;
-                if trailer.sequence() <= self.point.sequence {
-                    newest = Some(trailer);
+                if trailer.sequence() > self.point.sequence {
+                    // Written later.
+                } else if trailer.kind() == EntryKind::Merge {
+                    let operand = Operand::decode(entry.value)?;
+                    folded = Some(self.fold_one(trailer.sequence(), operand, newest, folded)?);
+                } else {
+                    (newest, folded) = (Some(trailer), None);
                     self.held = merge.cursor().map_or(Held::Nothing, Source::hold);
                 }
                 merge.retreat().await?;
                 check()?;
             }
-            if let Some(newest) = newest
+            if let Some(base @ (Base::Absent | Base::Number { .. })) = folded {
+                if self.stand_at_number(base) {
+                    return Ok(true);
+                }
+            } else if let Some(newest) = newest
                 && let Some(alive) =
                     self.point.alive(&self.key, newest, self.held.value().unwrap_or_default())?
             {
@@ -399,6 +462,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         }
     }
 }
+
+mod fold;
 
 /// The smallest key after `key`.
 fn successor(key: &[u8]) -> Vec<u8> {

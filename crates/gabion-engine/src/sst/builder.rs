@@ -7,10 +7,11 @@ use super::block::{Area, BlockWriter, common_prefix_len};
 use super::{
     BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, SstOptions, block_crc, filter,
 };
+use crate::counter::Operand;
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace, Trailer, compare};
 use crate::expiry::{ExpirySpan, STORED_LEN_MAX, expiry_of};
 use crate::file::{
-    FILE_LEN_MAX, FileMeta, FinishedFile, combine_chunks, lower_bound_of, upper_bound_of,
+    FILE_LEN_MAX, FileMeta, FinishedFile, Operands, combine_chunks, lower_bound_of, upper_bound_of,
 };
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -46,6 +47,7 @@ pub struct SstBuilder {
     chunks: Chunks,
     properties: Properties,
     expiry: Option<ExpirySpan>,
+    operands: Option<Operands>,
 }
 
 /// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass over
@@ -135,6 +137,7 @@ impl SstBuilder {
                 clears: Vec::new(),
             },
             expiry: None,
+            operands: None,
         }
     }
 
@@ -142,7 +145,7 @@ impl SstBuilder {
     ///
     /// # Panics
     /// When the entry is not after the last one, a key or value is over its limit, an expiring put is shorter
-    /// than its expiry, or the file would reach 2 GiB: the callers' merge and cut rules exclude all of these.
+    /// than its expiry, an operand than its head, or the file would reach 2 GiB: the callers' merge and cut rules exclude all of these.
     pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
         assert!(value.len() <= STORED_LEN_MAX, "{}: value of {} bytes", self.id, value.len());
@@ -188,6 +191,12 @@ impl SstBuilder {
         let (expiry, _) = expiry_of(trailer, value).expect("checked where it was read");
         if let Some(expires_ms) = expiry {
             ExpirySpan::add(&mut self.expiry, ExpirySpan::at(expires_ms));
+        }
+        if kind == EntryKind::Merge {
+            let at_ms = Operand::at_ms_of(value).expect("checked where it was read");
+            let Operands { count, first_ms } =
+                self.operands.unwrap_or(Operands { count: 0, first_ms: at_ms });
+            self.operands = Some(Operands { count: count + 1, first_ms: first_ms.min(at_ms) });
         }
         if kind == EntryKind::RangeDelete {
             let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
@@ -299,6 +308,7 @@ impl SstBuilder {
             raw_value_bytes: properties.raw_value_bytes,
             clears: properties.clears,
             expiry: self.expiry,
+            operands: self.operands,
         };
         FinishedFile { meta, bytes }
     }

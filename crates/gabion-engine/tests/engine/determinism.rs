@@ -30,6 +30,9 @@ fn replica_with_work(seed: u64, compression: Compression) -> Replica {
             if random.one_in(4) {
                 batch.delete(Keyspace::User, &name).unwrap();
             } else if random.one_in(3) {
+                let operand = Operand::add(random.below(9) as i64 - 4, 100 * round);
+                batch.merge(Keyspace::User, &name, operand).unwrap();
+            } else if random.one_in(3) {
                 let value = vec![random.below(256) as u8; random.below(300) as usize];
                 let expires_ms = 100 * round + random.below(1000);
                 batch.put_expiring(Keyspace::User, &name, &value, expires_ms).unwrap();
@@ -140,6 +143,7 @@ fn made_everywhere(seed: u64, yields: u64, of: Compression) -> Result<Option<u64
         let (output, made) = run(&job, &here.files, &Files::default());
         prop_assert!(!made.is_empty());
         prop_assert!(job.recipe.now_ms > 0);
+        prop_assert!(job.recipe.merging.is_some());
         check_checksums(&output, &made)?;
         len += output.added.iter().map(|(_, meta)| meta.len).sum::<u64>();
         let mut recipe = Vec::new();

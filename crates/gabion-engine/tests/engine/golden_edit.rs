@@ -26,6 +26,7 @@ fn meta(number: u64) -> FileMeta {
         raw_value_bytes: 4000,
         clears: Vec::new(),
         expiry: None,
+        operands: None,
     }
 }
 
@@ -46,6 +47,7 @@ fn recipe(kind: JobKind) -> Recipe {
         now_ms: 1_700_000_000_000,
         floor: SequenceNumber(5),
         sst: SstOptions::default(),
+        merging: None,
     }
 }
 
@@ -109,6 +111,32 @@ fn golden_bytes_of_a_recipe() {
     recipe.encode(&mut bytes);
     assert_eq!(hex(&bytes), golden!("recipe"));
     assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
+}
+
+#[test]
+fn golden_bytes_of_a_recipe_that_folds_operands() {
+    let expiries = Some(ExpirySpan { first_ms: 0x0102_0304_0506, last_ms: 0x0102_0304_0708 });
+    let full = Merging { expiries, above_from_ms: Some(0x0102_0304_0405) };
+    for merging in [full, Merging::default()] {
+        let recipe = Recipe { merging: Some(merging), ..recipe(JobKind::Compaction) };
+        let mut bytes = Vec::new();
+        recipe.encode(&mut bytes);
+        assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
+        let field = bytes.len() - 26;
+        if merging == full {
+            assert_eq!(hex(&bytes), golden!("recipe_merging"));
+        }
+        let mut other = bytes.clone();
+        other[field] = 2;
+        let error = Recipe::decode(&other).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported);
+        assert!(format!("{error}").contains("merge operator 2 in version 1"), "{error}");
+        // The first expiry after the last.
+        other.clone_from(&bytes);
+        other[field + 2..field + 10].copy_from_slice(&(1u64 << 60).to_le_bytes());
+        let error = Recipe::decode(&other).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
+    }
 }
 
 fn tree() -> Tree {

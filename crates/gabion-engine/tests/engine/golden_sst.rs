@@ -3,8 +3,8 @@
 
 use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
 use gabion_engine::{
-    BatchBuilder, Compression, EntryKind, FileMeta, FinishedFile, Keyspace, SstBuilder, SstOptions,
-    Trailer,
+    BatchBuilder, Compression, EntryKind, FileMeta, FinishedFile, Keyspace, Operand, Operands,
+    SstBuilder, SstOptions, Trailer, counter::Step,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -36,6 +36,19 @@ fn expiring() -> FinishedFile {
     builder.add(b"\x01apple", put(12), &stored(0x0102_0304_0506, b"red"));
     builder.add(b"\x01pear", put(11), &stored(0x0102_0304_0405, b""));
     builder.add(b"\x01plum", Trailer::new(SequenceNumber(10), EntryKind::Put), b"blue");
+    builder.finish()
+}
+
+/// With operands: one addition, and several that became one.
+fn added() -> FinishedFile {
+    let options = SstOptions { block_len: 512, ..SstOptions::default() };
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(9), Term(3));
+    let merge = |n| Trailer::new(SequenceNumber(n), EntryKind::Merge);
+    let several = Step::add(5).then(Step::add(-3));
+    builder.add(b"\x01apples", merge(12), &Operand::add(-2, 0x0102_0304_0506).encode());
+    let operand = Operand { at_ms: 0x0102_0304_0405, step: several };
+    builder.add(b"\x01pears", merge(11), &operand.encode());
+    builder.add(b"\x01pears", Trailer::new(SequenceNumber(10), EntryKind::Put), b"40");
     builder.finish()
 }
 
@@ -84,6 +97,26 @@ fn a_file_with_keys_that_expire_and_its_description_have_these_bytes() {
     file.meta.encode(&mut out);
     assert_eq!(dump(&out), include_str!("golden/expiring_file_meta.hex"));
     assert_eq!(FileMeta::decode(&out).unwrap(), file.meta);
+}
+
+#[test]
+fn a_file_with_operands_and_its_description_have_these_bytes() {
+    let file = added();
+    let image = &file.bytes[..file.meta.len as usize];
+    assert_eq!(dump(image), include_str!("golden/operands_sst.hex"));
+    let mut out = Vec::new();
+    file.meta.encode(&mut out);
+    assert_eq!(dump(&out), include_str!("golden/operands_file_meta.hex"));
+    assert_eq!(FileMeta::decode(&out).unwrap(), file.meta);
+    let operands = Operands { count: 2, first_ms: 0x0102_0304_0405 };
+    assert_eq!(file.meta.operands, Some(operands));
+    for count in [0, 4] {
+        let operands = Some(Operands { count, ..operands });
+        let mut out = Vec::new();
+        FileMeta { operands, ..file.meta.clone() }.encode(&mut out);
+        let error = FileMeta::decode(&out).unwrap_err();
+        assert!(error.message().contains(&format!("{count} operands among 3 entries")), "{error}");
+    }
 }
 
 #[test]

@@ -92,14 +92,18 @@ impl World {
                     batch.clear(Keyspace::User).unwrap();
                     self.written.retain(|key, _| key[0] == 0);
                 }
-                1..100 => {
+                1..60 => self.add(&mut batch, space, &name, full),
+                60..120 => {
                     batch.delete(space, &name).unwrap();
                     self.written.remove(&full);
                 }
                 n => {
-                    let value = vec![n as u8; self.random.below(200) as usize];
+                    let value = match n % 3 {
+                        0 => any_number(&mut self.random).to_string().into_bytes(),
+                        _ => vec![n as u8; self.random.below(200) as usize],
+                    };
                     // Some are gone before they are written.
-                    let expires_ms = (n < 200)
+                    let expires_ms = (n < 220)
                         .then(|| (self.group_ms + self.random.below(300)).saturating_sub(5));
                     match expires_ms {
                         None => batch.put(space, &name, &value).unwrap(),
@@ -119,6 +123,24 @@ impl World {
         }
         if self.primary.tree.needs_seal() || self.random.one_in(60) {
             self.append(Record::Seal(self.primary.tree.active_id()));
+        }
+    }
+
+    /// Adds to a counter, of which keys with few others are most, so that operands meet operands.
+    fn add(&mut self, batch: &mut BatchBuilder, space: Keyspace, name: &[u8], full: Vec<u8>) {
+        for _ in 0..=self.random.below(3) {
+            let delta = any_number(&mut self.random);
+            batch.merge(space, name, Operand::add(delta, self.group_ms)).unwrap();
+            let there = self.written.get(&full);
+            let there = there.filter(|(_, at)| at.is_none_or(|at| at > self.group_ms));
+            let (before, expires_ms) = match there {
+                None => (Some(0), None),
+                Some((value, at)) => (number(value), *at),
+            };
+            if let Some(before) = before {
+                let value = before.saturating_add(delta).to_string().into_bytes();
+                self.written.insert(full.clone(), (value, expires_ms));
+            }
         }
     }
 
@@ -373,6 +395,21 @@ impl World {
         assert_eq!(self.secondary.files.ids().len(), live.len(), "no file leaks");
         (self.read, self.ended)
     }
+}
+
+/// One that is small, mostly, or near an end.
+fn any_number(random: &mut Random) -> i64 {
+    match random.below(40) {
+        0 => i64::MAX - random.below(9) as i64,
+        1 => i64::MIN + random.below(9) as i64,
+        _ => random.below(40) as i64 - 15,
+    }
+}
+
+/// What a value counts as.
+fn number(value: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == value).then_some(number)
 }
 
 fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {

@@ -322,10 +322,14 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
     batch.clear(Keyspace::System).unwrap();
     let error = tree.apply_batch(SequenceNumber(1), batch.as_bytes()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    for kind in [EntryKind::Merge, EntryKind::Pointer, EntryKind::SingleDelete] {
+    for kind in [EntryKind::Relocation, EntryKind::Pointer, EntryKind::SingleDelete] {
         let error = tree.apply_operation(SequenceNumber(1), kind, b"\x01k", b"").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
+    let other = tree.apply_operation(SequenceNumber(1), EntryKind::Merge, b"\x01k", &[2; 18]);
+    assert_eq!(other.unwrap_err().kind(), ErrorKind::Unsupported, "another operator");
+    let short = tree.apply_operation(SequenceNumber(1), EntryKind::Merge, b"\x01k", &[1; 17]);
+    assert_eq!(short.unwrap_err().kind(), ErrorKind::Corruption);
     tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"", b"").unwrap_err();
     tree.apply_operation(SequenceNumber(1), EntryKind::RangeDelete, b"\x01k", b"").unwrap_err();
     assert_eq!(tree.last_sequence(), SequenceNumber(0));

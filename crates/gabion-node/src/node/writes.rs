@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, LogPosition, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
-use gabion_engine::{BatchBuilder, EntryKind, Keyspace, WriteState};
+use gabion_engine::counter::OPERAND_LEN;
+use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, WriteState};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header, extensions and
@@ -134,6 +135,32 @@ impl Node {
         let is_first = batch.is_empty();
         let inserted = match batch.put_expiring(keyspace, key, value, expires_ms) {
             Ok(stored) => self.insert_as(is_first, EntryKind::ExpiringPut, keyspace, key, stored),
+            Err(error) => Err(error),
+        };
+        self.writing.batch = batch;
+        inserted
+    }
+
+    /// Adds to a counter, as part of this turn's record, without a look at what it has: see
+    /// [`gabion_engine::counter`] for what adding means. What expires by the clock that the node was told counts as
+    /// 0.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn add(&mut self, keyspace: Keyspace, key: &[u8], delta: i64) -> Result<()> {
+        self.make_room(key.len() + OPERAND_LEN)?;
+        // At this time or later by the record that carries it: whoever reads the sum judges so too.
+        let operand = Operand::add(delta, self.now_ms());
+        let mut batch = core::mem::take(&mut self.writing.batch);
+        let is_first = batch.is_empty();
+        let inserted = match batch.merge(keyspace, key, operand) {
+            Ok(stored) => self.insert_as(is_first, EntryKind::Merge, keyspace, key, stored),
             Err(error) => Err(error),
         };
         self.writing.batch = batch;

@@ -77,6 +77,8 @@ impl World {
                     self.note_expiry(&writes, expires_ms);
                 }
             }
+            // Counters are added to, mostly without being read.
+            _ if mixed / 4 % 4 > 0 => client.add(process, &self.locks, key, 1 + mixed % 3, now),
             _ => client.increment(process, &mut self.locks, key, random, now),
         }
     }

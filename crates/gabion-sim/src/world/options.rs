@@ -64,7 +64,7 @@ pub struct Options {
     pub twins: u64,
     /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
     pub marks: u64,
-    /// Whether half of the keys are counters, which only increments and deletes touch.
+    /// Whether half of the keys are counters, which only increments, additions and deletes touch.
     pub counters: bool,
     /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
     /// clients end there.

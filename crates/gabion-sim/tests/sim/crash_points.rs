@@ -1,4 +1,4 @@
-//! Every crash point of twelve workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of thirteen workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -304,6 +304,11 @@ fn seals_and_compactions_on_demand_survive_every_crash_point() {
 #[test]
 fn restarts_amid_everything_survive_every_crash_point() {
     all(&workloads::restarts());
+}
+
+#[test]
+fn counters_that_are_added_to_survive_every_crash_point() {
+    all(&workloads::counters());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, WriteGate, open};
 use gabion_pool::Trust;
-use gabion_sim::client::{engine_keys, twins_agree, write_turn};
+use gabion_sim::client::{add_turn, engine_keys, twins_agree, write_turn};
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
 use std::cell::RefCell;
@@ -26,6 +26,8 @@ pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
 pub(crate) enum Turn {
     /// Sets (or deletes) registers and twins, by number, in one record.
     Write(Vec<(u64, Option<u64>)>),
+    /// Adds to counters, by number, in one record.
+    Add(Vec<(u64, u64)>),
     /// Deletes everything, in one record.
     Clear,
     /// Ends the MemTable.
@@ -43,6 +45,13 @@ impl Turn {
         match self {
             Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
             Self::Clear => records.clear(),
+            Self::Add(additions) => {
+                for (key, delta) in additions {
+                    for engine_key in engine_keys(*key) {
+                        *records.entry(engine_key).or_default() += delta;
+                    }
+                }
+            }
             Self::Write(writes) => {
                 for (key, value) in writes {
                     for engine_key in engine_keys(*key) {
@@ -324,6 +333,7 @@ impl<'a> Drive<'a> {
         let node = self.replica.node().unwrap();
         let end = match turn {
             Turn::Write(writes) => write_turn(node, writes),
+            Turn::Add(additions) => add_turn(node, additions),
             Turn::Clear => {
                 node.clear().unwrap();
                 node.end_turn().unwrap()

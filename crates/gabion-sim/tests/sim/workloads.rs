@@ -138,6 +138,25 @@ pub(crate) fn restarts() -> Workload {
     })
 }
 
+/// Counters that are added to and never read, over flushes, compactions, clears and restarts: what an operand is
+/// added to may lie anywhere.
+pub(crate) fn counters() -> Workload {
+    let mut random = Random::new(7);
+    workload("counters", replicated(), 200, |n| match n % 50 {
+        49 => Turn::Restart,
+        25 if n > 100 => Turn::Clear,
+        37 => Turn::Compact,
+        10 | 20 | 30 => Turn::Seal,
+        _ if n % 3 == 0 => {
+            Turn::Write(vec![put(100 + random.below(20), n), (random.below(9), None)])
+        }
+        _ => {
+            let counters = 0..1 + random.below(4);
+            Turn::Add(counters.map(|_| (random.below(9), 1 + random.below(50))).collect())
+        }
+    })
+}
+
 /// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);

@@ -5,7 +5,9 @@ use super::out::{Out, Told, crc, engine_key};
 use super::pool::state_fields;
 use crate::at_rest::AtRest;
 use gabion_base::{FileId, SequenceNumber};
-use gabion_engine::{Compression, Edit, FileMeta, JobKind, Keyspace, Recipe, SstOptions, Tree};
+use gabion_engine::{
+    Compression, Edit, FileMeta, JobKind, Keyspace, Merging, Recipe, SstOptions, Tree,
+};
 use gabion_node::{ReplicaState, Snapshot, opaque};
 use serde_json::{Value, json};
 
@@ -94,6 +96,8 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "largest": engine_key(&meta.largest),
         "smallest_sequence": meta.smallest_sequence.get(),
         "largest_sequence": meta.largest_sequence.get(), "clears": clears(&meta.clears),
+        "operands": meta.operands.map_or(0, |operands| operands.count),
+        "operands_from_ms": meta.operands.map(|operands| operands.first_ms),
     })
 }
 
@@ -118,6 +122,12 @@ fn recipe_fields(recipe: &Recipe) -> Value {
         "snapshots": recipe.snapshots.iter().map(|at| at.get()).collect::<Vec<_>>(),
         "now_ms": recipe.now_ms, "floor": recipe.floor.get(),
     });
+    if let Some(Merging { expiries, above_from_ms }) = recipe.merging {
+        fields["merge_operator"] = "add-i64".into();
+        fields["expiries_first_ms"] = expiries.map(|span| span.first_ms).into();
+        fields["expiries_last_ms"] = expiries.map(|span| span.last_ms).into();
+        fields["operands_above_from_ms"] = above_from_ms.into();
+    }
     if let (Value::Object(all), Value::Object(options)) = (&mut fields, options_fields(&recipe.sst))
     {
         all.extend(options);

@@ -1,13 +1,13 @@
 //! `gabion db dump file`: an SST, part by part.
 
 use super::edits::{clears, compression_name, file_fields, options_fields};
-use super::log::{entry_name, keyspace_name};
+use super::log::{add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, FileId};
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
 use gabion_engine::sst::{Footer, Properties};
-use gabion_engine::{FileSource, Keyspace};
+use gabion_engine::{EntryKind, FileSource, Keyspace, Operand};
 use gabion_node::{LocalStore, PoolSource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -120,10 +120,15 @@ fn block_entries(block: &mut DataBlock, index: &IndexEntry, out: &mut Out) -> To
         let entry = block.next_entry().map_err(within);
         let Some(Some(entry)) = out.readable(1, entry)? else { return Ok(()) };
         let keyspace = entry.key.first().copied().and_then(Keyspace::from_byte);
-        let fields = json!({
+        let mut fields = json!({
             "sequence": entry.trailer.sequence().get(), "keyspace": keyspace_name(keyspace),
             "key": bytes(entry.key.get(1..).unwrap_or_default()), "value": bytes(entry.value),
         });
+        if entry.trailer.kind() == EntryKind::Merge {
+            let operand = Operand::decode(entry.value).map_err(within);
+            let Some(operand) = out.readable(1, operand)? else { continue };
+            add_operand(&mut fields, operand);
+        }
         out.item(1, entry_name(entry.trailer.kind()), fields)?;
     }
 }

@@ -4,7 +4,7 @@ use super::edits;
 use super::out::{Out, Told, bytes, crc};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, ErrorKind, LogPosition};
-use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace};
+use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace, Operand};
 use gabion_log::{Ending, Record, RecordFlags, RecordKind, RecordScan, RecoveryReport, Seal, Seen};
 use gabion_media::MemoryRegion;
 use gabion_node::ReplicaState;
@@ -200,9 +200,28 @@ fn batch(record: &Record, out: &mut Out) -> Told {
             fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
             fields["value"] = bytes(value);
         }
+        if operation.kind == EntryKind::Merge
+            && let Ok(operand) = Operand::decode(operation.value)
+        {
+            add_operand(&mut fields, operand);
+        }
         out.item(1, entry_name(operation.kind), fields)?;
     }
     Ok(())
+}
+
+/// What an operand adds: one number, or what several come to, from one end of their step to the other.
+pub(super) fn add_operand(fields: &mut Value, operand: Operand) {
+    fields["operator"] = "add-i64".into();
+    fields["at_ms"] = operand.at_ms.into();
+    match operand.step.delta() {
+        Some(delta) => fields["delta"] = delta.into(),
+        None => {
+            fields["to_smallest"] = operand.step.apply(i64::MIN).into();
+            fields["to_0"] = operand.step.apply(0).into();
+            fields["to_largest"] = operand.step.apply(i64::MAX).into();
+        }
+    }
 }
 
 /// What an entry does.

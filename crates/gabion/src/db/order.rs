@@ -5,7 +5,7 @@ use super::out::quoted;
 use gabion_base::SequenceNumber;
 use gabion_engine::sst::Properties;
 use gabion_engine::sst::inspect::IndexEntry;
-use gabion_engine::{Entry, FileMeta, Trailer, Version};
+use gabion_engine::{Entry, EntryKind, FileMeta, Trailer, Version};
 
 /// Goes through the entries of one file, in their order.
 pub(super) struct Order<'a> {
@@ -15,6 +15,7 @@ pub(super) struct Order<'a> {
     block_at: u32,
     entries: u64,
     deletes: u64,
+    operands: u64,
     key_bytes: u64,
     value_bytes: u64,
     sequences: Option<(SequenceNumber, SequenceNumber)>,
@@ -29,6 +30,7 @@ impl<'a> Order<'a> {
             block_at: 0,
             entries: 0,
             deletes: 0,
+            operands: 0,
             key_bytes: 0,
             value_bytes: 0,
             sequences: None,
@@ -61,6 +63,7 @@ impl<'a> Order<'a> {
         }
         self.entries += 1;
         self.deletes += u64::from(entry.trailer.kind().is_delete());
+        self.operands += u64::from(entry.trailer.kind() == EntryKind::Merge);
         self.key_bytes += key.len() as u64;
         self.value_bytes += entry.value.len() as u64;
         let (low, high) = self.sequences.unwrap_or((sequence, sequence));
@@ -123,7 +126,10 @@ impl<'a> Order<'a> {
         let keys = keys.map(|(what, found, said)| {
             format!("has {} as {what} key, its properties say {}", quoted(found), quoted(said))
         });
-        numbers.chain(keys).collect()
+        let said = self.meta.operands.map_or(0, |operands| operands.count);
+        let operands = (self.operands != said)
+            .then(|| format!("holds {} operands, its edit says {said}", self.operands));
+        numbers.chain(keys).chain(operands).collect()
     }
 }
 

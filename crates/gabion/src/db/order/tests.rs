@@ -22,6 +22,7 @@ fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileM
         raw_value_bytes: 1,
         clears: Vec::new(),
         expiry: None,
+        operands: None,
     }
 }
 

@@ -1,0 +1,217 @@
+//! Keys whose newest visible entry is an operand of the merge operator: what they have follows from older ones too.
+
+use super::*;
+use core::ops::ControlFlow;
+
+/// What older entries of a key come to: nothing yet, or what operands are added to, with what is stored of it.
+type Met = ControlFlow<(Base, Option<Bytes>)>;
+
+impl ReadPoint {
+    /// The value of an engine key that was added to.
+    pub(super) async fn fold<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        key: &[u8],
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Option<Found>> {
+        let mut folding = Folding::new(None);
+        loop {
+            let met = self.meet(shape, tables, key, &mut folding, check).await?;
+            let (base, stored) = met.break_value().unwrap_or((Base::Absent, None));
+            match folding.end(base) {
+                Folded::Is(folded) => return Ok(self.found(folded, stored)),
+                Folded::Again(at_ms) => folding = Folding::new(Some(at_ms)),
+            }
+        }
+    }
+
+    /// Takes the entries of a key from new to old, until one is no operand.
+    async fn meet<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        key: &[u8],
+        folding: &mut Folding,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Met> {
+        for table in &shape.memtables {
+            let mut entries = table.iter();
+            entries.seek(key, self.sequence);
+            while let Some(entry) = entries.entry().filter(|entry| entry.key == key) {
+                let bytes = || Bytes::copy_from_slice(entry.value);
+                let met = self.take(folding, key, entry.trailer, entry.value, bytes)?;
+                if met.is_break() {
+                    return Ok(met);
+                }
+                entries.advance();
+            }
+        }
+        let version = &shape.version;
+        let newest = version.level(0).iter().filter(|meta| meta.may_hold(key));
+        let below = (1..version.level_count()).flat_map(|n| version.overlapping(n, key, key));
+        for meta in newest.chain(below) {
+            let mut at = self.sequence;
+            while let Some((trailer, value)) = tables.get(meta, key, at).await? {
+                let met = self.take(folding, key, trailer, &value, || value.clone())?;
+                if met.is_break() {
+                    return Ok(met);
+                }
+                check()?;
+                let Some(before) = trailer.sequence().get().checked_sub(1) else { break };
+                at = SequenceNumber(before);
+            }
+            check()?;
+        }
+        Ok(Met::Continue(()))
+    }
+
+    /// Takes the next older entry.
+    fn take(
+        &self,
+        folding: &mut Folding,
+        key: &[u8],
+        trailer: Trailer,
+        stored: &[u8],
+        bytes: impl FnOnce() -> Bytes,
+    ) -> Result<Met> {
+        if self.is_cleared(key, trailer.sequence()) {
+            return Ok(Met::Break((Base::Absent, None)));
+        }
+        match trailer.kind() {
+            EntryKind::Merge => {
+                folding.push_older(Operand::decode(stored)?);
+                Ok(Met::Continue(()))
+            }
+            kind if is_base(kind) => {
+                let base = Base::of(trailer, stored)?;
+                let is_value = !matches!(base, Base::Absent);
+                Ok(Met::Break((base, is_value.then(bytes))))
+            }
+            kind => Err(reserved(kind, trailer.sequence())),
+        }
+    }
+
+    /// A value that was added to. `stored` is that which it was added to.
+    fn found(&self, folded: Base, stored: Option<Bytes>) -> Option<Found> {
+        let expires_ms = folded.expires_ms();
+        let value = match (folded, stored) {
+            (Base::Number { number, .. }, _) => number_bytes(number),
+            (Base::Other { .. }, Some(stored)) => stored.slice(value_at(expires_ms)..),
+            (Base::Other { .. } | Base::Absent, _) => return None,
+        };
+        self.is_there(expires_ms).then_some(Found { value, expires_ms })
+    }
+
+    fn is_there(&self, expires_ms: Option<u64>) -> bool {
+        expires_ms.is_none_or(|at| at > self.now_ms)
+    }
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
+    /// To the pair whose newest visible entry, an operand, is on top; false if its key has no value. The cursors
+    /// have then passed the operands.
+    pub(super) async fn fold_forwards(
+        &mut self,
+        merge: &mut Cursors<S, C>,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        let mut folding = Folding::new(None);
+        loop {
+            let base = self.pass_operands(merge, &mut folding, check).await?;
+            match folding.end(base) {
+                Folded::Is(Base::Other { expires_ms }) => {
+                    self.held = merge.cursor().map_or(Held::Nothing, Source::hold);
+                    self.alive = Alive { expires_ms, value_at: value_at(expires_ms) };
+                    self.place = Place::Pair;
+                    self.way = Way::Past;
+                    return Ok(self.point.is_there(expires_ms));
+                }
+                Folded::Is(folded) => {
+                    self.way = Way::Past;
+                    return Ok(self.stand_at_number(folded));
+                }
+                Folded::Again(at_ms) => folding = Folding::new(Some(at_ms)),
+            }
+            for cursor in merge.cursors_mut() {
+                cursor.seek(&self.key).await?;
+                check()?;
+            }
+            merge.restart::<false>();
+        }
+    }
+
+    /// Passes the visible operands of the key here, and gives what they are added to, which is then on top if there is
+    /// any.
+    async fn pass_operands(
+        &self,
+        merge: &mut Cursors<S, C>,
+        folding: &mut Folding,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Base> {
+        while let Some(entry) = merge.entry().filter(|entry| entry.key == &self.key[..]) {
+            if entry.trailer.sequence() <= self.point.sequence {
+                let none = Bytes::new;
+                let met = self.point.take(folding, entry.key, entry.trailer, entry.value, none)?;
+                if let ControlFlow::Break((base, _)) = met {
+                    return Ok(base);
+                }
+            }
+            merge.advance().await?;
+            check()?;
+        }
+        Ok(Base::Absent)
+    }
+
+    /// What the key here has after one more operand, going from old to new: `newest` is the last entry that was none,
+    /// and its value is held; `folded` what operands since have made of it.
+    pub(super) fn fold_one(
+        &self,
+        sequence: SequenceNumber,
+        operand: Operand,
+        newest: Option<Trailer>,
+        folded: Option<Base>,
+    ) -> Result<Base> {
+        if self.point.is_cleared(&self.key, sequence) {
+            return Ok(Base::Absent);
+        }
+        let base = match (folded, newest) {
+            (Some(folded), _) => folded,
+            (None, None) => Base::Absent,
+            (None, Some(newest)) if self.point.is_cleared(&self.key, newest.sequence()) => {
+                Base::Absent
+            }
+            (None, Some(newest)) if is_base(newest.kind()) => {
+                Base::of(newest, self.held.value().unwrap_or_default())?
+            }
+            (None, Some(newest)) => return Err(reserved(newest.kind(), newest.sequence())),
+        };
+        Ok(base.with(operand))
+    }
+
+    /// To the pair of the key here, if what was folded is a number that is there.
+    pub(super) fn stand_at_number(&mut self, folded: Base) -> bool {
+        let Base::Number { number, expires_ms } = folded else { return false };
+        if !self.point.is_there(expires_ms) {
+            return false;
+        }
+        self.held = Held::Block(number_bytes(number));
+        self.alive = Alive { expires_ms, value_at: 0 };
+        self.place = Place::Pair;
+        true
+    }
+}
+
+/// Whether operands can be added to what such an entry leaves.
+const fn is_base(kind: EntryKind) -> bool {
+    kind.is_delete() || matches!(kind, EntryKind::Put | EntryKind::ExpiringPut)
+}
+
+/// Where a value begins in what is stored of it.
+const fn value_at(expires_ms: Option<u64>) -> usize {
+    if expires_ms.is_some() { EXPIRY_LEN } else { 0 }
+}
+
+fn number_bytes(number: i64) -> Bytes {
+    Bytes::from(stored_number(number, None).1)
+}
