@@ -1,6 +1,7 @@
 //! The engine through its public API, in one program: it is linked once, and its tests run side by side.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends at its first surprise")]
 
+mod counters;
 mod determinism;
 mod flips;
 mod fork;

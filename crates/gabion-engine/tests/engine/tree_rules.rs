@@ -15,7 +15,7 @@ impl Driven {
         Self { replica: Replica::new(config), position: 0 }
     }
 
-    fn write(&mut self, fill: impl FnOnce(&mut BatchBuilder)) {
+    pub(crate) fn write(&mut self, fill: impl FnOnce(&mut BatchBuilder)) {
         let mut batch = BatchBuilder::new();
         fill(&mut batch);
         let first = self.replica.tree.last_sequence().next();
@@ -40,7 +40,7 @@ impl Driven {
         self.replica.tree.seal(active, LogPosition(self.position)).unwrap();
     }
 
-    fn edit(&self, job: &JobInputs) -> Edit {
+    pub(crate) fn edit(&self, job: &JobInputs) -> Edit {
         let files = &self.replica.files;
         let output = block_on(run_job(job, GROUP, files, &mut files.clone())).unwrap();
         self.replica.tree.finish_job(output, self.replica.tree.last_edit() + 1).unwrap()
@@ -73,7 +73,7 @@ impl Driven {
         kinds
     }
 
-    fn get(&self, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Vec<u8>> {
         self.replica.get(name.as_bytes()).map(|value| value.to_vec())
     }
 }

@@ -7,6 +7,7 @@ use crate::options::DbPlace;
 use crate::repl::split;
 use crate::screen::put;
 use crate::units::size;
+use gabion_base::number::parse_i64;
 use gabion_base::{Error, Result};
 use gabion_db::Db;
 use serde_json::json;
@@ -18,6 +19,7 @@ use std::path::Path;
 const HELP: &str = "\
 get KEY                    the value
 put KEY VALUE              sets it; the log's ring has it when OK is said
+add KEY NUMBER             adds to a counter, without reading it; what is not there counts as 0
 del KEY                    deletes it, whether it is there or not
 scan [FROM [TO [LIMIT]]]   pairs in the order of the keys, TO left out
 stats                      levels, memory, space
@@ -95,6 +97,17 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             out.text(&(found.map_or_else(|| "(nil)".to_owned(), |value| quoted(&value)) + "\n"))
         }
         (b"put" | b"set", [key, value]) => done(db.put(key, value), out),
+        (b"add", [key, number]) => {
+            let delta = parse_i64(number).ok_or_else(|| {
+                Error::invalid(format!(
+                    "NUMBER is {}, which is no decimal number from {} to {}",
+                    quoted(number),
+                    i64::MIN,
+                    i64::MAX
+                ))
+            })?;
+            done(db.add(key, delta), out)
+        }
         (b"del" | b"delete", [key]) => done(db.delete(key), out),
         (b"scan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => scan(db, bounds, out),
         (b"stats", []) => stats(db, out),

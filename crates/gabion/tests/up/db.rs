@@ -190,6 +190,44 @@ fn copies_it_into_a_store_of_its_own(place: &Place) {
 }
 
 #[test]
+fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
+    let dir = std::env::temp_dir().join(format!("gabion-db-counters-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let options = gabion_db::Options {
+        pool_len: 256 << 20,
+        ring_len: 4 << 20,
+        segment_len: 1 << 20,
+        ..gabion_db::Options::default()
+    };
+    drop(gabion_db::Db::create(&dir, &options).unwrap());
+    let typed = "put n 40\nflush\nadd n 5\nadd n -3\nadd m -7\nflush\nget n\nadd n 1\n";
+    assert_eq!(fine(&dir, &["open"], typed).lines().nth(6), Some("\"42\""));
+    assert_eq!(fine(&dir, &["get", "n"], ""), "\"43\"\n");
+    assert_eq!(fine(&dir, &["scan"], ""), "\"m\" \"-7\"\n\"n\" \"43\"\n");
+    let log = fine(&dir, &["dump", "log", "--entries"], "");
+    let last = log.lines().rfind(|line| line.contains("merge ")).unwrap();
+    assert!(last.contains("operator=add-i64") && last.contains("delta=1"), "{last}");
+    let files = fine(&dir, &["dump", "edits"], "");
+    let added =
+        files.lines().find(|line| line.contains("operands=2")).unwrap_or_else(|| panic!("{files}"));
+    let number = added.split("file=").nth(1).unwrap().split('.').next().unwrap();
+    let number = number.trim_start_matches('0');
+    assert!(files.contains("merge_operator=add-i64"), "{files}");
+    let file = fine(&dir, &["dump", "file", number, "--entries"], "");
+    // 5, then -3: one operand, that stops 5 before the upper end and then goes back.
+    let top = i64::MAX - 3;
+    assert!(file.contains("to_0=2") && file.contains(&format!("to_largest={top}")), "{file}");
+    assert!(file.contains("delta=-7"), "{file}");
+    fine(&dir, &["verify"], "");
+    let wrong = on(&dir, &["open", "add", "n", "1.5"], "");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(said(&wrong).contains("NUMBER is \"1.5\""), "{}", said(&wrong));
+    fine(&dir, &["compact"], "");
+    assert_eq!(fine(&dir, &["scan"], ""), "\"m\" \"-7\"\n\"n\" \"43\"\n");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
     let dir = std::env::temp_dir().join(format!("gabion-db-member-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
