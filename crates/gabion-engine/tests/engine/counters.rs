@@ -136,7 +136,7 @@ fn a_file_is_not_written_anew_for_what_has_to_stay_for_older_operands() {
     assert!(driven.replica.tree.next_compaction(&urgent).is_none());
     assert_eq!(text(&driven, "counter"), None);
     driven.flush();
-    driven.settle();
+    compact(&mut driven);
     assert_eq!(text(&driven, "counter"), None);
     let expiring = driven.replica.tree.version().files().any(|(_, file)| file.expiry.is_some());
     assert!(!expiring, "they met, and went");
