@@ -150,3 +150,31 @@ fn the_log_of_a_group_that_only_waits_for_keys_to_expire_stays_short() {
     assert!(has(&replica, "last"));
     assert!(replica.said().is_empty(), "{:?}", replica.said());
 }
+
+#[test]
+fn what_is_added_after_a_counters_time_begins_anew_and_what_was_added_before_is_gone() {
+    let mut replica = start();
+    let now_ms = replica.now_ms();
+    replica.node.put_expiring(Keyspace::User, b"n", b"40", now_ms + 50).unwrap();
+    replica.node.end_turn().unwrap();
+    flush(&mut replica);
+    let add = |replica: &mut Replica, delta| {
+        replica.node.add(Keyspace::User, b"n", delta).unwrap();
+        replica.node.end_turn().unwrap();
+    };
+    add(&mut replica, 2);
+    let value = |replica: &Replica| replica.value(&replica.node.view(), "n");
+    assert_eq!(value(&replica).as_deref(), Some("42"));
+    replica.pass(100);
+    assert_eq!(value(&replica), None, "nobody wrote since");
+    add(&mut replica, 3);
+    add(&mut replica, 4);
+    assert_eq!(value(&replica).as_deref(), Some("7"));
+    flush(&mut replica);
+    assert_eq!(value(&replica).as_deref(), Some("7"));
+    let end = replica.node.make_durable().unwrap();
+    replica.pass(0);
+    assert_eq!(replica.node.durable_everywhere(), end);
+    let replica = replica.restart(now_ms);
+    assert_eq!(value(&replica).as_deref(), Some("7"));
+}

@@ -163,12 +163,18 @@ impl Replica {
 
     /// Whether a view has a user's key.
     pub(crate) fn has(&self, view: &ReadView, key: &str) -> bool {
+        self.value(view, key).is_some()
+    }
+
+    /// What a view has of a user's key.
+    pub(crate) fn value(&self, view: &ReadView, key: &str) -> Option<String> {
         let (store, locate) = (self.store.clone(), self.node.file_map());
         let source: PoolSource<FileMap> = PoolSource { store, locate, meter: Rc::default() };
         let (source, cache) = (Rc::new(source), Rc::new(LocalCache::new(1 << 16)));
         let tables = Tables { source, cache, group: self.store.group };
         let key = [&[Keyspace::User as u8], key.as_bytes()].concat();
-        self.disk.block_on(&self.handle, view.get(&tables, &key)).unwrap().is_some()
+        let value = self.disk.block_on(&self.handle, view.get(&tables, &key)).unwrap();
+        value.map(|value| String::from_utf8_lossy(&value).into_owned())
     }
 
     /// Where the first byte of a file lies on the disk.
