@@ -240,7 +240,8 @@ impl Db {
     /// - A value that is no decimal number within 64 bits stays as it is, and what is added to it is lost.
     /// - The sum stops at `i64::MIN` and `i64::MAX`, and goes on from there with what is added next.
     ///
-    /// Additions to one key take effect in the order in which they return; from several threads each counts once.
+    /// Additions take effect in the order in which the log takes them, among each other and with other writes; from
+    /// several threads each counts once.
     ///
     /// Costs what `put` costs with a value of 18 bytes. A read of the key adds up what was added since it was
     /// compacted last, one step for each, newest first; flushes and compactions make one of them, or the value. So

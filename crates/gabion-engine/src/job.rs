@@ -428,10 +428,13 @@ impl<'a> Visibility<'a> {
     fn fold_onto(&mut self, base: Base, entry: Option<&Entry<'_>>) -> Result<Vec<Made>> {
         let Some(fold) = self.fold.take() else { return Ok(Vec::new()) };
         let (newest, folded) = fold.onto(base);
+        // In the place of what they were added to: from its sequence number a tree that opens knows which expiries
+        // came before (`expiry::Due`).
+        let sequence = entry.map_or(newest, |entry| entry.trailer.sequence());
         let (trailer, stored) = match (folded, entry) {
             (Base::Number { number, expires_ms }, _) => {
                 let (kind, stored) = stored_number(number, expires_ms);
-                (Trailer::new(newest, kind), stored)
+                (Trailer::new(sequence, kind), stored)
             }
             // What was added to it is void.
             (Base::Other { .. }, Some(entry)) => (entry.trailer, entry.value.to_vec()),
@@ -441,7 +444,6 @@ impl<'a> Visibility<'a> {
         if fold.is_cut() || !self.is_gone(folded.expires_ms(), stripe) {
             return Ok(alloc::vec![Made { trailer, stored }]);
         }
-        let sequence = trailer.sequence();
         let tombstone =
             Made { trailer: Trailer::new(sequence, EntryKind::Delete), stored: Vec::new() };
         Ok(self.is_tombstone_wanted(sequence).then_some(tombstone).into_iter().collect())

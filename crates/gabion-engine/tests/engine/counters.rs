@@ -143,6 +143,24 @@ fn a_file_is_not_written_anew_for_what_has_to_stay_for_older_operands() {
 }
 
 #[test]
+fn a_counter_from_before_a_start_is_due_at_its_time_after_it_was_added_to_and_compacted() {
+    let mut driven = Driven::new(eager());
+    put_expiring(&mut driven, "counter", b"7", 500);
+    driven.flush();
+    let config = driven.replica.tree.config().clone();
+    driven.replica.tree = Tree::open(config, GROUP, &driven.replica.tree.snapshot()).unwrap();
+    driven.replica.tree.pass_time(20);
+    add(&mut driven, "counter", 1);
+    driven.flush();
+    compact(&mut driven);
+    let files: Vec<_> = driven.replica.tree.version().files().collect();
+    assert_eq!((files.len(), files[0].1.entries, files[0].1.operands), (1, 1, None));
+    assert_eq!(driven.replica.tree.time_due_ms(), Some(500));
+    driven.replica.tree.pass_time(500);
+    assert_eq!(text(&driven, "counter"), None);
+}
+
+#[test]
 fn a_counter_that_is_cleared_begins_anew_in_memory_and_in_files() {
     let mut driven = Driven::new(eager());
     driven.put("counter", b"7");
