@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// What tasks of a process report.
+#[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
 pub enum Event {
     /// The replica was opened, or could not be.
     Opened(Result<(Box<Node>, LocalStore)>),

@@ -78,7 +78,9 @@ impl World {
                 }
             }
             // Counters are added to, mostly without being read.
-            _ if mixed / 4 % 4 > 0 => client.add(process, &self.locks, key, 1 + mixed % 3, now),
+            _ if !(mixed / 4).is_multiple_of(4) => {
+                client.add(process, &self.locks, key, 1 + mixed % 3, now)
+            }
             _ => client.increment(process, &mut self.locks, key, random, now),
         }
     }
