@@ -6,6 +6,7 @@ use gabion_base::{Error, Result};
 use gabion_media::transport::Transport;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::Read as _;
 use std::rc::Rc;
 
 const CAPACITY: usize = 256 * 1024;
@@ -73,9 +74,7 @@ impl Transport for Pipe {
         if len == 0 {
             return Ok(None);
         }
-        for (to, from) in into.iter_mut().zip(queue.drain(..len)) {
-            *to = from;
-        }
-        Ok(Some(len))
+        let read = queue.read_exact(&mut into[..len]);
+        read.map(|()| Some(len)).map_err(|error| Error::io(error.to_string()))
     }
 }

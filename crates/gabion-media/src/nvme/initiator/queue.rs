@@ -194,9 +194,8 @@ impl<T: Transport, P> Queue<T, P> {
         loop {
             // A peer that is gone may have answered before it went: its last words are read first.
             let sent = self.send();
-            self.invariants();
             match self.receive_one() {
-                Ok(true) => {}
+                Ok(true) => self.invariants(),
                 Ok(false) => return sent.map_err(|error| error.within(self.name)),
                 Err(Broken::Connection(error)) => return Err(error.within(self.name)),
                 Err(Broken::Protocol(fatal)) => {
@@ -222,15 +221,19 @@ impl<T: Transport, P> Queue<T, P> {
         }
     }
 
-    /// What holds between any two steps; looked at in builds with debug assertions.
+    /// What holds after each PDU; looked at in builds with debug assertions.
     fn invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
         }
-        let flights = || self.flights.iter().flatten();
-        assert_eq!(self.free.len() + flights().count(), self.flights.len());
-        assert_eq!(self.granted.len(), flights().filter(|f| f.wanted.is_some()).count());
-        assert!(flights().all(|f| f.got <= f.into_len && f.asked as usize <= f.data.len()));
+        let (mut under_way, mut wanted) = (0, 0);
+        for flight in self.flights.iter().flatten() {
+            under_way += 1;
+            wanted += usize::from(flight.wanted.is_some());
+            assert!(flight.got <= flight.into_len && flight.asked as usize <= flight.data.len());
+        }
+        assert_eq!(self.free.len() + under_way, self.flights.len());
+        assert_eq!(self.granted.len(), wanted);
     }
 
     fn send(&mut self) -> Result<()> {
