@@ -185,10 +185,10 @@ fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_l
 
 #[test]
 fn a_replica_whose_files_nobody_else_has_says_so_and_asks_nobody() {
-    let alone = options(3, 1);
-    let each = Options { compaction: CompactionMode::EveryReplica, ..options(3, 3) };
+    let alone = options(7, 1);
+    let each = Options { compaction: CompactionMode::EveryReplica, ..options(7, 3) };
     for (what, options) in [("a replica alone", alone), ("each compacts", each)] {
-        let mut world = world(what, options, 3);
+        let mut world = world(what, options, 7);
         let index = world.len() - 1;
         let file = world.files(index)[0];
         world.rot(index, file);

@@ -140,7 +140,7 @@ fn two_rotten_logs_are_filled_by_the_third() {
 
 #[test]
 fn each_record_of_a_log_comes_back() {
-    let mut world = world(0, 3, 300);
+    let mut world = world(0, 3, 600);
     let mut number = 0;
     loop {
         let index = number % 3;
