@@ -222,7 +222,7 @@ impl Node {
         let repairs = self.repairs.wants(id);
         let is_here = self.pool.placement(id).is_some() && !repairs;
         if is_unneeded || is_here || self.grants.is_arriving(id) {
-            return self.return_slots(&file, is_unneeded);
+            return self.return_slots(&file);
         }
         let placement = Arc::new(FilePlacement {
             file: id,
@@ -250,13 +250,15 @@ impl Node {
     }
 
     /// A file came that is here already or about to be, or that nothing needs: its slots can be used
-    /// again.
-    fn return_slots(&mut self, file: &ShippedFile, is_unneeded: bool) {
+    /// again. The primary is told even if it has left the tree and only a reader keeps it: else it keeps the bytes for
+    /// us, and begins no jobs at last.
+    fn return_slots(&mut self, file: &ShippedFile) {
         let slots = file.slots.iter().filter(|placed| self.grants.free.contains(&placed.slot));
         let slots = slots.copied().collect();
         self.take_received(file);
         self.tell_grant(slots);
-        if is_unneeded || self.files.get(file.file).is_some() {
+        // One that is about to be here is told of when it is.
+        if !self.grants.is_arriving(file.file) {
             let head = self.config.head();
             self.tell(head, &NodeMessage::Have { file: file.file });
         }
@@ -300,6 +302,9 @@ impl Node {
         let ranges = self.ranges(&slots);
         self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
         self.tell_grant(slots);
+        // Else the primary keeps its bytes for us, and begins no jobs at last.
+        let head = self.config.head();
+        self.tell(head, &NodeMessage::Have { file: placement.file });
     }
 
     /// An arrived file is not what it should be: the connection ends, and with it the session; the

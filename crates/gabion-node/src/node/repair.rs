@@ -528,6 +528,12 @@ impl Node {
 
     /// The swap is durable: reads go to the new place from here on.
     pub(super) fn file_repaired(&mut self, file: FileId) {
+        if self.receives_files() {
+            // Even if an edit removed it meanwhile: else the primary keeps its bytes for us, and begins no jobs at
+            // last.
+            let head = self.config.head();
+            self.tell(head, &NodeMessage::Have { file });
+        }
         let Some(placement) = self.pool.placement(file) else { return };
         if self.files.get(file).is_none() {
             return;
@@ -541,9 +547,5 @@ impl Node {
         self.repairs.forget(file);
         self.say(format!("{file} is repaired: another replica had it whole"));
         self.resume_jobs(file);
-        if self.receives_files() {
-            let head = self.config.head();
-            self.tell(head, &NodeMessage::Have { file });
-        }
     }
 }
