@@ -3,8 +3,9 @@
 use crate::keys::key;
 use crate::workload::{Kind, Op};
 use bytes::BytesMut;
+use gabion_base::number::put_decimal;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_resp::{Reply, ReplyParser, put_decimal};
+use gabion_resp::{Reply, ReplyParser};
 use gabion_workload::Values;
 use mio::net::TcpStream;
 use std::collections::VecDeque;

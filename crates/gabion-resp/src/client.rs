@@ -7,10 +7,10 @@ use crate::error::ProtocolError;
 use crate::limits::{
     ELEMENTS_MAX, HEADER_LEN_MAX, REPLY_BULK_LEN_MAX, REPLY_DEPTH_MAX, REPLY_LINE_LEN_MAX,
 };
-use crate::number::{parse_i64, put_decimal};
 use crate::reply::Reply;
 use alloc::vec::Vec;
 use bytes::{Buf, Bytes, BytesMut};
+use gabion_base::number::{parse_i64, put_decimal};
 
 /// Appends a request as an array of bulk strings.
 pub fn encode_request<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {

@@ -29,7 +29,6 @@ pub mod request;
 pub use args::Args;
 pub use client::{ReplyParser, encode_request};
 pub use error::ProtocolError;
-pub use gabion_base::number::{self, parse_i64, parse_u64, put_decimal};
 pub use glob::{glob_match, glob_prefix};
 pub use reply::{Protocol, Reply};
 pub use request::{Request, RequestParser};

@@ -18,11 +18,11 @@
 //!   Verbatim =7 CRLF txt:foo CRLF               $3 CRLF foo CRLF
 //! ```
 
-use crate::number::put_decimal;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::fmt::Write;
+use gabion_base::number::put_decimal;
 
 /// The version of the protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

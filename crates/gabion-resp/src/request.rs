@@ -12,9 +12,9 @@
 use crate::args::Args;
 use crate::error::ProtocolError;
 use crate::limits::{BULK_LEN_MAX, ELEMENTS_MAX, HEADER_LEN_MAX, INLINE_LEN_MAX, REQUEST_LEN_MAX};
-use crate::number::parse_i64;
 use alloc::vec::Vec;
 use bytes::{Buf, Bytes, BytesMut};
+use gabion_base::number::parse_i64;
 
 /// One request: the command's name and its arguments, never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

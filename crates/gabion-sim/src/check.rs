@@ -53,7 +53,10 @@ pub fn at_rest(world: &mut World) -> Result<(), String> {
 
 /// Every granted slot is known to the head: a grant that it does not know would never be used and
 /// never be voided.
-fn grants(world: &World, node: &Node) -> Result<(), String> {
+///
+/// # Errors
+/// Says how many there are and how many the head knows of.
+pub fn grants(world: &World, node: &Node) -> Result<(), String> {
     let head = world.node(0).ok_or("the head is not up")?;
     let (_, known, _, _) = head.shipping_to(node.id());
     let granted = node.pool().counts().granted;

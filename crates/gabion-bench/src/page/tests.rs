@@ -299,34 +299,29 @@ fn what_went_wrong_in_a_run_stands_at_the_top() {
     assert!(!head.contains("debug build"), "{head}");
 }
 
+/// The summary of runs in all of which a total is another.
+fn summary_with_total(name: &str, seconds: f64) -> String {
+    let mut runs = ycsb();
+    for run in &mut runs {
+        for phase in run["phases"].as_array_mut().unwrap() {
+            phase["totals"][name] = seconds.into();
+        }
+    }
+    summary(&[&runs])
+}
+
 #[test]
 fn others_work_on_the_machine_is_told() {
-    let with_machine_cpu = |seconds: f64| {
-        let mut runs = ycsb();
-        for run in &mut runs {
-            for phase in run["phases"].as_array_mut().unwrap() {
-                phase["totals"]["machine_cpu_seconds"] = seconds.into();
-            }
-        }
-        summary(&[&runs])
-    };
-    assert!(!with_machine_cpu(0.1).contains("busy with other things"));
-    assert!(with_machine_cpu(100.0).contains("busy with other things"));
+    let with = |seconds| summary_with_total("machine_cpu_seconds", seconds);
+    assert!(!with(0.1).contains("busy with other things"));
+    assert!(with(100.0).contains("busy with other things"));
 }
 
 #[test]
 fn what_the_host_took_is_told() {
-    let with_stolen = |seconds: f64| {
-        let mut runs = ycsb();
-        for run in &mut runs {
-            for phase in run["phases"].as_array_mut().unwrap() {
-                phase["totals"]["stolen_cpu_seconds"] = seconds.into();
-            }
-        }
-        summary(&[&runs])
-    };
-    assert!(!with_stolen(0.0).contains("the host took"));
-    assert!(with_stolen(10.0).contains("the host took processor time for others"));
+    let with = |seconds| summary_with_total("stolen_cpu_seconds", seconds);
+    assert!(!with(0.0).contains("the host took"));
+    assert!(with(10.0).contains("the host took processor time for others"));
 }
 
 #[test]

@@ -222,7 +222,7 @@ impl Node {
         let repairs = self.repairs.wants(id);
         let is_here = self.pool.placement(id).is_some() && !repairs;
         if is_unneeded || is_here || self.grants.is_arriving(id) {
-            return self.return_slots(&file);
+            return self.return_slots(&file, is_unneeded);
         }
         let placement = Arc::new(FilePlacement {
             file: id,
@@ -250,15 +250,14 @@ impl Node {
     }
 
     /// A file came that is here already or about to be, or that nothing needs: its slots can be used
-    /// again. The primary is told even if it has left the tree and only a reader keeps it: else it keeps the bytes for
-    /// us, and begins no jobs at last.
-    fn return_slots(&mut self, file: &ShippedFile) {
+    /// again.
+    fn return_slots(&mut self, file: &ShippedFile, is_unneeded: bool) {
         let slots = file.slots.iter().filter(|placed| self.grants.free.contains(&placed.slot));
         let slots = slots.copied().collect();
         self.take_received(file);
         self.tell_grant(slots);
-        // One that is about to be here is told of when it is.
-        if !self.grants.is_arriving(file.file) {
+        // Of one whose place is not durable yet it is said once that is.
+        if is_unneeded || self.files.get(file.file).is_some() {
             let head = self.config.head();
             self.tell(head, &NodeMessage::Have { file: file.file });
         }

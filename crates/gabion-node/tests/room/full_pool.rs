@@ -121,11 +121,27 @@ fn a_full_pool_whose_keys_are_all_deleted_is_empty_soon() {
 
 #[test]
 fn a_full_pool_takes_puts_again_once_what_it_holds_has_expired() {
+    full_until_it_expires(|_, _| {});
+}
+
+/// What has expired stays beneath additions that were made before, until these come down to it.
+#[test]
+fn a_full_pool_takes_puts_again_once_what_it_holds_beneath_counters_has_expired() {
+    full_until_it_expires(|replica, number| {
+        if number.is_multiple_of(8) {
+            let counter = [&key(number)[..], b" counted"].concat();
+            replica.node.add(Keyspace::User, &counter, 1).unwrap();
+        }
+    });
+}
+
+fn full_until_it_expires(also: impl Fn(&mut Replica, u64)) {
     let mut replica = start();
     let expires_ms = replica.now_ms() + 1_000_000;
     let put = |replica: &mut Replica, number: u64| {
         let expires_ms = expires_ms + number % 1_000;
         replica.node.put_expiring(Keyspace::User, &key(number), &VALUE, expires_ms).unwrap();
+        also(replica, number);
     };
     let (end, _) = fill_by(&mut replica, 0, put);
     // What is in memory goes into files meanwhile, whose keys have expired by no flush then.

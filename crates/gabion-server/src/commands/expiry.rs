@@ -5,7 +5,8 @@ use super::errors;
 use super::execute::{Outcome, Refusal};
 use super::store::{Op, Store};
 use bytes::Bytes;
-use gabion_resp::{Reply, parse_i64};
+use gabion_base::number::parse_i64;
+use gabion_resp::Reply;
 
 /// How a time is given.
 #[derive(Clone, Copy, PartialEq, Eq)]

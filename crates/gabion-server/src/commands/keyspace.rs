@@ -9,9 +9,10 @@ use core::cell::RefCell;
 use core::future::poll_fn;
 use core::ops::Bound;
 use core::task::Poll;
+use gabion_base::number::{parse_i64, parse_u64};
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::limits::ELEMENTS_MAX;
-use gabion_resp::{Reply, glob_match, glob_prefix, parse_i64, parse_u64};
+use gabion_resp::{Reply, glob_match, glob_prefix};
 
 /// Most bytes of keys and values in one reply.
 pub const REPLY_LEN_MAX: usize = 64 << 20;

@@ -5,7 +5,8 @@ use super::table::Id;
 use super::{Commands, Host, REDIS_VERSION, errors};
 use bytes::Bytes;
 use core::fmt::Write;
-use gabion_resp::{Protocol, Reply, glob_match, parse_i64, parse_u64};
+use gabion_base::number::{parse_i64, parse_u64};
+use gabion_resp::{Protocol, Reply, glob_match};
 
 impl Commands {
     pub(crate) fn answer_plainly(

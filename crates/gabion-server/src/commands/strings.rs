@@ -6,8 +6,9 @@ use super::expiry::{When, put_keeping, put_until};
 use super::keyspace::REPLY_LEN_MAX;
 use super::store::{Op, Store, check_fits_record};
 use bytes::Bytes;
+use gabion_base::number::{parse_i64, put_decimal};
 use gabion_base::units::VALUE_LEN_MAX;
-use gabion_resp::{Reply, parse_i64};
+use gabion_resp::Reply;
 
 pub(crate) async fn get(store: &impl Store, args: &[Bytes]) -> Outcome {
     Ok(Reply::bulk_or_null(store.get(&args[1]).await?))
@@ -230,7 +231,7 @@ pub(crate) async fn add(store: &impl Store, key: &Bytes, by: i64) -> Outcome {
     };
     let new = old.checked_add(by).ok_or(errors::OVERFLOW)?;
     let mut text = Vec::with_capacity(20);
-    gabion_resp::put_decimal(&mut text, new);
+    put_decimal(&mut text, new);
     put_keeping(store, key, text.into(), found.and_then(|found| found.expires_ms))?;
     Ok(Reply::Integer(new))
 }

@@ -1,6 +1,7 @@
 //! What a run did, and what it says of itself when something does not hold.
 
 use super::World;
+use crate::check;
 
 /// What a run did, and a checksum over all that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,6 +144,10 @@ impl World {
                 ),
                 None => format!("\n  replica {}: not open", i + 1),
             };
+            // A pool that is full of grants nobody knows of is one reason why there is no rest.
+            if let Some(Err(error)) = node.map(|node| check::grants(self, node)) {
+                text += &format!("\n    {error}");
+            }
         }
         for death in self.deaths.iter().rev().take(5) {
             text += &format!("\n  died: {death}");
