@@ -103,28 +103,45 @@ impl World {
 
     pub(super) fn kill(&mut self, index: usize, power: bool) {
         self.trace(&[u8::from(power), index as u8]);
+        let (seed, wait_ms) = (self.random.number(), self.random.below(400));
+        if self.crash(index, power.then_some(seed), seed) {
+            self.machines[index].down_until_ms = self.now_ms + wait_ms;
+        }
+    }
+
+    /// Ends a machine's process, or cuts the power of the machine too: then `power` says what is left of writes
+    /// that no flush covered, as [`gabion_media::simulated::SimulatedDisk::crash_power`] takes it. `seed` says
+    /// what becomes of writes in flight. It starts again at once. Returns false if there was no process.
+    pub fn crash(&mut self, index: usize, power: Option<u64>, seed: u64) -> bool {
         for other in 0..self.machines.len() {
             self.break_link(index, other);
         }
-        let (seed, wait) = (self.random.number(), self.random.below(400));
         let mut outcome = std::mem::take(&mut self.outcome);
         self.count_work(index, &mut outcome);
         self.outcome = outcome;
         if self.machines[index].process.take().is_none() {
-            return;
+            return false;
         }
         self.outcome.crashes += 1;
-        let what = if power { "power cut" } else { "kill" };
+        let what = if power.is_some() { "power cut" } else { "kill" };
         self.note(format!("{what} of replica {}", index + 1));
         let machine = &mut self.machines[index];
-        machine.down_until_ms = self.now_ms + wait;
+        machine.down_until_ms = self.now_ms;
         machine.moments = Moments::default();
-        if power {
-            machine.disk.crash_power(seed);
+        if let Some(left) = power {
+            machine.disk.crash_power(left);
             machine.ring.crash_power(seed);
         } else {
             machine.disk.crash_process(seed);
         }
+        true
+    }
+
+    /// Writes and flushes of a machine's disk that have ended.
+    #[must_use]
+    pub fn disk_effects(&self, index: usize) -> u64 {
+        let stats = self.machines[index].disk.stats();
+        stats.writes + stats.flushes
     }
 
     /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.

@@ -9,6 +9,7 @@ mod full_pools;
 mod io_failures;
 mod lost_files;
 mod marks;
+mod member_crash_points;
 mod metamorphic;
 mod no_space;
 mod no_target;
