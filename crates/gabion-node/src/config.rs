@@ -4,8 +4,9 @@ use crate::tlv::{Tlv, TlvReader};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
-use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
+use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, ShardId};
 use gabion_engine::{PinBudget, TreeConfig};
+use gabion_log::LogConfig;
 
 /// Who flushes and compacts. Fixed at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,7 @@ impl GroupConfig {
                 Self::MEMBERS_MAX
             )));
         }
+        self.log_config().check()?;
         if self.ring_len < self.segment_len.saturating_mul(4) {
             return Err(Error::invalid(format!(
                 "ring of {} bytes: it must be at least four log segments of {}, so that one can be \
@@ -106,6 +108,17 @@ impl GroupConfig {
             }
         }
         self.tree.validate()
+    }
+
+    /// The configuration of the group's log.
+    #[must_use]
+    pub const fn log_config(&self) -> LogConfig {
+        LogConfig {
+            group: self.group,
+            shard: ShardId::ZERO,
+            ring_len: self.ring_len,
+            segment_len: self.segment_len,
+        }
     }
 
     /// The head of the chain: the primary.

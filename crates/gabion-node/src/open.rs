@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -34,7 +34,6 @@ pub async fn create(
     pool_id: [u8; 16],
 ) -> Result<()> {
     group.validate()?;
-    log_config(group).check()?;
     if !group.members.contains(&me) {
         return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
     }
@@ -161,9 +160,7 @@ impl OpenedPool {
         let segments = self.segments();
         let (log, report) = self.recover_log(ring, &segments).await?;
         if self.trust == Trust::Flushed {
-            segments
-                .write_again(&log_config(&self.group), report.watermark, report.in_segments)
-                .await?;
+            segments.write_again(&self.log_config(), report.watermark, report.in_segments).await?;
         }
         if self.is_to_run {
             // What segments hold counts as durable as far as it once was: also blocks that an earlier process
@@ -207,7 +204,7 @@ impl OpenedPool {
     /// The configuration of the group's log.
     #[must_use]
     pub const fn log_config(&self) -> LogConfig {
-        log_config(&self.group)
+        self.group.log_config()
     }
 
     /// Finds the end of the log. It writes to `ring`.
@@ -226,15 +223,6 @@ impl OpenedPool {
             repair: self.is_to_run && self.group.members.len() > 1,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await
-    }
-}
-
-const fn log_config(group: &GroupConfig) -> LogConfig {
-    LogConfig {
-        group: group.group,
-        shard: ShardId::ZERO,
-        ring_len: group.ring_len,
-        segment_len: group.segment_len,
     }
 }
 

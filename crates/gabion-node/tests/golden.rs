@@ -206,3 +206,19 @@ fn what_a_later_version_added_is_refused_by_name_or_skipped() {
         }
     }
 }
+
+/// Checksums say that somebody wrote it so, not that it can work.
+#[test]
+fn a_configuration_whose_log_cannot_work_is_refused_by_its_lengths() {
+    let with = |ring_len, segment_len| GroupConfig { ring_len, segment_len, ..group_config() };
+    for (config, wanted) in [
+        (with(0, 0), "log segment of 0 bytes: it must be a multiple of 4096"),
+        (with(1 << 20, 5_000), "log segment of 5000 bytes"),
+        (with(1 << 30, 1 << 28), "log segment of 268435456 bytes"),
+        (with(5 << 19, 1 << 20), "ring of 2621440 bytes: it must be two or more whole segments"),
+        (with(2 << 20, 1 << 20), "ring of 2097152 bytes: it must be at least four log segments"),
+    ] {
+        let error = GroupConfig::decode(&config.encode()).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+}
