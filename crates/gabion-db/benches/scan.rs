@@ -30,7 +30,7 @@ fn load(name: &str, records: u64, value_len: usize, memtable_len: u64) -> Db {
     let mut options =
         Options { pool_len: pool_len.next_multiple_of(2 << 20), ..Options::default() };
     options.tree.memtable_len = memtable_len;
-    options.block_cache_len = 4 << 30;
+    options.run.block_cache_len = 4 << 30;
     let db = Db::create(&dir, &options).expect("a store can be made");
     let value = vec![0xa5; value_len];
     let put = |n: u64| db.put(&key(n), &value).expect("the put is taken");

@@ -22,6 +22,13 @@ impl SharedCache {
         Self { shards: (0..SHARDS).map(|_| shard()).collect(), open: RwLock::default() }
     }
 
+    /// Changes the bytes that all blocks together may take.
+    pub(crate) fn set_capacity(&self, capacity: usize) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).set_capacity(capacity / SHARDS);
+        }
+    }
+
     fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
         // Fibonacci hashing of what differs between neighbours.
         let mixed = (file.number ^ (offset >> 9)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

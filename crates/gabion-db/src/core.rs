@@ -8,6 +8,7 @@
 use crate::cache::SharedCache;
 use crate::clock::Clock;
 use crate::jobs::{IoThread, JobSink, JobThreads};
+use crate::options::RunOptions;
 use crate::read::Placements;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 use gabion_engine::{SharedView, Tree};
@@ -29,6 +30,8 @@ const CARRY_ON_LEN: u64 = 64 << 10;
 /// What the lock guards.
 pub(crate) struct Core {
     pub(crate) node: Box<Node>,
+    /// The options that may change, as they are now.
+    pub(crate) run: RunOptions,
     /// None while the store starts, and again once it closes.
     pub(crate) threads: Option<Threads>,
     /// The log ended here when the machine was last carried on.
@@ -78,7 +81,7 @@ impl Shared {
     pub(crate) fn new(
         node: Box<Node>,
         clock: Clock,
-        cache_len: usize,
+        run: RunOptions,
         placements: Placements,
         group: GroupId,
     ) -> Self {
@@ -92,12 +95,13 @@ impl Shared {
                 carried_on_at: LogPosition::ZERO,
                 active: node.tree().active_id(),
                 node,
+                run,
                 threads: None,
                 failed: None,
             }),
             progress: Condvar::new(),
             clock,
-            cache: Arc::new(SharedCache::new(cache_len)),
+            cache: Arc::new(SharedCache::new(run.block_cache_len)),
             placements,
             group,
             notices: Mutex::default(),

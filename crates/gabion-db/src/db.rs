@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::iter::{Bounds, Cursor, Range};
 use crate::jobs::{IoThread, JobThreads};
-use crate::options::{Durability, Options};
+use crate::options::{Durability, Options, RunOptions};
 use crate::read::{Placements, Snapshot};
 use crate::replica::{self, OpenedReplica};
 use bytes::Bytes;
@@ -121,6 +121,7 @@ impl Db {
     /// Not found; busy when another process, or another `Db` of this one, has it; invalid input when it is
     /// a member of a group of several replicas; corruption with its place; unsupported for another format.
     pub fn open(dir: &Path, options: &Options) -> Result<Self> {
+        options.run.check()?;
         let clock = Clock::start();
         let alone = |group: &GroupConfig, _| match group.members.len() {
             1 => Ok(()),
@@ -132,13 +133,12 @@ impl Db {
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
         let OpenedReplica { node, parts, remarks, .. } = opened;
         let placements = Placements::new(parts.file.clone(), parts.geometry);
-        let shared =
-            Arc::new(Shared::new(node, clock, options.block_cache_len, placements, parts.group));
+        let shared = Arc::new(Shared::new(node, clock, options.run, placements, parts.group));
         shared.notices().extend(remarks);
         let sink = Sink(Arc::downgrade(&shared));
         let ticker = sink.clone();
         let threads = Threads {
-            jobs: JobThreads::start(&parts, options.compactions_max, &sink)?,
+            jobs: JobThreads::start(&parts, options.run.compactions_max, &sink)?,
             io: IoThread::start(&parts, &sink, IDLE_TICK, move || ticker.tick())?,
         };
         let db = Self(Arc::new(Open { shared }));
@@ -514,6 +514,47 @@ impl Db {
             }
             core = self.0.shared.wait(core);
         }
+    }
+
+    /// The options that may change, as they are now.
+    #[must_use]
+    pub fn run_options(&self) -> RunOptions {
+        self.lock().run
+    }
+
+    /// Changes the options that may change, until the store is closed: [`Options::run`] says what they are when it
+    /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options, RunOptions};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-run-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// // Before a bulk load: more threads for compaction, less memory for reads.
+    /// let before = db.run_options();
+    /// db.set_run_options(RunOptions { compactions_max: 4, block_cache_len: 8 << 20 })?;
+    /// // And afterwards.
+    /// db.set_run_options(before)?;
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Invalid input when a value is out of its limits: then nothing has changed. The system's, when a thread for
+    /// compactions cannot start.
+    pub fn set_run_options(&self, options: RunOptions) -> Result<()> {
+        options.check()?;
+        let mut core = self.lock();
+        core.check()?;
+        if let Some(threads) = &mut core.threads {
+            threads.jobs.grow(options.compactions_max)?;
+        }
+        core.run = options;
+        core.node.set_compactions_max(options.compactions_max);
+        self.0.shared.cache.set_capacity(options.block_cache_len);
+        self.0.shared.carry_on(&mut core);
+        Ok(())
     }
 
     /// What the store says of itself.

@@ -79,6 +79,8 @@ pub struct JobThreads {
     flush: Option<Sender<Order>>,
     compact: Option<Sender<Order>>,
     threads: Vec<JoinHandle<()>>,
+    /// Starts one more that compacts.
+    one_more: Box<dyn Fn() -> Result<JoinHandle<()>> + Send>,
 }
 
 impl JobThreads {
@@ -89,12 +91,25 @@ impl JobThreads {
     pub fn start(parts: &StoreParts, compactions_max: usize, sink: &impl JobSink) -> Result<Self> {
         let (flush, flushes) = channel();
         let (compact, compactions) = channel();
-        let mut threads = vec![spawn("gabion-flush", parts, flushes.into_shared(), sink)?];
-        let compactions = compactions.into_shared();
-        for _ in 0..compactions_max.max(1) {
-            threads.push(spawn("gabion-compact", parts, compactions.clone(), sink)?);
+        let threads = vec![spawn("gabion-flush", parts, flushes.into_shared(), sink)?];
+        let (compactions, parts, sink) = (compactions.into_shared(), parts.clone(), sink.clone());
+        let one_more =
+            Box::new(move || spawn("gabion-compact", &parts, compactions.clone(), &sink));
+        let mut all = Self { flush: Some(flush), compact: Some(compact), threads, one_more };
+        all.grow(compactions_max)?;
+        Ok(all)
+    }
+
+    /// Starts what is missing for so many compactions at once. More than are needed stay, and sleep.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; those that could start stay.
+    pub fn grow(&mut self, compactions_max: usize) -> Result<()> {
+        // One of them flushes.
+        while self.threads.len() <= compactions_max.max(1) {
+            self.threads.push((self.one_more)()?);
         }
-        Ok(Self { flush: Some(flush), compact: Some(compact), threads })
+        Ok(())
     }
 
     /// Hands a job to the threads of its kind.

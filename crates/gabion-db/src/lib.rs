@@ -60,5 +60,5 @@ pub use batch::{Expiry, WriteBatch};
 pub use db::{Db, DbStats};
 pub use gabion_engine::{Found, RangeSize};
 pub use iter::{Bounds, Cursor, Range};
-pub use options::{Durability, Options};
+pub use options::{Durability, Options, RunOptions};
 pub use read::Snapshot;

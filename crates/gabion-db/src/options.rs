@@ -26,10 +26,8 @@ pub struct Options {
     pub segment_len: u64,
     /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Default 64 MiB.
     pub ring_len: u64,
-    /// Bytes of memory for decoded blocks of files. Default 64 MiB.
-    pub block_cache_len: usize,
-    /// Compactions that may run at once; a flush has a thread of its own. Default 1.
-    pub compactions_max: usize,
+    /// What may be changed while the store is open; see [`crate::Db::set_run_options`].
+    pub run: RunOptions,
     /// What carries out I/O. Default: io_uring where the kernel has it.
     pub io: BackendChoice,
 }
@@ -41,8 +39,7 @@ impl Default for Options {
             tree: TreeConfig::default(),
             segment_len: 16 << 20,
             ring_len: 64 << 20,
-            block_cache_len: 64 << 20,
-            compactions_max: 1,
+            run: RunOptions::default(),
             io: BackendChoice::Auto,
         }
     }
@@ -70,6 +67,38 @@ impl Options {
     }
 
     pub(crate) fn node(&self) -> NodeOptions {
-        NodeOptions { compactions_max: self.compactions_max.max(1), ..NodeOptions::default() }
+        NodeOptions { compactions_max: self.run.compactions_max, ..NodeOptions::default() }
+    }
+}
+
+/// Options that may change while a store is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Bytes of memory for decoded blocks of files; 0 keeps none. Default 64 MiB.
+    pub block_cache_len: usize,
+    /// Compactions that may run at once, 1 to [`Self::COMPACTIONS_MAX`]; a flush has a thread of its own.
+    /// Default 1.
+    pub compactions_max: usize,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { block_cache_len: 64 << 20, compactions_max: 1 }
+    }
+}
+
+impl RunOptions {
+    /// The most compactions at once.
+    pub const COMPACTIONS_MAX: usize = 64;
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "compactions_max is {}, 1 to {} are possible",
+            self.compactions_max,
+            Self::COMPACTIONS_MAX
+        )))
     }
 }

@@ -7,7 +7,7 @@
 
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId};
-use gabion_db::{Db, Durability, Options, RangeSize, Snapshot, WriteBatch, replica};
+use gabion_db::{Db, Durability, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica};
 use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ fn options() -> Options {
         tree,
         segment_len: 1 << 20,
         ring_len: 4 << 20,
-        block_cache_len: 256 << 10,
+        run: RunOptions { block_cache_len: 256 << 10, ..RunOptions::default() },
         ..Options::default()
     }
 }
@@ -492,6 +492,46 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
         assert!(!mark.exists());
         assert_eq!(db.range(b"", None).count(), 2_000);
     }
+}
+
+#[test]
+fn options_change_while_a_store_is_open() {
+    let dir = Dir::new("run-options");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    assert_eq!(db.run_options(), options().run);
+    let put = |from: u64| (from..from + 3_000).for_each(|n| db.put(&key(n), &[7; 200]).unwrap());
+    put(0);
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    let read = || assert!((0..3_000).all(|n| db.get(&key(n)).unwrap().is_some()));
+    let cached = |len| {
+        db.set_run_options(RunOptions { block_cache_len: len, ..db.run_options() }).unwrap();
+        let left = db.stats().cache_bytes;
+        read();
+        (left, db.stats().cache_bytes)
+    };
+    let (_, all) = cached(16 << 20);
+    assert!(all > 600_000, "{all}");
+    let (left, then) = cached(100_000);
+    assert!(left <= 100_000 && then <= 100_000 && then > 0, "{left} {then}");
+    assert_eq!(cached(0), (0, 0));
+
+    for compactions_max in [0, 65] {
+        let wrong = RunOptions { compactions_max, block_cache_len: 5, ..db.run_options() };
+        let error = db.set_run_options(wrong).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let wanted = format!("compactions_max is {compactions_max}, 1 to 64 are possible");
+        assert!(error.to_string().contains(&wanted), "{error}");
+        assert_eq!(db.run_options().block_cache_len, 0, "nothing has changed");
+    }
+    db.set_run_options(RunOptions { compactions_max: 3, ..db.run_options() }).unwrap();
+    put(1_500);
+    db.wait_until_quiet().unwrap();
+    db.set_run_options(RunOptions { compactions_max: 1, ..db.run_options() }).unwrap();
+
+    assert_eq!(db.range(b"", None).count(), 4_500);
+    drop(db);
+    assert_eq!(Db::open(&dir.0, &options()).unwrap().run_options(), options().run);
 }
 
 const CHILD: &str = "GABION_DB_TEST_DIRECTORY";

@@ -172,6 +172,21 @@ impl BlockCache {
         Self { inner: RefCell::new(inner) }
     }
 
+    /// The most bytes that it may hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.inner.borrow().capacity
+    }
+
+    /// Changes the most bytes that it may hold. Blocks that are too many for a smaller budget go at once.
+    pub fn set_capacity(&self, capacity: usize) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.capacity = capacity;
+        while inner.stats.bytes > capacity {
+            inner.evict_one();
+        }
+    }
+
     /// The block at `offset` of `file`, if it is here.
     #[must_use]
     pub fn get(&self, file: FileId, offset: u64) -> Option<Bytes> {
@@ -422,7 +437,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_cache_returns_what_was_put_in_or_nothing(
-            ops in prop::collection::vec((0u8..10, 0u64..4, 0u64..40, 1usize..900), 0..400),
+            ops in prop::collection::vec((0u8..11, 0u64..4, 0u64..40, 1usize..900), 0..400),
         ) {
             let cache = BlockCache::new(8_000);
             for (op, f, offset, len) in ops {
@@ -431,6 +446,10 @@ mod tests {
                         cache.evict_file(file(f));
                         prop_assert_eq!(cache.blocks_of(file(f)), 0);
                         prop_assert!((0..40).all(|o| cache.get(file(f), o).is_none()));
+                    }
+                    10 => {
+                        cache.set_capacity(len * 10);
+                        prop_assert_eq!(cache.capacity(), len * 10);
                     }
                     1..=4 => cache.insert(file(f), offset, block(f * 40 + offset, len)),
                     _ => {

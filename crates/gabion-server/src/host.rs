@@ -1,12 +1,16 @@
 //! What commands may know of the process around them.
 
 use crate::PeerAddress;
-use crate::commands::{Host, MemberInfo, ServerInfo};
+use crate::commands::{Host, MemberInfo, NotSet, ServerInfo};
 use crate::process;
+use crate::settings::{self, Settings};
 use crate::store::SharedNode;
+use bytes::Bytes;
+use gabion_engine::LocalCache;
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 /// Bytes and connections of the doors since the start.
 #[derive(Default)]
@@ -56,7 +60,7 @@ pub(crate) struct ServerHost {
     pub(crate) resp: SocketAddr,
     pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
-    pub(crate) block_cache_bytes: usize,
+    pub(crate) cache: Rc<LocalCache>,
     pub(crate) clients_max: usize,
     pub(crate) now_us: Cell<u64>,
 }
@@ -97,7 +101,8 @@ impl Host for ServerHost {
     fn options(&self) -> Vec<(String, String)> {
         let node = self.node.borrow();
         let config = node.config();
-        let options: [(&str, String); 14] = [
+        let settings = Settings::of(&node, &self.cache);
+        let options: [(&str, String); 16] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -108,12 +113,22 @@ impl Host for ServerHost {
             ("port", self.resp.port().to_string()),
             ("save", String::new()),
             ("gabion-ack", config.ack.as_str().into()),
-            ("gabion-block-cache-bytes", self.block_cache_bytes.to_string()),
+            (settings::BLOCK_CACHE_BYTES, settings.block_cache_bytes.to_string()),
             ("gabion-compaction", config.compaction.as_str().into()),
             ("gabion-group", config.group.get().to_string()),
             ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
+            (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
+            (settings::READER_STATES, settings.readers.states_max.to_string()),
         ];
         options.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet> {
+        let before = Settings::of(&self.node.borrow(), &self.cache);
+        let known = |name: &str| self.options().iter().any(|(other, _)| other == name);
+        let settings = before.with(options, known)?;
+        settings.apply(&mut self.node.borrow_mut(), &self.cache);
+        Ok(())
     }
 
     fn info(&self) -> ServerInfo {
@@ -141,7 +156,7 @@ impl Host for ServerHost {
             memory_used: node.tree().active_len()
                 + node.tree().sealed_count() as u64 * node.config().tree.memtable_len
                 + readers.memtable_bytes
-                + self.block_cache_bytes as u64
+                + self.cache.blocks.capacity() as u64
                 + node.config().ring_len,
             memory_max: 0,
             connections_received: self.traffic.accepted.get(),

@@ -33,6 +33,7 @@ mod process;
 mod routing;
 mod run;
 mod server;
+mod settings;
 mod shipping;
 mod start;
 mod status;

@@ -122,6 +122,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let (me, head, tail) = (node.id(), node.config().head(), node.config().tail());
     let now_ms = clock.now_ms();
     let node: SharedNode = Rc::new(RefCell::new(node));
+    let cache = Rc::new(LocalCache::new(config.block_cache_bytes));
     let tables = Tables {
         source: Rc::new(ProbeSource {
             pool: PoolSource {
@@ -131,7 +132,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
             },
             is_probing: Cell::new(false),
         }),
-        cache: Rc::new(LocalCache::new(config.block_cache_bytes)),
+        cache: cache.clone(),
         group: local.group,
     };
     let host = Rc::new(ServerHost {
@@ -142,7 +143,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         resp: resp_address,
         started_us: clock.now_us(),
         run_id: seed,
-        block_cache_bytes: config.block_cache_bytes,
+        cache,
         clients_max: CLIENTS_MAX,
         now_us: Cell::new(clock.now_us()),
     });

@@ -423,12 +423,28 @@ fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     assert!(reply.contains("closed at its other end"), "{reply}");
 }
 
+/// From now on a reader ends as soon as an edit overtakes it; the cache is smaller and larger at once.
+fn options_change(client: &mut Client) {
+    let cache = "gabion-block-cache-bytes";
+    let is =
+        |len: &str| format!("*2\r\n${}\r\n{cache}\r\n${}\r\n{len}\r\n", cache.len(), len.len());
+    assert_eq!(client.text(&["CONFIG", "GET", cache]), is("4194304"));
+    let refused = client.text(&["CONFIG", "SET", cache, "8mb", "port", "1"]);
+    assert!(refused.contains("argument 'port') - can't set immutable config"), "{refused}");
+    assert_eq!(client.text(&["CONFIG", "GET", cache]), is("4194304"), "all or none");
+    assert_eq!(client.text(&["CONFIG", "SET", cache, "8mb"]), "+OK\r\n");
+    assert_eq!(client.text(&["CONFIG", "GET", cache]), is("8388608"));
+    let age = ["CONFIG", "SET", "gabion-reader-age-ms", "0", "gabion-reader-states", "0"];
+    assert_eq!(client.text(&age), "+OK\r\n");
+}
+
 /// Nothing but the digest lasts so long in practice; here the budget is nothing at all.
 #[test]
 fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {
-    let group = Group::impatient("impatient");
+    let group = Group::start("impatient", 1, AckLevel::Replicated);
     group.await_ready();
     let (mut reader, mut writer) = (group.client(1), group.client(1));
+    options_change(&mut reader);
     fill(&mut writer, "a value of a record", 60_000);
     let start = Instant::now();
     let text = loop {

@@ -3,7 +3,7 @@
 
 use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
-use gabion_db::{Db, Durability, Options, WriteBatch};
+use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
 use gabion_engine::TreeConfig;
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
@@ -50,9 +50,11 @@ fn db_options(options: &EngineOptions) -> Options {
             sst,
             ..default
         },
-        block_cache_len: options.cache_len as usize,
-        // A flush has a thread of its own.
-        compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
+        run: RunOptions {
+            block_cache_len: options.cache_len as usize,
+            // A flush has a thread of its own.
+            compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
+        },
         ..Options::default()
     }
 }

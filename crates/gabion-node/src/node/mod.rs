@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{ReadView, ReaderStats, Tree};
+use gabion_engine::{PinBudget, ReadView, ReaderStats, Tree};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -371,6 +371,22 @@ impl Node {
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// Changes how many compactions may run at once. Those under way go on.
+    pub fn set_compactions_max(&mut self, compactions_max: usize) {
+        self.options.compactions_max = compactions_max;
+    }
+
+    /// Changes what readers may keep. Those past a smaller budget end with the next event.
+    pub fn set_pin_budget(&mut self, pin_budget: PinBudget) {
+        self.options.pin_budget = pin_budget;
+    }
+
+    /// What readers may keep.
+    #[must_use]
+    pub const fn pin_budget(&self) -> PinBudget {
+        self.options.pin_budget
     }
 
     /// Whether this member is the primary.

@@ -1,5 +1,6 @@
 //! The texts of errors, in Redis's words where Redis has the error.
 
+use super::NotSet;
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind};
@@ -62,6 +63,20 @@ pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
     let given = shown(given);
     let help = command.to_ascii_uppercase();
     Reply::error_from(format!("ERR unknown subcommand '{given}'. Try {help} HELP."))
+}
+
+/// CONFIG SET has changed nothing.
+pub(crate) fn not_set(not_set: NotSet) -> Reply {
+    Reply::error_from(match not_set {
+        NotSet::Unknown(name) => format!(
+            "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
+            shown(name.as_bytes())
+        ),
+        NotSet::Refused { name, why } => format!(
+            "ERR CONFIG SET failed (possibly related to argument '{}') - {why}",
+            shown(name.as_bytes())
+        ),
+    })
 }
 
 /// The subcommands of `command`, as its HELP.

@@ -2,7 +2,7 @@
 
 use super::session::{Client, name_of_row};
 use super::table::Id;
-use super::{Commands, Host, REDIS_VERSION, errors};
+use super::{Commands, Host, NotSet, REDIS_VERSION, errors};
 use bytes::Bytes;
 use core::fmt::Write;
 use gabion_base::number::{parse_i64, parse_u64};
@@ -120,16 +120,31 @@ impl Commands {
                 self.stats.reset();
                 Reply::OK
             }
-            (b"help", []) => errors::help("CONFIG", &["GET", "RESETSTAT"]),
-            (b"set" | b"rewrite", _) => Reply::error(
-                "ERR options are given when the data is made or the node starts: CONFIG SET and REWRITE are not supported",
-            ),
-            (b"get" | b"resetstat", _) => {
+            (b"set", pairs) if !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
+                set_options(pairs, host).map_or_else(|not_set| not_set, |()| Reply::OK)
+            }
+            (b"help", []) => errors::help("CONFIG", &["GET", "RESETSTAT", "SET"]),
+            (b"rewrite", []) => Reply::error("ERR The server is running without a config file"),
+            (b"get" | b"set" | b"rewrite" | b"resetstat", _) => {
                 errors::arity(&format!("config|{}", String::from_utf8_lossy(&sub)))
             }
             _ => errors::unknown_subcommand("config", &args[1]),
         }
     }
+}
+
+/// `CONFIG SET option value [option value ...]`.
+fn set_options(pairs: &[Bytes], host: &impl Host) -> Result<(), Reply> {
+    let mut options: Vec<(String, Bytes)> = Vec::new();
+    for pair in pairs.chunks_exact(2) {
+        let name = String::from_utf8_lossy(&pair[0]).to_ascii_lowercase();
+        if options.iter().any(|(before, _)| *before == name) {
+            let why = "duplicate parameter";
+            return Err(errors::not_set(NotSet::Refused { name, why }));
+        }
+        options.push((name, pair[1].clone()));
+    }
+    host.set_options(&options).map_err(errors::not_set)
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.

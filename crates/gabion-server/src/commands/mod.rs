@@ -44,6 +44,7 @@ pub(crate) use store::{PageBuilder, Values};
 pub use table::{Route, Spec, TABLE};
 pub use work::{Call, Transaction, Work};
 
+use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use cursors::CursorTable;
 use session::Client;
@@ -64,8 +65,27 @@ pub trait Host {
     fn is_head(&self) -> bool;
     /// The options that CONFIG GET shows: names in lower case, and values.
     fn options(&self) -> Vec<(String, String)>;
+    /// Changes options, all of these or none. Names are in lower case, each stands once.
+    ///
+    /// # Errors
+    /// Which of them cannot be set, and why.
+    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet>;
     /// The numbers that INFO shows.
     fn info(&self) -> ServerInfo;
+}
+
+/// Why CONFIG SET has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotSet {
+    /// There is no option of this name.
+    Unknown(String),
+    /// The option cannot be set so.
+    Refused {
+        /// Its name.
+        name: String,
+        /// Why, in Redis's words.
+        why: &'static str,
+    },
 }
 
 /// What the connections of a node share.

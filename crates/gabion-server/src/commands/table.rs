@@ -304,7 +304,7 @@ table! {
         "Returns numbers about the node."
         "Sections server, clients, memory, persistence, stats, replication, cpu, commandstats (without times) and gabion. There is no keyspace: only a walk counts the keys, as DBSIZE does. Roles: see below.";
     Config "config" -2 Local ["admin" "noscript" "loading" "stale"] (0 0 0) "2.0.0" "server"
-        "Returns options." "GET, RESETSTAT, HELP. Options are given to `gabion up`, most of them when the data is made.";
+        "Returns and changes options." "GET, SET, RESETSTAT, HELP. SET changes those of this replica's process until it ends, see below; the others are given to `gabion up`, most of them when the data is made.";
     Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
         "Answers operators about this replica, as JSON."
         "Gabion's own: GABION STATUS, FILES, SCRUB [number...] or DIGEST [position]; see below.";

@@ -10,7 +10,7 @@
 use bytes::BytesMut;
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId};
-use gabion_engine::{PinBudget, TreeConfig};
+use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use gabion_server::{
@@ -24,10 +24,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// Set for the processes that are replicas: directory, id, ports, and how patient they are.
+/// Set for the processes that are replicas: directory, id, ports.
 const ROLE: &str = "GABION_TEST_REPLICA";
-/// A replica ends every read that an edit overtakes.
-const IMPATIENT: &str = "impatient";
 /// The name of the test that becomes a replica.
 const ENTRY: &str = "entry_of_a_replica";
 /// Longest wait for anything.
@@ -37,13 +35,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub fn become_replica() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split('|').collect();
-    let [dir, id, ports, patience] = words[..] else { panic!("{role}") };
+    let [dir, id, ports] = words[..] else { panic!("{role}") };
     let ports: Vec<u16> = ports.split(',').map(|port| port.parse().unwrap()).collect();
-    let mut config = config(Path::new(dir), id.parse().unwrap(), &ports);
-    if patience == IMPATIENT {
-        config.node.pin_budget = PinBudget { age_ms_max: 0, states_max: 0 };
-    }
-    let result = run(config);
+    let result = run(config(Path::new(dir), id.parse().unwrap(), &ports));
     match &result {
         Ok(ExitReason::Signal) => {}
         Ok(ExitReason::Failed(error)) | Err(error) => eprintln!("{error}"),
@@ -119,21 +113,11 @@ pub struct Group {
     pub dir: PathBuf,
     pub ports: Vec<u16>,
     children: Vec<Option<Child>>,
-    patience: &'static str,
 }
 
 impl Group {
     /// Makes and starts a group.
     pub fn start(name: &str, count: u32, ack: AckLevel) -> Self {
-        Self::start_as(name, count, ack, "patient")
-    }
-
-    /// Makes and starts a replica alone, which ends every read that an edit overtakes.
-    pub fn impatient(name: &str) -> Self {
-        Self::start_as(name, 1, AckLevel::Replicated, IMPATIENT)
-    }
-
-    fn start_as(name: &str, count: u32, ack: AckLevel, patience: &'static str) -> Self {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&dir);
         let ports = free_ports(3 * count as usize);
@@ -142,7 +126,7 @@ impl Group {
             create_replica(&dir.join(id.to_string()), 192 * MIB, &group, ReplicaId(id)).unwrap();
         }
         let children = (0..count).map(|_| None).collect();
-        let mut group = Self { dir, ports, children, patience };
+        let mut group = Self { dir, ports, children };
         (1..=count).for_each(|id| group.start_replica(id));
         group
     }
@@ -158,7 +142,7 @@ impl Group {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", ENTRY, "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{}|{id}|{}|{}", self.dir.display(), ports.join(","), self.patience))
+            .env(ROLE, format!("{}|{id}|{}", self.dir.display(), ports.join(",")))
             .stdout(Stdio::null())
             .stdin(Stdio::null());
         command

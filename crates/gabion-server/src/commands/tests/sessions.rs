@@ -41,7 +41,7 @@ fn connection_commands_answer() {
         ("CLIENT ID", ":1\r\n"),
         (
             "CONFIG HELP",
-            "*4\r\n+CONFIG <subcommand> [<arg> ...]. Subcommands are:\r\n+GET\r\n+RESETSTAT\r\n+HELP\r\n",
+            "*5\r\n+CONFIG <subcommand> [<arg> ...]. Subcommands are:\r\n+GET\r\n+RESETSTAT\r\n+SET\r\n+HELP\r\n",
         ),
         ("CLIENT GETNAME", "$-1\r\n"),
         ("CLIENT SETNAME me", "+OK\r\n"),
@@ -71,6 +71,27 @@ fn connection_commands_answer() {
         ("CONFIG GET APP*", "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n"),
         ("CONFIG GET none", "*0\r\n"),
         ("CONFIG GET", "-ERR wrong number of arguments for 'config|get' command\r\n"),
+    ]);
+}
+
+#[test]
+fn options_are_set_together_or_not_at_all() {
+    let failed = |name, why| {
+        format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}\r\n")
+    };
+    let (fixed, twice) = ("can't set immutable config", "duplicate parameter");
+    Node::new().client().script(&[
+        ("CONFIG SET maxmemory 0", "+OK\r\n"),
+        ("CONFIG SET MaxMemory 0", "+OK\r\n"),
+        ("CONFIG SET maxmemory 0 save x", &failed("save", fixed)),
+        ("CONFIG SET maxmemory 0 MAXMEMORY 1", &failed("maxmemory", twice)),
+        (
+            "CONFIG SET nope 1",
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'nope'\r\n",
+        ),
+        ("CONFIG SET", "-ERR wrong number of arguments for 'config|set' command\r\n"),
+        ("CONFIG SET maxmemory", "-ERR wrong number of arguments for 'config|set' command\r\n"),
+        ("CONFIG REWRITE", "-ERR The server is running without a config file\r\n"),
     ]);
 }
 

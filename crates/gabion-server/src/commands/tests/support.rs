@@ -1,8 +1,8 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
 use crate::commands::{
-    Commands, Host, MemberInfo, Op, Order, Page, PageBuilder, ServerInfo, Session, Step, Store,
-    Values, Work,
+    Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session, Step,
+    Store, Values, Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -189,6 +189,16 @@ impl Host for FixedHost {
         [("save", ""), ("appendonly", "yes"), ("maxmemory", "0"), ("databases", "1")]
             .map(|(name, value)| (name.to_string(), value.to_string()))
             .to_vec()
+    }
+
+    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet> {
+        match options.iter().find(|(name, _)| name != "maxmemory") {
+            None => Ok(()),
+            Some((name, _)) if name == "save" => {
+                Err(NotSet::Refused { name: name.clone(), why: "can't set immutable config" })
+            }
+            Some((name, _)) => Err(NotSet::Unknown(name.clone())),
+        }
     }
 
     fn info(&self) -> ServerInfo {

@@ -1,0 +1,115 @@
+//! The options that CONFIG SET changes while a replica runs, until it ends: they are of this process alone.
+
+use crate::commands::NotSet;
+use bytes::Bytes;
+use gabion_base::number::parse_u64;
+use gabion_engine::{LocalCache, PinBudget};
+use gabion_node::Node;
+
+pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
+pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
+pub(crate) const READER_STATES: &str = "gabion-reader-states";
+
+/// What is to be set, or is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Bytes of memory for decoded blocks of files.
+    pub(crate) block_cache_bytes: usize,
+    /// What readers may keep of what compactions have replaced.
+    pub(crate) readers: PinBudget,
+}
+
+impl Settings {
+    /// Those of a replica.
+    pub(crate) fn of(node: &Node, cache: &LocalCache) -> Self {
+        Self { block_cache_bytes: cache.blocks.capacity(), readers: node.pin_budget() }
+    }
+
+    /// These with `options` changed, or why one of them cannot be. `known` says whether there is an option of the
+    /// name that cannot be changed.
+    pub(crate) fn with(
+        mut self,
+        options: &[(String, Bytes)],
+        known: impl Fn(&str) -> bool,
+    ) -> Result<Self, NotSet> {
+        for (name, value) in options {
+            let integer = parse_u64(value).ok_or("argument couldn't be parsed into an integer");
+            let set = match name.as_str() {
+                BLOCK_CACHE_BYTES => memory(value)
+                    .and_then(|len| usize::try_from(len).ok())
+                    .ok_or("argument must be a memory value")
+                    .map(|len| self.block_cache_bytes = len),
+                READER_AGE_MS => integer.map(|ms| self.readers.age_ms_max = ms),
+                READER_STATES => integer.map(|count| self.readers.states_max = count as usize),
+                _ if known(name) => Err("can't set immutable config"),
+                _ => return Err(NotSet::Unknown(name.clone())),
+            };
+            set.map_err(|why| NotSet::Refused { name: name.clone(), why })?;
+        }
+        Ok(self)
+    }
+
+    /// Makes them so. What is too much for smaller ones goes at once.
+    pub(crate) fn apply(self, node: &mut Node, cache: &LocalCache) {
+        cache.blocks.set_capacity(self.block_cache_bytes);
+        node.set_pin_budget(self.readers);
+    }
+}
+
+/// Bytes as Redis reads them: `k`, `m`, `g` are powers of 1,000; `kb`, `mb`, `gb` of 1,024.
+fn memory(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let factor = match &text[digits..].to_ascii_lowercase()[..] {
+        b"" | b"b" => 1,
+        b"k" => 1_000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    parse_u64(&text[..digits])?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Settings =
+        Settings { block_cache_bytes: 64, readers: PinBudget { age_ms_max: 5, states_max: 6 } };
+
+    fn with(options: &[(&str, &str)]) -> Result<Settings, NotSet> {
+        let own = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let options: Vec<_> = options.iter().map(|(n, v)| ((*n).to_owned(), own(v))).collect();
+        BEFORE.with(&options, |name| name == "port")
+    }
+
+    #[test]
+    fn what_is_named_changes_and_the_rest_stays() {
+        assert_eq!(with(&[]), Ok(BEFORE));
+        let cache = |text| with(&[(BLOCK_CACHE_BYTES, text)]).map(|set| set.block_cache_bytes);
+        for (text, len) in [("0", 0), ("7b", 7), ("2k", 2_000), ("2KB", 2_048), ("3m", 3_000_000)] {
+            assert_eq!(cache(text), Ok(len), "{text}");
+        }
+        for (text, len) in [("3mb", 3 << 20), ("1g", 1_000_000_000), ("1Gb", 1 << 30)] {
+            assert_eq!(cache(text), Ok(len), "{text}");
+        }
+        let readers = PinBudget { age_ms_max: 0, states_max: 9 };
+        let set = with(&[(READER_AGE_MS, "0"), (READER_STATES, "9")]);
+        assert_eq!(set, Ok(Settings { readers, ..BEFORE }));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name_and_reason() {
+        let refused = |name: &str, why| Err(NotSet::Refused { name: name.to_owned(), why });
+        for text in ["", "kb", "-1", "1tb", "1.5g", "20000000000gb"] {
+            let wanted = refused(BLOCK_CACHE_BYTES, "argument must be a memory value");
+            assert_eq!(with(&[(BLOCK_CACHE_BYTES, text)]), wanted, "{text}");
+        }
+        let wanted = refused(READER_AGE_MS, "argument couldn't be parsed into an integer");
+        assert_eq!(with(&[(READER_STATES, "1"), (READER_AGE_MS, "soon")]), wanted);
+        assert_eq!(with(&[("port", "1")]), refused("port", "can't set immutable config"));
+        assert_eq!(with(&[("ports", "1")]), Err(NotSet::Unknown("ports".to_owned())));
+    }
+}
