@@ -108,6 +108,7 @@ impl Db {
     /// Invalid input when the directory holds a store already or an option is out of its limits; no space;
     /// I/O.
     pub fn create(dir: &Path, options: &Options) -> Result<Self> {
+        options.run.check()?;
         let [a, b, c, d, ..] = replica::random_id()?;
         let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
         let config = options.group(group)?;
@@ -541,8 +542,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Invalid input when a value is out of its limits: then nothing has changed. The system's, when a thread for
-    /// compactions cannot start.
+    /// Invalid input when a value is out of its limits; the system's, when a thread for compactions cannot start;
+    /// what made the store fail. Nothing has changed then.
     pub fn set_run_options(&self, options: RunOptions) -> Result<()> {
         options.check()?;
         let mut core = self.lock();

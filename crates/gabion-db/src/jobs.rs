@@ -236,3 +236,26 @@ pub fn thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result
         Error::with_source(gabion_base::ErrorKind::Io, format!("thread {name} cannot start"), error)
     })
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+mod tests {
+    use crate::{Db, Options, RunOptions};
+
+    #[test]
+    fn more_compactions_at_once_get_more_threads_and_fewer_keep_them() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-jobs-{}", std::process::id()));
+        let options = Options { pool_len: 128 << 20, ..Options::default() };
+        let db = Db::create(&dir, &options).unwrap();
+        let threads = || db.lock().threads.as_ref().map(|threads| threads.jobs.threads.len());
+        let before = db.run_options();
+        assert_eq!(threads(), Some(2), "one of them flushes");
+        for (compactions_max, wanted) in [(3, 4), (1, 4), (4, 5)] {
+            db.set_run_options(RunOptions { compactions_max, ..before }).unwrap();
+            assert_eq!(db.run_options().compactions_max, compactions_max);
+            assert_eq!(threads(), Some(wanted));
+        }
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -524,13 +524,19 @@ fn options_change_while_a_store_is_open() {
         assert!(error.to_string().contains(&wanted), "{error}");
         assert_eq!(db.run_options().block_cache_len, 0, "nothing has changed");
     }
-    db.set_run_options(RunOptions { compactions_max: 3, ..db.run_options() }).unwrap();
+    let run = RunOptions { compactions_max: 3, ..db.run_options() };
+    db.set_run_options(run).unwrap();
+    assert_eq!(db.run_options(), run);
     put(1_500);
     db.wait_until_quiet().unwrap();
-    db.set_run_options(RunOptions { compactions_max: 1, ..db.run_options() }).unwrap();
-
     assert_eq!(db.range(b"", None).count(), 4_500);
     drop(db);
+
+    let wrong = Options { run: RunOptions { compactions_max: 0, ..run }, ..options() };
+    let other = dir.0.join("never-made");
+    let error = Db::open_or_create(&other, &wrong).err().unwrap();
+    assert!(error.to_string().contains("compactions_max is 0"), "{error}");
+    assert!(!replica::pool_path(&other).exists(), "nothing is made");
     assert_eq!(Db::open(&dir.0, &options()).unwrap().run_options(), options().run);
 }
 

@@ -123,7 +123,7 @@ impl Host for ServerHost {
         options.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet> {
+    fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {
         let before = Settings::of(&self.node.borrow(), &self.cache);
         let known = |name: &str| self.options().iter().any(|(other, _)| other == name);
         let settings = before.with(options, known)?;
@@ -156,7 +156,7 @@ impl Host for ServerHost {
             memory_used: node.tree().active_len()
                 + node.tree().sealed_count() as u64 * node.config().tree.memtable_len
                 + readers.memtable_bytes
-                + self.cache.blocks.capacity() as u64
+                + self.cache.blocks.stats().bytes as u64
                 + node.config().ring_len,
             memory_max: 0,
             connections_received: self.traffic.accepted.get(),

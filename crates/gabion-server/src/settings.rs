@@ -10,6 +10,9 @@ pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
+/// Those that CONFIG SET takes.
+const SETTABLE: [&str; 3] = [BLOCK_CACHE_BYTES, READER_AGE_MS, READER_STATES];
+
 /// What is to be set, or is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -25,28 +28,43 @@ impl Settings {
         Self { block_cache_bytes: cache.blocks.capacity(), readers: node.pin_budget() }
     }
 
-    /// These with `options` changed, or why one of them cannot be. `known` says whether there is an option of the
-    /// name that cannot be changed.
+    /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at before values.
+    /// `is_known` says whether there is an option of the name, in lower case, be it one that cannot change.
     pub(crate) fn with(
         mut self,
-        options: &[(String, Bytes)],
-        known: impl Fn(&str) -> bool,
+        options: &[(Bytes, Bytes)],
+        is_known: impl Fn(&str) -> bool,
     ) -> Result<Self, NotSet> {
-        for (name, value) in options {
-            let integer = parse_u64(value).ok_or("argument couldn't be parsed into an integer");
-            let set = match name.as_str() {
-                BLOCK_CACHE_BYTES => memory(value)
-                    .and_then(|len| usize::try_from(len).ok())
-                    .ok_or("argument must be a memory value")
-                    .map(|len| self.block_cache_bytes = len),
-                READER_AGE_MS => integer.map(|ms| self.readers.age_ms_max = ms),
-                READER_STATES => integer.map(|count| self.readers.states_max = count as usize),
-                _ if known(name) => Err("can't set immutable config"),
-                _ => return Err(NotSet::Unknown(name.clone())),
-            };
-            set.map_err(|why| NotSet::Refused { name: name.clone(), why })?;
+        let mut names = Vec::new();
+        for (given, _) in options {
+            let name = String::from_utf8_lossy(given).to_ascii_lowercase();
+            let refused = |why| Err(NotSet::Refused { name: given.clone(), why });
+            match SETTABLE.iter().find(|settable| **settable == name) {
+                Some(settable) if names.contains(settable) => {
+                    return refused("duplicate parameter");
+                }
+                Some(settable) => names.push(*settable),
+                None if is_known(&name) => return refused("can't set immutable config"),
+                None => return Err(NotSet::Unknown(given.clone())),
+            }
+        }
+        for (name, (given, value)) in names.into_iter().zip(options) {
+            self.set(name, value).map_err(|why| NotSet::Refused { name: given.clone(), why })?;
         }
         Ok(self)
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) -> Result<(), &'static str> {
+        let integer = parse_u64(value).ok_or("argument couldn't be parsed into an integer");
+        match name {
+            READER_AGE_MS => self.readers.age_ms_max = integer?,
+            READER_STATES => self.readers.states_max = integer? as usize,
+            _ => {
+                let len = memory(value).and_then(|len| usize::try_from(len).ok());
+                self.block_cache_bytes = len.ok_or("argument must be a memory value")?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes them so. What is too much for smaller ones goes at once.
@@ -81,7 +99,7 @@ mod tests {
 
     fn with(options: &[(&str, &str)]) -> Result<Settings, NotSet> {
         let own = |text: &str| Bytes::copy_from_slice(text.as_bytes());
-        let options: Vec<_> = options.iter().map(|(n, v)| ((*n).to_owned(), own(v))).collect();
+        let options: Vec<_> = options.iter().map(|(n, v)| (own(n), own(v))).collect();
         BEFORE.with(&options, |name| name == "port")
     }
 
@@ -101,15 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name_and_reason() {
-        let refused = |name: &str, why| Err(NotSet::Refused { name: name.to_owned(), why });
+    fn what_cannot_be_is_refused_by_name_and_reason_names_before_values() {
+        let name = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let refused = |option: &str, why| Err(NotSet::Refused { name: name(option), why });
         for text in ["", "kb", "-1", "1tb", "1.5g", "20000000000gb"] {
             let wanted = refused(BLOCK_CACHE_BYTES, "argument must be a memory value");
             assert_eq!(with(&[(BLOCK_CACHE_BYTES, text)]), wanted, "{text}");
         }
         let wanted = refused(READER_AGE_MS, "argument couldn't be parsed into an integer");
         assert_eq!(with(&[(READER_STATES, "1"), (READER_AGE_MS, "soon")]), wanted);
-        assert_eq!(with(&[("port", "1")]), refused("port", "can't set immutable config"));
-        assert_eq!(with(&[("ports", "1")]), Err(NotSet::Unknown("ports".to_owned())));
+        let soon = (READER_AGE_MS, "soon");
+        assert_eq!(with(&[soon, ("Port", "1")]), refused("Port", "can't set immutable config"));
+        assert_eq!(with(&[soon, ("Ports", "1")]), Err(NotSet::Unknown(name("Ports"))));
+        let again = "GABION-reader-age-ms";
+        assert_eq!(with(&[soon, (again, "1"), ("x", "1")]), refused(again, "duplicate parameter"));
     }
 }

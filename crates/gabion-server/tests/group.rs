@@ -423,7 +423,7 @@ fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     assert!(reply.contains("closed at its other end"), "{reply}");
 }
 
-/// From now on a reader ends as soon as an edit overtakes it; the cache is smaller and larger at once.
+/// From now on a reader ends as soon as an edit overtakes it; the cache grows and shrinks.
 fn options_change(client: &mut Client) {
     let cache = "gabion-block-cache-bytes";
     let is =
@@ -434,6 +434,8 @@ fn options_change(client: &mut Client) {
     assert_eq!(client.text(&["CONFIG", "GET", cache]), is("4194304"), "all or none");
     assert_eq!(client.text(&["CONFIG", "SET", cache, "8mb"]), "+OK\r\n");
     assert_eq!(client.text(&["CONFIG", "GET", cache]), is("8388608"));
+    assert_eq!(client.text(&["CONFIG", "SET", cache, "1mb"]), "+OK\r\n");
+    assert_eq!(client.text(&["CONFIG", "GET", cache]), is("1048576"));
     let age = ["CONFIG", "SET", "gabion-reader-age-ms", "0", "gabion-reader-states", "0"];
     assert_eq!(client.text(&age), "+OK\r\n");
 }

@@ -256,8 +256,9 @@ impl Node {
         let slots = slots.copied().collect();
         self.take_received(file);
         self.tell_grant(slots);
-        // Of one whose place is not durable yet it is said once that is.
-        if is_unneeded || self.files.get(file.file).is_some() {
+        // Of one whose place is not durable yet, or whose new place, it is said once that is.
+        let id = file.file;
+        if is_unneeded || self.files.get(id).is_some() && !self.repairs.is_coming(id) {
             let head = self.config.head();
             self.tell(head, &NodeMessage::Have { file: file.file });
         }

@@ -167,6 +167,12 @@ impl Repairs {
         self.files.get(&file).is_some_and(|damaged| damaged.step == Step::Arriving)
     }
 
+    /// Whether its bytes are on their way into new slots, or these are being made its place.
+    pub(super) fn is_coming(&self, file: FileId) -> bool {
+        let coming = |damaged: &Damaged| matches!(damaged.step, Step::Arriving | Step::Placing);
+        self.files.get(&file).is_some_and(coming)
+    }
+
     /// Whether a member was asked for it and may yet send it, be it late.
     pub(super) fn may_come(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|damaged| {

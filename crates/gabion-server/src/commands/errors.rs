@@ -68,13 +68,12 @@ pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
 /// CONFIG SET has changed nothing.
 pub(crate) fn not_set(not_set: NotSet) -> Reply {
     Reply::error_from(match not_set {
-        NotSet::Unknown(name) => format!(
-            "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
-            shown(name.as_bytes())
-        ),
+        NotSet::Unknown(name) => {
+            format!("ERR Unknown option or number of arguments for CONFIG SET - '{}'", shown(&name))
+        }
         NotSet::Refused { name, why } => format!(
             "ERR CONFIG SET failed (possibly related to argument '{}') - {why}",
-            shown(name.as_bytes())
+            shown(&name)
         ),
     })
 }

@@ -2,7 +2,7 @@
 
 use super::session::{Client, name_of_row};
 use super::table::Id;
-use super::{Commands, Host, NotSet, REDIS_VERSION, errors};
+use super::{Commands, Host, REDIS_VERSION, errors};
 use bytes::Bytes;
 use core::fmt::Write;
 use gabion_base::number::{parse_i64, parse_u64};
@@ -120,8 +120,14 @@ impl Commands {
                 self.stats.reset();
                 Reply::OK
             }
-            (b"set", pairs) if !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
-                set_options(pairs, host).map_or_else(|not_set| not_set, |()| Reply::OK)
+            (b"set", [_, _, ..]) => {
+                let (pairs, rest) = args[2..].as_chunks();
+                let pairs: Vec<_> =
+                    pairs.iter().cloned().map(|[name, value]| (name, value)).collect();
+                match rest {
+                    [] => host.set_options(&pairs).map_or_else(errors::not_set, |()| Reply::OK),
+                    _ => errors::SYNTAX,
+                }
             }
             (b"help", []) => errors::help("CONFIG", &["GET", "RESETSTAT", "SET"]),
             (b"rewrite", []) => Reply::error("ERR The server is running without a config file"),
@@ -131,20 +137,6 @@ impl Commands {
             _ => errors::unknown_subcommand("config", &args[1]),
         }
     }
-}
-
-/// `CONFIG SET option value [option value ...]`.
-fn set_options(pairs: &[Bytes], host: &impl Host) -> Result<(), Reply> {
-    let mut options: Vec<(String, Bytes)> = Vec::new();
-    for pair in pairs.chunks_exact(2) {
-        let name = String::from_utf8_lossy(&pair[0]).to_ascii_lowercase();
-        if options.iter().any(|(before, _)| *before == name) {
-            let why = "duplicate parameter";
-            return Err(errors::not_set(NotSet::Refused { name, why }));
-        }
-        options.push((name, pair[1].clone()));
-    }
-    host.set_options(&options).map_err(errors::not_set)
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.

@@ -65,11 +65,11 @@ pub trait Host {
     fn is_head(&self) -> bool;
     /// The options that CONFIG GET shows: names in lower case, and values.
     fn options(&self) -> Vec<(String, String)>;
-    /// Changes options, all of these or none. Names are in lower case, each stands once.
+    /// Changes options, names and values as the client wrote them: all or none.
     ///
     /// # Errors
-    /// Which of them cannot be set, and why.
-    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet>;
+    /// The first name that cannot be, or else the first value, and why.
+    fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet>;
     /// The numbers that INFO shows.
     fn info(&self) -> ServerInfo;
 }
@@ -78,11 +78,11 @@ pub trait Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotSet {
     /// There is no option of this name.
-    Unknown(String),
+    Unknown(Bytes),
     /// The option cannot be set so.
     Refused {
-        /// Its name.
-        name: String,
+        /// Its name, as it was written.
+        name: Bytes,
         /// Why, in Redis's words.
         why: &'static str,
     },

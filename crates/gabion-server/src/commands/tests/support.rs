@@ -191,10 +191,10 @@ impl Host for FixedHost {
             .to_vec()
     }
 
-    fn set_options(&self, options: &[(String, Bytes)]) -> Result<(), NotSet> {
+    fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {
         match options.iter().find(|(name, _)| name != "maxmemory") {
             None => Ok(()),
-            Some((name, _)) if name == "save" => {
+            Some((name, _)) if name == "Save" => {
                 Err(NotSet::Refused { name: name.clone(), why: "can't set immutable config" })
             }
             Some((name, _)) => Err(NotSet::Unknown(name.clone())),
