@@ -33,6 +33,9 @@ pub(crate) struct Phase {
 /// More than this part of the machine's own work, stolen by its host, is told.
 pub(crate) const STOLEN_MAX: f64 = 0.03;
 
+/// By more than this part, what the jobs of two modes wrote differs too much for a ratio of their CPU.
+const OTHER_WORK: f64 = 0.1;
+
 /// One cluster's measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
@@ -363,11 +366,34 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
          secondary (both ends) ÷ producing it. Formula: 1 − ((R−1)/R)·s·(1−x).\n",
     );
     for (once, everywhere) in &pairs {
+        if let Some(text) = other_work(once, everywhere) {
+            line(&mut out, &text);
+        }
+    }
+    for (once, everywhere) in &pairs {
         breakdown_table(once, everywhere).write(style, &mut out);
     }
     device_table(&pairs).write(style, &mut out);
     traffic_table(&pairs).write(style, &mut out);
     out
+}
+
+/// That flushes and compactions of the two did not do the same: how much a short load leaves to compact depends on how
+/// fast clients were beside it, in each replica of every-replica by itself.
+fn other_work(once: &Run, everywhere: &Run) -> Option<String> {
+    let (once, everywhere) = (once.compared(), everywhere.compared());
+    let at_primary = sum(&once).job_written_bytes as f64;
+    let each = sum(&everywhere).job_written_bytes as f64 / everywhere.len() as f64;
+    let is_much = (at_primary - each).abs() > OTHER_WORK * at_primary.min(each);
+    is_much.then(|| {
+        format!(
+            "R = {}: jobs wrote {} GB at the primary, and {} GB at a replica of every-replica on average: \
+             the ratio compares different work.\n",
+            once.len(),
+            gigabytes(at_primary as u64),
+            gigabytes(each as u64)
+        )
+    })
 }
 
 fn ratio_table(pairs: &[(&Run, &Run)]) -> Table {

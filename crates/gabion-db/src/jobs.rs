@@ -238,7 +238,6 @@ pub fn thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 mod tests {
     use crate::{Db, Options, RunOptions};
 

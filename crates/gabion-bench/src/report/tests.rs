@@ -156,3 +156,14 @@ fn what_the_host_took_is_told_when_it_is_much() {
     let text = describe(&run, Style::Plain);
     assert!(text.contains("The host took 2.50 s of processor time for others"), "{text}");
 }
+
+#[test]
+fn modes_whose_jobs_did_not_do_the_same_are_told_apart() {
+    let mut runs = runs();
+    assert!(!compare(&runs, Style::Plain).contains("different work"));
+    for usage in &mut runs[1].phases[0].replicas {
+        usage.usage.job_written_bytes = 80_000_000;
+    }
+    let text = compare(&runs, Style::Plain);
+    assert!(text.contains("0.100 GB at the primary, and 0.080 GB at a replica"), "{text}");
+}
