@@ -245,7 +245,7 @@ impl Db {
     /// several threads each counts once.
     ///
     /// Costs what `put` costs with a value of 18 bytes. A read of the key adds up what was added since it was
-    /// compacted last, one step for each, newest first; flushes and compactions make one of them, or the value. So
+    /// compacted last, one step of some 50 ns for each, newest first; flushes and compactions make one of them, or the value. So
     /// this is for counters that are written more often than read: who reads each time does better with `get`
     /// and `put`. In a key range where keys expire, additions before and after an expiry stay apart until a compaction
     /// brings them together with the value; and what has expired under them stays until then too.
