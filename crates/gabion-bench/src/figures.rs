@@ -74,6 +74,12 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
+/// Whether what flushes and compactions of two modes wrote, at the primary and at each replica of the other, differs
+/// too much for a ratio of their CPU: by more than a tenth.
+pub(crate) fn is_other_work(at_primary: f64, each: f64) -> bool {
+    (at_primary - each).abs() > 0.1 * at_primary.min(each)
+}
+
 /// Compacting once against compacting everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {

@@ -2,7 +2,8 @@
 
 use crate::args::WorkloadChoice;
 use crate::figures::{
-    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, sum,
+    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, is_other_work,
+    sum,
 };
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use crate::system::MachineTime;
@@ -32,9 +33,6 @@ pub(crate) struct Phase {
 
 /// More than this part of the machine's own work, stolen by its host, is told.
 pub(crate) const STOLEN_MAX: f64 = 0.03;
-
-/// By more than this part, what the jobs of two modes wrote differs too much for a ratio of their CPU.
-const OTHER_WORK: f64 = 0.1;
 
 /// One cluster's measurement.
 #[derive(Clone, Debug)]
@@ -384,8 +382,7 @@ fn other_work(once: &Run, everywhere: &Run) -> Option<String> {
     let (once, everywhere) = (once.compared(), everywhere.compared());
     let at_primary = sum(&once).job_written_bytes as f64;
     let each = sum(&everywhere).job_written_bytes as f64 / everywhere.len() as f64;
-    let is_much = (at_primary - each).abs() > OTHER_WORK * at_primary.min(each);
-    is_much.then(|| {
+    is_other_work(at_primary, each).then(|| {
         format!(
             "R = {}: jobs wrote {} GB at the primary, and {} GB at a replica of every-replica on average: \
              the ratio compares different work.\n",

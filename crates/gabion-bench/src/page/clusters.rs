@@ -2,7 +2,7 @@
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
 use super::stats::{Better, Ratio, Sample};
-use crate::figures::{Figures, sum};
+use crate::figures::{Figures, is_other_work, sum};
 use crate::report::STOLEN_MAX;
 use crate::text::grouped;
 use gabion_base::units::MIB;
@@ -278,6 +278,7 @@ impl Experiment<'_> {
         }
         warnings.extend(self.busy());
         warnings.extend(self.stolen());
+        warnings.extend(self.paired().into_iter().filter_map(|replicas| self.other_work(replicas)));
         warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
         let rounds = |r: &usize| MODES.map(|mode| self.rounds(*r, mode));
         if self.paired().iter().any(|r| rounds(r).contains(&1)) {
@@ -287,6 +288,21 @@ impl Experiment<'_> {
             ));
         }
         warnings
+    }
+
+    /// That jobs of the two modes did different work.
+    fn other_work(&self, replicas: usize) -> Option<String> {
+        let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64 / 1e9);
+        let samples = MODES.map(|mode| self.sample((replicas, mode), self.costed(), made));
+        let [Some(once), Some(everywhere)] = samples else { return None };
+        let (at_primary, each) = (once.median, everywhere.median / replicas as f64);
+        is_other_work(at_primary, each).then(|| {
+            format!(
+                "{}, R = {replicas}: jobs wrote {at_primary:.3} GB at the primary, and {each:.3} GB at a replica of \
+                 every-replica: ratios of CPU compare different work",
+                self.label
+            )
+        })
     }
 
     /// What the host took for others, when it was much.

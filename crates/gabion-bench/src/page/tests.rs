@@ -325,6 +325,21 @@ fn what_the_host_took_is_told() {
 }
 
 #[test]
+fn modes_whose_jobs_did_not_do_the_same_are_told() {
+    let mut runs = ycsb();
+    assert!(!summary(&[&runs]).contains("different work"));
+    for run in runs.iter_mut().filter(|run| run["config"]["compaction"] == "every-replica") {
+        for phase in run["phases"].as_array_mut().unwrap() {
+            for replica in phase["replicas"].as_array_mut().unwrap() {
+                replica["job_written_bytes"] = 80_000_000.into();
+            }
+        }
+    }
+    let text = summary(&[&runs]);
+    assert!(text.contains("0.080 GB at a replica of every-replica"), "{text}");
+}
+
+#[test]
 fn a_bad_file_is_refused_in_one_line_that_names_file_field_and_value() {
     let changed = |path: &str, value: Value| {
         let mut runs = ycsb();
