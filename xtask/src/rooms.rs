@@ -88,6 +88,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     // Built into the programs of other engines too, so it knows nothing of Gabion's.
     ("gabion-workload", &["gabion-base"]),
+    // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or stores.
+    ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-workload"]),
 ];
 
 /// Core rooms: no standard library, at most five third-party crates each.

@@ -30,7 +30,7 @@ pub use args::Args;
 pub use client::{ReplyParser, encode_request};
 pub use error::ProtocolError;
 pub use glob::{glob_match, glob_prefix};
-pub use reply::{Protocol, Reply};
+pub use reply::{Protocol, Reply, put_bulk};
 pub use request::{Request, RequestParser};
 
 /// Caps on what a peer may send. Each is checked before memory is reserved for it.

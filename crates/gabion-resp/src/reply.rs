@@ -193,8 +193,9 @@ fn put_header(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends data as [`Reply::Bulk`] encodes them: for who has them in memory of another kind.
 #[inline]
-fn put_bulk(out: &mut Vec<u8>, data: &[u8]) {
+pub fn put_bulk(out: &mut Vec<u8>, data: &[u8]) {
     // One growth, not five: the header is at most 23 bytes, the line end 2.
     out.reserve(data.len() + 25);
     put_header(out, b'$', data.len() as i64);
