@@ -1,7 +1,7 @@
 //! The `main` of a replica's program: `replica-NAME --place 1 --of 3 --next … --dir …`.
 //!
 //! It says `ready CLIENTS CHAIN`, the addresses of its two doors, on standard output, and ends when its
-//! standard input does: so that it never outlives who started it.
+//! standard input does: so that it never outlives who started it. The store is closed then.
 
 use crate::process::LOOP;
 use crate::server::{Place, Server};
@@ -16,6 +16,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the threads of a replica may take to end with it.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// One replica of a chain, each with a store of its own.
 #[derive(Clone, Debug, Parser)]
@@ -110,7 +114,7 @@ pub fn program<S: Store>() -> ExitCode {
 
 fn run<S: Store>(args: &ReplicaArgs) -> Result<()> {
     let store = Arc::new(S::open(&args.engine())?);
-    let server = Server::new(args.place(), store)?;
+    let server = Server::new(args.place(), Arc::clone(&store))?;
     let [clients, chain] = server.addresses()?;
     let mut out = std::io::stdout();
     writeln!(out, "ready {clients} {chain}")
@@ -123,6 +127,12 @@ fn run<S: Store>(args: &ReplicaArgs) -> Result<()> {
     // A thread of its own, as the kernel knows the first one by the program's name.
     let server = thread::Builder::new().name(LOOP.to_owned()).spawn(move || server.run(&stop));
     let outcome = server.map_err(failed)?.join();
+    // Its threads end with it; what is in the store's own memory and theirs is not to be taken from them.
+    let begun = Instant::now();
+    while Arc::strong_count(&store) > 1 && begun.elapsed() < CLOSE_MAX {
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(store);
     outcome.unwrap_or_else(|_| Err(Error::unavailable("the loop panicked")))
 }
 

@@ -1,11 +1,12 @@
-//! The options of `gabion bench ycsb`, and the plan that they make once they are checked.
+//! The options of `gabion bench ycsb`, most of which `bench replication` has too, and the plan that they
+//! make once they are checked.
 
 use clap::{Args, ValueEnum};
 use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
 use gabion_engine::Compression;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
-use gabion_workload::{Distribution, parse_bytes};
+use gabion_workload::{Distribution, Mix, Workload, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,15 +40,25 @@ pub enum AckChoice {
     Durable,
 }
 
-/// One of YCSB's core workloads.
+/// One of YCSB's core workloads, or G, which RubbleDB's evaluation adds to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadChoice {
     /// Inserts every record once, in no order of keys.
     Load,
     /// Half reads, half updates.
     A,
+    /// 95 % reads, 5 % updates.
+    B,
     /// Reads only.
     C,
+    /// 95 % reads of the records that came last, 5 % inserts.
+    D,
+    /// 95 % scans of 1 to 100 records, 5 % inserts.
+    E,
+    /// Half reads, half reads with an update of what was read.
+    F,
+    /// Updates only.
+    G,
 }
 
 impl WorkloadChoice {
@@ -57,8 +68,32 @@ impl WorkloadChoice {
         match self {
             Self::Load => "load",
             Self::A => "a",
+            Self::B => "b",
             Self::C => "c",
+            Self::D => "d",
+            Self::E => "e",
+            Self::F => "f",
+            Self::G => "g",
         }
+    }
+
+    /// What it asks for; `None` for the load. The shares are those of the benchmark of engines.
+    pub(crate) const fn mix(self) -> Option<Mix> {
+        match self {
+            Self::Load => None,
+            Self::A => Workload::YcsbA.mix(),
+            Self::B => Workload::YcsbB.mix(),
+            Self::C => Workload::YcsbC.mix(),
+            Self::D => Workload::YcsbD.mix(),
+            Self::E => Workload::YcsbE.mix(),
+            Self::F => Workload::YcsbF.mix(),
+            Self::G => Workload::YcsbG.mix(),
+        }
+    }
+
+    /// Whether it writes records anew that are there.
+    pub(crate) fn updates(self) -> bool {
+        self.mix().is_some_and(|mix| mix.updates + mix.read_modify_writes > 0)
     }
 }
 
@@ -66,17 +101,13 @@ impl WorkloadChoice {
 const OWN_OPTIONS: [&str; 7] =
     ["compaction", "replicas", "ack", "memtable_size", "compression", "pool_size", "dir"];
 
-/// Loads records and asks for them through the RESP door, checks what it reads, and reports what
-/// that cost the clients and each replica.
+/// What the clients do, and what is reported of it.
 #[derive(Args, Clone, Debug)]
-pub struct YcsbArgs {
-    /// Workloads to run, in this order. CPU, disk and network are reported for each and in all.
-    #[arg(long, value_delimiter = ',', default_value = "load")]
-    pub workloads: Vec<WorkloadChoice>,
+pub struct LoadArgs {
     /// Number of records.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
-    /// Requests of each of A and C [default: as many as records].
+    /// Requests of each workload but the load [default: as many as records].
     #[arg(long)]
     pub operations: Option<u64>,
     /// Bytes of a value: 32 at least.
@@ -85,7 +116,7 @@ pub struct YcsbArgs {
     /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.
     #[arg(long, default_value_t = 0.0)]
     pub compressibility: f64,
-    /// Which keys A and C ask for.
+    /// Which keys are asked for; D always asks for the latest.
     #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
     pub distribution: Distribution,
     /// Clients, each with a connection to the head for writes and one to the tail for reads.
@@ -100,17 +131,21 @@ pub struct YcsbArgs {
     /// Seed of the values and of the choice of keys.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Measure a running cluster: the RESP addresses of all its replicas, separated by commas.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "ADDRESS",
-        conflicts_with_all = OWN_OPTIONS
-    )]
-    pub connect: Vec<SocketAddr>,
-    /// Who flushes and compacts in a cluster of its own.
-    #[arg(long, value_enum, default_value_t = CompactionChoice::Primary)]
-    pub compaction: CompactionChoice,
+    /// Seconds to wait, after a workload, for flushes and compactions to end. Processor seconds, and
+    /// `wall_seconds` beside them, include this time; operations per second do not.
+    #[arg(long, default_value_t = 300)]
+    pub settle: u64,
+    /// Print the report as JSON.
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+    /// Print the report as Markdown.
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// The clusters that a benchmark makes for itself.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArgs {
     /// Numbers of replicas of the clusters of its own, one run each.
     #[arg(long, value_delimiter = ',', default_value = "3")]
     pub replicas: Vec<u32>,
@@ -130,16 +165,32 @@ pub struct YcsbArgs {
     /// Where clusters of its own live while they run [default: the data directory].
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Seconds to wait, after a workload, for flushes and compactions to end. Processor seconds, and
-    /// `wall_seconds` beside them, include this time; operations per second do not.
-    #[arg(long, default_value_t = 300)]
-    pub settle: u64,
-    /// Print the report as JSON.
-    #[arg(long, conflicts_with = "markdown")]
-    pub json: bool,
-    /// Print the report as Markdown.
-    #[arg(long)]
-    pub markdown: bool,
+}
+
+/// Loads records and asks for them through the RESP door, checks what it reads, and reports what
+/// that cost the clients and each replica.
+#[derive(Args, Clone, Debug)]
+pub struct YcsbArgs {
+    /// Workloads to run, in this order. CPU, disk and network are reported for each and in all.
+    #[arg(long, value_delimiter = ',', default_value = "load")]
+    pub workloads: Vec<WorkloadChoice>,
+    /// What the clients do.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Measure a running cluster: the RESP addresses of all its replicas, separated by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ADDRESS",
+        conflicts_with_all = OWN_OPTIONS
+    )]
+    pub connect: Vec<SocketAddr>,
+    /// Who flushes and compacts in a cluster of its own.
+    #[arg(long, value_enum, default_value_t = CompactionChoice::Primary)]
+    pub compaction: CompactionChoice,
+    /// Clusters of its own.
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
 }
 
 /// Fewest bytes of a value: its head with key and version, and a little more.
@@ -197,9 +248,9 @@ pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()>
     Err(Error::invalid(format!("--{name} is {value}, allowed are {min} to {max}")))
 }
 
-impl YcsbArgs {
-    /// Checks every option.
-    pub(crate) fn plan(&self) -> Result<Plan> {
+impl LoadArgs {
+    /// Checks what the clients are to do; `target` is what they do it to.
+    pub(crate) fn plan(&self, workloads: &[WorkloadChoice], target: Target) -> Result<Plan> {
         in_range("records", self.records, 1, RECORDS_MAX)?;
         let operations = self.operations.unwrap_or(self.records);
         in_range("operations", operations, 1, RECORDS_MAX)?;
@@ -222,23 +273,19 @@ impl YcsbArgs {
                 self.compressibility
             )));
         }
-        if self.workloads.is_empty() {
-            return Err(Error::invalid("--workloads names none: load, a and c are possible"));
+        if workloads.is_empty() {
+            return Err(Error::invalid("--workloads names none: load and a to g are possible"));
         }
-        let loads = self.workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
-        if loads || (self.connect.is_empty() && self.workloads[0] != WorkloadChoice::Load) {
+        let loads = workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
+        let is_empty = matches!(target, Target::Own(_)) && workloads[0] != WorkloadChoice::Load;
+        if loads || is_empty {
             return Err(Error::invalid(
                 "--workloads: `load` comes first and once; only with --connect it may be missing, \
                  for records that were loaded before",
             ));
         }
-        let target = if self.connect.is_empty() {
-            Target::Own(self.clusters()?)
-        } else {
-            Target::Running(self.connect.clone())
-        };
         Ok(Plan {
-            workloads: self.workloads.clone(),
+            workloads: workloads.to_vec(),
             records: self.records,
             operations,
             value_len: self.value_size as usize,
@@ -252,20 +299,23 @@ impl YcsbArgs {
             target,
         })
     }
+}
 
-    fn clusters(&self) -> Result<Vec<OwnCluster>> {
-        let modes: &[CompactionMode] = match self.compaction {
-            CompactionChoice::Primary => &[CompactionMode::Primary],
-            CompactionChoice::EveryReplica => &[CompactionMode::EveryReplica],
-            CompactionChoice::Both => &[CompactionMode::Primary, CompactionMode::EveryReplica],
-        };
+impl ClusterArgs {
+    /// The clusters of these modes, for each number of replicas.
+    pub(crate) fn clusters(
+        &self,
+        modes: &[CompactionMode],
+        load: &LoadArgs,
+        workloads: &[WorkloadChoice],
+    ) -> Result<Vec<OwnCluster>> {
         in_range("memtable-size", self.memtable_size, MIB, GIB)?;
-        let pool_len = self.pool_size.unwrap_or_else(|| self.pool_len_by_records());
+        let pool_len = self.pool_size.unwrap_or_else(|| self.pool_len_by_records(load, workloads));
         in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
         let compression = match self.compression {
             Some(CodecChoice::None) => Compression::None,
             Some(CodecChoice::Lz4) => Compression::Lz4,
-            None if self.compressibility > 0.0 => Compression::Lz4,
+            None if load.compressibility > 0.0 => Compression::Lz4,
             None => Compression::None,
         };
         let mut clusters = Vec::new();
@@ -286,7 +336,7 @@ impl YcsbArgs {
                 compression,
             }));
         }
-        if clusters.is_empty() {
+        if self.replicas.is_empty() {
             return Err(Error::invalid("--replicas names none"));
         }
         Ok(clusters)
@@ -294,12 +344,30 @@ impl YcsbArgs {
 
     /// Three times the records and half a GiB: the tree with its largest compaction under way,
     /// slots that are granted, the log.
-    fn pool_len_by_records(&self) -> u64 {
-        let record_len = self.value_size.saturating_add(64);
-        let updates = if self.workloads.contains(&WorkloadChoice::A) { 2 } else { 1 };
-        let data = self.records.saturating_mul(record_len).saturating_mul(updates);
+    fn pool_len_by_records(&self, load: &LoadArgs, workloads: &[WorkloadChoice]) -> u64 {
+        let record_len = load.value_size.saturating_add(64);
+        let has_updates = workloads.iter().any(|workload| workload.updates());
+        let updates = if has_updates { 2 } else { 1 };
+        let data = load.records.saturating_mul(record_len).saturating_mul(updates);
         let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable_size);
         len.next_multiple_of(64 * MIB)
+    }
+}
+
+impl YcsbArgs {
+    /// Checks every option.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let modes: &[CompactionMode] = match self.compaction {
+            CompactionChoice::Primary => &[CompactionMode::Primary],
+            CompactionChoice::EveryReplica => &[CompactionMode::EveryReplica],
+            CompactionChoice::Both => &[CompactionMode::Primary, CompactionMode::EveryReplica],
+        };
+        let target = if self.connect.is_empty() {
+            Target::Own(self.clusters.clusters(modes, &self.load, &self.workloads)?)
+        } else {
+            Target::Running(self.connect.clone())
+        };
+        self.load.plan(&self.workloads, target)
     }
 }
 

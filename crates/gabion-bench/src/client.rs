@@ -2,6 +2,7 @@
 //! sends as many new requests as were answered, in one write (a closed loop).
 
 use crate::connection::Connection;
+use crate::keys::key;
 use crate::system::thread_cpu_seconds;
 use crate::workload::{Hand, Kind, LOADED, Op, Tally};
 use gabion_base::{Error, ErrorKind, Result};
@@ -72,7 +73,7 @@ impl Client {
 
     fn push(&mut self, op: Op, values: &Values) {
         let last = self.connections.len() - 1;
-        let lane = if op.kind == Kind::Read { last } else { 0 };
+        let lane = if op.is_read() { last } else { 0 };
         self.connections[lane].push(op, values);
     }
 
@@ -188,6 +189,7 @@ impl Driver<'_> {
         connection.receive(scratch)?;
         let now = Instant::now();
         let (mut done, mut refused) = (0, 0);
+        let mut again = Vec::new();
         while let Some((op, reply)) = connection.next_reply()? {
             if let Reply::Error(text) = &reply {
                 self.refusal(&op, text)?;
@@ -196,10 +198,22 @@ impl Driver<'_> {
                 continue;
             }
             self.check(&op, &reply)?;
+            if op.kind == Kind::ReadModifyWrite && !op.was_read {
+                again.push(Op { was_read: true, ..op });
+                continue;
+            }
+            if op.kind == Kind::Insert {
+                self.hand.supply.inserted(op.record);
+            }
             let sent = op.sent.expect("a request that was answered was handed to a socket");
             self.tally.record(op.kind, now.duration_since(sent));
             client.under_way -= 1;
             done += 1;
+        }
+        // Sent with what is new.
+        for op in again {
+            self.last_answer = now;
+            client.push(op, &self.shared.values);
         }
         if done > 0 {
             self.last_answer = now;
@@ -229,31 +243,64 @@ impl Driver<'_> {
 
     /// Whether the reply is what the request must have.
     fn check(&mut self, op: &Op, reply: &Reply) -> Result<()> {
-        match (op.kind, reply) {
-            (Kind::Insert | Kind::Update, Reply::Simple(text)) if text == "OK" => {}
-            (Kind::Read, Reply::Bulk(value)) => {
-                let found = self.shared.values.check(op.record, value);
-                let found = match found {
-                    Ok(version) if self.shared.is_only_loaded && version != LOADED => {
-                        Err(Wrong::Version(version))
-                    }
-                    found => found,
-                };
-                if let Err(wrong) = found {
-                    self.tally.mismatch(format!("record {}: its value {wrong}", op.record));
-                }
+        match (op.is_read(), reply) {
+            (false, Reply::Simple(text)) if text == "OK" => {}
+            (true, Reply::Bulk(value)) if op.kind != Kind::Scan => {
+                self.check_value(op.record, value);
             }
-            (Kind::Read, Reply::Null) => {
+            (true, Reply::Null) if op.kind != Kind::Scan => {
                 self.tally.mismatch(format!("record {}: it is not there", op.record));
             }
-            (kind, reply) => {
+            (true, Reply::Array(pairs)) if op.kind == Kind::Scan => self.check_scan(op, pairs),
+            (_, reply) => {
                 return Err(Error::invalid(format!(
                     "the {} of record {} was answered with {reply:?}",
-                    kind.as_str(),
+                    op.kind.as_str(),
                     op.record
                 )));
             }
         }
         Ok(())
+    }
+
+    fn check_value(&mut self, record: u64, value: &[u8]) {
+        let found = match self.shared.values.check(record, value) {
+            Ok(version) if self.shared.is_only_loaded && version != LOADED => {
+                Err(Wrong::Version(version))
+            }
+            found => found,
+        };
+        if let Err(wrong) = found {
+            self.tally.mismatch(format!("record {record}: its value {wrong}"));
+        }
+    }
+
+    /// A scan begins with the record that was asked for, goes on in the order of keys, and each value is
+    /// that of its key.
+    fn check_scan(&mut self, op: &Op, reply: &[Reply]) {
+        let from = op.record;
+        let mut last: Option<&[u8]> = None;
+        for pair in reply.chunks(2) {
+            let [Reply::Bulk(found), Reply::Bulk(value)] = pair else {
+                return self.tally.mismatch(format!("a scan from record {from}: {pair:?}"));
+            };
+            // The value names its record, and the record its key.
+            let named = value.first_chunk().map(|head| u64::from_le_bytes(*head));
+            let is_next = last.map_or(found[..] == key(from), |last| last < &found[..]);
+            let record = named.filter(|&record| is_next && found[..] == key(record));
+            let Some(record) = record else {
+                return self.tally.mismatch(format!(
+                    "a scan from record {from}: key {} is not the next one of a record",
+                    String::from_utf8_lossy(found)
+                ));
+            };
+            self.check_value(record, value);
+            last = Some(found);
+        }
+        if last.is_none() || reply.len() > 2 * usize::from(op.count) {
+            let pairs = reply.len() / 2;
+            self.tally
+                .mismatch(format!("a scan of {} records from record {from} has {pairs}", op.count));
+        }
     }
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the replicas are asked.
-const PAUSE: Duration = Duration::from_millis(250);
-/// No job may have run for so long before a cluster is called quiet. The one that tests make up has none.
-const QUIET: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 2000 });
+/// How often the replicas are asked. Those that tests make up answer at once and have no jobs.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 250 });
+/// No job may have run for so long before a cluster is called quiet.
+const QUIET: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 2000 });
 /// How long a cluster may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 

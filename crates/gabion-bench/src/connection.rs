@@ -55,11 +55,20 @@ impl Connection {
     pub(crate) fn push(&mut self, op: Op, values: &Values) {
         let key = key(op.record);
         match op.kind {
-            Kind::Read => {
+            Kind::Scan => {
+                self.out.extend_from_slice(b"*5\r\n$5\r\nRANGE\r\n$23\r\n");
+                self.out.extend_from_slice(&key);
+                let digits = 1 + i64::from(op.count >= 10) + i64::from(op.count >= 100);
+                self.out.extend_from_slice(b"\r\n$1\r\n+\r\n$5\r\nLIMIT\r\n$");
+                put_decimal(&mut self.out, digits);
+                self.out.extend_from_slice(b"\r\n");
+                put_decimal(&mut self.out, i64::from(op.count));
+            }
+            _ if op.is_read() => {
                 self.out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$23\r\n");
                 self.out.extend_from_slice(&key);
             }
-            Kind::Insert | Kind::Update => {
+            _ => {
                 self.out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$23\r\n");
                 self.out.extend_from_slice(&key);
                 self.out.extend_from_slice(b"\r\n$");

@@ -7,7 +7,7 @@
 //!                    rows, as they come ─► --json     medians by cell and engine ─► tables ◄─┘
 //! ```
 
-mod programs;
+pub(crate) mod programs;
 mod rows;
 mod tables;
 

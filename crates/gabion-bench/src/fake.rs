@@ -163,6 +163,14 @@ fn answer(request: &Request, id: u32, replicas: u32, state: &State) -> Option<Re
             }
             Reply::bulk_or_null(value)
         }
+        (b"RANGE", [start, _, _, limit]) => {
+            let limit = String::from_utf8_lossy(limit).parse().unwrap();
+            let keys = state.keys.lock().unwrap();
+            let pairs = keys.range(start.clone()..).take(limit);
+            let skipped = usize::from(is_nth(&state.reads, faults.corrupt_every));
+            let pairs = pairs.skip(skipped).flat_map(|(key, value)| [key.clone(), value.clone()]);
+            Reply::Array(pairs.map(Reply::Bulk).collect())
+        }
         (b"GABION", [word]) if &word[..] == b"STATUS" => {
             Reply::Bulk(status(id, replicas, state).to_string().into())
         }

@@ -1,4 +1,5 @@
-//! Benchmarks of Gabion against itself: the same cluster with each way of compacting.
+//! Benchmarks of Gabion: clusters with each way of compacting, beside each other and beside RubbleDB's
+//! baseline; the engine alone, beside others.
 //!
 //! ```text
 //!   options ─► plan ─► launcher ─► cluster ──────────────────────────┐
@@ -8,8 +9,10 @@
 //!                                          └─► ratio, formula, tables
 //! ```
 //!
-//! - [`ycsb`]: load, A and C of YCSB; what they cost each replica, and what RubbleDB's way of
+//! - [`ycsb`]: load and A to G of YCSB; what they cost each replica, and what RubbleDB's way of
 //!   compacting saves of it.
+//! - [`replication`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each, and on
+//!   Gabion in both ways of compacting, in one run.
 //! - [`engines`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
@@ -32,6 +35,7 @@ mod keys;
 mod launch;
 mod page;
 mod provenance;
+mod replication;
 mod report;
 mod run;
 mod status;
@@ -39,10 +43,13 @@ mod system;
 mod text;
 mod workload;
 
-pub use args::{AckChoice, CodecChoice, CompactionChoice, WorkloadChoice, YcsbArgs};
+pub use args::{
+    AckChoice, ClusterArgs, CodecChoice, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs,
+};
 pub use engines::{EngineArgs, Peer, Program, engines};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use page::{ReportArgs, report};
+pub use replication::{ReplicationArgs, System, replication};
 pub use run::ycsb;
 pub use text::grouped;

@@ -11,7 +11,7 @@ use crate::system::MachineTime;
 use crate::text::{Style, grouped};
 use crate::workload::{Hand, Supply, Tally};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::{Chooser, Values};
+use gabion_workload::{Chooser, Distribution, Values};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -35,15 +35,21 @@ pub fn ycsb(args: &YcsbArgs, launcher: &dyn Launcher) -> Result<u8> {
     ycsb_to(args, launcher, &mut std::io::stdout().lock())
 }
 
-/// The same, with the report written to `out`.
-pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Write) -> Result<u8> {
-    let plan = args.plan()?;
+/// What is set when the run is to end early: an interrupted run still removes its clusters.
+pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e))?;
     }
-    let style = if args.markdown { Style::Markdown } else { Style::Plain };
+    Ok(stop)
+}
+
+/// The same, with the report written to `out`.
+pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Write) -> Result<u8> {
+    let plan = args.plan()?;
+    let stop = stop_on_signals()?;
+    let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
     let mut print = |text: &str| {
         out.write_all(text.as_bytes())
             .and_then(|()| out.flush())
@@ -51,7 +57,7 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     };
     let mut runs = Vec::new();
     let mut finish = |run: Run| {
-        if !args.json {
+        if !args.load.json {
             print(&describe(&run, style))?;
         }
         runs.push(run);
@@ -60,7 +66,7 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     match &plan.target {
         Target::Running(addresses) => finish(measure(&plan, addresses, Map::new(), &stop)?)?,
         Target::Own(clusters) => {
-            let parent = args.dir.clone().unwrap_or_else(|| launcher.data_dir());
+            let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
             // One cluster is there at a time, and the last may be the largest.
             for own in clusters {
                 launcher.check_room(&spec(own, &parent))?;
@@ -72,7 +78,7 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
             }
         }
     }
-    if args.json {
+    if args.load.json {
         print(&format!("{:#}\n", json(&runs)))?;
     } else {
         print(&compare(&runs, style))?;
@@ -80,7 +86,7 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
 }
 
-fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
+pub(crate) fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
     ClusterSpec {
         replicas: own.replicas,
         compaction: own.compaction,
@@ -92,7 +98,7 @@ fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
     }
 }
 
-fn own_config(own: &OwnCluster) -> Map<String, Value> {
+pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     let mut config = Map::new();
     config.insert("ack".into(), own.ack.as_str().into());
     config.insert("memtable_bytes".into(), own.memtable_len.into());
@@ -102,7 +108,7 @@ fn own_config(own: &OwnCluster) -> Map<String, Value> {
 }
 
 /// Runs the workloads of a plan against a cluster.
-fn measure(
+pub(crate) fn measure(
     plan: &Plan,
     addresses: &[SocketAddr],
     own: Map<String, Value>,
@@ -117,13 +123,15 @@ fn measure(
     config.extend(provenance());
     let mut phases = Vec::new();
     let mut before = first;
+    let mut records = plan.records;
     for (number, &workload) in plan.workloads.iter().enumerate() {
         let is_only_loaded = plan.workloads[0] == WorkloadChoice::Load
-            && !plan.workloads[..=number].contains(&WorkloadChoice::A);
+            && !plan.workloads[..=number].iter().any(|workload| workload.updates());
         let clock = Instant::now();
         let machine = MachineTime::now();
         let started = (clock, number as u64);
-        let (tally, requests) = run_workload(plan, workload, route, started, is_only_loaded, stop)?;
+        let (tally, requests) =
+            run_workload(plan, (workload, &mut records), route, started, is_only_loaded, stop)?;
         let settled = cluster.settle(plan.settle, stop)?;
         let after = settled.statuses;
         let replicas =
@@ -172,6 +180,7 @@ fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Val
         "seed": plan.seed,
         "replicas": statuses.len(),
         "compaction": compaction,
+        "store_version": statuses[0].version,
     });
     match config {
         Value::Object(config) => config,
@@ -179,17 +188,22 @@ fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Val
     }
 }
 
-/// Runs one workload and returns its account and the time from its start to its last answer.
+/// Runs one workload and returns its account and the time from its start to its last answer. It begins with
+/// so many records, and leaves as many as it may have made of them.
 fn run_workload(
     plan: &Plan,
-    workload: WorkloadChoice,
+    (workload, records): (WorkloadChoice, &mut u64),
     route: Route,
     (clock, number): (Instant, u64),
     is_only_loaded: bool,
     stop: &AtomicBool,
 ) -> Result<(Tally, Duration)> {
     let total = if workload == WorkloadChoice::Load { plan.records } else { plan.operations };
-    let supply = Supply::new(workload, total, Chooser::new(plan.distribution, plan.records));
+    let distribution = match workload {
+        WorkloadChoice::D => Distribution::Latest,
+        _ => plan.distribution,
+    };
+    let supply = Supply::new(workload, total, Chooser::new(distribution, *records), *records);
     let shared = Shared {
         values: Values::new(plan.value_len, plan.compressibility, plan.seed),
         is_only_loaded,
@@ -232,6 +246,7 @@ fn run_workload(
         tally.merge(&counted);
         last = last.max(last_answer);
     }
+    *records = supply.records();
     Ok((tally, last - clock))
 }
 

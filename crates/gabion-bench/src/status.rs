@@ -35,6 +35,8 @@ pub(crate) struct Usage {
 /// One answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
+    /// Of what stores the data: of Gabion itself, or of the baseline's store.
+    pub(crate) version: String,
     pub(crate) replica: u64,
     pub(crate) role: String,
     pub(crate) is_ready: bool,
@@ -97,6 +99,7 @@ impl Status {
         let is_ready = field(&status, "ready")?;
         let members = field(&status, "members")?;
         Ok(Self {
+            version: text(&status, "version")?,
             replica: count(&status, "replica")?,
             role: text(&status, "role")?,
             is_ready: is_ready.as_bool().ok_or_else(|| wrong_type("ready", is_ready))?,
@@ -215,7 +218,7 @@ pub(crate) mod tests {
     /// An answer as a server gives it, with figures that follow from `scale`.
     pub(crate) fn status_json(replica: u64, role: &str, scale: u64) -> Value {
         json!({
-            "replica": replica, "role": role, "ready": true, "compaction": "primary",
+            "version": "1.2.3", "replica": replica, "role": role, "ready": true, "compaction": "primary",
             "members": [1, 2, 3],
             "live_files": 3, "live_bytes": 3_000,
             "levels": [{"files": 3, "bytes": 3_000}],

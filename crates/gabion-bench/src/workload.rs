@@ -2,12 +2,15 @@
 
 use crate::args::WorkloadChoice;
 use gabion_workload::{Chooser, Latencies, Random};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The version that the load writes.
+/// The version that the load and other inserts write.
 pub(crate) const LOADED: u64 = 0;
+/// Most records of a scan, as YCSB has it.
+const SCAN_MAX: u64 = 100;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +21,16 @@ pub(crate) enum Kind {
     Read = 1,
     /// Writes a record anew.
     Update = 2,
+    /// Reads a record, and then writes it anew: two requests, of which the time is counted together.
+    ReadModifyWrite = 3,
+    /// Reads records that follow each other.
+    Scan = 4,
 }
 
 impl Kind {
     /// Every kind, in the order of the report.
-    pub(crate) const ALL: [Self; 3] = [Self::Insert, Self::Read, Self::Update];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Insert, Self::Read, Self::Update, Self::ReadModifyWrite, Self::Scan];
 
     /// As it is named in reports.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -30,6 +38,8 @@ impl Kind {
             Self::Insert => "insert",
             Self::Read => "read",
             Self::Update => "update",
+            Self::ReadModifyWrite => "read-modify-write",
+            Self::Scan => "scan",
         }
     }
 }
@@ -38,11 +48,38 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) kind: Kind,
+    /// What a read-modify-write has to read was read.
+    pub(crate) was_read: bool,
+    /// Most records of a scan.
+    pub(crate) count: u8,
     pub(crate) record: u64,
     /// Of the value that is written.
     pub(crate) version: u64,
     /// When it was handed to the socket for the first time.
     pub(crate) sent: Option<Instant>,
+}
+
+impl Op {
+    /// Whether it goes to the tail.
+    pub(crate) const fn is_read(&self) -> bool {
+        match self.kind {
+            Kind::Read | Kind::Scan => true,
+            Kind::Insert | Kind::Update => false,
+            Kind::ReadModifyWrite => !self.was_read,
+        }
+    }
+}
+
+/// Records that are inserted beside reads. They are acknowledged in any order; what may be asked for are
+/// those before which all are.
+#[derive(Debug)]
+struct Inserts {
+    /// Number of the next.
+    next: AtomicU64,
+    /// All before this one are there.
+    there: AtomicU64,
+    /// Those that are there behind one that is not.
+    early: Mutex<BTreeSet<u64>>,
 }
 
 /// What all threads of a workload take their requests from.
@@ -52,23 +89,53 @@ pub(crate) struct Supply {
     total: u64,
     taken: AtomicU64,
     chooser: Chooser,
+    inserts: Inserts,
 }
 
 impl Supply {
-    /// `total` requests of a workload over the records of `chooser`.
-    pub(crate) fn new(workload: WorkloadChoice, total: u64, chooser: Chooser) -> Self {
-        Self { workload, total, taken: AtomicU64::new(0), chooser }
+    /// `total` requests of a workload over the records of `chooser`, of which `records` are there.
+    pub(crate) fn new(
+        workload: WorkloadChoice,
+        total: u64,
+        chooser: Chooser,
+        records: u64,
+    ) -> Self {
+        let inserts = Inserts {
+            next: AtomicU64::new(records),
+            there: AtomicU64::new(records),
+            early: Mutex::default(),
+        };
+        Self { workload, total, taken: AtomicU64::new(0), chooser, inserts }
     }
 
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Records that are there.
+    pub(crate) fn records(&self) -> u64 {
+        self.inserts.there.load(Ordering::Acquire)
+    }
+
+    /// An insert was acknowledged.
+    pub(crate) fn inserted(&self, record: u64) {
+        if self.workload == WorkloadChoice::Load {
+            return;
+        }
+        let mut early = self.inserts.early.lock().unwrap_or_else(PoisonError::into_inner);
+        early.insert(record);
+        let mut there = self.inserts.there.load(Ordering::Relaxed);
+        while early.remove(&there) {
+            there += 1;
+        }
+        self.inserts.there.store(there, Ordering::Release);
     }
 }
 
 /// One thread's hand in the supply.
 #[derive(Debug)]
 pub(crate) struct Hand<'a> {
-    supply: &'a Supply,
+    pub(crate) supply: &'a Supply,
     random: Random,
     /// Version of the next update: the thread in the upper bits, so that no other thread has it.
     version: u64,
@@ -84,23 +151,44 @@ impl<'a> Hand<'a> {
     /// The next request, if one is left.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Op> {
-        let number = self.supply.taken.fetch_add(1, Ordering::Relaxed);
-        if number >= self.supply.total {
+        let supply = self.supply;
+        let number = supply.taken.fetch_add(1, Ordering::Relaxed);
+        if number >= supply.total {
             return None;
         }
-        let op = |kind, record, version| Some(Op { kind, record, version, sent: None });
-        match self.supply.workload {
-            WorkloadChoice::Load => op(Kind::Insert, number, LOADED),
-            WorkloadChoice::C => op(Kind::Read, self.supply.chooser.next(&mut self.random), LOADED),
-            WorkloadChoice::A => {
-                let record = self.supply.chooser.next(&mut self.random);
-                if self.random.next() & 1 == 0 {
-                    return op(Kind::Read, record, LOADED);
-                }
-                self.version += 1;
-                op(Kind::Update, record, self.version)
-            }
+        let op = |kind, record| Op {
+            kind,
+            was_read: false,
+            count: 0,
+            record,
+            version: LOADED,
+            sent: None,
+        };
+        let Some(mix) = supply.workload.mix() else { return Some(op(Kind::Insert, number)) };
+        let mut dice = self.random.below(100);
+        let mut is = |share: u64| {
+            let hit = dice < share;
+            dice = dice.wrapping_sub(share);
+            hit
+        };
+        if is(mix.inserts) {
+            return Some(op(Kind::Insert, supply.inserts.next.fetch_add(1, Ordering::Relaxed)));
         }
+        let record = supply.chooser.next_of(supply.records(), &mut self.random);
+        Some(if is(mix.updates) {
+            Op { version: self.next_version(), ..op(Kind::Update, record) }
+        } else if is(mix.scans) {
+            Op { count: 1 + self.random.below(SCAN_MAX) as u8, ..op(Kind::Scan, record) }
+        } else if is(mix.read_modify_writes) {
+            Op { version: self.next_version(), ..op(Kind::ReadModifyWrite, record) }
+        } else {
+            op(Kind::Read, record)
+        })
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
     }
 }
 
@@ -110,7 +198,7 @@ const EXAMPLES_MAX: usize = 5;
 /// How requests went.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    latencies: [Latencies; 3],
+    latencies: [Latencies; Kind::ALL.len()],
     /// Refusals that were tried again, by the code of the error.
     pub(crate) refusals: BTreeMap<String, u64>,
     /// Reads that returned what nobody had written, or nothing.
@@ -124,7 +212,7 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn new() -> Self {
         Self {
-            latencies: [Latencies::new(), Latencies::new(), Latencies::new()],
+            latencies: std::array::from_fn(|_| Latencies::new()),
             refusals: BTreeMap::new(),
             wrong: 0,
             examples: Vec::new(),
@@ -187,7 +275,7 @@ mod tests {
     use gabion_workload::Distribution;
 
     fn supply(workload: WorkloadChoice, total: u64) -> Supply {
-        Supply::new(workload, total, Chooser::new(Distribution::Zipfian, 100))
+        Supply::new(workload, total, Chooser::new(Distribution::Zipfian, 100), 100)
     }
 
     #[test]
@@ -230,6 +318,45 @@ mod tests {
         let ops: Vec<_> = std::iter::from_fn(|| hand.next()).collect();
         assert_eq!(ops.len(), 1000);
         assert!(ops.iter().all(|op| op.kind == Kind::Read));
+    }
+
+    #[test]
+    fn what_is_asked_for_while_others_insert_is_there_already() {
+        let supply = supply(WorkloadChoice::D, 10_000);
+        let mut hand = Hand::new(&supply, 1, 1, 0);
+        let mut waiting = Vec::new();
+        while let Some(op) = hand.next() {
+            match op.kind {
+                Kind::Insert => waiting.push(op.record),
+                Kind::Read => assert!(!waiting.contains(&op.record), "{}", op.record),
+                other => panic!("{other:?} in workload D"),
+            }
+            // Acknowledged in threes, the last first.
+            if waiting.len() == 3 {
+                waiting.drain(..).rev().for_each(|record| supply.inserted(record));
+            }
+        }
+        let inserted = supply.records() - 100;
+        assert!((400..600).contains(&inserted), "{inserted}");
+    }
+
+    #[test]
+    fn every_workload_has_the_shares_that_its_mix_says() {
+        use WorkloadChoice::{B, E, F, G};
+        let shares = |workload| {
+            let supply = supply(workload, 10_000);
+            let mut hand = Hand::new(&supply, 1, 1, 0);
+            let ops: Vec<Op> = std::iter::from_fn(|| hand.next()).collect();
+            assert!(ops.iter().all(|op| (op.kind == Kind::Scan) == (1..=100).contains(&op.count)));
+            let count = |kind| ops.iter().filter(|op| op.kind == kind).count();
+            Kind::ALL.map(|kind| (count(kind) as f64 / 1_000.0).round() * 10.0)
+        };
+        // 5 % are half of what is rounded to.
+        let [inserts, reads, updates, both, scans] = shares(F);
+        assert_eq!([inserts, reads, updates, both, scans], [0.0, 50.0, 0.0, 50.0, 0.0]);
+        assert_eq!(shares(G), [0.0, 0.0, 100.0, 0.0, 0.0]);
+        assert!((90.0..=100.0).contains(&shares(B)[1]) && shares(B)[2] <= 10.0);
+        assert!((90.0..=100.0).contains(&shares(E)[4]) && shares(E)[0] <= 10.0);
     }
 
     #[test]

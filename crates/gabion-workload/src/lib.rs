@@ -48,4 +48,4 @@ pub use row::{REVISION, Row};
 pub use run::run;
 pub use usage::{directory_len, free_len};
 pub use values::{Values, Wrong};
-pub use workload::Workload;
+pub use workload::{Mix, Workload};

@@ -62,12 +62,15 @@ pub enum Workload {
 
 /// Shares of requests, in percent; what is left are reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mix {
-    pub(crate) updates: u64,
-    pub(crate) inserts: u64,
-    pub(crate) scans: u64,
+pub struct Mix {
+    /// Records that are there, written anew.
+    pub updates: u64,
+    /// New records.
+    pub inserts: u64,
+    /// Reads of records that follow each other.
+    pub scans: u64,
     /// Reads whose record is then written anew.
-    pub(crate) read_modify_writes: u64,
+    pub read_modify_writes: u64,
 }
 
 impl Workload {
@@ -158,8 +161,9 @@ impl Workload {
         }
     }
 
-    /// The requests of a workload of YCSB.
-    pub(crate) const fn mix(self) -> Option<Mix> {
+    /// The requests of a workload of YCSB; `None` for any other.
+    #[must_use]
+    pub const fn mix(self) -> Option<Mix> {
         let reads = Mix { updates: 0, inserts: 0, scans: 0, read_modify_writes: 0 };
         match self {
             Self::YcsbA => Some(Mix { updates: 50, ..reads }),

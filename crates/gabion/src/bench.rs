@@ -22,6 +22,7 @@ const TICK: Duration = Duration::from_millis(50);
 pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
     match command {
         BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
+        BenchCommand::Replication(args) => gabion_bench::replication(args, &Processes),
         BenchCommand::Engine(args) => {
             gabion_bench::engines(args, own_program()?, &Processes.data_dir()).map(|()| 0)
         }

@@ -256,8 +256,10 @@ pub(crate) enum DumpCommand {
 /// What can be measured.
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
-    /// Load, A and C of YCSB, through the RESP door
+    /// YCSB through the RESP door
     Ycsb(gabion_bench::YcsbArgs),
+    /// YCSB on replicas with a RocksDB each, RubbleDB's baseline, and on Gabion, in turn
+    Replication(gabion_bench::ReplicationArgs),
     /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
     Engine(gabion_bench::EngineArgs),
     /// One page with plots, and a summary in Markdown, of the JSON of runs

@@ -1,4 +1,4 @@
-//! Where the engines' programs are.
+//! Where the programs of peers are.
 
 use super::Peer;
 use gabion_base::{Error, Result};
@@ -19,6 +19,23 @@ pub struct Program {
 
 /// The programs of peers, in `directory` or where cargo puts them.
 pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Program>> {
+    let mut programs: Vec<Program> = Vec::new();
+    for peer in peers {
+        let name = peer.as_str().to_owned();
+        if programs.iter().any(|program| program.name == name) {
+            return Err(Error::invalid(format!("--vs names {name} twice")));
+        }
+        let path = locate(&format!("engine-{name}"), directory)?;
+        programs.push(Program { name, path, words: vec!["run".into()] });
+    }
+    Ok(programs)
+}
+
+/// A program of the peers' workspace, in `directory` or where cargo puts it.
+///
+/// # Errors
+/// It is not built; the message has the command that builds it.
+pub(crate) fn locate(file: &str, directory: Option<&Path>) -> Result<PathBuf> {
     let workspace = workspace();
     let directories: Vec<PathBuf> = match directory {
         Some(directory) => vec![directory.to_path_buf()],
@@ -28,18 +45,8 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
             by_environment.into_iter().chain(by_default).map(|dir| dir.join("release")).collect()
         }
     };
-    let mut programs: Vec<Program> = Vec::new();
-    for peer in peers {
-        let name = peer.as_str().to_owned();
-        if programs.iter().any(|program| program.name == name) {
-            return Err(Error::invalid(format!("--vs names {name} twice")));
-        }
-        let file = format!("engine-{name}");
-        let path = directories.iter().map(|dir| dir.join(&file)).find(|path| path.is_file());
-        let path = path.ok_or_else(|| missing(&file, &directories, workspace.as_deref()))?;
-        programs.push(Program { name, path, words: vec!["run".into()] });
-    }
-    Ok(programs)
+    let path = directories.iter().map(|dir| dir.join(file)).find(|path| path.is_file());
+    path.ok_or_else(|| missing(file, &directories, workspace.as_deref()))
 }
 
 /// The peers' workspace: `peers/` beside or above the working directory or this program.

@@ -51,6 +51,34 @@ fn load_a_and_c_run_in_a_cluster_that_is_gone_afterwards() {
 }
 
 #[test]
+fn every_workload_of_ycsb_runs_and_its_requests_are_counted_by_type() {
+    let (result, json, _) = run(&["--workloads", "load,b,d,e,f,g"], Faults::default());
+    assert_eq!(result.unwrap(), 0, "{json}");
+    let operations = json["operations"].as_array().unwrap();
+    let kinds = |workload: &str| {
+        let own = operations.iter().filter(|operation| operation["workload"] == workload);
+        own.map(|operation| operation["type"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("b"), ["read", "update"]);
+    assert_eq!(kinds("d"), ["insert", "read"]);
+    assert_eq!(kinds("e"), ["insert", "scan"]);
+    assert_eq!(kinds("f"), ["read", "read-modify-write"]);
+    assert_eq!(kinds("g"), ["update"]);
+    let counts = operations.iter().map(|operation| operation["count"].as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), 6 * 2000);
+}
+
+#[test]
+fn a_scan_that_leaves_a_record_out_is_a_wrong_read() {
+    let faults = Faults { corrupt_every: 500, ..Faults::default() };
+    let (result, json, _) = run(&["--workloads", "load,e"], faults);
+    assert_eq!(result.unwrap(), 1);
+    assert_eq!(json["phases"][1]["wrong_reads"], 3, "{}", json["phases"][1]);
+    let example = json["phases"][1]["wrong_read_examples"][0].as_str().unwrap();
+    assert!(example.starts_with("a scan "), "{example}");
+}
+
+#[test]
 fn processor_time_is_told_beside_the_time_in_which_it_was_counted() {
     let (_, json, _) = run(&["--workloads", "load,c"], Faults::default());
     for totals in [&json["phases"][0]["totals"], &json["phases"][1]["totals"], &json["totals"]] {

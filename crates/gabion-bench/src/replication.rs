@@ -1,0 +1,198 @@
+//! `gabion bench replication`: RubbleDB's baseline, a chain of replicas with a store each, beside Gabion in
+//! both ways of compacting, in one run.
+//!
+//! ```text
+//!   for each number of replicas:  rocksdb ─► primary ─► every-replica     one at a time, each made anew
+//!                                    └─ the same clients, requests and figures: those of `bench ycsb`
+//! ```
+//!
+//! The baseline answers `GABION STATUS` under the names of Gabion's replicas, so what it used is read as
+//! theirs is: by the kernel's counters, by thread. In rows and reports its mode of compaction is the name of
+//! its store.
+
+mod baseline;
+mod tables;
+
+use crate::args::{
+    AckChoice, ClusterArgs, LoadArgs, OwnCluster, Plan, Target, WorkloadChoice, in_range,
+};
+use crate::engines::programs::locate;
+use crate::launch::{Launcher, RunningCluster, ScratchDir};
+use crate::report::{Run, json};
+use crate::run::{measure, own_config, spec, stop_on_signals};
+use crate::text::Style;
+use baseline::Chain;
+use clap::{Args, ValueEnum};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_node::{CompactionMode, GroupConfig};
+use gabion_workload::Log;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// RubbleDB's baseline: each replica has a RocksDB, which flushes and compacts for itself.
+    Rocksdb,
+    /// Gabion, whose primary flushes and compacts.
+    Primary,
+    /// Gabion, each of whose replicas flushes and compacts for itself.
+    EveryReplica,
+}
+
+impl System {
+    /// As it is named on the command line, and as the mode of compaction in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rocksdb => "rocksdb",
+            Self::Primary => "primary",
+            Self::EveryReplica => "every-replica",
+        }
+    }
+}
+
+/// Runs YCSB on replicas with a RocksDB each and on Gabion, in turn, checks what it reads, and
+/// reports who is ahead, by how much, and at what cost.
+#[derive(Args, Clone, Debug)]
+pub struct ReplicationArgs {
+    /// What is measured, in this order.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "rocksdb,primary,every-replica"
+    )]
+    pub systems: Vec<System>,
+    /// Workloads to run, in this order.
+    #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f,g")]
+    pub workloads: Vec<WorkloadChoice>,
+    /// The log of the baseline's stores [default: on, which survives what Gabion's acknowledgements
+    /// survive; synced with --ack durable].
+    #[arg(long, value_enum)]
+    pub log: Option<Log>,
+    /// Where the baseline's program is [default: where cargo puts it]
+    #[arg(long, value_name = "DIR")]
+    pub peer_dir: Option<PathBuf>,
+    /// What the clients do.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// The clusters.
+    #[command(flatten)]
+    pub clusters: ClusterArgs,
+}
+
+/// One cluster to be measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) system: System,
+    /// Of the baseline only what it has in common with Gabion's counts.
+    pub(crate) cluster: OwnCluster,
+    /// The log of the baseline's stores.
+    pub(crate) log: Log,
+}
+
+/// Makes a chain of the baseline in a directory.
+type MakeChain<'a> = &'a dyn Fn(&Cell, &Path) -> Result<Box<dyn RunningCluster>>;
+
+impl ReplicationArgs {
+    /// Checks every option. The cells of one number of replicas follow each other.
+    fn plan(&self) -> Result<(Plan, Vec<Vec<Cell>>)> {
+        for (i, system) in self.systems.iter().enumerate() {
+            if self.systems[..i].contains(system) {
+                let name = system.as_str();
+                return Err(Error::invalid(format!("--systems names {name} twice")));
+            }
+        }
+        if self.systems.is_empty() {
+            return Err(Error::invalid(
+                "--systems names none: rocksdb, primary and every-replica are possible",
+            ));
+        }
+        for &replicas in &self.clusters.replicas {
+            // Where writes and reads go is not the same place in a chain.
+            in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
+        }
+        let log = self.log.unwrap_or(match self.clusters.ack {
+            AckChoice::Replicated => Log::On,
+            AckChoice::Durable => Log::Synced,
+        });
+        let modes = [CompactionMode::Primary];
+        let clusters = self.clusters.clusters(&modes, &self.load, &self.workloads)?;
+        let cell = |cluster: OwnCluster, system| {
+            let compaction = match system {
+                System::EveryReplica => CompactionMode::EveryReplica,
+                System::Rocksdb | System::Primary => CompactionMode::Primary,
+            };
+            Cell { system, cluster: OwnCluster { compaction, ..cluster }, log }
+        };
+        let groups: Vec<Vec<Cell>> = clusters
+            .iter()
+            .map(|&cluster| self.systems.iter().map(|&system| cell(cluster, system)).collect())
+            .collect();
+        Ok((self.load.plan(&self.workloads, Target::Own(clusters))?, groups))
+    }
+}
+
+/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0,
+/// or 1 when something was read that nobody had written.
+///
+/// # Errors
+/// Bad options; the baseline's program is not built (the message has the command that builds it); a
+/// cluster that does not start, ends, or refuses requests for good; an interrupt.
+pub fn replication(args: &ReplicationArgs, launcher: &dyn Launcher) -> Result<u8> {
+    let has_baseline = args.systems.contains(&System::Rocksdb);
+    let program =
+        has_baseline.then(|| locate("replica-rocksdb", args.peer_dir.as_deref())).transpose()?;
+    let chain = |cell: &Cell, dir: &Path| {
+        let program = program.as_deref().unwrap_or(Path::new("replica-rocksdb"));
+        Ok(Box::new(Chain::start(program, cell, dir)?) as Box<dyn RunningCluster>)
+    };
+    replication_to(args, launcher, &chain, &mut std::io::stdout().lock())
+}
+
+/// The same, with the baseline made by `chain` and the report written to `out`.
+pub(crate) fn replication_to(
+    args: &ReplicationArgs,
+    launcher: &dyn Launcher,
+    chain: MakeChain<'_>,
+    out: &mut dyn Write,
+) -> Result<u8> {
+    let (plan, groups) = args.plan()?;
+    let stop = stop_on_signals()?;
+    let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
+    for cell in groups.iter().flatten().filter(|cell| cell.system != System::Rocksdb) {
+        launcher.check_room(&spec(&cell.cluster, &parent))?;
+    }
+    let mut print = |text: &str| {
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
+    };
+    let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
+    let mut runs: Vec<Run> = Vec::new();
+    for group in &groups {
+        let first = runs.len();
+        for cell in group {
+            eprintln!("{} replicas of {}", cell.cluster.replicas, cell.system.as_str());
+            let dir = ScratchDir::new(&parent)?;
+            let cluster = match cell.system {
+                System::Rocksdb => chain(cell, dir.path())?,
+                _ => launcher.start(&spec(&cell.cluster, dir.path()))?,
+            };
+            let mut config = own_config(&cell.cluster);
+            config.insert("baseline_log".into(), cell.log.as_str().into());
+            runs.push(measure(&plan, &cluster.addresses(), config, &stop)?);
+        }
+        if !args.load.json {
+            print(&tables::compare(&runs[first..], style))?;
+        }
+    }
+    if args.load.json {
+        print(&format!("{:#}\n", json(&runs)))?;
+    }
+    Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Systems side by side: a line for each in each workload, and what each spent its processors on.
+
+use crate::figures::{JOBS, SHIPPING, ratio, sum};
+use crate::report::{Phase, Run, STOLEN_MAX};
+use crate::text::{Style, Table, grouped, line, megabytes, seconds};
+use crate::workload::Kind;
+
+/// A figure of a workload; `None` where it has none, as a workload without writes has no latency of them.
+struct Column {
+    name: &'static str,
+    of: fn(&Phase) -> Option<f64>,
+    show: fn(f64) -> String,
+}
+
+const COLUMNS: [Column; 6] = [
+    Column { name: "requests/s", of: |p| Some(per_second(p)), show: |v| grouped(v as u64) },
+    Column { name: "CPU µs", of: |p| Some(per_request(p, cpu(p))), show: tenths },
+    Column { name: "jobs µs", of: |p| Some(per_request(p, jobs(p))), show: tenths },
+    Column {
+        name: "p99 write µs",
+        of: |p| p99(p, &[Kind::Insert, Kind::Update, Kind::ReadModifyWrite]),
+        show: whole,
+    },
+    Column { name: "p99 read µs", of: |p| p99(p, &[Kind::Read, Kind::Scan]), show: whole },
+    Column {
+        name: "written MB",
+        of: |p| Some(sum(&p.replicas).write_bytes as f64),
+        show: |v| megabytes(v as u64),
+    },
+];
+
+fn whole(value: f64) -> String {
+    grouped(value.round() as u64)
+}
+
+fn tenths(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+fn requests(phase: &Phase) -> u64 {
+    Kind::ALL.iter().map(|kind| phase.tally.count(*kind)).sum()
+}
+
+fn per_second(phase: &Phase) -> f64 {
+    ratio(requests(phase) as f64, phase.requests_seconds)
+}
+
+fn per_request(phase: &Phase, seconds: f64) -> f64 {
+    ratio(1e6 * seconds, requests(phase) as f64)
+}
+
+fn cpu(phase: &Phase) -> f64 {
+    sum(&phase.replicas).cpu_seconds
+}
+
+/// Flush, compaction and the shipping of what they made.
+fn jobs(phase: &Phase) -> f64 {
+    let all = sum(&phase.replicas);
+    all.cpu_of(&JOBS) + all.cpu_of(&SHIPPING)
+}
+
+/// The highest p99 of these types.
+fn p99(phase: &Phase, kinds: &[Kind]) -> Option<f64> {
+    let there = kinds.iter().filter(|kind| phase.tally.count(**kind) > 0);
+    there.map(|kind| phase.tally.latency_us(*kind, 0.99)).reduce(f64::max)
+}
+
+/// The comparison of runs of one number of replicas with the first of them.
+pub(super) fn compare(runs: &[Run], style: Style) -> String {
+    let mut out = String::new();
+    let Some(first) = runs.first() else { return out };
+    let replicas = first.phases.first().map_or(0, |phase| phase.replicas.len());
+    let mark = if style == Style::Markdown { "## " } else { "" };
+    line(&mut out, &format!("{mark}{replicas} replicas\n"));
+    side_by_side(runs).write(style, &mut out);
+    line(
+        &mut out,
+        &format!(
+            "÷: by {}. CPU: of all replicas until compaction is quiet, per request; jobs: of it flush, \
+             compaction and shipping. A read-modify-write counts as a write, a scan as a read.\n",
+            first.compaction
+        ),
+    );
+    for warning in runs.iter().flat_map(warnings) {
+        line(&mut out, &format!("{warning}\n"));
+    }
+    spent(runs).write(style, &mut out);
+    out
+}
+
+fn side_by_side(runs: &[Run]) -> Table {
+    let first = &runs[0];
+    let mut header = vec!["workload, system"];
+    for column in &COLUMNS {
+        header.push(column.name);
+        header.push("÷");
+    }
+    let mut table = Table::new("Who is ahead", &header);
+    for (i, base) in first.phases.iter().enumerate() {
+        for run in runs {
+            let Some(phase) = run.phases.get(i) else { continue };
+            let mut row = vec![format!("{} {}", phase.workload.as_str(), run.compaction)];
+            for column in &COLUMNS {
+                let (value, other) = ((column.of)(phase), (column.of)(base));
+                row.push(value.map_or_else(String::new, column.show));
+                let divided = value.zip(other).filter(|(_, other)| *other > 0.0);
+                let divided = divided.filter(|_| !std::ptr::eq(run, first));
+                row.push(divided.map_or_else(String::new, |(a, b)| format!("{:.2}", a / b)));
+            }
+            table.row(row);
+        }
+    }
+    table
+}
+
+/// What a reader must know before trusting these figures.
+fn warnings(run: &Run) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for phase in &run.phases {
+        let place = format!("{}, workload {}", run.compaction, phase.workload.as_str());
+        if phase.tally.wrong > 0 {
+            let example = phase.tally.examples.first().map_or("", String::as_str);
+            let wrong = grouped(phase.tally.wrong);
+            warnings.push(format!("WRONG READS: {wrong} ({place}), the first: {example}"));
+        }
+        if !phase.is_settled {
+            warnings.push(format!("{place}: NOT quiet when counting ended, so CPU lacks a part."));
+        }
+        for (code, times) in &phase.tally.refusals {
+            let times = grouped(*times);
+            warnings.push(format!("{place}: refused with {code} and tried again {times} times."));
+        }
+        if phase.machine.stolen > STOLEN_MAX * phase.machine.busy {
+            warnings.push(format!(
+                "{place}: the host took {:.2} s of processor time for others, much of which is in \
+                 the figures.",
+                phase.machine.stolen
+            ));
+        }
+    }
+    warnings
+}
+
+/// Seconds of all replicas by kind of work, for every workload.
+fn spent(runs: &[Run]) -> Table {
+    let work: [(&str, &[&str]); 5] = [
+        ("requests", &["requests"]),
+        ("flush", &["flush"]),
+        ("compaction", &["compaction"]),
+        ("shipping", &SHIPPING),
+        ("other", &["other"]),
+    ];
+    let header: Vec<&str> = ["workload, system", "CPU"]
+        .into_iter()
+        .chain(work.iter().map(|(name, _)| *name))
+        .chain(["clients", "job written MB"])
+        .collect();
+    let mut table = Table::new("CPU of all replicas (s)", &header);
+    for i in 0..runs[0].phases.len() {
+        for run in runs {
+            let Some(phase) = run.phases.get(i) else { continue };
+            let all = sum(&phase.replicas);
+            let mut row = vec![format!("{} {}", phase.workload.as_str(), run.compaction)];
+            row.push(seconds(all.cpu_seconds));
+            row.extend(work.iter().map(|(_, roles)| seconds(all.cpu_of(roles))));
+            row.push(seconds(phase.tally.cpu_seconds));
+            row.push(megabytes(all.job_written_bytes));
+            table.row(row);
+        }
+    }
+    table
+}

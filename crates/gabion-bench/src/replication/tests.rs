@@ -1,0 +1,110 @@
+//! Whole runs against replicas that are made up, and a program that is one in name only.
+
+use super::*;
+use crate::fake::{FakeCluster, FakeLauncher, Faults};
+use clap::Parser;
+use serde_json::Value;
+use std::net::SocketAddr;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: ReplicationArgs,
+}
+
+fn args(words: &[&str]) -> ReplicationArgs {
+    let small = ["bench", "--records=1000", "--value-size=100", "--clients=2", "--pipeline=5"];
+    Line::try_parse_from([&small, words].concat()).unwrap().args
+}
+
+fn run(words: &[&str]) -> Result<String> {
+    let chain = |cell: &Cell, dir: &Path| {
+        assert!(dir.is_dir() && cell.system == System::Rocksdb);
+        let replicas = cell.cluster.replicas;
+        let fake = FakeCluster::start(replicas, "rocksdb", Faults::default());
+        Ok(Box::new(fake) as Box<dyn RunningCluster>)
+    };
+    let mut out = Vec::new();
+    let code = replication_to(&args(words), &FakeLauncher::default(), &chain, &mut out)?;
+    assert_eq!(code, 0);
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn each_system_runs_in_turn_for_each_number_of_replicas_and_is_told_in_json() {
+    let text = run(&["--replicas=2,3", "--workloads=load,f", "--json"]).unwrap();
+    let runs: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let names: Vec<_> = runs
+        .iter()
+        .map(|run| (run["config"]["replicas"].as_u64().unwrap(), &run["config"]["compaction"]))
+        .collect();
+    let systems = ["rocksdb", "primary", "every-replica"].map(Value::from);
+    let expected: Vec<_> =
+        [2, 3].iter().flat_map(|r| systems.iter().map(move |s| (*r, s))).collect();
+    assert_eq!(names, expected);
+    assert!(runs.iter().all(|run| run["config"]["baseline_log"] == "on"));
+    assert_eq!(runs[0]["config"]["store_version"], "1.2.3");
+}
+
+#[test]
+fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
+    let text = run(&["--workloads=load,a,c", "--ack=durable"]).unwrap();
+    for start in ["  load rocksdb ", "  a primary ", "  c every-replica "] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(start)).count(), 2, "{text}");
+    }
+    let cells = |start: &str| {
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split_whitespace().count()
+    };
+    // Workload, system, and of six figures all but the latency of reads.
+    assert_eq!(cells("  load rocksdb "), 7, "{text}");
+    assert!(cells("  load primary ") > 10, "{text}");
+    assert!(text.contains("÷: by rocksdb."), "{text}");
+}
+
+#[test]
+fn a_bad_option_is_refused_by_name_and_limit() {
+    let cases = [
+        (&["--replicas=1"][..], "--replicas is 1, allowed are 2 to 16"),
+        (&["--systems=primary,primary"], "--systems names primary twice"),
+        (&["--workloads=a"], "`load` comes first"),
+        (&["--seed=1", "--threads=9"], "--threads is 9, allowed are 1 to 2"),
+    ];
+    for (words, message) in cases {
+        let error = args(words).plan().unwrap_err().to_string();
+        assert!(error.contains(message), "{words:?}: {error}");
+    }
+    let logs = [(&[][..], Log::On), (&["--ack=durable"], Log::Synced), (&["--log=off"], Log::Off)];
+    for (words, log) in logs {
+        assert_eq!(args(words).plan().unwrap().1[0][0].log, log);
+    }
+}
+
+#[test]
+fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
+    let program = dir.path().join("replica");
+    let cell = args(&[]).plan().unwrap().1[0][0];
+    let install = |script: &str| {
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    // The place is its port; it says what it was told, and waits as a replica does.
+    let log = dir.path().join("log");
+    install(&format!(
+        "echo \"$@\" >> {}; echo ready 127.0.0.1:$2 127.0.0.1:100$2; read line",
+        log.display()
+    ));
+    let chain = Chain::start(&program, &cell, dir.path()).unwrap();
+    let ports: Vec<u16> = chain.addresses().iter().map(SocketAddr::port).collect();
+    assert_eq!(ports, [1, 2, 3]);
+    let told = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("--place 3 --of 3 --log on ") && !lines[0].contains("--next"));
+    assert!(lines[2].starts_with("--place 1 ") && lines[2].ends_with("--next 127.0.0.1:1002"));
+    drop(chain);
+    install("echo no such option");
+    let error = Chain::start(&program, &cell, dir.path()).err().unwrap().to_string();
+    assert!(error.contains("replica 3 of 3: it said `no such option`"), "{error}");
+}
