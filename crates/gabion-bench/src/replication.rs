@@ -97,7 +97,7 @@ type MakeChain<'a> = &'a dyn Fn(&Cell, &Path) -> Result<Box<dyn RunningCluster>>
 
 impl ReplicationArgs {
     /// Checks every option. The cells of one number of replicas follow each other.
-    fn plan(&self) -> Result<(Plan, Vec<Vec<Cell>>)> {
+    pub(crate) fn plan(&self) -> Result<(Plan, Vec<Vec<Cell>>)> {
         for (i, system) in self.systems.iter().enumerate() {
             if self.systems[..i].contains(system) {
                 let name = system.as_str();

@@ -8,8 +8,18 @@ use crate::text::grouped;
 use gabion_base::units::MIB;
 use std::collections::BTreeSet;
 
-/// Who compacts: first the side that is looked at, then its baseline.
-pub(super) const MODES: [&str; 2] = ["primary", "every-replica"];
+/// Who compacts: Gabion's primary, each of Gabion's replicas, and each replica of RubbleDB's baseline, by
+/// the name of its store.
+pub(super) const SYSTEMS: [&str; 3] = ["primary", "every-replica", "rocksdb"];
+/// RubbleDB's baseline.
+pub(super) const ROCKSDB: &str = SYSTEMS[2];
+/// Gabion in both ways: compacting once against compacting everywhere.
+pub(super) const MODES: Pair = [SYSTEMS[0], SYSTEMS[1]];
+/// All that are compared.
+pub(super) const PAIRS: [Pair; 3] = [[SYSTEMS[0], ROCKSDB], [SYSTEMS[1], ROCKSDB], MODES];
+
+/// Two systems: first the side that is looked at, then the one by which it is divided.
+pub(super) type Pair = [&'static str; 2];
 
 /// Runs of one program on one machine with the same settings, but for the number of replicas and
 /// who
@@ -153,6 +163,7 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     facts.extend(s.compression.iter().map(|codec| ("compression", codec.clone())));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
+    facts.extend(s.baseline_log.iter().map(|log| ("log of the baseline's stores", log.clone())));
     facts
 }
 
@@ -171,11 +182,27 @@ impl Experiment<'_> {
         numbers.into_iter().collect()
     }
 
-    /// Those with runs of both modes.
-    pub(super) fn paired(&self) -> Vec<usize> {
+    /// Those with runs of both sides.
+    pub(super) fn paired(&self, pair: Pair) -> Vec<usize> {
         let mut numbers = self.replicas();
-        numbers.retain(|&replicas| MODES.iter().all(|mode| self.rounds(replicas, mode) > 0));
+        numbers.retain(|&replicas| pair.iter().all(|system| self.rounds(replicas, system) > 0));
         numbers
+    }
+
+    /// Those that were run with a number of replicas.
+    pub(super) fn systems(&self, replicas: usize) -> Vec<&'static str> {
+        SYSTEMS.into_iter().filter(|system| self.rounds(replicas, system) > 0).collect()
+    }
+
+    /// Those that were run at all.
+    pub(super) fn all_systems(&self) -> Vec<&'static str> {
+        let is_there = |system: &&str| self.runs.iter().any(|run| run.compaction == *system);
+        SYSTEMS.into_iter().filter(is_there).collect()
+    }
+
+    /// By whose figures those of the others are divided.
+    pub(super) fn baseline(&self) -> &'static str {
+        if self.all_systems().contains(&ROCKSDB) { ROCKSDB } else { MODES[1] }
     }
 
     pub(super) fn rounds(&self, replicas: usize, mode: &str) -> usize {
@@ -208,16 +235,19 @@ impl Experiment<'_> {
         Sample::of(self.phases(replicas, mode, workload).filter_map(measure))
     }
 
-    /// The first mode's figure ÷ the baseline's.
+    /// The first side's figure ÷ the other's; none of a side by itself.
     pub(super) fn ratio(
         &self,
+        pair: Pair,
         replicas: usize,
         workload: &str,
         measure: impl Fn(&Phase) -> Option<f64>,
     ) -> Option<Ratio> {
-        let [once, everywhere] =
-            MODES.map(|mode| self.sample((replicas, mode), workload, &measure));
-        Ratio::of(&once?, &everywhere?)
+        if pair[0] == pair[1] {
+            return None;
+        }
+        let [side, other] = pair.map(|system| self.sample((replicas, system), workload, &measure));
+        Ratio::of(&side?, &other?)
     }
 
     /// The workload whose costs are told in full: the load where there is one, as in RubbleDB §5.2.
@@ -278,10 +308,12 @@ impl Experiment<'_> {
         }
         warnings.extend(self.busy());
         warnings.extend(self.stolen());
-        warnings.extend(self.paired().into_iter().filter_map(|replicas| self.other_work(replicas)));
+        let paired = self.paired(MODES);
+        warnings.extend(paired.into_iter().filter_map(|replicas| self.other_work(replicas)));
         warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
-        let rounds = |r: &usize| MODES.map(|mode| self.rounds(*r, mode));
-        if self.paired().iter().any(|r| rounds(r).contains(&1)) {
+        let rounds = |pair: Pair, r| pair.map(|system| self.rounds(r, system));
+        let is_once = |pair| self.paired(pair).iter().any(|r| rounds(pair, *r).contains(&1));
+        if PAIRS.into_iter().any(is_once) {
             warnings.push(format!(
                 "{}: one round of some runs, so how far figures scatter is not known",
                 self.label

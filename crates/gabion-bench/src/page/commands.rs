@@ -2,7 +2,7 @@
 //! runs
 //! that are there, so that what they make is comparable.
 
-use super::clusters::{Experiment, MODES};
+use super::clusters::{Experiment, MODES, SYSTEMS};
 use super::document::Block;
 use super::engines::{Group, OWN};
 use super::input::Settings;
@@ -14,8 +14,8 @@ use std::fmt::Display;
 
 /// Numbers of replicas that RubbleDB's tables have.
 const REPLICAS: [usize; 3] = [2, 3, 4];
-/// Workloads that `bench ycsb` has.
-const WORKLOADS: [&str; 3] = ["load", "a", "c"];
+/// Workloads of RubbleDB's figures.
+const WORKLOADS: [&str; 8] = ["load", "a", "b", "c", "d", "e", "f", "g"];
 
 /// A command line that grows.
 struct Line(String);
@@ -53,12 +53,14 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
             what: "No run of a replicated cluster, so no form of RubbleDB's Tables 3 to 5 and \
                    Figures 7 and 10."
                 .to_owned(),
-            command: "gabion bench ycsb --workloads load,a,c --compaction both --replicas 2,3,4 \
-                      --json > ycsb.json"
+            command: "gabion bench replication --replicas 2,3,4 --json > replication.json"
                 .to_owned(),
         });
     }
     blocks.extend(experiments.iter().flat_map(of_experiment));
+    if experiments.iter().all(|experiment| experiment.settings().baseline_log.is_none()) {
+        blocks.extend(experiments.iter().filter_map(beside_baseline));
+    }
     if groups.is_empty() {
         blocks.push(Block::Command {
             what: "No row of an engine alone, so no comparison with others.".to_owned(),
@@ -68,17 +70,25 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     blocks.extend(groups.iter().flat_map(of_group));
     blocks.push(Block::Text(
         "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine), Figure 9 \
-         (traces of Twitter, another device), Figure 10 by offered load, and YCSB B and D to G on \
-         replicas."
+         (traces of Twitter, another device) and Figure 10 by offered load."
             .to_owned(),
     ));
     blocks
 }
 
-fn ycsb(settings: &Settings, workloads: &[&str], compaction: &str, replicas: &[usize]) -> String {
+/// Runs of some systems, comparable with those of these settings.
+fn run(settings: &Settings, workloads: &[&str], systems: &[&str], replicas: &[usize]) -> String {
     let s = settings;
     let operations = (s.operations != s.records).then_some(s.operations);
-    let line = Line("gabion bench ycsb".to_owned())
+    // Where the baseline is measured, all are by one command.
+    let line = match &s.baseline_log {
+        Some(log) => Line("gabion bench replication".to_owned())
+            .option("systems", joined(systems))
+            .option("log", log),
+        None => Line("gabion bench ycsb".to_owned())
+            .option("compaction", if systems.len() == 1 { systems[0] } else { "both" }),
+    };
+    let line = line
         .option("workloads", workloads.join(","))
         .option("records", s.records)
         .optional("operations", operations)
@@ -91,7 +101,6 @@ fn ycsb(settings: &Settings, workloads: &[&str], compaction: &str, replicas: &[u
         .option("threads", s.threads)
         .optional("memtable-size", s.memtable_len)
         .optional("ack", s.ack.as_ref())
-        .option("compaction", compaction)
         .option("replicas", joined(replicas))
         .flag("json", true);
     format!("{} > more.json", line.0)
@@ -101,17 +110,19 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
     let (settings, label) = (experiment.settings(), &experiment.label);
     let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
     let there = experiment.replicas();
+    // Those that can be runs of this experiment.
+    let systems: &[&str] = if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES };
     let mut blocks = Vec::new();
-    for mode in MODES {
+    for system in systems {
         let mut lacking = there.clone();
-        lacking.retain(|&replicas| experiment.rounds(replicas, mode) == 0);
+        lacking.retain(|&replicas| experiment.rounds(replicas, system) == 0);
         if !lacking.is_empty() {
             blocks.push(Block::Command {
                 what: format!(
-                    "{label}: no run of {mode} at R = {}, so no ratio there.",
+                    "{label}: no run of {system} at R = {}, so no ratio there.",
                     joined(&lacking)
                 ),
-                command: ycsb(settings, &own, mode, &lacking),
+                command: run(settings, &own, &[system], &lacking),
             });
         }
     }
@@ -119,16 +130,34 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
     lacking.retain(|replicas| !there.contains(replicas));
     if !lacking.is_empty() {
         let what = format!("{label}: R = {} of RubbleDB's tables.", joined(&lacking));
-        blocks.push(Block::Command { what, command: ycsb(settings, &own, "both", &lacking) });
+        blocks.push(Block::Command { what, command: run(settings, &own, systems, &lacking) });
     }
     let lacking: Vec<&str> = WORKLOADS.into_iter().filter(|w| !own.contains(w)).collect();
     if !lacking.is_empty() {
         blocks.push(Block::Command {
             what: format!("{label}: workloads {} of Figures 7 and 10.", lacking.join(", ")),
-            command: ycsb(settings, &WORKLOADS, "both", &there),
+            command: run(settings, &WORKLOADS, systems, &there),
         });
     }
     blocks
+}
+
+/// The same beside RubbleDB's baseline, which is made by the command that measures all of them.
+fn beside_baseline(experiment: &Experiment<'_>) -> Option<Block> {
+    let settings = experiment.settings();
+    let log = if settings.ack.as_deref()? == "durable" { "synced" } else { "on" };
+    // A chain of the baseline has two replicas at least.
+    let mut replicas = experiment.replicas();
+    replicas.retain(|&replicas| replicas > 1);
+    let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
+    let beside = Settings { baseline_log: Some(log.to_owned()), ..settings.clone() };
+    (!replicas.is_empty()).then(|| Block::Command {
+        what: format!(
+            "{}: no run beside RubbleDB's baseline, a RocksDB for each replica.",
+            experiment.label
+        ),
+        command: run(&beside, &own, &SYSTEMS, &replicas),
+    })
 }
 
 fn engine(group: &Group<'_>, peers: &[&str], workloads: &[&str]) -> String {

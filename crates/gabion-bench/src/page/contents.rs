@@ -2,7 +2,7 @@
 //! is
 //! not there.
 
-use super::clusters::{Experiment, MODES, experiments};
+use super::clusters::{Experiment, experiments};
 use super::document::{Block, Document, Section, Sheet};
 use super::engines::{Group, groups};
 use super::input::{Inputs, Origin};
@@ -46,7 +46,7 @@ fn head(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     }
     let sheets: Vec<Sheet> = experiments
         .iter()
-        .filter_map(replication::overview)
+        .flat_map(replication::overviews)
         .chain(groups.iter().filter_map(engines::overview))
         .collect();
     if !sheets.is_empty() {
@@ -111,7 +111,8 @@ fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 fn cluster_rounds(experiment: &Experiment<'_>) -> String {
     let mut parts = Vec::new();
     for replicas in experiment.replicas() {
-        let rounds = MODES.map(|mode| format!("{} {mode}", experiment.rounds(replicas, mode)));
+        let rounds = |system: &str| format!("{} {system}", experiment.rounds(replicas, system));
+        let rounds: Vec<String> = experiment.all_systems().into_iter().map(rounds).collect();
         parts.push(format!("R = {replicas}: {}", rounds.join(", ")));
     }
     parts.join("; ")

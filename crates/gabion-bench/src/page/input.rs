@@ -1,5 +1,5 @@
-//! Files of runs, read: what `bench ycsb --json` and `bench engine --json` wrote, mixed as one
-//! likes.
+//! Files of runs, read: what `bench ycsb --json`, `bench replication --json` and `bench engine --json`
+//! wrote, mixed as one likes.
 //!
 //! ```text
 //!   file ─► JSON values, one after the other (an array: each of its items)
@@ -11,6 +11,7 @@
 //! value;
 //! fields that no figure needs are not looked at.
 
+use super::clusters::SYSTEMS;
 use super::field::Field;
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use gabion_base::units::MIB;
@@ -77,6 +78,8 @@ pub(super) struct Settings {
     pub(super) ack: Option<String>,
     pub(super) memtable_len: Option<u64>,
     pub(super) compression: Option<String>,
+    /// Of runs that are measured beside RubbleDB's baseline.
+    pub(super) baseline_log: Option<String>,
 }
 
 /// One cluster's run.
@@ -84,7 +87,7 @@ pub(super) struct Settings {
 pub(super) struct ClusterRun {
     pub(super) origin: Origin,
     pub(super) settings: Settings,
-    /// `primary` or `every-replica`.
+    /// One of [`SYSTEMS`].
     pub(super) compaction: String,
     pub(super) replicas: usize,
     pub(super) phases: Vec<Phase>,
@@ -292,7 +295,7 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
     Ok(ClusterRun {
         origin: origin(file, Some(&config))?,
         settings: settings(&config)?,
-        compaction: config.get("compaction")?.word(&["primary", "every-replica"])?,
+        compaction: config.get("compaction")?.word(&SYSTEMS)?,
         replicas: len,
         phases,
     })
@@ -313,6 +316,7 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         ack: optional(config.find("ack"), Field::text)?,
         memtable_len: optional(config.find("memtable_bytes"), Field::count)?,
         compression: optional(config.find("compression"), Field::text)?,
+        baseline_log: optional(config.find("baseline_log"), Field::text)?,
     })
 }
 

@@ -2,11 +2,13 @@
 //! measured here.
 
 use super::chart::{Chart, Form, Series};
-use super::clusters::{Experiment, MEASURES, MODES, per_cpu_second, per_second, traffic};
+use super::clusters::{
+    Experiment, MEASURES, MODES, PAIRS, Pair, ROCKSDB, SYSTEMS, per_cpu_second, per_second, traffic,
+};
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::Phase;
 use super::stats::{Better, Ratio, Sample, significant};
-use crate::figures::{DEVICE_COLUMNS, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, formula, sum};
+use crate::figures::{JOBS, SHIPPING, by_rank, formula, sum};
 
 /// Total CPU of RubbleDB ÷ its baseline's by number of replicas: its Table 3.
 const RUBBLEDB: [(usize, f64); 3] =
@@ -59,35 +61,41 @@ fn cpu(phase: &Phase, work: usize) -> f64 {
 /// Who is ahead at each number of replicas: in the workload whose costs are told in full.
 pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
     let workload = experiment.costed();
-    let verdict = |replicas| Verdict {
-        sides: MODES.join(" ÷ "),
+    let verdict = |pair: Pair, replicas| Verdict {
+        sides: pair.join(" ÷ "),
         place: format!("R = {replicas}, {workload}; {}", experiment.label),
         figures: MEASURES
             .iter()
             .filter_map(|m| {
-                let ratio = experiment.ratio(replicas, workload, m.of)?;
+                let ratio = experiment.ratio(pair, replicas, workload, m.of)?;
                 Some((m.name.to_owned(), ratio, m.better))
             })
             .collect(),
     };
-    experiment.paired().into_iter().map(verdict).collect()
+    let of_pair = |pair| experiment.paired(pair).into_iter().map(move |r| verdict(pair, r));
+    PAIRS.into_iter().flat_map(of_pair).collect()
 }
 
-/// All ratios of an experiment; nothing without a pair.
-pub(super) fn overview(experiment: &Experiment<'_>) -> Option<Sheet> {
-    let names = MEASURES.iter().map(|measure| measure.name);
-    let header: Vec<&str> = std::iter::once("replicas, workload").chain(names).collect();
-    let title = format!("{}: {}", MODES.join(" ÷ "), experiment.label);
-    let mut sheet = Sheet::new(title, &header);
-    for replicas in experiment.paired() {
-        for workload in &experiment.settings().workloads {
-            let cells = MEASURES.iter().map(|measure| {
-                Cell::ratio(experiment.ratio(replicas, workload, measure.of), measure.better)
-            });
-            sheet.row(format!("R = {replicas}, {workload}"), cells.collect());
+/// All ratios of an experiment, a table for each two that are compared.
+pub(super) fn overviews(experiment: &Experiment<'_>) -> Vec<Sheet> {
+    let names = || MEASURES.iter().map(|measure| measure.name);
+    let header: Vec<&str> = std::iter::once("replicas, workload").chain(names()).collect();
+    let mut sheets = Vec::new();
+    for pair in PAIRS {
+        let title = format!("{}: {}", pair.join(" ÷ "), experiment.label);
+        let mut sheet = Sheet::new(title, &header);
+        for replicas in experiment.paired(pair) {
+            for workload in &experiment.settings().workloads {
+                let cells = MEASURES.iter().map(|m| {
+                    Cell::ratio(experiment.ratio(pair, replicas, workload, m.of), m.better)
+                });
+                sheet.row(format!("R = {replicas}, {workload}"), cells.collect());
+            }
         }
+        sheets.push(sheet);
     }
-    (!sheet.rows.is_empty()).then_some(sheet)
+    sheets.retain(|sheet| !sheet.rows.is_empty());
+    sheets
 }
 
 /// The section of an experiment.
@@ -99,6 +107,7 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     blocks.push(Block::Sheet(operations(experiment)));
     let latencies = latencies(experiment);
     blocks.extend((!latencies.is_empty()).then_some(Block::Charts(latencies)));
+    blocks.extend(beside_rocksdb(experiment));
     blocks.extend(cpu_ratios(experiment));
     blocks.push(Block::Charts(costs(experiment)));
     let workload = experiment.costed();
@@ -110,12 +119,12 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     Section { title: format!("Replication: {}", experiment.label), blocks }
 }
 
-/// A figure of each mode, one by the other; `values` is asked for each group.
+/// A figure of each system, one by the other; `values` is asked for each group.
 fn by_mode<'a, G>(
     groups: &[G],
     value: impl Fn(&G, &'static str) -> Option<Sample> + 'a,
 ) -> Vec<Series> {
-    let series = MODES.iter().enumerate().map(|(i, &mode)| Series {
+    let series = SYSTEMS.iter().enumerate().map(|(i, &mode)| Series {
         name: mode.to_owned(),
         class: format!("s{i}"),
         values: groups.iter().map(|group| value(group, mode)).collect(),
@@ -127,14 +136,16 @@ fn by_mode<'a, G>(
 fn throughput(experiment: &Experiment<'_>, (title, note, of): (&str, &str, Of)) -> Vec<Chart> {
     let workloads = &experiment.settings().workloads;
     let chart = |replicas| {
+        // Compacting once beside the baseline, where it was run.
+        let pair = [SYSTEMS[0], experiment.baseline()];
         let group = |workload: &String| {
-            let ratio = experiment.ratio(replicas, workload, of);
+            let ratio = experiment.ratio(pair, replicas, workload, of);
             let ratio = ratio.map_or_else(String::new, |ratio| format!(" ×{}", ratio.text()));
             format!("{workload}{ratio}")
         };
         Chart {
             title: format!("R = {replicas}: {title}"),
-            note: format!("{note}. ×: primary ÷ every-replica"),
+            note: format!("{note}. ×: {}", pair.join(" ÷ ")),
             groups: workloads.iter().map(group).collect(),
             series: by_mode(workloads, |workload, mode| {
                 experiment.sample((replicas, mode), workload, of)
@@ -177,11 +188,12 @@ fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
 /// Throughput and latencies of each type of request.
 fn operations(experiment: &Experiment<'_>) -> Sheet {
     let header = ["replicas, compaction, request", "per second", "p50 µs", "p99 µs", "p99.9 µs"];
-    let mut sheet = Sheet::new("Requests; in brackets primary ÷ every-replica", &header);
+    let title = format!("Requests; in brackets ÷ {}", experiment.baseline());
+    let mut sheet = Sheet::new(title, &header);
     for replicas in experiment.replicas() {
         for workload in &experiment.settings().workloads {
             for kind in experiment.kinds(workload) {
-                for mode in MODES {
+                for mode in experiment.systems(replicas) {
                     if let Some(cells) = operation(experiment, (replicas, mode), workload, kind) {
                         sheet.row(format!("R = {replicas}, {mode}, {workload} {kind}"), cells);
                     }
@@ -192,10 +204,10 @@ fn operations(experiment: &Experiment<'_>) -> Sheet {
     sheet
 }
 
-/// A line of it; ratios stand once for a pair, in the line of the side that they speak of.
+/// A line of it; ratios stand in the line of the side that they speak of.
 fn operation(
     experiment: &Experiment<'_>,
-    (replicas, mode): (usize, &str),
+    (replicas, mode): (usize, &'static str),
     workload: &str,
     kind: &str,
 ) -> Option<Vec<Cell>> {
@@ -206,15 +218,62 @@ fn operation(
         };
         let better = if column == 0 { Better::More } else { Better::Less };
         let sample = experiment.sample((replicas, mode), workload, of)?;
-        let cell = Cell::text(sample.text(significant));
-        let is_first = mode == MODES[0];
-        Some(if is_first {
-            cell.with(experiment.ratio(replicas, workload, of), better)
-        } else {
-            cell
-        })
+        let pair = [mode, experiment.baseline()];
+        let ratio = experiment.ratio(pair, replicas, workload, of);
+        Some(Cell::text(sample.text(significant)).with(ratio, better))
     };
     (0..4).map(cell).collect()
+}
+
+/// What RubbleDB's evaluation asks: how much of its baseline's CPU is needed, by compacting once and by
+/// compacting everywhere with this engine. Nothing without the baseline.
+fn beside_rocksdb(experiment: &Experiment<'_>) -> Vec<Block> {
+    let workload = experiment.costed();
+    let measures: [(&str, Of, Better); 3] = [
+        ("total CPU", |p| Some(sum(&p.replicas).cpu_seconds), Better::Less),
+        ("flush, compaction and shipping", |p| Some(cpu(p, 0) + cpu(p, 1)), Better::Less),
+        ("requests per CPU second", per_cpu_second, Better::More),
+    ];
+    let names = measures.iter().map(|(name, ..)| *name);
+    let header: Vec<&str> = std::iter::once("replicas, sides").chain(names).collect();
+    let mut sheet = Sheet::new(format!("CPU beside {ROCKSDB}, {workload}"), &header);
+    let sides = [MODES[0], MODES[1]];
+    for side in sides {
+        for replicas in experiment.paired([side, ROCKSDB]) {
+            let cells = measures.iter().map(|(_, of, better)| {
+                Cell::ratio(experiment.ratio([side, ROCKSDB], replicas, workload, of), *better)
+            });
+            sheet.row(format!("R = {replicas}, {side} ÷ {ROCKSDB}"), cells.collect());
+        }
+    }
+    if sheet.rows.is_empty() {
+        return Vec::new();
+    }
+    let replicas = experiment.paired([sides[0], ROCKSDB]);
+    let papers = |r: usize| RUBBLEDB.iter().find(|(replicas, _)| *replicas == r).map(|of| of.1);
+    let value = |side, of: Of, r: usize| {
+        experiment.ratio([side, ROCKSDB], r, workload, of).map(|ratio| ratio.value)
+    };
+    let names = ["total CPU", "flush, compaction and shipping", "total CPU, RubbleDB's Table 3"];
+    let drawn =
+        |r| [value(sides[0], measures[0].1, r), value(sides[0], measures[1].1, r), papers(r)];
+    let series = names.iter().enumerate().map(|(i, name)| Series {
+        name: (*name).to_owned(),
+        class: format!("r{i}"),
+        values: replicas.iter().map(|&r| drawn(r)[i].and_then(|v| Sample::of([v]))).collect(),
+    });
+    let chart = Chart {
+        title: format!("{} ÷ {ROCKSDB}, {workload}", sides[0]),
+        note: "Less is better; 1 is RubbleDB's baseline, a RocksDB for each replica".to_owned(),
+        groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
+        series: series.collect(),
+        form: Form::Columns,
+    };
+    let mut blocks = vec![Block::Sheet(sheet)];
+    if !chart.is_empty() {
+        blocks.insert(0, Block::Charts(vec![chart]));
+    }
+    blocks
 }
 
 /// Measured, foretold by the formula, and RubbleDB's: as a plot and as a table. Nothing without
@@ -237,10 +296,10 @@ fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
     let mut series: Vec<Series> = (0..3)
         .map(|i| Series { name: names[i].to_owned(), class: format!("r{i}"), values: Vec::new() })
         .collect();
-    let replicas = experiment.paired();
+    let replicas = experiment.paired(MODES);
     for &r in &replicas {
         let (once, everywhere) = ((r, MODES[0]), (r, MODES[1]));
-        let measured = experiment.ratio(r, workload, |p| Some(sum(&p.replicas).cpu_seconds));
+        let measured = experiment.ratio(MODES, r, workload, |p| Some(sum(&p.replicas).cpu_seconds));
         let s = experiment.figures(everywhere, |figures| Some(figures.jobs_share));
         let x = experiment.figures(once, |figures| Some(figures.x()));
         let foretold = s.zip(x).map(|(s, x)| formula(r, s.median, x.median));
@@ -292,9 +351,8 @@ fn stack(
     workload: &str,
     (title, form, parts): (&str, &str, &[Part]),
 ) -> Chart {
-    let pairs = |r: usize| MODES.map(|mode| (r, mode));
-    let mut cells: Vec<_> = experiment.replicas().into_iter().flat_map(pairs).collect();
-    cells.retain(|&(replicas, mode)| experiment.rounds(replicas, mode) > 0);
+    let systems = |r: usize| experiment.systems(r).into_iter().map(move |system| (r, system));
+    let cells: Vec<_> = experiment.replicas().into_iter().flat_map(systems).collect();
     let series = parts.iter().enumerate().map(|(i, (name, of))| Series {
         name: (*name).to_owned(),
         class: format!("p{i}"),
@@ -316,50 +374,68 @@ fn text_of(sample: Option<Sample>) -> Cell {
     Cell::text(sample.map_or_else(String::new, |sample| sample.text(significant)))
 }
 
+/// The systems of a number of replicas, or of all, in the order of the paper's tables: first the baseline.
+fn baseline_first(mut systems: Vec<&'static str>) -> Vec<&'static str> {
+    systems.reverse();
+    systems
+}
+
 /// The form of Table 3, with columns in its order: first the baseline.
 fn breakdown(experiment: &Experiment<'_>, replicas: usize, workload: &str) -> Sheet {
-    let header =
-        ["time spent", "every-replica: primary", "secondaries", "primary: primary", "secondaries"];
+    let systems = baseline_first(experiment.systems(replicas));
+    let columns = |system: &&str| [format!("{system}: primary"), "secondaries".to_owned()];
+    let columns: Vec<String> = systems.iter().flat_map(columns).collect();
+    let columns = columns.iter().map(String::as_str);
+    let header: Vec<&str> = std::iter::once("time spent").chain(columns).collect();
     let title =
         format!("CPU time (s), R = {replicas}, {workload} (the form of RubbleDB's Table 3)");
     let mut sheet = Sheet::new(title, &header);
-    let [once, everywhere] = MODES;
     for (name, roles) in WORK {
         let cell = |mode: &str, pick: fn((f64, f64)) -> f64| {
             let of = |phase: &Phase| Some(pick(by_rank(&phase.replicas, roles)));
             text_of(experiment.sample((replicas, mode), workload, of))
         };
-        let cells = [everywhere, once].map(|mode| [cell(mode, |of| of.0), cell(mode, |of| of.1)]);
-        sheet.row(name, cells.concat());
+        let cells = systems.iter().flat_map(|mode| [cell(mode, |of| of.0), cell(mode, |of| of.1)]);
+        sheet.row(name, cells.collect());
     }
     let total = |phase: &Phase| Some(sum(&phase.replicas).cpu_seconds);
-    let ratio: Option<Ratio> = experiment.ratio(replicas, workload, total);
-    let cell = |mode| text_of(experiment.sample((replicas, mode), workload, total));
-    let empty = Cell::default;
-    let cells = vec![cell(everywhere), empty(), cell(once).with(ratio, Better::Less), empty()];
-    sheet.row("Total", cells);
+    let cells = systems.iter().flat_map(|&system| {
+        let pair = [system, experiment.baseline()];
+        let ratio: Option<Ratio> = experiment.ratio(pair, replicas, workload, total);
+        let cell = text_of(experiment.sample((replicas, system), workload, total));
+        [cell.with(ratio, Better::Less), Cell::default()]
+    });
+    sheet.row("Total", cells.collect());
     sheet
 }
 
-/// Parts of a whole in GB for every number of replicas: first the baseline's, then the other's with
-/// their ratios.
+/// Parts of a whole in GB for every number of replicas: first the baseline's, then the others' with their
+/// ratios.
 fn gigabytes(
     experiment: &Experiment<'_>,
     workload: &str,
-    mut sheet: Sheet,
-    parts: &[Part],
+    title: &str,
+    (names, parts): (&[&str], &[Part]),
 ) -> Sheet {
+    let systems = baseline_first(experiment.all_systems());
+    let columns = |system: &&str| {
+        let first = format!("{system}: {}", names[0]);
+        std::iter::once(first).chain(names[1..].iter().map(|name| (*name).to_owned()))
+    };
+    let columns: Vec<String> = systems.iter().flat_map(columns).collect();
+    let columns = columns.iter().map(String::as_str);
+    let header: Vec<&str> = std::iter::once("replicas").chain(columns).collect();
+    let mut sheet = Sheet::new(title, &header);
     for replicas in experiment.replicas() {
-        let cell = |mode: &str, of: fn(&Phase) -> f64| {
+        let cell = |system: &'static str, of: fn(&Phase) -> f64| {
             let measure = |phase: &Phase| Some(of(phase));
-            let cell = text_of(experiment.sample((replicas, mode), workload, measure));
-            match mode == MODES[0] {
-                true => cell.with(experiment.ratio(replicas, workload, measure), Better::Less),
-                false => cell,
-            }
+            let cell = text_of(experiment.sample((replicas, system), workload, measure));
+            let pair = [system, experiment.baseline()];
+            cell.with(experiment.ratio(pair, replicas, workload, measure), Better::Less)
         };
-        let modes = [MODES[1], MODES[0]];
-        let cells = modes.iter().flat_map(|mode| parts.iter().map(|part| cell(mode, part.1)));
+        let cells =
+            systems.iter().flat_map(|&system| parts.iter().map(move |part| (system, part.1)));
+        let cells = cells.map(|(system, of)| cell(system, of));
         sheet.row(format!("R = {replicas}"), cells.collect());
     }
     sheet
@@ -371,7 +447,7 @@ fn gigabytes(
 fn devices(experiment: &Experiment<'_>, workload: &str) -> Sheet {
     let title =
         format!("Device I/O of all replicas (GB), {workload} (the form of RubbleDB's Table 4)");
-    gigabytes(experiment, workload, Sheet::new(title, &DEVICE_COLUMNS), &DEVICE)
+    gigabytes(experiment, workload, &title, (&["read", "write"], &DEVICE))
 }
 
 /// The form of Table 5: each byte counts once.
@@ -379,5 +455,5 @@ fn network(experiment: &Experiment<'_>, workload: &str) -> Sheet {
     let title = format!(
         "Network traffic of all replicas (GB), {workload} (the form of RubbleDB's Table 5)"
     );
-    gigabytes(experiment, workload, Sheet::new(title, &TRAFFIC_COLUMNS), &NETWORK)
+    gigabytes(experiment, workload, &title, (&["clients", "members", "NVMe/TCP"], &NETWORK))
 }

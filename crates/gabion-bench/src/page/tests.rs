@@ -8,7 +8,7 @@ use super::*;
 use crate::fake::FakeLauncher;
 use crate::launch::ScratchDir;
 use crate::run::ycsb_to;
-use crate::{EngineArgs, YcsbArgs};
+use crate::{EngineArgs, ReplicationArgs, YcsbArgs};
 use clap::Parser;
 use document::{Block, Document};
 use serde_json::{Value, json};
@@ -24,6 +24,26 @@ fn ycsb() -> Vec<Value> {
 /// Two rounds of two workloads on two engines.
 fn rows() -> Vec<Value> {
     ENGINES.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The same measured beside RubbleDB's baseline, which needs twice the CPU of every-replica.
+fn beside_rocksdb() -> Vec<Value> {
+    let mut runs = ycsb();
+    let mut baseline = ycsb();
+    baseline.retain(|run| run["config"]["compaction"] == "every-replica");
+    for run in &mut baseline {
+        run["config"]["compaction"] = "rocksdb".into();
+        for phase in run["phases"].as_array_mut().unwrap() {
+            for replica in phase["replicas"].as_array_mut().unwrap() {
+                replica["cpu_seconds"] = json!(2.0 * replica["cpu_seconds"].as_f64().unwrap());
+            }
+        }
+    }
+    runs.extend(baseline);
+    for run in &mut runs {
+        run["config"]["baseline_log"] = "on".into();
+    }
+    runs
 }
 
 fn document(files: &[&[Value]]) -> Document {
@@ -196,6 +216,32 @@ fn the_cpu_ratio_stands_beside_the_formula_and_the_papers() {
     assert_eq!(line[3], "0.56", "3,121 of 5,603 s");
 }
 
+#[test]
+fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
+    let runs = beside_rocksdb();
+    let text = summary(&[&runs]);
+    for pair in ["primary ÷ rocksdb", "every-replica ÷ rocksdb", "primary ÷ every-replica"] {
+        let start = format!("- **{pair}** (R = 3, load; ");
+        assert_eq!(lines_with(&text, &start).len(), 1, "{pair}\n{text}");
+        assert!(text.contains(&format!("**{pair}: 20,000 records of 1,000 bytes**")), "{text}");
+    }
+    let beside = lines_with(&text, "| R = 3, every-replica ÷ rocksdb ")[0];
+    assert_eq!(cells(beside)[1..], ["▲ 0.50", "≈ 1.00", "▲ 2.00"]);
+    let header = lines_with(&text, "| time spent ")[0];
+    let systems = ["rocksdb: primary", "every-replica: primary", "primary: primary"];
+    assert_eq!(cells(header)[1..].iter().step_by(2).collect::<Vec<_>>(), systems);
+    let total = cells(lines_with(&text, "| Total ")[0]);
+    assert!(!total[1].contains('('), "{total:?}");
+    assert!(total[3].ends_with("(▲ 0.50)") && total[5].contains("(▲ 0."), "{total:?}");
+    assert!(text.contains("| R = 3, rocksdb, load insert "), "{text}");
+    assert!(!text.contains("no run beside RubbleDB's baseline"), "{text}");
+    // A run of the other command has other settings, as it does not say what the baseline's log is.
+    let both = summary(&[&runs, &ycsb()]);
+    assert_eq!(lines_with(&both, "### Replication: ").len(), 2);
+    let page = html::page(&document(&[&runs]));
+    assert!(page.contains("class=\"s2\""), "its bars have a colour of their own");
+}
+
 /// Every command that a report asks for.
 fn commands(document: &Document) -> Vec<String> {
     let blocks = document.sections.iter().flat_map(|section| &section.blocks);
@@ -209,6 +255,7 @@ fn commands(document: &Document) -> Vec<String> {
 #[derive(Parser)]
 enum Bench {
     Ycsb(YcsbArgs),
+    Replication(ReplicationArgs),
     Engine(EngineArgs),
 }
 
@@ -222,8 +269,19 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
     peers.retain(|row| row["engine"] == "fjall");
     let mut lacking = rows();
     lacking.retain(|row| row["engine"] == "gabion" || row["workload"] == "readrandom");
-    let cases: [(&[Value], &[&str]); 5] = [
-        (&once, &["no run of every-replica at R = 2,3", "R = 4 of RubbleDB", "workloads c of"]),
+    let mut beside = beside_rocksdb();
+    beside.retain(|run| run["config"]["compaction"] != "rocksdb");
+    let cases: [(&[Value], &[&str]); 6] = [
+        (&beside, &["no run of rocksdb at R = 2,3", "gabion bench replication --systems rocksdb "]),
+        (
+            &once,
+            &[
+                "no run of every-replica at R = 2,3",
+                "R = 4 of RubbleDB",
+                "workloads b, c, d, e, f, g of",
+                "no run beside RubbleDB's baseline",
+            ],
+        ),
         (&own, &["No run of a replicated cluster", "no row of rocksdb and of fjall."]),
         (&peers, &["no row of gabion, so no ratio", "no row of rocksdb."]),
         (&lacking, &["no row of fjall for fillrandom."]),
@@ -239,6 +297,9 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
             let words = command.split(" > ").next().unwrap().split_whitespace().skip(1);
             match Bench::try_parse_from(words).unwrap_or_else(|e| panic!("{command}: {e}")) {
                 Bench::Ycsb(args) => assert!(args.load.json && args.plan().is_ok(), "{command}"),
+                Bench::Replication(args) => {
+                    assert!(args.load.json && args.plan().is_ok(), "{command}");
+                }
                 Bench::Engine(args) => assert!(args.json.is_some(), "{command}"),
             }
         }
@@ -247,7 +308,10 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
     let own = "--records 20000 --value-size 1000 --compressibility 0 --compression none ";
     assert!(commands.contains(own), "{commands}");
     assert!(commands.contains("--memtable-size 1048576"), "{commands}");
-    assert!(commands.contains("--compaction every-replica --replicas 2,3 --json"), "{commands}");
+    assert!(
+        commands.contains("--compaction every-replica --workloads load,a --records"),
+        "{commands}"
+    );
 }
 
 #[test]
@@ -377,7 +441,7 @@ fn a_bad_file_is_refused_in_one_line_that_names_file_field_and_value() {
         ),
         (
             changed("/config/compaction", json!("none")),
-            "\"none\", needed is primary or every-replica",
+            "\"none\", needed is primary or every-replica or rocksdb",
         ),
         (changed("/config/replicas", json!(5)), "[1].config.replicas is 5, needed is as many as"),
         (changed("/config/machine", json!({"cores": "two"})), "config.machine.cores is \"two\""),

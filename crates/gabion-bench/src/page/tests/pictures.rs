@@ -58,7 +58,9 @@ fn straining() -> Vec<Value> {
 
 #[test]
 fn the_page_is_well_formed_and_needs_nothing_else() {
-    for files in [&[&ycsb()[..], &rows()][..], &[&straining()], &[&rows()[..1]]] {
+    for files in
+        [&[&ycsb()[..], &rows()][..], &[&straining()], &[&rows()[..1]], &[&beside_rocksdb()]]
+    {
         with_page(files, |page| {
             let root = page.root_element();
             let ids: Vec<&str> = page.descendants().filter_map(|n| n.attribute("id")).collect();
