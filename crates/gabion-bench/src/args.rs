@@ -201,6 +201,8 @@ const PIPELINE_MAX: u32 = 10_000;
 const CLIENTS_MAX: u32 = 10_000;
 /// Most bytes of values that all clients may have under way.
 const UNDER_WAY_MAX: u128 = GIB as u128;
+/// Most requests of a client that are under way in an open loop: as many as replicas take of a connection.
+const OPEN_PIPELINE_MAX: u128 = 1024;
 /// Most records: what a version's counter and a key's number can hold with room to spare.
 const RECORDS_MAX: u64 = 1 << 40;
 
@@ -218,6 +220,8 @@ pub(crate) struct Plan {
     pub(crate) threads: u32,
     pub(crate) seed: u64,
     pub(crate) settle: Duration,
+    /// Percents of what the first cluster does of a workload, at which it is run again in an open loop.
+    pub(crate) offered: Vec<u32>,
     pub(crate) target: Target,
 }
 
@@ -239,6 +243,16 @@ pub(crate) struct OwnCluster {
     pub(crate) pool_len: u64,
     pub(crate) memtable_len: u64,
     pub(crate) compression: Compression,
+}
+
+impl Plan {
+    /// Requests that a client may have under way in an open loop. Many, so that it is the replicas that
+    /// let requests wait: with few, updates would wait at the clients for reads to be answered.
+    pub(crate) fn open_pipeline(&self) -> usize {
+        let bytes = u128::from(self.clients) * self.value_len as u128;
+        let most = (UNDER_WAY_MAX / bytes.max(1)).min(OPEN_PIPELINE_MAX) as usize;
+        most.max(self.pipeline as usize)
+    }
 }
 
 pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
@@ -296,6 +310,7 @@ impl LoadArgs {
             threads: self.threads,
             seed: self.seed,
             settle: Duration::from_secs(self.settle),
+            offered: Vec::new(),
             target,
         })
     }

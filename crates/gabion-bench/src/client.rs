@@ -1,5 +1,11 @@
 //! The threads that drive the clients: each polls its connections, takes what was answered, and
-//! sends as many new requests as were answered, in one write (a closed loop).
+//! sends as many new requests as were answered, in one write (a closed loop), or those that are due
+//! (an open loop).
+//!
+//! In the open loop requests become due in groups, once a millisecond, at a rate that does not depend
+//! on answers. One that is due while every client has as many under way as it may, which are many
+//! more than in the closed loop, waits for one that has not. Latencies count from when a request was due, so what a server does not answer in time is
+//! in the figures of all that came meanwhile (no coordinated omission).
 
 use crate::connection::Connection;
 use crate::keys::key;
@@ -9,6 +15,7 @@ use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::Reply;
 use gabion_workload::{Values, Wrong};
 use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,8 +39,10 @@ pub(crate) struct Shared<'a> {
     pub(crate) values: Values,
     /// Only this run's load has written, so reads must return exactly that.
     pub(crate) is_only_loaded: bool,
-    /// Requests that each client has under way.
+    /// Requests that each client has under way, at most.
     pub(crate) pipeline: usize,
+    /// Requests that become due in each thread; `None` for a closed loop.
+    pub(crate) per_second: Option<f64>,
     /// Answered requests, for the progress bar.
     pub(crate) done: AtomicU64,
     /// Set when the run is interrupted.
@@ -78,7 +87,7 @@ impl Client {
     }
 
     /// Sends what is due again, then new requests, until the pipeline is full.
-    fn fill(&mut self, hand: &mut Hand<'_>, shared: &Shared<'_>) -> Result<()> {
+    fn fill(&mut self, source: &mut Source<'_>, shared: &Shared<'_>) -> Result<()> {
         if !self.refused.is_empty() {
             let now = Instant::now();
             let due: Vec<Op> =
@@ -88,11 +97,63 @@ impl Client {
             }
         }
         while self.under_way < shared.pipeline {
-            let Some(op) = hand.next() else { break };
+            let Some(op) = source.next() else { break };
             self.under_way += 1;
             self.push(op, &shared.values);
         }
         self.connections.iter_mut().try_for_each(Connection::flush)
+    }
+}
+
+/// How often requests become due in an open loop.
+const GROUP: Duration = Duration::from_millis(1);
+
+/// Where a thread's requests come from.
+struct Source<'a> {
+    hand: Hand<'a>,
+    open: Option<Open>,
+}
+
+/// An open loop's clock.
+struct Open {
+    begun: Instant,
+    per_second: f64,
+    /// Requests that have become due.
+    count: u64,
+    /// Those of them that no client has taken.
+    due: VecDeque<Op>,
+    is_over: bool,
+}
+
+impl Source<'_> {
+    /// The next request that may be sent.
+    fn next(&mut self) -> Option<Op> {
+        match &mut self.open {
+            Some(open) => open.due.pop_front(),
+            None => self.hand.next(),
+        }
+    }
+
+    /// Whether requests will come, though none is under way.
+    fn has_more(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| !open.is_over || !open.due.is_empty())
+    }
+
+    /// Makes those due whose time has come. Returns whether there are any.
+    fn pass_time(&mut self, now: Instant) -> bool {
+        let Some(open) = &mut self.open else { return false };
+        let groups = (now - open.begun).as_millis() as u64;
+        let until = (groups as f64 * GROUP.as_secs_f64() * open.per_second) as u64;
+        while open.count < until && !open.is_over {
+            open.count += 1;
+            let group = (open.count as f64 / open.per_second / GROUP.as_secs_f64()).ceil();
+            let since = open.begun + GROUP.mul_f64(group);
+            match self.hand.next() {
+                Some(op) => open.due.push_back(Op { sent: Some(since.min(now)), ..op }),
+                None => open.is_over = true,
+            }
+        }
+        !open.due.is_empty()
     }
 }
 
@@ -115,8 +176,15 @@ pub(crate) fn drive(
                 .map_err(failed)?;
         }
     }
+    let open = shared.per_second.map(|per_second| Open {
+        begun: Instant::now(),
+        per_second,
+        count: 0,
+        due: VecDeque::new(),
+        is_over: false,
+    });
     let mut driver = Driver {
-        hand,
+        source: Source { hand, open },
         shared,
         tally: Tally::new(),
         last_answer: Instant::now(),
@@ -125,9 +193,9 @@ pub(crate) fn drive(
     let mut scratch = vec![0; SCRATCH_LEN];
     let mut events = Events::with_capacity(1024);
     for client in &mut clients {
-        client.fill(&mut driver.hand, shared)?;
+        client.fill(&mut driver.source, shared)?;
     }
-    while clients.iter().any(|client| client.under_way > 0)
+    while (driver.source.has_more() || clients.iter().any(|client| client.under_way > 0))
         && !shared.has_failed.load(Ordering::Relaxed)
     {
         driver.check_patience()?;
@@ -141,10 +209,15 @@ pub(crate) fn drive(
             let Token(token) = event.token();
             let client = &mut clients[token / 2];
             driver.receive(client, token % 2, &mut scratch)?;
-            client.fill(&mut driver.hand, shared)?;
+            client.fill(&mut driver.source, shared)?;
+        }
+        if driver.source.pass_time(Instant::now()) {
+            for client in &mut clients {
+                client.fill(&mut driver.source, shared)?;
+            }
         }
         for client in clients.iter_mut().filter(|client| !client.refused.is_empty()) {
-            client.fill(&mut driver.hand, shared)?;
+            client.fill(&mut driver.source, shared)?;
         }
     }
     driver.tally.cpu_seconds = thread_cpu_seconds() - cpu_before;
@@ -152,7 +225,7 @@ pub(crate) fn drive(
 }
 
 struct Driver<'a> {
-    hand: Hand<'a>,
+    source: Source<'a>,
     shared: &'a Shared<'a>,
     tally: Tally,
     last_answer: Instant,
@@ -176,11 +249,11 @@ impl Driver<'_> {
 
     /// How long the next poll may take.
     fn turn(&self, clients: &[Client]) -> Duration {
+        let now = Instant::now();
         let refused = clients.iter().flat_map(|client| &client.refused);
-        match refused.map(|(due, _)| *due).min() {
-            Some(due) => due.saturating_duration_since(Instant::now()).min(TURN_MAX),
-            None => TURN_MAX,
-        }
+        let due = refused.map(|(due, _)| due.saturating_duration_since(now));
+        let group = self.source.has_more().then_some(GROUP);
+        due.chain(group).min().unwrap_or(TURN_MAX).min(TURN_MAX)
     }
 
     /// Takes the replies on one connection of a client.
@@ -203,7 +276,7 @@ impl Driver<'_> {
                 continue;
             }
             if op.kind == Kind::Insert {
-                self.hand.supply.inserted(op.record);
+                self.source.hand.supply.inserted(op.record);
             }
             let sent = op.sent.expect("a request that was answered was handed to a socket");
             self.tally.record(op.kind, now.duration_since(sent));
@@ -302,5 +375,36 @@ impl Driver<'_> {
             self.tally
                 .mismatch(format!("a scan of {} records from record {from} has {pairs}", op.count));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::WorkloadChoice;
+    use crate::workload::Supply;
+    use gabion_workload::{Chooser, Distribution};
+
+    #[test]
+    fn requests_become_due_in_their_time_whether_or_not_somebody_takes_them() {
+        let chooser = Chooser::new(Distribution::Uniform, 10);
+        let supply = Supply::new(WorkloadChoice::C, 25, chooser, 10);
+        let begun = Instant::now();
+        let open =
+            Open { begun, per_second: 2000.0, count: 0, due: VecDeque::new(), is_over: false };
+        let mut source = Source { hand: Hand::new(&supply, 1, 1, 0), open: Some(open) };
+        assert!(!source.pass_time(begun + GROUP / 2) && source.next().is_none());
+        // Nobody looked for ten milliseconds.
+        assert!(source.pass_time(begun + 10 * GROUP + GROUP / 3));
+        let due: Vec<u32> = std::iter::from_fn(|| source.next())
+            .map(|op| {
+                ((op.sent.unwrap() - begun).as_secs_f64() / GROUP.as_secs_f64()).round() as u32
+            })
+            .collect();
+        assert_eq!(due, (1..=10).flat_map(|group| [group, group]).collect::<Vec<_>>());
+        assert!(source.has_more());
+        assert!(source.pass_time(begun + 100 * GROUP));
+        assert_eq!(std::iter::from_fn(|| source.next()).count(), 5);
+        assert!(!source.has_more(), "the supply is empty");
     }
 }

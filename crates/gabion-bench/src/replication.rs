@@ -19,7 +19,7 @@ use crate::args::{
 use crate::engines::programs::locate;
 use crate::launch::{Launcher, RunningCluster, ScratchDir};
 use crate::report::{Run, json};
-use crate::run::{measure, own_config, spec, stop_on_signals};
+use crate::run::{Offers, measure, own_config, spec, stop_on_signals};
 use crate::text::Style;
 use baseline::Chain;
 use clap::{Args, ValueEnum};
@@ -67,6 +67,11 @@ pub struct ReplicationArgs {
     /// Workloads to run, in this order.
     #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f,g")]
     pub workloads: Vec<WorkloadChoice>,
+    /// Run each workload but the load again at these percents of the requests a second that the first
+    /// system answered: in an open loop, where latencies count from when a request was due [default:
+    /// none].
+    #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
+    pub offered: Vec<u32>,
     /// The log of the baseline's stores [default: on, which survives what Gabion's acknowledgements
     /// survive; synced with --ack durable].
     #[arg(long, value_enum)]
@@ -81,6 +86,9 @@ pub struct ReplicationArgs {
     #[command(flatten)]
     pub clusters: ClusterArgs,
 }
+
+/// Largest load that is offered, in percent of what the first system answers.
+const OFFERED_MAX: u64 = 1_000;
 
 /// One cluster to be measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,6 +121,12 @@ impl ReplicationArgs {
             // Where writes and reads go is not the same place in a chain.
             in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
         }
+        for (i, &percent) in self.offered.iter().enumerate() {
+            in_range("offered", u64::from(percent), 1, OFFERED_MAX)?;
+            if self.offered[..i].contains(&percent) {
+                return Err(Error::invalid(format!("--offered names {percent} twice")));
+            }
+        }
         let log = self.log.unwrap_or(match self.clusters.ack {
             AckChoice::Replicated => Log::On,
             AckChoice::Durable => Log::Synced,
@@ -130,7 +144,8 @@ impl ReplicationArgs {
             .iter()
             .map(|&cluster| self.systems.iter().map(|&system| cell(cluster, system)).collect())
             .collect();
-        Ok((self.load.plan(&self.workloads, Target::Own(clusters))?, groups))
+        let plan = self.load.plan(&self.workloads, Target::Own(clusters))?;
+        Ok((Plan { offered: self.offered.clone(), ..plan }, groups))
     }
 }
 
@@ -173,6 +188,7 @@ pub(crate) fn replication_to(
     let mut runs: Vec<Run> = Vec::new();
     for group in &groups {
         let first = runs.len();
+        let mut offers = Offers::default();
         for cell in group {
             eprintln!("{} replicas of {}", cell.cluster.replicas, cell.system.as_str());
             let dir = ScratchDir::new(&parent)?;
@@ -182,7 +198,8 @@ pub(crate) fn replication_to(
             };
             let mut config = own_config(&cell.cluster);
             config.insert("baseline_log".into(), cell.log.as_str().into());
-            runs.push(measure(&plan, &cluster.addresses(), config, &stop)?);
+            config.insert("offered".into(), plan.offered.clone().into());
+            runs.push(measure(&plan, &cluster.addresses(), config, &mut offers, &stop)?);
         }
         if !args.load.json {
             print(&tables::compare(&runs[first..], style))?;

@@ -11,10 +11,20 @@ use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
 use serde_json::{Map, Value, json};
 
+/// A load that was offered, whether or not requests were answered in time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Offered {
+    /// Of what the first cluster of the run answered in a closed loop.
+    pub(crate) percent: u32,
+    pub(crate) per_second: f64,
+}
+
 /// What one workload did and cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) workload: WorkloadChoice,
+    /// In an open loop.
+    pub(crate) offered: Option<Offered>,
     pub(crate) tally: Tally,
     /// From the first request until it was seen that no job runs any more: the time over which all
     /// processor seconds are counted.
@@ -29,6 +39,15 @@ pub(crate) struct Phase {
     pub(crate) machine: MachineTime,
     /// Of each replica, over the same time.
     pub(crate) replicas: Vec<ReplicaUse>,
+}
+
+impl Phase {
+    /// As it is named in reports: with the percent of an offered load behind an `@`.
+    pub(crate) fn name(&self) -> String {
+        let name = self.workload.as_str();
+        let offered = self.offered.map(|offered| format!("{name}@{}", offered.percent));
+        offered.unwrap_or_else(|| name.to_owned())
+    }
 }
 
 /// More than this part of the machine's own work, stolen by its host, is told.
@@ -126,7 +145,7 @@ fn operations_json(phase: &Phase) -> Vec<Value> {
     let kinds = Kind::ALL.into_iter().filter(|kind| tally.count(*kind) > 0);
     let operation = |kind: Kind| {
         json!({
-            "workload": phase.workload.as_str(),
+            "workload": phase.name(),
             "type": kind.as_str(),
             "count": tally.count(kind),
             "per_second": tally.count(kind) as f64 / phase.requests_seconds,
@@ -185,7 +204,8 @@ fn totals_json(phases: &[Phase]) -> Value {
 
 fn phase_json(phase: &Phase) -> Value {
     json!({
-        "workload": phase.workload.as_str(),
+        "workload": phase.name(),
+        "offered_per_second": phase.offered.map(|offered| offered.per_second),
         "refusals": phase.tally.refusals,
         "wrong_reads": phase.tally.wrong,
         "wrong_read_examples": phase.tally.examples,
@@ -227,7 +247,7 @@ fn operations_table(run: &Run) -> Table {
         for kind in Kind::ALL.into_iter().filter(|kind| tally.count(*kind) > 0) {
             let per_second = tally.count(kind) as f64 / phase.requests_seconds;
             let mut row = vec![
-                phase.workload.as_str().to_owned(),
+                phase.name(),
                 kind.as_str().to_owned(),
                 grouped(tally.count(kind)),
                 grouped(per_second as u64),
@@ -241,7 +261,7 @@ fn operations_table(run: &Run) -> Table {
 }
 
 fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
-    let name = phase.workload.as_str();
+    let name = phase.name();
     let settled = if phase.is_settled { "quiet after" } else { "NOT quiet after" };
     let all = sum(&phase.replicas);
     line(
@@ -296,8 +316,7 @@ fn rows(table: &mut Table, replicas: &[ReplicaUse], cells: impl Fn(&Usage) -> Ve
 
 fn cpu_table(phase: &Phase) -> Table {
     let header = [&["replica", "CPU"][..], &ROLES[..]].concat();
-    let mut table =
-        Table::new(format!("CPU by role of work (s), {}", phase.workload.as_str()), &header);
+    let mut table = Table::new(format!("CPU by role of work (s), {}", phase.name()), &header);
     rows(&mut table, &phase.replicas, |usage| {
         let mut cells = vec![seconds(usage.cpu_seconds)];
         cells.extend(usage.cpu_by_role.map(seconds));
@@ -318,7 +337,7 @@ fn disk_table(phase: &Phase) -> Table {
         "written",
         "shipped",
     ];
-    let title = format!("Jobs and device (MB), {}", phase.workload.as_str());
+    let title = format!("Jobs and device (MB), {}", phase.name());
     let mut table = Table::new(title, &header);
     rows(&mut table, &phase.replicas, |usage| {
         let mut cells: Vec<String> =
@@ -341,7 +360,7 @@ fn network_table(phase: &Phase) -> Table {
     let received = KINDS.map(|kind| format!("received {kind}"));
     let mut header = vec!["replica"];
     header.extend(sent.iter().chain(&received).map(String::as_str));
-    let mut table = Table::new(format!("Network (MB), {}", phase.workload.as_str()), &header);
+    let mut table = Table::new(format!("Network (MB), {}", phase.name()), &header);
     rows(&mut table, &phase.replicas, |usage| {
         usage.sent.iter().chain(&usage.received).map(|&bytes| megabytes(bytes)).collect()
     });

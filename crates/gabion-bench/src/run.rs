@@ -5,7 +5,7 @@ use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
 use crate::launch::{ClusterSpec, Launcher, ScratchDir};
 use crate::provenance::provenance;
-use crate::report::{Phase, Run, compare, describe, json};
+use crate::report::{Offered, Phase, Run, compare, describe, json};
 use crate::status::Status;
 use crate::system::MachineTime;
 use crate::text::{Style, grouped};
@@ -14,6 +14,7 @@ use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Chooser, Distribution, Values};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -64,7 +65,9 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
         Ok::<(), Error>(())
     };
     match &plan.target {
-        Target::Running(addresses) => finish(measure(&plan, addresses, Map::new(), &stop)?)?,
+        Target::Running(addresses) => {
+            finish(measure(&plan, addresses, Map::new(), &mut Offers::default(), &stop)?)?;
+        }
         Target::Own(clusters) => {
             let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
             // One cluster is there at a time, and the last may be the largest.
@@ -74,7 +77,9 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
             for own in clusters {
                 let dir = ScratchDir::new(&parent)?;
                 let cluster = launcher.start(&spec(own, dir.path()))?;
-                finish(measure(&plan, &cluster.addresses(), own_config(own), &stop)?)?;
+                let addresses = cluster.addresses();
+                let offers = &mut Offers::default();
+                finish(measure(&plan, &addresses, own_config(own), offers, &stop)?)?;
             }
         }
     }
@@ -107,11 +112,17 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config
 }
 
-/// Runs the workloads of a plan against a cluster.
+/// Requests a second that the first cluster of a run answered, by workload: what the loads that are
+/// offered to all are drawn from.
+pub(crate) type Offers = BTreeMap<&'static str, f64>;
+
+/// Runs the workloads of a plan against a cluster: each in a closed loop, then at the loads that are
+/// offered. Whoever is first to run a workload says what they are.
 pub(crate) fn measure(
     plan: &Plan,
     addresses: &[SocketAddr],
     own: Map<String, Value>,
+    offers: &mut Offers,
     stop: &AtomicBool,
 ) -> Result<Run> {
     let mut cluster = Cluster::connect(addresses)?;
@@ -124,14 +135,28 @@ pub(crate) fn measure(
     let mut phases = Vec::new();
     let mut before = first;
     let mut records = plan.records;
-    for (number, &workload) in plan.workloads.iter().enumerate() {
+    let closed = plan.workloads.iter().map(|&workload| (workload, None));
+    let open = plan.workloads.iter().filter(|workload| **workload != WorkloadChoice::Load);
+    let open = open.flat_map(|&w| plan.offered.iter().map(move |&percent| (w, Some(percent))));
+    let steps: Vec<(WorkloadChoice, Option<u32>)> = closed.chain(open).collect();
+    for (number, &(workload, percent)) in steps.iter().enumerate() {
         let is_only_loaded = plan.workloads[0] == WorkloadChoice::Load
-            && !plan.workloads[..=number].iter().any(|workload| workload.updates());
+            && !steps[..=number].iter().any(|(workload, _)| workload.updates());
+        let offered = percent.map(|percent| {
+            let all = offers.get(workload.as_str()).copied().unwrap_or_default();
+            Offered { percent, per_second: (all * f64::from(percent) / 100.0).max(1.0) }
+        });
         let clock = Instant::now();
         let machine = MachineTime::now();
         let started = (clock, number as u64);
-        let (tally, requests) =
-            run_workload(plan, (workload, &mut records), route, started, is_only_loaded, stop)?;
+        let (tally, requests) = run_workload(
+            plan,
+            (workload, offered, &mut records),
+            route,
+            started,
+            is_only_loaded,
+            stop,
+        )?;
         let settled = cluster.settle(plan.settle, stop)?;
         let after = settled.statuses;
         let replicas =
@@ -140,11 +165,14 @@ pub(crate) fn measure(
         let machine = machine.map_or_else(MachineTime::default, |(now, then)| now.since(then));
         // All CPU is counted from `clock` to here, and so is the time that it is compared with.
         let wall = clock.elapsed();
+        let requests_seconds = requests.as_secs_f64();
+        offers.entry(workload.as_str()).or_insert(tally.total() as f64 / requests_seconds);
         phases.push(Phase {
             workload,
+            offered,
             tally,
             wall_seconds: wall.as_secs_f64(),
-            requests_seconds: requests.as_secs_f64(),
+            requests_seconds,
             settle_seconds: settled.since.saturating_duration_since(clock + requests).as_secs_f64(),
             is_settled: settled.is_quiet,
             machine,
@@ -192,7 +220,7 @@ fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Val
 /// so many records, and leaves as many as it may have made of them.
 fn run_workload(
     plan: &Plan,
-    (workload, records): (WorkloadChoice, &mut u64),
+    (workload, offered, records): (WorkloadChoice, Option<Offered>, &mut u64),
     route: Route,
     (clock, number): (Instant, u64),
     is_only_loaded: bool,
@@ -207,7 +235,8 @@ fn run_workload(
     let shared = Shared {
         values: Values::new(plan.value_len, plan.compressibility, plan.seed),
         is_only_loaded,
-        pipeline: plan.pipeline as usize,
+        pipeline: offered.map_or(plan.pipeline as usize, |_| plan.open_pipeline()),
+        per_second: offered.map(|offered| offered.per_second / f64::from(plan.threads)),
         done: AtomicU64::new(0),
         stop,
         has_failed: AtomicBool::new(false),

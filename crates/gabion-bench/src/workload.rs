@@ -263,6 +263,11 @@ impl Tally {
         self.latencies[kind as usize].count()
     }
 
+    /// Answered requests.
+    pub(crate) fn total(&self) -> u64 {
+        self.latencies.iter().map(Latencies::count).sum()
+    }
+
     /// The latency in microseconds below which this share of the requests of a kind stayed.
     pub(crate) fn latency_us(&self, kind: Kind, share: f64) -> f64 {
         self.latencies[kind as usize].quantile_us(share)

@@ -163,6 +163,8 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     facts.extend(s.compression.iter().map(|codec| ("compression", codec.clone())));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
+    let percents = s.offered.iter().map(|percent| format!("{percent} %")).collect::<Vec<_>>();
+    facts.extend((!percents.is_empty()).then(|| ("loads in open loops", percents.join(", "))));
     facts.extend(s.baseline_log.iter().map(|log| ("log of the baseline's stores", log.clone())));
     facts
 }
@@ -255,6 +257,27 @@ impl Experiment<'_> {
         let workloads = &self.settings().workloads;
         let load = workloads.iter().find(|workload| *workload == "load");
         load.or(workloads.first()).map_or("load", String::as_str)
+    }
+
+    /// The workloads that were run at loads that are offered.
+    pub(super) fn open_workloads(&self) -> Vec<&str> {
+        let offered = self.settings().offered.iter();
+        let workloads = self.settings().workloads.iter().filter(|workload| *workload != "load");
+        let is_any = offered.len() > 0;
+        workloads.filter(|_| is_any).map(String::as_str).collect()
+    }
+
+    /// A workload at each load that is offered, by the names that its phases have.
+    pub(super) fn at_loads(&self, workload: &str) -> Vec<String> {
+        let mut percents = self.settings().offered.clone();
+        percents.sort_unstable();
+        percents.iter().map(|percent| format!("{workload}@{percent}")).collect()
+    }
+
+    /// Every name that phases have: workloads, then those at loads that are offered.
+    pub(super) fn phase_names(&self) -> Vec<String> {
+        let open = self.open_workloads().into_iter().flat_map(|workload| self.at_loads(workload));
+        self.settings().workloads.iter().cloned().chain(open).collect()
     }
 
     /// Types of requests of a workload, in the order of the runs.

@@ -70,7 +70,7 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     blocks.extend(groups.iter().flat_map(of_group));
     blocks.push(Block::Text(
         "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine), Figure 9 \
-         (traces of Twitter, another device) and Figure 10 by offered load."
+         (traces of Twitter, another device)."
             .to_owned(),
     ));
     blocks
@@ -84,7 +84,8 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], replicas: &[us
     let line = match &s.baseline_log {
         Some(log) => Line("gabion bench replication".to_owned())
             .option("systems", joined(systems))
-            .option("log", log),
+            .option("log", log)
+            .optional("offered", (!s.offered.is_empty()).then(|| joined(&s.offered))),
         None => Line("gabion bench ycsb".to_owned())
             .option("compaction", if systems.len() == 1 { systems[0] } else { "both" }),
     };
@@ -137,6 +138,13 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
         blocks.push(Block::Command {
             what: format!("{label}: workloads {} of Figures 7 and 10.", lacking.join(", ")),
             command: run(settings, &WORKLOADS, systems, &there),
+        });
+    }
+    if settings.baseline_log.is_some() && settings.offered.is_empty() {
+        let open = Settings { offered: vec![20, 40, 60, 80], ..settings.clone() };
+        blocks.push(Block::Command {
+            what: format!("{label}: latencies by offered load, as in Figure 10."),
+            command: run(&open, &["load", "a"], systems, &there),
         });
     }
     blocks

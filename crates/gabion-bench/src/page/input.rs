@@ -80,6 +80,8 @@ pub(super) struct Settings {
     pub(super) compression: Option<String>,
     /// Of runs that are measured beside RubbleDB's baseline.
     pub(super) baseline_log: Option<String>,
+    /// Loads that are offered in open loops, in percent of what one system answered.
+    pub(super) offered: Vec<u64>,
 }
 
 /// One cluster's run.
@@ -96,7 +98,9 @@ pub(super) struct ClusterRun {
 /// One workload of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
+    /// With the percent of an offered load behind an `@`.
     pub(super) workload: String,
+    pub(super) offered_per_second: Option<f64>,
     pub(super) operations: Vec<Operation>,
     pub(super) replicas: Vec<ReplicaUse>,
     pub(super) is_settled: bool,
@@ -317,6 +321,10 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         memtable_len: optional(config.find("memtable_bytes"), Field::count)?,
         compression: optional(config.find("compression"), Field::text)?,
         baseline_log: optional(config.find("baseline_log"), Field::text)?,
+        offered: match config.find("offered") {
+            Some(offered) => offered.items()?.iter().map(Field::count).collect::<Result<_>>()?,
+            None => Vec::new(),
+        },
     })
 }
 
@@ -332,6 +340,7 @@ fn phase(phase: &Field<'_>, operations: &[Field<'_>]) -> Result<Phase> {
     let replicas = phase.get("replicas")?.items()?;
     Ok(Phase {
         workload,
+        offered_per_second: optional(phase.find("offered_per_second"), Field::number)?,
         operations: own,
         replicas: replicas.iter().map(replica).collect::<Result<_>>()?,
         is_settled: totals.get("settled")?.flag()?,

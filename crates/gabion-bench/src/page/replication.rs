@@ -7,7 +7,7 @@ use super::clusters::{
 };
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::Phase;
-use super::stats::{Better, Ratio, Sample, significant};
+use super::stats::{Better, Ratio, Sample, short, significant};
 use crate::figures::{JOBS, SHIPPING, by_rank, formula, sum};
 
 /// Total CPU of RubbleDB ÷ its baseline's by number of replicas: its Table 3.
@@ -107,6 +107,8 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     blocks.push(Block::Sheet(operations(experiment)));
     let latencies = latencies(experiment);
     blocks.extend((!latencies.is_empty()).then_some(Block::Charts(latencies)));
+    let by_load = by_load(experiment);
+    blocks.extend((!by_load.is_empty()).then_some(Block::Charts(by_load)));
     blocks.extend(beside_rocksdb(experiment));
     blocks.extend(cpu_ratios(experiment));
     blocks.push(Block::Charts(costs(experiment)));
@@ -185,13 +187,48 @@ fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
     charts
 }
 
+/// Figure 10 as it is in the paper: p99 of each type of request by the load that is offered.
+fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for replicas in experiment.replicas() {
+        for workload in experiment.open_workloads() {
+            let loads = experiment.at_loads(workload);
+            let group = |name: &String| {
+                let percent = name.split('@').next_back().unwrap_or_default();
+                let systems = experiment.systems(replicas).into_iter();
+                let phase = systems.flat_map(|s| experiment.phases(replicas, s, name)).next();
+                let rate = phase.and_then(|phase| phase.offered_per_second).map_or(0.0, f64::round);
+                format!("{percent} %, {}/s", short(rate))
+            };
+            for kind in experiment.kinds(&loads[0]) {
+                let p99 = |phase: &Phase| latency(phase, kind, 1);
+                charts.push(Chart {
+                    title: format!("R = {replicas}: p99 of {kind} by load, workload {workload} (µs)"),
+                    note: format!(
+                        "Less is better; the form of RubbleDB's Figure 10. %: of what {} answers, in an \
+                         open loop; from when a request was due",
+                        experiment.baseline()
+                    ),
+                    groups: loads.iter().map(group).collect(),
+                    series: by_mode(&loads, |name, system| {
+                        experiment.sample((replicas, system), name, p99)
+                    }),
+                    form: Form::Columns,
+                });
+            }
+        }
+    }
+    charts.retain(|chart| !chart.is_empty());
+    charts
+}
+
 /// Throughput and latencies of each type of request.
 fn operations(experiment: &Experiment<'_>) -> Sheet {
     let header = ["replicas, compaction, request", "per second", "p50 µs", "p99 µs", "p99.9 µs"];
     let title = format!("Requests; in brackets ÷ {}", experiment.baseline());
     let mut sheet = Sheet::new(title, &header);
     for replicas in experiment.replicas() {
-        for workload in &experiment.settings().workloads {
+        for workload in &experiment.phase_names() {
             for kind in experiment.kinds(workload) {
                 for mode in experiment.systems(replicas) {
                     if let Some(cells) = operation(experiment, (replicas, mode), workload, kind) {

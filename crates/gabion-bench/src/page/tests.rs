@@ -235,11 +235,43 @@ fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
     assert!(total[3].ends_with("(▲ 0.50)") && total[5].contains("(▲ 0."), "{total:?}");
     assert!(text.contains("| R = 3, rocksdb, load insert "), "{text}");
     assert!(!text.contains("no run beside RubbleDB's baseline"), "{text}");
+    assert!(text.contains("latencies by offered load, as in Figure 10."), "{text}");
     // A run of the other command has other settings, as it does not say what the baseline's log is.
     let both = summary(&[&runs, &ycsb()]);
     assert_eq!(lines_with(&both, "### Replication: ").len(), 2);
     let page = html::page(&document(&[&runs]));
     assert!(page.contains("class=\"s2\""), "its bars have a colour of their own");
+}
+
+#[test]
+fn latencies_by_offered_load_are_a_plot_for_each_type_of_request() {
+    let mut runs = beside_rocksdb();
+    for run in &mut runs {
+        run["config"]["offered"] = json!([80, 20]);
+        for percent in [80, 20] {
+            let name = format!("a@{percent}");
+            let mut phase = run["phases"][1].clone();
+            phase["workload"] = name.clone().into();
+            phase["offered_per_second"] = json!(123.4 * f64::from(percent));
+            run["phases"].as_array_mut().unwrap().push(phase);
+            let operations = run["operations"].as_array_mut().unwrap();
+            let mut own = operations.clone();
+            own.retain(|operation| operation["workload"] == "a");
+            own.iter_mut().for_each(|operation| operation["workload"] = name.clone().into());
+            operations.extend(own);
+        }
+    }
+    let document = document(&[&runs]);
+    let text = markdown::summary(&document);
+    assert!(text.contains("| R = 2, rocksdb, a@80 read "), "{text}");
+    assert!(text.contains("- loads in open loops: 80 %, 20 %"), "{text}");
+    assert!(!text.contains("as in Figure 10."), "{text}");
+    let page = html::page(&document);
+    for kind in ["read", "update"] {
+        let title = format!("R = 3: p99 of {kind} by load, workload a (µs)");
+        assert!(page.contains(&title), "{title}");
+    }
+    assert!(page.contains("20 %, 2,468/s") && page.contains("80 %, 9,872/s"), "{page}");
 }
 
 /// Every command that a report asks for.

@@ -81,6 +81,17 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
             first.compaction
         ),
     );
+    if let Some(offered) = first.phases.iter().find(|phase| phase.offered.is_some()) {
+        line(
+            &mut out,
+            &format!(
+                "{}: at that percent of what {} answered, in an open loop; latencies count from when a \
+                 request was due, and requests become due once a millisecond.\n",
+                offered.name(),
+                first.compaction
+            ),
+        );
+    }
     for warning in runs.iter().flat_map(warnings) {
         line(&mut out, &format!("{warning}\n"));
     }
@@ -99,7 +110,7 @@ fn side_by_side(runs: &[Run]) -> Table {
     for (i, base) in first.phases.iter().enumerate() {
         for run in runs {
             let Some(phase) = run.phases.get(i) else { continue };
-            let mut row = vec![format!("{} {}", phase.workload.as_str(), run.compaction)];
+            let mut row = vec![format!("{} {}", phase.name(), run.compaction)];
             for column in &COLUMNS {
                 let (value, other) = ((column.of)(phase), (column.of)(base));
                 row.push(value.map_or_else(String::new, column.show));
@@ -117,7 +128,7 @@ fn side_by_side(runs: &[Run]) -> Table {
 fn warnings(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     for phase in &run.phases {
-        let place = format!("{}, workload {}", run.compaction, phase.workload.as_str());
+        let place = format!("{}, workload {}", run.compaction, phase.name());
         if phase.tally.wrong > 0 {
             let example = phase.tally.examples.first().map_or("", String::as_str);
             let wrong = grouped(phase.tally.wrong);
@@ -160,7 +171,7 @@ fn spent(runs: &[Run]) -> Table {
         for run in runs {
             let Some(phase) = run.phases.get(i) else { continue };
             let all = sum(&phase.replicas);
-            let mut row = vec![format!("{} {}", phase.workload.as_str(), run.compaction)];
+            let mut row = vec![format!("{} {}", phase.name(), run.compaction)];
             row.push(seconds(all.cpu_seconds));
             row.extend(work.iter().map(|(_, roles)| seconds(all.cpu_of(roles))));
             row.push(seconds(phase.tally.cpu_seconds));

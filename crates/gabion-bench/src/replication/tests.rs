@@ -63,10 +63,33 @@ fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
 }
 
 #[test]
+fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
+    let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--offered=10,5"];
+    let json = run(&[&words[..], &["--json"]].concat()).unwrap();
+    let runs: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let offered = |run: &Value| {
+        let phases = run["phases"].as_array().unwrap().iter();
+        let of = |phase: &Value| (phase["workload"].clone(), phase["offered_per_second"].as_f64());
+        phases.map(of).collect::<Vec<_>>()
+    };
+    let loads = offered(&runs[0]);
+    let names: Vec<_> = loads.iter().map(|(name, _)| name.as_str().unwrap()).collect();
+    assert_eq!(names, ["load", "a", "a@10", "a@5"]);
+    assert_eq!((loads[1].1, loads[2].1.unwrap()), (None, 2.0 * loads[3].1.unwrap()));
+    assert_eq!(offered(&runs[1]), loads);
+    let operations = runs[0]["operations"].as_array().unwrap().iter();
+    let at_5 = operations.filter(|operation| operation["workload"] == "a@5");
+    let answered: f64 = at_5.map(|operation| operation["per_second"].as_f64().unwrap()).sum();
+    assert!(answered < 1.1 * loads[3].1.unwrap(), "{answered}: no more than was offered");
+}
+
+#[test]
 fn a_bad_option_is_refused_by_name_and_limit() {
     let cases = [
         (&["--replicas=1"][..], "--replicas is 1, allowed are 2 to 16"),
         (&["--systems=primary,primary"], "--systems names primary twice"),
+        (&["--offered=0"], "--offered is 0, allowed are 1 to 1000"),
+        (&["--offered=80,80"], "--offered names 80 twice"),
         (&["--workloads=a"], "`load` comes first"),
         (&["--seed=1", "--threads=9"], "--threads is 9, allowed are 1 to 2"),
     ];

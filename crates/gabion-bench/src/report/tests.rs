@@ -13,6 +13,7 @@ fn phase(workload: WorkloadChoice, replicas: Vec<ReplicaUse>) -> Phase {
     }
     tally.cpu_seconds = 0.5;
     Phase {
+        offered: None,
         workload,
         tally,
         wall_seconds: 5.0,
