@@ -1,6 +1,7 @@
 //! The options of `gabion bench ycsb`, most of which `bench replication` has too, and the plan that they
 //! make once they are checked.
 
+use crate::keys::KEY_LEN;
 use clap::{Args, ValueEnum};
 use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
@@ -40,7 +41,11 @@ pub enum AckChoice {
     Durable,
 }
 
-/// One of YCSB's core workloads, or G, which RubbleDB's evaluation adds to them.
+/// One of YCSB's core workloads, or one that RubbleDB's evaluation adds to them: G, and those of five cache
+/// clusters of Twitter (J. Yang, Y. Yue, K. V. Rashmi, OSDI 2020). Of the latter the traces are not replayed:
+/// their shares of requests, their skew and the bytes of their records are those that Twitter states for
+/// March 2020 (<https://github.com/twitter/cache-trace>, stat/2020Mar.md), and writes write records that are
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadChoice {
     /// Inserts every record once, in no order of keys.
@@ -59,6 +64,39 @@ pub enum WorkloadChoice {
     F,
     /// Updates only.
     G,
+    /// Twitter's cluster 2: reads only, skew 1.49, records of 89 bytes.
+    #[value(name = "twitter-2")]
+    Twitter2,
+    /// Twitter's cluster 15: updates only, skew 0.02, records of 120 bytes.
+    #[value(name = "twitter-15")]
+    Twitter15,
+    /// Twitter's cluster 19: 75 % reads, 25 % updates, skew 0.74, records of 143 bytes.
+    #[value(name = "twitter-19")]
+    Twitter19,
+    /// Twitter's cluster 27: 85 % reads, 15 % updates, skew 1.07, records of 74 bytes.
+    #[value(name = "twitter-27")]
+    Twitter27,
+    /// Twitter's cluster 31: 6 % reads, 94 % updates, no skew, records of 56 bytes.
+    #[value(name = "twitter-31")]
+    Twitter31,
+}
+
+/// What is stated of a cluster of Twitter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stated {
+    /// Percent; what is left are reads.
+    updates: u64,
+    /// The exponent of the popularity of records by rank.
+    pub(crate) skew: f64,
+    /// Bytes of key and value, on average.
+    record_len: u64,
+}
+
+impl Stated {
+    /// Values with which records have as many bytes; the keys are those of all workloads.
+    const fn value_len(self) -> u64 {
+        self.record_len - KEY_LEN as u64
+    }
 }
 
 impl WorkloadChoice {
@@ -74,13 +112,33 @@ impl WorkloadChoice {
             Self::E => "e",
             Self::F => "f",
             Self::G => "g",
+            Self::Twitter2 => "twitter-2",
+            Self::Twitter15 => "twitter-15",
+            Self::Twitter19 => "twitter-19",
+            Self::Twitter27 => "twitter-27",
+            Self::Twitter31 => "twitter-31",
         }
+    }
+
+    /// What is stated of it; `None` for those of YCSB.
+    pub(crate) const fn stated(self) -> Option<Stated> {
+        let (updates, skew, record_len) = match self {
+            Self::Twitter2 => (0, 1.4908, 21 + 68),
+            Self::Twitter15 => (100, 0.0242, 18 + 102),
+            Self::Twitter19 => (25, 0.735, 42 + 101),
+            Self::Twitter27 => (15, 1.065, 66 + 8),
+            Self::Twitter31 => (94, 0.0, 41 + 15),
+            _ => return None,
+        };
+        Some(Stated { updates, skew, record_len })
     }
 
     /// What it asks for; `None` for the load. The shares are those of the benchmark of engines.
     pub(crate) const fn mix(self) -> Option<Mix> {
+        if let Some(Stated { updates, .. }) = self.stated() {
+            return Some(Mix { updates, inserts: 0, scans: 0, read_modify_writes: 0 });
+        }
         match self {
-            Self::Load => None,
             Self::A => Workload::YcsbA.mix(),
             Self::B => Workload::YcsbB.mix(),
             Self::C => Workload::YcsbC.mix(),
@@ -88,6 +146,7 @@ impl WorkloadChoice {
             Self::E => Workload::YcsbE.mix(),
             Self::F => Workload::YcsbF.mix(),
             Self::G => Workload::YcsbG.mix(),
+            _ => None,
         }
     }
 
@@ -110,13 +169,13 @@ pub struct LoadArgs {
     /// Requests of each workload but the load [default: as many as records].
     #[arg(long)]
     pub operations: Option<u64>,
-    /// Bytes of a value: 32 at least.
-    #[arg(long, default_value = "1000", value_parser = parse_bytes)]
-    pub value_size: u64,
+    /// Bytes of a value: 32 at least [default: 1000; with a workload of Twitter those of its records].
+    #[arg(long, value_parser = parse_bytes)]
+    pub value_size: Option<u64>,
     /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.
     #[arg(long, default_value_t = 0.0)]
     pub compressibility: f64,
-    /// Which keys are asked for; D always asks for the latest.
+    /// Which keys are asked for; D always asks for the latest, and those of Twitter have their skew.
     #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
     pub distribution: Distribution,
     /// Clients, each with a connection to the head for writes and one to the tail for reads.
@@ -195,6 +254,8 @@ pub struct YcsbArgs {
 
 /// Fewest bytes of a value: its head with key and version, and a little more.
 pub(crate) const VALUE_LEN_MIN: u64 = 32;
+/// Bytes of a value where nothing says how many.
+const VALUE_LEN: u64 = 1000;
 /// Most requests that a client may have under way.
 const PIPELINE_MAX: u32 = 10_000;
 /// Most clients.
@@ -263,18 +324,37 @@ pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()>
 }
 
 impl LoadArgs {
+    /// Bytes of a value: what the options say, or what is stated of the workload.
+    fn value_len(&self, workloads: &[WorkloadChoice]) -> Result<u64> {
+        let mut stated = workloads.iter().filter_map(|w| Some((w, w.stated()?.value_len())));
+        let first = stated.next();
+        let other = stated.find(|(_, len)| first.is_some_and(|(_, first)| *len != first));
+        match (self.value_size, first, other) {
+            (Some(len), ..) => Ok(len),
+            (None, None, _) => Ok(VALUE_LEN),
+            (None, Some((_, len)), None) => Ok(len),
+            (None, Some((one, len)), Some((two, other))) => Err(Error::invalid(format!(
+                "--workloads: {} has values of {len} bytes and {} of {other}, and a cluster holds \
+                 those of one size: one run each, or a --value-size for both",
+                one.as_str(),
+                two.as_str()
+            ))),
+        }
+    }
+
     /// Checks what the clients are to do; `target` is what they do it to.
     pub(crate) fn plan(&self, workloads: &[WorkloadChoice], target: Target) -> Result<Plan> {
         in_range("records", self.records, 1, RECORDS_MAX)?;
         let operations = self.operations.unwrap_or(self.records);
         in_range("operations", operations, 1, RECORDS_MAX)?;
-        in_range("value-size", self.value_size, VALUE_LEN_MIN, VALUE_LEN_MAX as u64)?;
+        let value_len = self.value_len(workloads)?;
+        in_range("value-size", value_len, VALUE_LEN_MIN, VALUE_LEN_MAX as u64)?;
         in_range("clients", u64::from(self.clients), 1, u64::from(CLIENTS_MAX))?;
         in_range("pipeline", u64::from(self.pipeline), 1, u64::from(PIPELINE_MAX))?;
         in_range("threads", u64::from(self.threads), 1, u64::from(self.clients))?;
         in_range("settle", self.settle, 3, 86_400)?;
         let requests = u128::from(self.clients) * u128::from(self.pipeline);
-        let under_way = requests * u128::from(self.value_size);
+        let under_way = requests * u128::from(value_len);
         if under_way > UNDER_WAY_MAX {
             return Err(Error::invalid(format!(
                 "--clients times --pipeline times --value-size are {under_way} bytes under way, at \
@@ -288,7 +368,9 @@ impl LoadArgs {
             )));
         }
         if workloads.is_empty() {
-            return Err(Error::invalid("--workloads names none: load and a to g are possible"));
+            return Err(Error::invalid(
+                "--workloads names none: load, a to g and those of Twitter are possible",
+            ));
         }
         let loads = workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
         let is_empty = matches!(target, Target::Own(_)) && workloads[0] != WorkloadChoice::Load;
@@ -302,7 +384,7 @@ impl LoadArgs {
             workloads: workloads.to_vec(),
             records: self.records,
             operations,
-            value_len: self.value_size as usize,
+            value_len: value_len as usize,
             compressibility: self.compressibility,
             distribution: self.distribution,
             clients: self.clients,
@@ -325,7 +407,8 @@ impl ClusterArgs {
         workloads: &[WorkloadChoice],
     ) -> Result<Vec<OwnCluster>> {
         in_range("memtable-size", self.memtable_size, MIB, GIB)?;
-        let pool_len = self.pool_size.unwrap_or_else(|| self.pool_len_by_records(load, workloads));
+        let by_records = self.pool_len_by_records(load, workloads)?;
+        let pool_len = self.pool_size.unwrap_or(by_records);
         in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
         let compression = match self.compression {
             Some(CodecChoice::None) => Compression::None,
@@ -359,13 +442,13 @@ impl ClusterArgs {
 
     /// Three times the records and half a GiB: the tree with its largest compaction under way,
     /// slots that are granted, the log.
-    fn pool_len_by_records(&self, load: &LoadArgs, workloads: &[WorkloadChoice]) -> u64 {
-        let record_len = load.value_size.saturating_add(64);
+    fn pool_len_by_records(&self, load: &LoadArgs, workloads: &[WorkloadChoice]) -> Result<u64> {
+        let record_len = load.value_len(workloads)?.saturating_add(64);
         let has_updates = workloads.iter().any(|workload| workload.updates());
         let updates = if has_updates { 2 } else { 1 };
         let data = load.records.saturating_mul(record_len).saturating_mul(updates);
         let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable_size);
-        len.next_multiple_of(64 * MIB)
+        Ok(len.next_multiple_of(64 * MIB))
     }
 }
 
@@ -436,8 +519,30 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_of_twitter_has_records_of_its_size() {
+        let len = |words: &[&str]| plan(words).map(|plan| plan.value_len);
+        assert_eq!(len(&[]).unwrap(), 1000);
+        assert_eq!(len(&["--workloads=load,twitter-31"]).unwrap(), 33);
+        assert_eq!(len(&["--workloads=load,twitter-31", "--value-size=50"]).unwrap(), 50);
+        for workload in WorkloadChoice::value_variants() {
+            assert_eq!(
+                workload.to_possible_value().unwrap().get_name(),
+                workload.as_str(),
+                "the same on the command line and in JSON"
+            );
+            let value_len = workload.stated().map(Stated::value_len);
+            assert!(value_len.is_none_or(|len| len >= VALUE_LEN_MIN), "{workload:?}");
+            assert_eq!(workload.mix().is_none(), *workload == WorkloadChoice::Load);
+        }
+    }
+
+    #[test]
     fn a_bad_option_is_refused_by_name_and_limit() {
-        let cases: [(&[&str], &str); 13] = [
+        let cases: [(&[&str], &str); 14] = [
+            (
+                &["--workloads=load,twitter-2,twitter-15"],
+                "twitter-2 has values of 66 bytes and twitter-15 of 97",
+            ),
             (&["--value-size", "8MiB", "--pipeline", "17"], "1140850688 bytes under way"),
             (&["--records", "0"], "--records is 0, allowed are 1 to"),
             (&["--value-size", "31"], "--value-size is 31, allowed are 32 to 8388608"),

@@ -227,11 +227,12 @@ fn run_workload(
     stop: &AtomicBool,
 ) -> Result<(Tally, Duration)> {
     let total = if workload == WorkloadChoice::Load { plan.records } else { plan.operations };
-    let distribution = match workload {
-        WorkloadChoice::D => Distribution::Latest,
-        _ => plan.distribution,
+    let chooser = match (workload, workload.stated()) {
+        (_, Some(stated)) => Chooser::with_skew(stated.skew, *records),
+        (WorkloadChoice::D, _) => Chooser::new(Distribution::Latest, *records),
+        _ => Chooser::new(plan.distribution, *records),
     };
-    let supply = Supply::new(workload, total, Chooser::new(distribution, *records), *records);
+    let supply = Supply::new(workload, total, chooser, *records);
     let shared = Shared {
         values: Values::new(plan.value_len, plan.compressibility, plan.seed),
         is_only_loaded,

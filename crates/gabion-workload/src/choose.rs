@@ -2,6 +2,7 @@
 //! `ScrambledZipfianGenerator`, `SkewedLatestGenerator`), so that figures can be held against
 //! others'. Records are numbered 0, 1, 2 … in the order of insertion.
 
+use crate::key::Permutation;
 use crate::random::Random;
 use clap::ValueEnum;
 
@@ -97,8 +98,65 @@ fn zeta(count: u64) -> f64 {
     exact + integral + (to.powf(-THETA) - from.powf(-THETA)) / 2.0
 }
 
+/// Ranks 1 to `ranks`, rank `k` with a probability in proportion to `1 / k^skew`, for any skew from 0 on
+/// (YCSB's way is for skews below 1): rejection-inversion, W. Hörmann and G. Derflinger, "Rejection-inversion
+/// to generate variates from monotone discrete distributions", ACM TOMACS 6(3), 1996.
+#[derive(Clone, Copy, Debug)]
+struct Ranks {
+    ranks: f64,
+    skew: f64,
+    /// The integral of the weights at the ends.
+    first: f64,
+    last: f64,
+    /// Nearer than this to a rank nothing is rejected.
+    near: f64,
+}
+
+impl Ranks {
+    fn new(ranks: u64, skew: f64) -> Self {
+        let mut new = Self { ranks: ranks as f64, skew, first: 0.0, last: 0.0, near: 0.0 };
+        new.first = new.integral(1.5) - 1.0;
+        new.last = new.integral(new.ranks + 0.5);
+        new.near = 2.0 - new.inverse(new.integral(2.5) - new.weight(2.0));
+        new
+    }
+
+    fn weight(&self, x: f64) -> f64 {
+        (-self.skew * x.ln()).exp()
+    }
+
+    /// `(x^(1−skew) − 1) / (1−skew)`, and the logarithm of `x` where the skew is 1.
+    fn integral(&self, x: f64) -> f64 {
+        let t = (1.0 - self.skew) * x.ln();
+        let factor = if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 };
+        factor * x.ln()
+    }
+
+    /// Of the integral.
+    fn inverse(&self, y: f64) -> f64 {
+        // Rounding may lead below what a logarithm has.
+        let t = (y * (1.0 - self.skew)).max(-1.0);
+        let factor = if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 };
+        (factor * y).exp()
+    }
+
+    /// A rank from 0 on.
+    fn next(&self, random: &mut Random) -> u64 {
+        loop {
+            let y = self.last + random.unit() * (self.first - self.last);
+            let x = self.inverse(y);
+            let rank = (x + 0.5).floor().clamp(1.0, self.ranks);
+            if rank - x <= self.near || y >= self.integral(rank + 0.5) - self.weight(rank) {
+                return rank as u64 - 1;
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Shape {
+    /// Ranks spread over all records.
+    Skewed(Ranks, Permutation),
     Uniform,
     Scrambled(Zipfian),
     Latest(Zipfian),
@@ -127,6 +185,16 @@ impl Chooser {
         Self { records, shape }
     }
 
+    /// Chooses among `records` records, at least one, of which the `k`-th most popular comes with a
+    /// probability in proportion to `1 / k^skew`, whatever the skew from 0 on. The popular ones are spread
+    /// over all.
+    #[must_use]
+    pub fn with_skew(skew: f64, records: u64) -> Self {
+        assert!(skew >= 0.0, "a skew of {skew}");
+        let order = Permutation::new(records, records);
+        Self { records, shape: Shape::Skewed(Ranks::new(records, skew), order) }
+    }
+
     /// The next record.
     #[inline]
     pub fn next(&self, random: &mut Random) -> u64 {
@@ -139,6 +207,7 @@ impl Chooser {
     #[inline]
     pub fn next_of(&self, records: u64, random: &mut Random) -> u64 {
         match &self.shape {
+            Shape::Skewed(ranks, order) => order.at(ranks.next(random)).min(records - 1),
             Shape::Uniform => random.below(records),
             Shape::Scrambled(zipfian) => fnv_hash(zipfian.next(random)) % records,
             Shape::Latest(zipfian) => records - 1 - zipfian.next(random).min(records - 1),
@@ -204,10 +273,37 @@ mod tests {
     }
 
     #[test]
+    fn any_skew_gives_each_rank_its_share() {
+        const REQUESTS: u32 = 200_000;
+        for skew in [0.0, 0.0242, 0.735, 1.0, 1.065, 1.4908] {
+            let chooser = Chooser::with_skew(skew, 1000);
+            let mut random = Random::new(7);
+            let mut counts = vec![0_u32; 1000];
+            for _ in 0..REQUESTS {
+                counts[chooser.next(&mut random) as usize] += 1;
+            }
+            let weight = |rank: u64| (rank as f64 + 1.0).powf(-skew);
+            let sum: f64 = (0..1000).map(weight).sum();
+            let order = Permutation::new(1000, 1000);
+            for rank in [0, 1, 2, 10, 100, 999] {
+                let expected = f64::from(REQUESTS) * weight(rank) / sum;
+                let found = f64::from(counts[order.at(rank) as usize]);
+                // Five standard deviations.
+                assert!(
+                    (found - expected).abs() < 5.0 * expected.sqrt() + 1.0,
+                    "skew {skew}, rank {rank}: {found} in place of {expected:.0}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn one_record_can_be_asked_for_in_every_distribution() {
         for distribution in [Distribution::Uniform, Distribution::Zipfian, Distribution::Latest] {
             assert_eq!(counts(distribution, 1, 10), [10]);
             assert_eq!(counts(distribution, 3, 10).len(), 3);
         }
+        let one = Chooser::with_skew(1.4908, 1);
+        assert_eq!(one.next(&mut Random::new(7)), 0);
     }
 }

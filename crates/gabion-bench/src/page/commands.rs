@@ -69,8 +69,9 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     }
     blocks.extend(groups.iter().flat_map(of_group));
     blocks.push(Block::Text(
-        "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine), Figure 9 \
-         (traces of Twitter, another device)."
+        "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine) and Figure 9 as it \
+         is there: the traces of Twitter themselves (workloads twitter-2 to twitter-31 have their \
+         shares of requests, skews and sizes), and another device."
             .to_owned(),
     ));
     blocks
