@@ -7,6 +7,7 @@
 //! need `1 − ((R−1)/R)·s·(1−x)` of the baseline's CPU. A kilobyte is 1,000 bytes.
 
 use crate::status::{ReplicaUse, Usage};
+use crate::text::gigabytes;
 
 /// Roles that make files.
 pub(crate) const JOBS: [&str; 2] = ["flush", "compaction"];
@@ -74,10 +75,19 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
-/// Whether what flushes and compactions of two modes wrote, at the primary and at each replica of the other, differs
-/// too much for a ratio of their CPU: by more than a tenth.
-pub(crate) fn is_other_work(at_primary: f64, each: f64) -> bool {
-    (at_primary - each).abs() > 0.1 * at_primary.min(each)
+/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary` and
+/// `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short load leaves to compact
+/// depends on how fast clients were beside it, in each replica of every-replica by itself.
+pub(crate) fn other_work(replicas: usize, at_primary: f64, everywhere: f64) -> Option<String> {
+    let each = everywhere / replicas as f64;
+    let differs = (at_primary - each).abs() > 0.1 * at_primary.min(each);
+    differs.then(|| {
+        let (at_primary, each) = (gigabytes(at_primary as u64), gigabytes(each as u64));
+        format!(
+            "R = {replicas}: jobs wrote {at_primary} GB at the primary, and {each} GB at a replica of every-replica \
+             on average: ratios of CPU compare different work"
+        )
+    })
 }
 
 /// Compacting once against compacting everywhere.

@@ -2,8 +2,7 @@
 
 use crate::args::WorkloadChoice;
 use crate::figures::{
-    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, is_other_work,
-    sum,
+    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, other_work, sum,
 };
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use crate::system::MachineTime;
@@ -383,8 +382,10 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
          secondary (both ends) ÷ producing it. Formula: 1 − ((R−1)/R)·s·(1−x).\n",
     );
     for (once, everywhere) in &pairs {
-        if let Some(text) = other_work(once, everywhere) {
-            line(&mut out, &text);
+        let (once, everywhere) = (once.compared(), everywhere.compared());
+        let made = [&once, &everywhere].map(|replicas| sum(replicas).job_written_bytes as f64);
+        if let Some(text) = other_work(once.len(), made[0], made[1]) {
+            line(&mut out, &format!("{text}.\n"));
         }
     }
     for (once, everywhere) in &pairs {
@@ -393,23 +394,6 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
     device_table(&pairs).write(style, &mut out);
     traffic_table(&pairs).write(style, &mut out);
     out
-}
-
-/// That flushes and compactions of the two did not do the same: how much a short load leaves to compact depends on how
-/// fast clients were beside it, in each replica of every-replica by itself.
-fn other_work(once: &Run, everywhere: &Run) -> Option<String> {
-    let (once, everywhere) = (once.compared(), everywhere.compared());
-    let at_primary = sum(&once).job_written_bytes as f64;
-    let each = sum(&everywhere).job_written_bytes as f64 / everywhere.len() as f64;
-    is_other_work(at_primary, each).then(|| {
-        format!(
-            "R = {}: jobs wrote {} GB at the primary, and {} GB at a replica of every-replica on average: \
-             the ratio compares different work.\n",
-            once.len(),
-            gigabytes(at_primary as u64),
-            gigabytes(each as u64)
-        )
-    })
 }
 
 fn ratio_table(pairs: &[(&Run, &Run)]) -> Table {

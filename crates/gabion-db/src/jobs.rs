@@ -244,6 +244,8 @@ mod tests {
     #[test]
     fn more_compactions_at_once_get_more_threads_and_fewer_keep_them() {
         let dir = std::env::temp_dir().join(format!("gabion-db-jobs-{}", std::process::id()));
+        // An earlier process of this number may have been killed.
+        let _absent = std::fs::remove_dir_all(&dir);
         let options = Options { pool_len: 128 << 20, ..Options::default() };
         let db = Db::create(&dir, &options).unwrap();
         let threads = || db.lock().threads.as_ref().map(|threads| threads.jobs.threads.len());

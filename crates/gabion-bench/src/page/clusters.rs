@@ -2,7 +2,7 @@
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
 use super::stats::{Better, Ratio, Sample};
-use crate::figures::{Figures, is_other_work, sum};
+use crate::figures::{Figures, other_work, sum};
 use crate::report::STOLEN_MAX;
 use crate::text::grouped;
 use gabion_base::units::MIB;
@@ -21,8 +21,7 @@ pub(super) const PAIRS: [Pair; 3] = [[SYSTEMS[0], ROCKSDB], [SYSTEMS[1], ROCKSDB
 /// Two systems: first the side that is looked at, then the one by which it is divided.
 pub(super) type Pair = [&'static str; 2];
 
-/// Runs of one program on one machine with the same settings, but for the number of replicas and
-/// who
+/// Runs of one program on one machine with the same settings, but for the number of replicas and who
 /// compacts.
 #[derive(Clone, Debug)]
 pub(super) struct Experiment<'a> {
@@ -347,17 +346,11 @@ impl Experiment<'_> {
 
     /// That jobs of the two modes did different work.
     fn other_work(&self, replicas: usize) -> Option<String> {
-        let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64 / 1e9);
+        let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
         let samples = MODES.map(|mode| self.sample((replicas, mode), self.costed(), made));
         let [Some(once), Some(everywhere)] = samples else { return None };
-        let (at_primary, each) = (once.median, everywhere.median / replicas as f64);
-        is_other_work(at_primary, each).then(|| {
-            format!(
-                "{}, R = {replicas}: jobs wrote {at_primary:.3} GB at the primary, and {each:.3} GB at a replica of \
-                 every-replica: ratios of CPU compare different work",
-                self.label
-            )
-        })
+        let text = other_work(replicas, once.median, everywhere.median)?;
+        Some(format!("{}, {text}", self.label))
     }
 
     /// What the host took for others, when it was much.
