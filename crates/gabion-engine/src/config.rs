@@ -31,6 +31,10 @@ pub const GRANDPARENT_OVERLAP_FILES: u64 = 10;
 /// target lengths (RocksDB, `max_compaction_bytes`).
 pub const COMPACTION_INPUT_FILES: u64 = 25;
 
+/// L1 aims at so many times the length of a MemTable: what is compacted out of L0 is then about as long as what it is
+/// merged with (RocksDB's tuning guide, "Level-style compaction").
+pub const LEVEL1_MEMTABLES: u64 = 4;
+
 /// The shape of a tree. See each field for meaning, unit, default and consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeConfig {
@@ -40,14 +44,16 @@ pub struct TreeConfig {
     /// An SST is cut before it grows over this many bytes. Default 16 MiB, eight whole slots; a value
     /// that is not a multiple of a slot wastes part of the last slot of each file.
     pub sst_len: u64,
-    /// L0 files that start a compaction into L1. Default 4. Every read without a match looks at
-    /// all of L0, so a larger trigger trades reads for write amplification.
+    /// L0 files that start a compaction into L1, as do fewer with as many bytes as L1 aims at. Default 8: MemTables
+    /// of large values make files of their own length, and four or five of those reach L1's aim; of small ones, whose
+    /// files are shorter, more are gathered. Every read without a match looks at all of L0, so a larger trigger
+    /// trades reads for write amplification.
     pub l0_trigger: u32,
     /// L0 files from which writers are slowed down. Default 20.
     pub l0_slowdown: u32,
     /// L0 files from which writers wait. Default 36.
     pub l0_stop: u32,
-    /// Bytes that L1 aims at. Default 64 MiB, the size of L0 at its trigger (RubbleDB §5.1).
+    /// Bytes that L1 aims at. Default 64 MiB, [`LEVEL1_MEMTABLES`] MemTables (RubbleDB §5.1).
     pub level1_len: u64,
     /// Each level below L1 aims at this many times the one above it. Default 10.
     pub level_multiplier: u32,
@@ -65,7 +71,7 @@ impl Default for TreeConfig {
         Self {
             memtable_len: 16 * MIB,
             sst_len: 16 * MIB,
-            l0_trigger: 4,
+            l0_trigger: 8,
             l0_slowdown: 20,
             l0_stop: 36,
             level1_len: 64 * MIB,

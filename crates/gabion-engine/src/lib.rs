@@ -47,7 +47,7 @@ pub mod version;
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache, TableCache};
-pub use config::TreeConfig;
+pub use config::{LEVEL1_MEMTABLES, TreeConfig};
 pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};

@@ -140,8 +140,8 @@ pub struct Tree {
 struct Jobs {
     /// Input files.
     busy: BTreeSet<FileId>,
-    /// Whether a flush is under way.
-    flushing: bool,
+    /// Flushes under way, of the oldest sealed MemTables in their order.
+    flushing: VecDeque<Flushing>,
     /// How slots are set aside.
     estimate: Estimate,
     /// File numbers below are reserved, as far as they are not used up anyway.
@@ -153,6 +153,21 @@ struct Jobs {
     idle_at: Option<(SequenceNumber, u64, bool)>,
     /// What expires by then may change that.
     idle_until_ms: Option<u64>,
+}
+
+/// A flush under way: another try for the same MemTable has other file numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flushing {
+    memtable: MemTableId,
+    output_first: u64,
+}
+
+impl Flushing {
+    /// What a recipe flushes, if anything.
+    fn of(recipe: &Recipe) -> Option<Self> {
+        let memtable = *recipe.memtables.last()?;
+        Some(Self { memtable, output_first: recipe.output_first })
+    }
 }
 
 impl Tree {
@@ -415,17 +430,18 @@ impl Tree {
         self.next_flush(context).or_else(|| self.next_compaction(context))
     }
 
-    /// Flushes the oldest sealed MemTable; one flush at a time, in order, until its edit is applied.
+    /// Flushes the oldest sealed MemTable of which no flush is under way. Several may run at a time, so that one is
+    /// built while the files of another are flushed, shipped and named in the log. They began in the order of
+    /// their MemTables and so have ascending file numbers, by which L0 is ordered; their edits must be appended in that
+    /// order too.
     ///
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
     /// [`Tree::job_failed`] is called.
     pub fn next_flush(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        if self.jobs.flushing {
-            return None;
-        }
-        let table = self.sealed.front()?.table.clone();
+        let under_way = self.jobs.flushing.len();
+        let table = self.sealed.get(under_way)?.table.clone();
         // Alone in the tree, a flush need not keep tombstones.
-        let bottommost = self.version().files().next().is_none();
+        let bottommost = under_way == 0 && self.version().files().next().is_none();
         let pick = Pick {
             kind: JobKind::Flush,
             inputs: Vec::new(),
@@ -434,8 +450,14 @@ impl Tree {
             bottommost,
         };
         let inputs = self.begin(pick, alloc::vec![table], context)?;
-        self.jobs.flushing = true;
+        self.jobs.flushing.extend(Flushing::of(&inputs.recipe));
         Some(inputs)
+    }
+
+    /// Whether a flush was given up together with one before it, so that its result is of no use.
+    #[must_use]
+    pub fn is_flush_void(&self, recipe: &Recipe) -> bool {
+        Flushing::of(recipe).is_some_and(|flush| !self.jobs.flushing.contains(&flush))
     }
 
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
@@ -573,13 +595,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives up a job: its inputs may be picked again. Its file numbers stay unused.
+    /// Gives up a job: its inputs may be picked again. Its file numbers stay unused. With a flush, those of
+    /// newer MemTables become void: its next try has greater file numbers, and so must theirs.
     pub fn job_failed(&mut self, recipe: &Recipe) {
         for (_, id) in &recipe.inputs {
             self.jobs.busy.remove(id);
         }
-        if recipe.kind == JobKind::Flush {
-            self.jobs.flushing = false;
+        let flush = Flushing::of(recipe);
+        if let Some(at) = self.jobs.flushing.iter().position(|of| Some(*of) == flush) {
+            self.jobs.flushing.truncate(at);
         }
         self.jobs.idle_at = None;
     }
@@ -599,22 +623,23 @@ impl Tree {
     /// log*, which need not be applied here yet.
     ///
     /// # Errors
-    /// Invalid input when the flushed MemTable is not the oldest sealed one; what
+    /// Invalid input when the flush of the MemTable is not under way, or was given up; what
     /// [`Edit::validate`] reports.
     pub fn finish_job(&self, output: JobOutput, number: u64) -> Result<Edit> {
         let recipe = output.recipe;
-        let flushed = match (recipe.memtables.last(), self.sealed.front()) {
-            (None, _) => None,
-            (Some(&id), Some(sealed)) if sealed.table.id() == id => Some(Flushed {
-                memtable: id,
-                position: sealed.position,
-                sequence: sealed.last_sequence,
-            }),
-            (Some(id), _) => {
-                return Err(Error::invalid(format!(
-                    "{}: {id} is not the oldest sealed MemTable",
-                    self.group
-                )));
+        let flushed = match Flushing::of(&recipe) {
+            None => None,
+            Some(flush) => {
+                let at = self.jobs.flushing.iter().position(|of| *of == flush);
+                let sealed = at.and_then(|at| self.sealed.get(at)).ok_or_else(|| {
+                    let id = flush.memtable;
+                    Error::invalid(format!("{}: no flush of {id} is under way", self.group))
+                })?;
+                Some(Flushed {
+                    memtable: flush.memtable,
+                    position: sealed.position,
+                    sequence: sealed.last_sequence,
+                })
             }
         };
         let edit = Edit {
@@ -652,7 +677,7 @@ impl Tree {
         if let Some(flushed) = edit.flushed {
             self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
             self.flushed = flushed;
-            self.jobs.flushing = false;
+            self.jobs.flushing.retain(|flush| flush.memtable > flushed.memtable);
             if fast_forward {
                 self.active = Arc::new(MemTable::new(flushed.memtable.next()));
                 self.last_sequence = flushed.sequence;
@@ -682,11 +707,10 @@ impl Tree {
     /// Checks what a flush claims to have flushed. Returns whether this tree has yet to replay it: it is
     /// being opened and nothing was written since.
     fn check_flushed(&self, number: u64, flushed: &Flushed) -> Result<bool> {
-        let sealed = self.sealed.iter().find(|sealed| sealed.table.id() == flushed.memtable);
-        let (known, fresh) = match sealed {
-            Some(sealed) => {
-                let claimed = (flushed.position, flushed.sequence);
-                ((sealed.position, sealed.last_sequence) == claimed, false)
+        let (known, fresh) = match self.sealed.front() {
+            Some(oldest) => {
+                let claimed = (flushed.memtable, flushed.position, flushed.sequence);
+                ((oldest.table.id(), oldest.position, oldest.last_sequence) == claimed, false)
             }
             None => {
                 let ahead = self.active.id() <= flushed.memtable
@@ -700,7 +724,7 @@ impl Tree {
             return Ok(fresh);
         }
         Err(Error::corruption(format!(
-            "edit {number}: flushed {} up to {} and {}, but it was not sealed so here",
+            "edit {number}: flushed {} up to {} and {}, but the oldest here was not sealed so",
             flushed.memtable, flushed.position, flushed.sequence
         )))
     }

@@ -15,8 +15,8 @@ use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
-use gabion_engine::TreeConfig;
 use gabion_engine::sst::{Compression, SstOptions};
+use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ impl Settings {
         // What a full pool keeps back for compactions is a dozen files.
         default.sst_len =
             default.sst_len.min(self.pool_len / 64 / SLOT_LEN * SLOT_LEN).max(SLOT_LEN);
-        let l0_len = u64::from(default.l0_trigger) * self.memtable_len;
+        let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
         GroupConfig {
             group: self.group,
             config: ConfigNumber(1),
@@ -140,7 +140,7 @@ impl Settings {
             segment_len: SEGMENT_LEN,
             tree: TreeConfig {
                 memtable_len: self.memtable_len,
-                level1_len: l0_len.max(default.sst_len),
+                level1_len: level1_len.max(default.sst_len),
                 sst: SstOptions { compression: self.compression, ..SstOptions::default() },
                 ..default
             },

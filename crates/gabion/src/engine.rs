@@ -4,8 +4,8 @@
 use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
-use gabion_engine::TreeConfig;
 use gabion_engine::sst::{Compression, SstOptions};
+use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
 use std::time::Duration;
 
@@ -41,12 +41,12 @@ fn db_options(options: &EngineOptions) -> Options {
     };
     let block_len = options.block_len.map_or(default.sst.block_len, |len| len as u32);
     let sst = SstOptions { compression, block_len, ..SstOptions::default() };
-    let l0_len = u64::from(default.l0_trigger) * options.memtable_len;
+    let level1_len = LEVEL1_MEMTABLES * options.memtable_len;
     Options {
         pool_len: (options.disk_len + POOL_SPARE).next_multiple_of(SLOT_LEN),
         tree: TreeConfig {
             memtable_len: options.memtable_len,
-            level1_len: l0_len.max(default.sst_len),
+            level1_len: level1_len.max(default.sst_len),
             sst,
             ..default
         },

@@ -17,14 +17,18 @@ use crate::recipe::Merging;
 use gabion_base::FileId;
 
 impl Tree {
-    /// For a flush of the oldest MemTable. All files lie below it.
+    /// For a flush. All files lie below its MemTable, and the older MemTables whose flushes are under way.
     pub(super) fn merging_of_flush(&self, table: &MemTable) -> Option<Merging> {
-        let newer = self.sealed.iter().map(|sealed| &sealed.table).chain([&self.active]);
-        let newer = newer.filter(|other| other.id() > table.id());
-        let above = || newer.filter_map(|other| other.operands_from_ms()).min();
-        let below = || self.version().files().filter_map(|(_, file)| file.expiry);
+        let tables = || self.sealed.iter().map(|sealed| &sealed.table).chain([&self.active]);
+        let newer = || tables().filter(|other| other.id() > table.id());
+        let above = || newer().filter_map(|other| other.operands_from_ms()).min();
+        let older = || tables().filter(|other| other.id() < table.id());
+        let below = || {
+            let in_files = self.version().files().filter_map(|(_, file)| file.expiry);
+            in_files.chain(older().filter_map(|other| other.expiry())).reduce(ExpirySpan::with)
+        };
         let has_operands = table.operands_from_ms().is_some();
-        self.merging(has_operands, table.expiry(), above, || below().reduce(ExpirySpan::with))
+        self.merging(has_operands, table.expiry(), above, below)
     }
 
     /// For a compaction; none for jobs that only say which files count.

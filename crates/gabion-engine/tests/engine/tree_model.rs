@@ -156,14 +156,21 @@ impl World {
         }
     }
 
-    /// Ends a random job: mostly its edit is appended, now and then it fails.
+    /// Ends a random job: mostly its edit is appended, now and then it fails. Edits of flushes are appended in
+    /// the order in which these began; what became void has none.
     fn end_job(&mut self) {
+        self.running.retain(|job| !self.primary.tree.is_flush_void(&job.recipe));
         if self.running.is_empty() {
             return;
         }
-        let at = self.random.below(self.running.len() as u64) as usize;
-        let job = self.running.swap_remove(at);
-        if self.random.one_in(10) {
+        let mut at = self.random.below(self.running.len() as u64) as usize;
+        let is_flush = |job: &JobInputs| job.recipe.kind == JobKind::Flush;
+        let fails = self.random.one_in(10);
+        if is_flush(&self.running[at]) && !fails {
+            at = self.running.iter().position(is_flush).unwrap();
+        }
+        let job = self.running.remove(at);
+        if fails {
             self.primary.tree.job_failed(&job.recipe);
             return;
         }

@@ -337,6 +337,71 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
     assert_eq!(driven.get("k"), Some(b"v".to_vec()));
 }
 
+/// Flushes that run side by side make the files that they make one after the other, in L0's order.
+#[test]
+fn flushes_run_side_by_side_and_end_in_their_order() {
+    let mut driven = Driven::new(small_config());
+    for value in [b"1", b"2", b"3"] {
+        driven.put("k", value);
+        driven.put(core::str::from_utf8(value).unwrap(), b"x");
+        driven.seal();
+    }
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
+    assert_eq!(jobs.len(), 3);
+    assert!(jobs.windows(2).all(|two| two[0].recipe.output_end() <= two[1].recipe.output_first));
+    // Only what lies under nothing may leave out tombstones: files of older MemTables are on their way.
+    let bottommost: Vec<_> = jobs.iter().map(|job| job.recipe.bottommost).collect();
+    assert_eq!(bottommost, [true, false, false]);
+
+    let late = driven.edit(&jobs[1]);
+    let before = driven.replica.tree.snapshot();
+    let error = driven.replica.tree.apply_edit(&late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    assert_eq!(driven.replica.tree.snapshot(), before);
+    for (job, number) in jobs.iter().zip(1..) {
+        let edit = driven.edit(job);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+        assert_eq!(driven.replica.tree.level_stats()[0].files, number);
+        assert_eq!(driven.get("k"), Some(b"3".to_vec()));
+    }
+    assert_eq!(driven.replica.tree.sealed_count(), 0);
+    let numbers = driven.replica.tree.version().level(0).iter().map(|file| file.id.number);
+    assert!(numbers.clone().is_sorted_by(|a, b| a > b), "newest first");
+}
+
+/// A later try has greater file numbers, so whatever was to lie above it begins anew as well.
+#[test]
+fn a_flush_that_fails_takes_those_of_newer_memtables_with_it() {
+    let mut driven = Driven::new(small_config());
+    for value in [b"1", b"2", b"3"] {
+        driven.put("k", value);
+        driven.seal();
+    }
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
+    driven.replica.tree.job_failed(&jobs[1].recipe);
+    let void: Vec<_> =
+        jobs.iter().map(|job| driven.replica.tree.is_flush_void(&job.recipe)).collect();
+    assert_eq!(void, [false, true, true]);
+    // The failure of one that is void anyway takes nothing with it.
+    let again = begin(&mut driven).unwrap();
+    driven.replica.tree.job_failed(&jobs[2].recipe);
+    assert_eq!(again.recipe.memtables, jobs[1].recipe.memtables);
+    assert!(again.recipe.output_first >= jobs[2].recipe.output_end());
+    assert!(!driven.replica.tree.is_flush_void(&again.recipe));
+    let files = &driven.replica.files;
+    let output = block_on(run_job(&jobs[1], GROUP, files, &mut files.clone())).unwrap();
+    let error = driven.replica.tree.finish_job(output, 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let last = begin(&mut driven).unwrap();
+    for job in [&jobs[0], &again, &last] {
+        let edit = driven.edit(job);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+    }
+    assert_eq!(driven.get("k"), Some(b"3".to_vec()));
+}
+
 #[test]
 fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 6, ..small_config() });

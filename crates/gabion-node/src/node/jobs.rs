@@ -79,7 +79,8 @@ impl Node {
             let term = self.chain.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
             let context = JobContext { term, snapshots: &[], slots_free, urgent };
-            let next = match self.tree.next_flush(&context) {
+            let flush = if self.may_flush() { self.tree.next_flush(&context) } else { None };
+            let next = match flush {
                 None if allow_compaction => self.tree.next_compaction(&context),
                 next => next,
             };
@@ -103,6 +104,12 @@ impl Node {
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
         let may_write = !self.jobs.back_off.is_pausing(self.now_ms);
         here && may_write && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
+    }
+
+    /// While the device takes no files, one flush tells whether it does again.
+    fn may_flush(&self) -> bool {
+        let is_flush = |job: &Job| job.recipe.kind == JobKind::Flush;
+        self.jobs.out_of_space().is_none() || !self.jobs.running.values().any(is_flush)
     }
 
     /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
@@ -161,7 +168,15 @@ impl Node {
     pub(super) fn job_done(&mut self, number: u64, result: Result<JobDone, JobFailed>) {
         let Some(mut job) = self.jobs.running.remove(&number) else { return };
         let done = match result {
+            Ok(_) if self.tree.is_flush_void(&job.recipe) => return self.discard(&job),
             Ok(done) => done,
+            // It failed for the reason for which it became void.
+            Err(failed)
+                if failed.error.kind() == ErrorKind::NoSpace
+                    && self.tree.is_flush_void(&job.recipe) =>
+            {
+                return self.discard(&job);
+            }
             Err(failed) => return self.job_failed(job, failed),
         };
         self.jobs.back_off.ended_well();
@@ -188,22 +203,51 @@ impl Node {
         self.jobs.running.insert(number, job);
     }
 
-    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
-    /// pause: else a device without room would be written to as fast as it refuses.
-    fn job_failed(&mut self, job: Job, failed: JobFailed) {
-        let JobFailed { error, damaged } = failed;
-        let mut slots = job.slots;
-        slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
+    /// Gives back what a job took that leaves nothing behind.
+    fn discard(&mut self, job: &Job) {
+        let mut slots = job.slots.clone();
+        for placement in &job.built {
+            let file = placement.file;
+            if self.pool.placement(file).is_none() {
+                slots.extend(&placement.slots);
+            } else if let Err(error) =
+                self.pool.retire_file(file).and_then(|()| self.pool.free_file(file))
+            {
+                return self.fatal(error);
+            }
+        }
         if let Err(error) = self.pool.release(&slots) {
             return self.fatal(error);
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
+    }
+
+    /// Gives back what flushes took that ended well and became void since.
+    fn discard_void(&mut self) {
+        let is_void = |job: &Job| {
+            job.output.is_some() && job.edit.is_none() && self.tree.is_flush_void(&job.recipe)
+        };
+        let void = self.jobs.running.iter().filter(|(_, job)| is_void(job));
+        let void: Vec<u64> = void.map(|(number, _)| *number).collect();
+        for number in void {
+            if let Some(job) = self.jobs.running.remove(&number) {
+                self.discard(&job);
+            }
+        }
+    }
+
+    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
+    /// pause: else a device without room would be written to as fast as it refuses.
+    fn job_failed(&mut self, job: Job, failed: JobFailed) {
+        let JobFailed { error, damaged } = failed;
+        self.discard(&job);
         let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
         if is_damage && job.recipe.kind == JobKind::Compaction {
             return self.set_aside(job.recipe, &job.files, damaged, error);
         }
         self.tree.job_failed(&job.recipe);
+        self.discard_void();
         match error.kind() {
             ErrorKind::NoSpace => {
                 self.counters.jobs_without_space += 1;
@@ -272,19 +316,23 @@ impl Node {
         }
     }
 
-    /// Appends the edit of each job whose files are safe everywhere, in the order of the jobs.
+    /// Appends the edit of each job whose files are safe everywhere, in the order of the jobs. That of a flush waits for
+    /// those of the flushes before it.
     pub(super) fn append_edits(&mut self) {
-        let ready: Vec<u64> = self
-            .jobs
-            .running
-            .iter()
-            .filter(|(_, job)| job.output.is_some() && job.placed && job.edit.is_none())
-            .filter(|(_, job)| {
-                let held = job.built.iter().all(|file| self.held_everywhere(file.file));
-                held || self.has(Mutant::EditBeforeFiles)
-            })
-            .map(|(number, _)| *number)
-            .collect();
+        let is_safe = |job: &Job| {
+            let held = job.built.iter().all(|file| self.held_everywhere(file.file));
+            job.output.is_some() && job.placed && (held || self.has(Mutant::EditBeforeFiles))
+        };
+        let (mut ready, mut is_flush_waiting) = (Vec::new(), false);
+        for (number, job) in self.jobs.running.iter().filter(|(_, job)| job.edit.is_none()) {
+            let is_flush =
+                job.recipe.kind == JobKind::Flush && !self.tree.is_flush_void(&job.recipe);
+            if is_safe(job) && !(is_flush && is_flush_waiting) {
+                ready.push(*number);
+            } else {
+                is_flush_waiting |= is_flush;
+            }
+        }
         for number in ready {
             if !self.append_edit(number) {
                 return;

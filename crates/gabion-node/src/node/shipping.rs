@@ -92,6 +92,9 @@ impl Shipping {
 
 impl Node {
     pub(super) fn ship_built(&mut self, file: &BuiltFile) {
+        if self.ship.remotes.is_empty() {
+            return; // nobody waits for it, so nothing keeps its bytes once they are written
+        }
         let outgoing = Outgoing::new(file.meta.clone(), Some(file.bytes.clone()));
         self.ship.files.insert(file.meta.id, outgoing);
         for remote in self.ship.remotes.values_mut() {
