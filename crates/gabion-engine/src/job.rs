@@ -247,7 +247,7 @@ impl<S: FileSource> Cursor for Input<'_, S> {
 struct LevelScan<'a, S: FileSource> {
     /// Not opened yet.
     files: &'a [(u8, Arc<FileMeta>)],
-    current: Option<SstScan<&'a S>>,
+    current: Option<SstScan<'a, &'a S>>,
     group: GroupId,
     source: &'a S,
 }

@@ -10,6 +10,9 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::Poll;
 use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
 use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
 use gabion_engine::{FileMeta, FileSink, FinishedFile, JobInputs, JobOutput};
@@ -329,8 +332,8 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
 }
 
 /// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
-/// into slots of its own, so that it is shipped from the same buffer meanwhile.
-/// Everything is flushed when the job is done.
+/// into slots of its own, so that it is shipped from the same buffer meanwhile. A file is written while the next
+/// one is built, so the job has two in memory. Everything is flushed when the job is done.
 ///
 /// # Errors
 /// The job's error: nothing of it counts then.
@@ -343,8 +346,11 @@ pub async fn run_job(
     let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
     let locate = JobFiles { places: files, damaged: damaged.clone() };
     let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
-    let mut sink = SlotSink { store, slots: slots.into(), built };
+    let mut sink = SlotSink { store, slots: slots.into(), built, writing: None };
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
+    // Also after an error: the slots are given back then, and nothing must land there later.
+    let written = sink.written().await;
+    let output = output.and_then(|output| written.map(|()| output));
     let output = output.map_err(|error| JobFailed { error, damaged: damaged.take() })?;
     let unused = sink.slots.into();
     if inputs.recipe.kind.makes_files() {
@@ -363,6 +369,20 @@ struct SlotSink<'a, F> {
     store: &'a LocalStore,
     slots: alloc::collections::VecDeque<Placed>,
     built: F,
+    /// The file before.
+    writing: Option<Writing>,
+}
+
+type Writing = Pin<Box<dyn Future<Output = Result<()>>>>;
+
+impl<F> SlotSink<'_, F> {
+    /// Waits until the file before is written.
+    async fn written(&mut self) -> Result<()> {
+        match self.writing.take() {
+            Some(writing) => writing.await,
+            None => Ok(()),
+        }
+    }
 }
 
 impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
@@ -391,17 +411,28 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             bytes: bytes_there,
             placement: placement_there,
         });
-        let store = self.store;
-        gabion_pool::write_file(
-            &store.medium,
-            &store.geometry,
-            store.pool_id,
-            store.group,
-            &placement,
-            &bytes,
-            &meta.chunk_crcs,
-        )
-        .await
+        self.written().await?;
+        let store = self.store.clone();
+        let mut writing: Writing = Box::pin(async move {
+            gabion_pool::write_file(
+                &store.medium,
+                &store.geometry,
+                store.pool_id,
+                store.group,
+                &placement,
+                &bytes,
+                &meta.chunk_crcs,
+            )
+            .await
+        });
+        // Polled once, so that it begins.
+        match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                self.writing = Some(writing);
+                Ok(())
+            }
+        }
     }
 }
 

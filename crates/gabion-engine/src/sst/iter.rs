@@ -2,15 +2,19 @@
 //! in large sequential reads past the cache.
 
 use super::block::BlockCursor;
-use super::reader::{BlockHandle, SstReader, read_exactly};
+use super::reader::{BlockHandle, SstReader, corrupt, read_exactly};
 use super::{BLOCK_TRAILER_LEN, Compression};
 use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{Entry, Trailer};
 use crate::file::FileSource;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::poll_fn;
 use core::ops::Range;
+use core::pin::Pin;
+use core::task::Poll;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
@@ -266,24 +270,21 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     }
 }
 
-/// A cursor for jobs: every entry of a key range once, in order. Reads `read_len` bytes at a time past the
-/// cache and parses them where they lie.
-pub struct SstScan<S: FileSource> {
+/// A cursor for jobs: every entry of a key range once, in order. Reads past the cache, one piece ahead of what it
+/// parses, and parses blocks where they lie.
+pub struct SstScan<'a, S: FileSource> {
     reader: Arc<SstReader>,
-    source: S,
     from: Vec<u8>,
     to: Option<Vec<u8>>,
-    read_len: u32,
     index: IndexCursor,
     cursor: BlockCursor,
     state: State,
-    /// Bytes of the file from `buffer_at` on.
-    buffer: Bytes,
-    buffer_at: u32,
-    /// Where the last block of the range ends; nothing is read beyond.
-    data_end: u32,
-    /// The block that the cursor is in: a range of the buffer, or decompressed in `raw`.
+    stream: Stream<'a, S>,
+    /// The block that the cursor is in.
     block: Block,
+    /// A block that lies in several pieces, put together.
+    joined: Vec<u8>,
+    /// A block that was decompressed.
     raw: Vec<u8>,
 }
 
@@ -294,14 +295,15 @@ enum State {
 }
 
 enum Block {
-    InBuffer(Range<usize>),
+    InPiece(Range<usize>),
+    InJoined,
     InRaw,
 }
 
-impl<S: FileSource> SstScan<S> {
+impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
     /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no entry
     /// until the first [`SstScan::advance`]. Each read covers `read_len` bytes of the device (256 KiB to 1
-    /// MiB is good), or one block if that is longer.
+    /// MiB is good); two such pieces are in memory at a time.
     #[must_use]
     pub fn new(
         reader: Arc<SstReader>,
@@ -311,18 +313,23 @@ impl<S: FileSource> SstScan<S> {
         read_len: usize,
     ) -> Self {
         Self {
-            data_end: reader.data_len(),
+            stream: Stream {
+                source,
+                file: reader.id(),
+                read_len: u32::try_from(read_len).unwrap_or(u32::MAX),
+                end: reader.data_len(),
+                piece: Bytes::new(),
+                piece_at: 0,
+                ahead: None,
+            },
             reader,
-            source,
             from: from.to_vec(),
             to: to.map(<[u8]>::to_vec),
-            read_len: u32::try_from(read_len).unwrap_or(u32::MAX),
             index: IndexCursor::new(),
             cursor: BlockCursor::new(),
             state: State::NotStarted,
-            buffer: Bytes::new(),
-            buffer_at: 0,
-            block: Block::InBuffer(0..0),
+            block: Block::InPiece(0..0),
+            joined: Vec::new(),
             raw: Vec::new(),
         }
     }
@@ -354,7 +361,8 @@ impl<S: FileSource> SstScan<S> {
             State::Ended => return Some(Ok(false)),
         }
         let body = match &self.block {
-            Block::InBuffer(range) => &self.buffer[range.clone()],
+            Block::InPiece(range) => &self.stream.piece[range.clone()],
+            Block::InJoined => &self.joined[..],
             Block::InRaw => &self.raw[..],
         };
         match self.cursor.advance(body) {
@@ -372,7 +380,8 @@ impl<S: FileSource> SstScan<S> {
     #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
         match &self.block {
-            Block::InBuffer(range) => self.cursor.entry(&self.buffer[range.clone()]),
+            Block::InPiece(range) => self.cursor.entry(&self.stream.piece[range.clone()]),
+            Block::InJoined => self.cursor.entry(&self.joined),
             Block::InRaw => self.cursor.entry(&self.raw),
         }
     }
@@ -396,8 +405,8 @@ impl<S: FileSource> SstScan<S> {
     fn end(&mut self) {
         self.state = State::Ended;
         self.cursor.leave();
-        self.block = Block::InBuffer(0..0);
-        self.buffer = Bytes::new();
+        self.block = Block::InPiece(0..0);
+        self.stream.close();
     }
 
     async fn advance_to_block(&mut self) -> Result<bool> {
@@ -412,11 +421,14 @@ impl<S: FileSource> SstScan<S> {
         loop {
             let first = matches!(self.state, State::NotStarted);
             let handle = if first { self.start()? } else { self.index.advance(&self.reader)? };
+            // Behind the block in which `to` belongs, everything is beyond it.
+            let handle = handle.filter(|handle| handle.offset < self.stream.end);
             let Some(handle) = handle else { return Ok(false) };
             self.enter(handle).await?;
             self.state = State::InBlock;
             let body = match &self.block {
-                Block::InBuffer(range) => &self.buffer[range.clone()],
+                Block::InPiece(range) => &self.stream.piece[range.clone()],
+                Block::InJoined => &self.joined[..],
                 Block::InRaw => &self.raw[..],
             };
             let found = match first {
@@ -434,7 +446,7 @@ impl<S: FileSource> SstScan<S> {
         if let Some(to) = &self.to
             && let Some(last) = self.reader.find_block(to, Trailer::FIRST)?
         {
-            self.data_end = last.end();
+            self.stream.end = last.end();
         }
         self.index.seek(&self.reader, &self.from, Trailer::FIRST)
     }
@@ -442,28 +454,136 @@ impl<S: FileSource> SstScan<S> {
     /// Makes `handle`'s checked body the current block.
     async fn enter(&mut self, handle: BlockHandle) -> Result<()> {
         self.cursor.leave();
-        let buffer_end = self.buffer_at as usize + self.buffer.len();
-        if handle.offset < self.buffer_at || handle.end() as usize > buffer_end {
-            // A read ends at a block of the device, so that it is one transfer and no more.
-            let room = self.read_len.saturating_sub(handle.offset % BLOCK_LEN as u32);
-            let left = self.data_end.saturating_sub(handle.offset);
-            let len = left.min(room).max(handle.stored_len);
-            self.buffer = Bytes::new();
-            let offset = u64::from(handle.offset);
-            self.buffer =
-                read_exactly(&self.source, self.reader.id(), offset, len as usize).await?;
-            self.buffer_at = handle.offset;
-        }
-        let start = (handle.offset - self.buffer_at) as usize;
-        let range = start..start + handle.stored_len as usize;
-        let stored = &self.buffer[range.clone()];
-        self.block = match self.reader.check_block(stored, handle)? {
-            Compression::None => Block::InBuffer(range.start..range.end - BLOCK_TRAILER_LEN),
-            Compression::Lz4 => {
+        let found = self.stream.find(handle, &mut self.joined).await?;
+        let stored = match &found {
+            Some(range) => &self.stream.piece[range.clone()],
+            None => &self.joined[..],
+        };
+        self.block = match (self.reader.check_block(stored, handle)?, found) {
+            (Compression::Lz4, _) => {
                 self.reader.decompress(stored, handle, &mut self.raw)?;
                 Block::InRaw
             }
+            (Compression::None, Some(range)) => {
+                Block::InPiece(range.start..range.end - BLOCK_TRAILER_LEN)
+            }
+            (Compression::None, None) => {
+                self.joined.truncate(self.joined.len() - BLOCK_TRAILER_LEN);
+                Block::InJoined
+            }
         };
         Ok(())
+    }
+}
+
+/// A read that has begun.
+type Read<'a> = Pin<Box<dyn Future<Output = Result<Bytes>> + 'a>>;
+
+/// A file's bytes in pieces, one of which is on its way while the one before it is parsed: a device that works
+/// while the merge does, for one box a piece.
+struct Stream<'a, S: FileSource> {
+    source: S,
+    file: FileId,
+    read_len: u32,
+    /// Where the last block of the range ends; nothing is read beyond.
+    end: u32,
+    piece: Bytes,
+    piece_at: u32,
+    /// The read of the next piece, or what it gave.
+    ahead: Option<Ahead<'a>>,
+}
+
+enum Ahead<'a> {
+    Reading(Read<'a>),
+    Read(Result<Bytes>),
+}
+
+impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
+    /// Where a block lies in the piece here, having gone to the one in which it ends. A block that lies in several is
+    /// put together in `joined` instead.
+    async fn find(
+        &mut self,
+        handle: BlockHandle,
+        joined: &mut Vec<u8>,
+    ) -> Result<Option<Range<usize>>> {
+        let at = handle.offset.checked_sub(self.piece_at).map(|at| at as usize);
+        let at = at.filter(|at| *at < self.piece.len());
+        let Some(at) = at else {
+            // The first block of the range, or one that begins where the last piece ends.
+            if handle.offset != self.piece_end() {
+                self.close();
+                self.piece_at = handle.offset;
+            }
+            self.next().await?;
+            return self.find_from(0, handle, joined).await;
+        };
+        self.find_from(at, handle, joined).await
+    }
+
+    /// As [`Self::find`], of a block that begins at `at` in the piece here.
+    async fn find_from(
+        &mut self,
+        at: usize,
+        handle: BlockHandle,
+        joined: &mut Vec<u8>,
+    ) -> Result<Option<Range<usize>>> {
+        let len = handle.stored_len as usize;
+        if self.piece.len() - at >= len {
+            return Ok(Some(at..at + len));
+        }
+        joined.clear();
+        joined.extend_from_slice(&self.piece[at..]);
+        while joined.len() < len {
+            self.next().await?;
+            let part = self.piece.len().min(len - joined.len());
+            joined.extend_from_slice(&self.piece[..part]);
+        }
+        Ok(None)
+    }
+
+    fn piece_end(&self) -> u32 {
+        self.piece_at + self.piece.len() as u32
+    }
+
+    /// Goes to the next piece and has the one behind it read.
+    async fn next(&mut self) -> Result<()> {
+        let at = self.piece_end();
+        if at >= self.end {
+            return Err(corrupt(self.file, "index names a block outside the range"));
+        }
+        // Its buffer is free for the piece after the next.
+        self.piece = Bytes::new();
+        self.piece_at = at;
+        let read = match self.ahead.take() {
+            Some(Ahead::Read(result)) => result,
+            Some(Ahead::Reading(read)) => read.await,
+            None => self.read(at).await,
+        };
+        self.piece = read?;
+        let next = self.piece_end();
+        if next < self.end {
+            let mut read = self.read(next);
+            // Polled once, so that it begins.
+            let first = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+            self.ahead = Some(match first {
+                Poll::Ready(result) => Ahead::Read(result),
+                Poll::Pending => Ahead::Reading(read),
+            });
+        }
+        Ok(())
+    }
+
+    /// The piece that begins at `at`. It ends at a block of the device, so that it is one transfer and no more.
+    fn read(&self, at: u32) -> Read<'a> {
+        let room = self.read_len.saturating_sub(at % BLOCK_LEN as u32).max(1);
+        let len = self.end.saturating_sub(at).min(room);
+        let (source, file) = (self.source.clone(), self.file);
+        Box::pin(async move { read_exactly(&source, file, u64::from(at), len as usize).await })
+    }
+
+    /// Nothing is read any more. What is on its way goes nowhere.
+    fn close(&mut self) {
+        self.ahead = None;
+        self.piece = Bytes::new();
     }
 }
