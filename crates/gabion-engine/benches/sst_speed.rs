@@ -10,7 +10,7 @@ use gabion_engine::{
     Compression, EntryKind, FileMeta, FileSource, FinishedFile, LocalCache, MemTable, SstBuilder,
     SstOptions, SstReader, SstScan, Trailer,
 };
-use gabion_media::Bytes;
+use gabion_media::{AlignedBuf, Bytes};
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::pin;
@@ -81,7 +81,8 @@ fn report(what: &str, started: u64, entries: u64, bytes: u64) {
 
 fn builder(options: &SstOptions, number: usize) -> SstBuilder {
     let id = FileId::sst(number as u64);
-    SstBuilder::with_capacity(options, GROUP, id, Term(1), FILE_LEN as usize + (1 << 20))
+    let buffer = AlignedBuf::with_capacity(FILE_LEN as usize + (1 << 20));
+    SstBuilder::in_buffer(options, GROUP, id, Term(1), buffer)
 }
 
 fn build(options: &SstOptions, values: &[Vec<u8>], entries: u64) -> Vec<FinishedFile> {

@@ -30,7 +30,7 @@ use core::future::Future;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, round_up_to_block};
 use gabion_base::{Error, ErrorKind, FileId, FileKind, Result, SequenceNumber, Term, crc};
-use gabion_media::Bytes;
+use gabion_media::{AlignedBuf, Bytes};
 
 /// Longest file: offsets within an SST have 32 bits. Targets are far below (16 MiB).
 pub const FILE_LEN_MAX: u64 = 1 << 31;
@@ -411,6 +411,8 @@ pub struct FinishedFile {
     pub meta: FileMeta,
     /// The rounded bytes in memory aligned to 4 KiB: written, shipped and resent from here.
     pub bytes: Bytes,
+    /// The memory of `bytes`, for who wants to use it again once nobody has these any more.
+    pub memory: Arc<AlignedBuf>,
 }
 
 /// Where live files are read from: the pool, a cache of shipped bytes, memory in tests.
@@ -468,6 +470,11 @@ pub trait FileSink {
     /// # Errors
     /// What ends the job: no space, fenced, a failed write.
     fn finished(&mut self, file: FinishedFile) -> impl Future<Output = Result<()>>;
+
+    /// Memory in which the next file is built, of any content, with room for about `capacity` bytes.
+    fn buffer(&mut self, capacity: usize) -> AlignedBuf {
+        AlignedBuf::with_capacity(capacity)
+    }
 }
 
 #[cfg(test)]

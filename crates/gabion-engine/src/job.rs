@@ -538,14 +538,14 @@ impl<'a> Outputs<'a> {
             self.finish(sink, output).await?;
         }
         output.stats.entries_out += 1;
-        self.add(entry)
+        self.add(entry, sink)
     }
 
     #[inline]
-    fn add(&mut self, entry: &Entry<'_>) -> Result<()> {
+    fn add(&mut self, entry: &Entry<'_>, sink: &mut impl FileSink) -> Result<()> {
         let builder = match &mut self.builder {
             Some(builder) => builder,
-            none => none.insert(open_output(self.recipe, self.group, self.next)?),
+            none => none.insert(open_output(self.recipe, self.group, self.next, sink)?),
         };
         builder.add(entry.key, entry.trailer, entry.value);
         self.last_key.clear();
@@ -563,7 +563,12 @@ impl<'a> Outputs<'a> {
     }
 }
 
-fn open_output(recipe: &Recipe, group: GroupId, number: u64) -> Result<SstBuilder> {
+fn open_output(
+    recipe: &Recipe,
+    group: GroupId,
+    number: u64,
+    sink: &mut impl FileSink,
+) -> Result<SstBuilder> {
     if number >= recipe.output_end() {
         return Err(Error::limit(format!(
             "a job needs more files than the {} that its recipe reserves from {} on",
@@ -572,7 +577,8 @@ fn open_output(recipe: &Recipe, group: GroupId, number: u64) -> Result<SstBuilde
     }
     // Room for the whole file: a buffer that grows is copied, and its fresh pages are touched twice.
     let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
-    Ok(SstBuilder::with_capacity(&recipe.sst, group, FileId::sst(number), recipe.term, capacity))
+    let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
+    Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))
 }
 
 /// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,

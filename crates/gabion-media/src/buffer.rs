@@ -48,6 +48,12 @@ impl AlignedBuf {
         self.len
     }
 
+    /// Bytes that it takes before it grows.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.pages.capacity() * BLOCK_LEN
+    }
+
     /// Whether nothing was written.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

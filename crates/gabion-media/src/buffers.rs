@@ -16,10 +16,16 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Idle buffers, all of the longest transfer: what shipping and jobs consist of.
+/// Buffers in which files were built that are kept: one that is written to, one that is being written, and one that
+/// is still being shipped.
+const FILES_MAX: usize = 3;
+
+/// Idle buffers: all of the longest transfer, what shipping and jobs consist of, and a few of whole files.
 #[derive(Debug, Default)]
 pub struct Buffers {
     idle: Vec<Arc<AlignedBuf>>,
+    /// Oldest first.
+    files: Vec<Arc<AlignedBuf>>,
 }
 
 impl Buffers {
@@ -51,6 +57,25 @@ impl Buffers {
         self.limit(len_max);
     }
 
+    /// A buffer of any content and length that takes `capacity` bytes before it grows; as a rule one in which a file was
+    /// built before.
+    #[must_use]
+    pub fn take_for_file(&mut self, capacity: usize) -> AlignedBuf {
+        let is_free =
+            |idle: &Arc<AlignedBuf>| Arc::strong_count(idle) == 1 && idle.capacity() >= capacity;
+        let at = self.files.iter().position(is_free);
+        let taken = at.and_then(|at| Arc::into_inner(self.files.remove(at)));
+        taken.unwrap_or_else(|| AlignedBuf::with_capacity(capacity))
+    }
+
+    /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The last few are kept.
+    pub fn put_of_file(&mut self, buffer: Arc<AlignedBuf>) {
+        if self.files.len() == FILES_MAX {
+            self.files.remove(0);
+        }
+        self.files.push(buffer);
+    }
+
     /// Lets go of buffers until they have at most `len_max` bytes.
     pub fn limit(&mut self, len_max: usize) {
         self.idle.truncate(len_max / TRANSFER_LEN_MAX);
@@ -72,6 +97,29 @@ mod tests {
         drop(bytes);
         assert_ne!(buffers.take(4096).as_ptr(), address);
         assert_eq!(buffers.take(TRANSFER_LEN_MAX).as_ptr(), address);
+    }
+
+    #[test]
+    fn the_last_few_buffers_of_files_are_used_again_when_they_are_large_enough() {
+        let mut buffers = Buffers::default();
+        let files: Vec<_> = (0..=FILES_MAX)
+            .map(|_| {
+                let (bytes, shared) = Buffers::lend(buffers.take_for_file(3 * 4096));
+                buffers.put_of_file(shared.clone());
+                (bytes, Arc::downgrade(&shared))
+            })
+            .collect();
+        assert_eq!(buffers.files.len(), FILES_MAX);
+        let is_known = |buffer: &AlignedBuf| buffers_of(&files).contains(&buffer.as_ptr());
+        assert!(!is_known(&buffers.take_for_file(4096)), "somebody reads all of them");
+        let addresses = buffers_of(&files);
+        drop(files);
+        assert!(!addresses.contains(&buffers.take_for_file(5 * 4096).as_ptr()), "too short");
+        assert_eq!(buffers.take_for_file(2 * 4096).as_ptr(), addresses[1], "the first is gone");
+    }
+
+    fn buffers_of(files: &[(Bytes, alloc::sync::Weak<AlignedBuf>)]) -> Vec<*const u8> {
+        files.iter().filter_map(|(_, shared)| Some(shared.upgrade()?.as_ptr())).collect()
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::medium::{Completion, Medium, MediumProperties, Operation, OperationKi
 use crate::{AlignedBuf, Bytes};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::future::Future;
@@ -158,6 +159,17 @@ impl MediumHandle {
             }));
         }
         result.map(|()| parts)
+    }
+
+    /// A buffer for a file that is to be built: [`Buffers::take_for_file`].
+    #[must_use]
+    pub fn take_for_file(&self, capacity: usize) -> AlignedBuf {
+        self.0.borrow_mut().buffers.take_for_file(capacity)
+    }
+
+    /// Takes the buffer of a file back: [`Buffers::put_of_file`].
+    pub fn put_of_file(&self, buffer: Arc<AlignedBuf>) {
+        self.0.borrow_mut().buffers.put_of_file(buffer);
     }
 
     /// Writes `data` at `offset`; both multiples of the alignment, the length within one transfer.

@@ -17,7 +17,7 @@ use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
 use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
 use gabion_engine::{FileMeta, FileSink, FinishedFile, JobInputs, JobOutput};
 use gabion_log::SegmentReader;
-use gabion_media::MediumHandle;
+use gabion_media::{AlignedBuf, MediumHandle};
 use gabion_pool::{Commit, FilePlacement, Geometry, Placed};
 
 /// Names a work order until its result is handed in.
@@ -386,6 +386,10 @@ impl<F> SlotSink<'_, F> {
 }
 
 impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
+    fn buffer(&mut self, capacity: usize) -> AlignedBuf {
+        self.store.medium.take_for_file(capacity)
+    }
+
     async fn finished(&mut self, file: FinishedFile) -> Result<()> {
         let wanted = (file.bytes.len() as u64).div_ceil(SLOT_LEN) as usize;
         if wanted > self.slots.len() {
@@ -402,7 +406,8 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             checksum: file.meta.checksum,
             slots: self.slots.drain(..wanted).collect(),
         });
-        let FinishedFile { meta, bytes } = file;
+        let FinishedFile { meta, bytes, memory } = file;
+        self.store.medium.put_of_file(memory);
         let meta = Arc::new(meta);
         // Shipping begins at once: what is read of the buffer now is still in the processor's cache.
         let (bytes_there, placement_there) = (bytes.clone(), placement.clone());

@@ -13,7 +13,8 @@ use gabion_media::AlignedBuf;
 const ENTRY_HEADER_LEN_MAX: usize = 15;
 const TRAILER_LEN: usize = 8;
 
-/// Bytes at the front of an aligned buffer that grows ahead of what is written.
+/// Bytes at the front of an aligned buffer that grows ahead of what is written. What is behind them may be of an
+/// earlier use.
 pub(super) struct Area {
     buf: AlignedBuf,
     len: usize,
@@ -23,8 +24,8 @@ impl Area {
     /// Zeroed this much at a time: stays in the processor's cache until it is written.
     const STEP: usize = 64 * 1024;
 
-    pub(super) fn with_capacity(capacity: usize) -> Self {
-        Self { buf: AlignedBuf::with_capacity(capacity), len: 0 }
+    pub(super) const fn new(buf: AlignedBuf) -> Self {
+        Self { buf, len: 0 }
     }
 
     /// Bytes written.

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use gabion_base::units::{CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, round_up_to_block};
 use gabion_base::{FileId, FileKind, GroupId, SequenceNumber, Term, crc};
+use gabion_media::{AlignedBuf, Buffers};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
 /// Raw blocks up to this length may be compressed at any ratio: what a reader reserves for one is small.
@@ -92,20 +93,22 @@ impl SstBuilder {
     /// When the options break their limits ([`SstOptions::check`] first) or `id` is no SST's.
     #[must_use]
     pub fn new(options: &SstOptions, group: GroupId, id: FileId, term: Term) -> Self {
-        Self::with_capacity(options, group, id, term, CAPACITY_FIRST)
+        let buffer = AlignedBuf::with_capacity(CAPACITY_FIRST);
+        Self::in_buffer(options, group, id, term, buffer)
     }
 
-    /// The same with room for `capacity` bytes, so that the buffer need not be copied as it grows.
+    /// The same in `buffer`, whatever it holds: one with room for the whole file need not be copied as it grows, and
+    /// one that was used before costs no page faults.
     ///
     /// # Panics
     /// As [`SstBuilder::new`].
     #[must_use]
-    pub fn with_capacity(
+    pub fn in_buffer(
         options: &SstOptions,
         group: GroupId,
         id: FileId,
         term: Term,
-        capacity: usize,
+        buffer: AlignedBuf,
     ) -> Self {
         options.check().expect("options were checked");
         assert!(id.kind == FileKind::Sst, "{id} is not the name of an SST");
@@ -113,10 +116,10 @@ impl SstBuilder {
             group,
             id,
             term,
-            area: Area::with_capacity(capacity),
+            area: Area::new(buffer),
             data: BlockWriter::new(options.restart_interval),
             index: BlockWriter::new(options.index_restart_interval),
-            index_area: Area::with_capacity(0),
+            index_area: Area::new(AlignedBuf::with_capacity(0)),
             pending: None,
             data_blocks: 0,
             last_trailer: Trailer::FIRST,
@@ -265,7 +268,8 @@ impl SstBuilder {
         self.whole_block(&filter);
         let index_at = self.area.len() as u32;
         self.index.finish(&mut self.index_area);
-        let index_area = core::mem::replace(&mut self.index_area, Area::with_capacity(0));
+        let index_area =
+            core::mem::replace(&mut self.index_area, Area::new(AlignedBuf::with_capacity(0)));
         self.whole_block(index_area.bytes());
         let properties_at = self.area.len() as u32;
         let properties = self.properties.encode();
@@ -288,7 +292,8 @@ impl SstBuilder {
         let len = self.area.len() as u64;
         assert!(len <= FILE_LEN_MAX, "{}: {len} bytes are over the limit", self.id);
         let rounded = round_up_to_block(len);
-        let bytes = self.area.finish(rounded as usize).freeze().slice(..rounded as usize);
+        let (bytes, memory) = Buffers::lend(self.area.finish(rounded as usize));
+        let bytes = bytes.slice(..rounded as usize);
         self.chunks.extend(&bytes);
         let chunk_crcs = self.chunks.finish();
         let properties = self.properties;
@@ -310,7 +315,7 @@ impl SstBuilder {
             expiry: self.expiry,
             operands: self.operands,
         };
-        FinishedFile { meta, bytes }
+        FinishedFile { meta, bytes, memory }
     }
 
     /// Ends the data block: compression, checksum. Its index entry waits for the next key.

@@ -16,7 +16,7 @@ use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::{ErrorKind, SequenceNumber};
-use gabion_media::Bytes;
+use gabion_media::{AlignedBuf, Bytes};
 use proptest::prelude::*;
 
 const GROUP: GroupId = GroupId(5);
@@ -250,7 +250,9 @@ proptest! {
     #[test]
     fn bytes_depend_on_entries_and_options_alone(rows in rows(), options in options()) {
         let one = build(&options, 9, &rows);
-        let mut builder = SstBuilder::with_capacity(&options, GROUP, FileId::sst(9), TERM, 1);
+        let mut used = AlignedBuf::zeroed(100_000);
+        used.fill(0xa5);
+        let mut builder = SstBuilder::in_buffer(&options, GROUP, FileId::sst(9), TERM, used);
         for (key, trailer, value) in &rows {
             builder.add(key, *trailer, value);
         }
