@@ -1,5 +1,6 @@
 //! Writes that take effect together.
 
+use crate::iter::{Bounds, EngineRange};
 use std::time::Duration;
 
 /// Until when a key is there.
@@ -25,7 +26,8 @@ impl Expiry {
 }
 
 /// Puts, additions and deletes that are all there after a crash, or none of them; later ones win over earlier ones, and additions add up.
-/// One batch is one record of the log: at most 65,536 operations and about 16 MiB (`Options::segment_len`).
+/// One batch is one record of the log: at most 65,536 operations, 1,024 range deletes among them, and about 16 MiB
+/// (`Options::segment_len`).
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     bytes: Vec<u8>,
@@ -45,6 +47,9 @@ enum Kind {
     PutExpiring(Expiry),
     Add(i64),
     Delete,
+    DeleteRange,
+    /// To the end of all keys.
+    DeleteFrom,
 }
 
 /// One of a batch.
@@ -53,6 +58,8 @@ pub(crate) enum Op<'a> {
     PutExpiring(&'a [u8], &'a [u8], Expiry),
     Add(&'a [u8], i64),
     Delete(&'a [u8]),
+    /// From the first to before the second, or to the end of all.
+    DeleteRange(&'a [u8], Option<&'a [u8]>),
 }
 
 impl WriteBatch {
@@ -80,6 +87,25 @@ impl WriteBatch {
     /// Deletes a key, whether it is there or not.
     pub fn delete(&mut self, key: &[u8]) {
         self.push(key, &[], Kind::Delete);
+    }
+
+    /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. What the batch writes there before it is
+    /// deleted too, what it writes after it is not.
+    pub fn delete_range(&mut self, bounds: impl Bounds) {
+        self.delete_engine_range(&EngineRange::new(&bounds));
+    }
+
+    /// Deletes all keys that begin with `prefix`; see [`crate::Db::delete_range`].
+    pub fn delete_prefix(&mut self, prefix: &[u8]) {
+        self.delete_engine_range(&EngineRange::of_prefix(prefix));
+    }
+
+    fn delete_engine_range(&mut self, range: &EngineRange) {
+        match range.user_keys() {
+            Some((from, Some(to))) => self.push(from, to, Kind::DeleteRange),
+            Some((from, None)) => self.push(from, &[], Kind::DeleteFrom),
+            None => {}
+        }
     }
 
     fn push(&mut self, key: &[u8], value: &[u8], kind: Kind) {
@@ -123,6 +149,8 @@ impl WriteBatch {
                 Kind::PutExpiring(expiry) => Op::PutExpiring(key, value, expiry),
                 Kind::Add(delta) => Op::Add(key, delta),
                 Kind::Delete => Op::Delete(key),
+                Kind::DeleteRange => Op::DeleteRange(key, Some(value)),
+                Kind::DeleteFrom => Op::DeleteRange(key, None),
             }
         })
     }

@@ -38,6 +38,8 @@ pub(crate) struct Core {
     carried_on_at: LogPosition,
     /// The MemTable that readers know as the active one.
     active: MemTableId,
+    /// The number of the shape that readers know.
+    shape: u64,
     /// Why nothing can be written any more.
     failed: Option<Error>,
 }
@@ -94,6 +96,7 @@ impl Shared {
             core: Mutex::new(Core {
                 carried_on_at: LogPosition::ZERO,
                 active: node.tree().active_id(),
+                shape: node.tree().shape_number(),
                 node,
                 run,
                 threads: None,
@@ -183,10 +186,15 @@ impl Shared {
     /// to do.
     pub(crate) fn written(&self, core: &mut Core, end: LogPosition) {
         let tree = core.node.tree();
-        if tree.active_id() != core.active || end.get() - core.carried_on_at.get() >= CARRY_ON_LEN {
+        let is_sealed = tree.active_id() != core.active;
+        if is_sealed || end.get() - core.carried_on_at.get() >= CARRY_ON_LEN {
             return self.carry_on(core);
         }
-        self.show(tree);
+        match tree.shape_number() == core.shape {
+            true => self.show(tree),
+            // A range was deleted.
+            false => self.publish(core),
+        }
     }
 
     /// Shows readers what is in the MemTables that they know, and by what time.
@@ -215,6 +223,7 @@ impl Shared {
     fn publish(&self, core: &mut Core) {
         let newest = core.node.tree().shared_view();
         core.active = core.node.tree().active_id();
+        core.shape = core.node.tree().shape_number();
         let is_known = {
             let known = self.view.read().unwrap_or_else(PoisonError::into_inner);
             known.is_same_shape(&newest)

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
+use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Found, Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use std::path::Path;
@@ -73,6 +74,33 @@ fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks lengths and counts. Whether the batch does more than delete, and the bytes of its operands.
+fn check_batch(batch: &WriteBatch) -> Result<(bool, usize)> {
+    let (mut has_put, mut operands_len, mut ranges) = (false, 0, 0);
+    for op in batch.operations() {
+        let (key, value) = match op {
+            Op::Put(key, value) | Op::PutExpiring(key, value, _) => (key, value),
+            Op::Add(key, _) | Op::Delete(key) | Op::DeleteRange(key, _) => (key, &[][..]),
+        };
+        check_lengths(key, value)?;
+        match op {
+            Op::Put(..) | Op::PutExpiring(..) => has_put = true,
+            Op::Add(..) => (has_put, operands_len) = (true, operands_len + OPERAND_LEN),
+            Op::Delete(_) => {}
+            Op::DeleteRange(_, to) => {
+                check_lengths(to.unwrap_or_default(), &[])?;
+                ranges += 1;
+            }
+        }
+    }
+    if ranges > MEMTABLE_RANGES_MAX {
+        return Err(Error::limit(format!(
+            "a batch with {ranges} range deletes; the limit is {MEMTABLE_RANGES_MAX}"
+        )));
+    }
+    Ok((has_put, operands_len))
 }
 
 fn put_expiring(
@@ -314,16 +342,7 @@ impl Db {
                 Durability::Flushed => self.sync(),
             };
         }
-        let (mut has_put, mut operands_len) = (false, 0);
-        for op in batch.operations() {
-            let (key, value) = match op {
-                Op::Put(key, value) | Op::PutExpiring(key, value, _) => (key, value),
-                Op::Add(key, _) | Op::Delete(key) => (key, &[][..]),
-            };
-            check_lengths(key, value)?;
-            has_put |= !matches!(op, Op::Delete(_));
-            operands_len += if matches!(op, Op::Add(..)) { OPERAND_LEN } else { 0 };
-        }
+        let (has_put, operands_len) = check_batch(batch)?;
         let now_ms = self.0.shared.clock_ms();
         let bytes = batch.byte_len() + operands_len;
         self.apply(durability, batch.len(), bytes, has_put, |core| {
@@ -334,6 +353,8 @@ impl Db {
                 }
                 Op::Add(key, delta) => add(core, key, delta, now_ms),
                 Op::Delete(key) => core.node.delete(Keyspace::User, key),
+                Op::DeleteRange(b"", None) => core.node.clear(),
+                Op::DeleteRange(from, to) => core.node.delete_range(Keyspace::User, from, to),
             })
         })
     }

@@ -72,6 +72,13 @@ impl EngineRange {
         Self { from, to }
     }
 
+    /// The user's keys of it, nothing as the end of all; none when no key is in it.
+    pub(crate) fn user_keys(&self) -> Option<(&[u8], Option<&[u8]>)> {
+        let to =
+            if self.to.len() == 1 && self.to != self.from { None } else { Some(&self.to[1..]) };
+        (self.from < self.to).then_some((&self.from[1..], to))
+    }
+
     /// All keys that begin with `prefix`. They end where the last byte that can be greater is; the keyspace byte
     /// always can, so a prefix of 0xff alone ends with the keyspace.
     pub(crate) fn of_prefix(prefix: &[u8]) -> Self {

@@ -33,6 +33,8 @@
 //!     let (key, value) = pair?;
 //!     assert_eq!((&key[..], &value[..]), (&b"cage"[..], &b"steel"[..]));
 //! }
+//! db.delete_range("a".."d")?;
+//! assert_eq!(db.get(b"cage")?, None);
 //! drop(db);
 //! # std::fs::remove_dir_all(&dir).unwrap();
 //! # Ok::<(), gabion_base::Error>(())
@@ -53,6 +55,7 @@ mod db;
 mod iter;
 pub mod jobs;
 mod options;
+mod ranges;
 mod read;
 pub mod replica;
 

@@ -25,6 +25,8 @@ mod compact;
 mod counters;
 #[path = "db/expiry.rs"]
 mod expiry;
+#[path = "db/ranges.rs"]
+mod ranges;
 
 /// A directory that is gone when the test ends.
 struct Dir(PathBuf);

@@ -10,9 +10,11 @@
 //!  └─────────┴─────────────────┴───────────────────┴────────────────────────┴────────────┘
 //!   Delete 0:       key ≥ 1 byte
 //!   Put 1:          key ≥ 1 byte, value
-//!   RangeDelete 3:  the key is the bare keyspace byte: the whole keyspace is cleared
+//!   Clear 3:        the key is the bare keyspace byte: the whole keyspace is cleared
 //!   Merge 4:        key ≥ 1 byte, an operand of the merge operator as the value (see `counter`)
 //!   ExpiringPut 5:  key ≥ 1 byte, value that begins with `expiry_ms u64`, which the value length counts
+//!   RangeDelete 8:  the first key that is gone; as the value the key, with its keyspace byte, that ends the range
+//!                   and is not gone itself. At most 1,024 in a batch (see `range_delete`)
 //!   2, 6, 7:        reserved
 //! ```
 //!
@@ -23,6 +25,7 @@
 use crate::counter::{OPERAND_LEN_MAX, Operand};
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace};
 use crate::expiry::{EXPIRY_LEN, STORED_LEN_MAX};
+use crate::range_delete::{MEMTABLE_RANGES_MAX, check_range, end_of};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader, varint_len};
@@ -43,6 +46,7 @@ pub struct BatchBuilder {
     bytes: Vec<u8>,
     start: usize,
     count: usize,
+    ranges: usize,
 }
 
 impl Default for BatchBuilder {
@@ -55,7 +59,7 @@ impl BatchBuilder {
     /// An empty batch with a buffer of its own.
     #[must_use]
     pub const fn new() -> Self {
-        Self { bytes: Vec::new(), start: 0, count: 0 }
+        Self { bytes: Vec::new(), start: 0, count: 0, ranges: 0 }
     }
 
     /// A batch that appends to `bytes`, for instance behind a record header. What `bytes` holds
@@ -63,7 +67,7 @@ impl BatchBuilder {
     #[must_use]
     pub fn append_to(bytes: Vec<u8>) -> Self {
         let start = bytes.len();
-        Self { bytes, start, count: 0 }
+        Self { bytes, start, count: 0, ranges: 0 }
     }
 
     /// Sets `key` to `value`.
@@ -124,7 +128,44 @@ impl BatchBuilder {
     /// # Errors
     /// As for [`BatchBuilder::put`].
     pub fn clear(&mut self, keyspace: Keyspace) -> Result<()> {
-        self.operation(EntryKind::RangeDelete, keyspace, &[], 0)
+        self.operation(EntryKind::Clear, keyspace, &[], 0)
+    }
+
+    /// Removes every key of `from..to`, or from `from` to the end of the keyspace. Returns the end of the range as
+    /// it is stored: an engine key.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`]; limit exceeded for more than [`MEMTABLE_RANGES_MAX`] in one batch; invalid
+    /// input when `to` is not after `from`.
+    pub fn delete_range(
+        &mut self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<&[u8]> {
+        if let Some(to) = to {
+            check_key(to)?;
+            if to <= from {
+                return Err(Error::invalid("a range delete ends at or before its first key"));
+            }
+        }
+        if self.ranges == MEMTABLE_RANGES_MAX {
+            return Err(Error::limit(format!(
+                "a batch holds at most {MEMTABLE_RANGES_MAX} range deletes"
+            )));
+        }
+        let len = 1 + to.map_or(0, <[u8]>::len);
+        self.operation(EntryKind::RangeDelete, keyspace, from, varint_len(len as u64) + len)?;
+        self.ranges += 1;
+        self.bytes.put_varint(len as u64);
+        match to {
+            Some(to) => {
+                self.bytes.put_u8(keyspace as u8);
+                self.bytes.put_bytes(to);
+            }
+            None => self.bytes.put_bytes(&end_of(keyspace)),
+        }
+        Ok(&self.bytes[self.bytes.len() - len..])
     }
 
     fn operation(
@@ -134,12 +175,7 @@ impl BatchBuilder {
         key: &[u8],
         more: usize,
     ) -> Result<()> {
-        if key.len() > KEY_LEN_MAX {
-            return Err(Error::limit(format!(
-                "key of {} bytes is over the limit of {KEY_LEN_MAX}",
-                key.len()
-            )));
-        }
+        check_key(key)?;
         if self.count == RECORD_OPS_MAX {
             return Err(Error::limit(format!("a batch holds at most {RECORD_OPS_MAX} operations")));
         }
@@ -176,6 +212,12 @@ impl BatchBuilder {
         self.count
     }
 
+    /// Range deletes among them.
+    #[must_use]
+    pub const fn range_deletes(&self) -> usize {
+        self.ranges
+    }
+
     /// The bytes of the batch so far.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -187,6 +229,13 @@ impl BatchBuilder {
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() <= KEY_LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::limit(format!("key of {} bytes is over the limit of {KEY_LEN_MAX}", key.len())))
 }
 
 fn check_value(value: &[u8]) -> Result<()> {
@@ -202,12 +251,12 @@ fn check_value(value: &[u8]) -> Result<()> {
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// `Put`, `ExpiringPut`, `Merge`, `Delete` or `RangeDelete`.
+    /// `Put`, `ExpiringPut`, `Merge`, `Delete`, `RangeDelete` or `Clear`.
     pub kind: EntryKind,
     /// Engine key, keyspace byte included; never empty.
     pub key: &'a [u8],
-    /// As it is stored: begins with the expiry of an `ExpiringPut`; the operand of a `Merge`. Empty for the
-    /// deletes.
+    /// As it is stored: begins with the expiry of an `ExpiringPut`; the operand of a `Merge`; the engine key that
+    /// ends a `RangeDelete`. Empty for the other deletes.
     pub value: &'a [u8],
 }
 
@@ -224,13 +273,14 @@ impl Operation<'_> {
 pub struct BatchReader<'a> {
     reader: Reader<'a>,
     count: usize,
+    ranges: usize,
 }
 
 impl<'a> BatchReader<'a> {
     /// Reads `payload`, the operations of one record.
     #[must_use]
     pub const fn new(payload: &'a [u8]) -> Self {
-        Self { reader: Reader::new(payload, "batch"), count: 0 }
+        Self { reader: Reader::new(payload, "batch"), count: 0, ranges: 0 }
     }
 
     fn operation(&mut self) -> Result<Operation<'a>> {
@@ -244,7 +294,7 @@ impl<'a> BatchReader<'a> {
         })?;
         let key = self.reader.prefixed(ENGINE_KEY_LEN_MAX)?;
         let keyspace_known = key.first().is_some_and(|&b| Keyspace::from_byte(b).is_some());
-        if !keyspace_known || (kind == EntryKind::RangeDelete && key.len() != 1) {
+        if !keyspace_known || (kind == EntryKind::Clear && key.len() != 1) {
             return Err(Error::corruption(format!("batch: operation at byte {at} has a bad key")));
         }
         let value = match kind {
@@ -265,7 +315,20 @@ impl<'a> BatchReader<'a> {
                 Operand::decode(stored).map_err(|e| e.within(format!("batch: byte {at}")))?;
                 stored
             }
-            EntryKind::Delete | EntryKind::RangeDelete => &[],
+            EntryKind::RangeDelete => {
+                let end = self.reader.prefixed(ENGINE_KEY_LEN_MAX)?;
+                self.ranges += 1;
+                if self.ranges > MEMTABLE_RANGES_MAX {
+                    return Err(Error::corruption(format!(
+                        "batch: more than {MEMTABLE_RANGES_MAX} range deletes"
+                    )));
+                }
+                let bad =
+                    |e: Error| Error::corruption(format!("batch: byte {at}: {}", e.message()));
+                check_range(key, end).map_err(bad)?;
+                end
+            }
+            EntryKind::Delete | EntryKind::Clear => &[],
             other => {
                 return Err(Error::unsupported(format!(
                     "batch: operation {other:?} at byte {at} is reserved"
@@ -314,6 +377,11 @@ mod tests {
         let operand =
             b"\x04\x02\x01k\x12\x01\x01\x07\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff";
         assert_eq!(&batch.as_bytes()[32..], operand);
+        let end = batch.delete_range(Keyspace::User, b"a", Some(b"c")).unwrap();
+        assert_eq!(end, b"\x01c");
+        assert_eq!(batch.delete_range(Keyspace::User, b"", None).unwrap(), b"\x02");
+        assert_eq!(&batch.as_bytes()[55..], b"\x08\x02\x01a\x02\x01c\x08\x01\x01\x01\x02");
+        assert_eq!(batch.range_deletes(), 2);
         assert_eq!(batch.finish()[0], 0xaa);
     }
 
@@ -339,6 +407,22 @@ mod tests {
         }
         assert!(batch.delete(Keyspace::User, b"").is_err());
         assert_eq!(BatchReader::new(batch.as_bytes()).filter(Result::is_ok).count(), 65_536);
+        let mut batch = BatchBuilder::new();
+        for to in [&b"a"[..], b"b"] {
+            let error = batch.delete_range(Keyspace::User, b"b", Some(to)).unwrap_err();
+            assert_eq!(error.message(), "a range delete ends at or before its first key");
+        }
+        batch.delete_range(Keyspace::User, b"", Some(&vec![0; KEY_LEN_MAX + 1])).unwrap_err();
+        assert!(batch.is_empty());
+        for _ in 0..MEMTABLE_RANGES_MAX {
+            batch.delete_range(Keyspace::User, b"", None).unwrap();
+        }
+        let error = batch.delete_range(Keyspace::User, b"", None).unwrap_err();
+        assert_eq!(error.message(), "a batch holds at most 1024 range deletes");
+        let mut bytes = batch.finish();
+        bytes.extend_from_within(..5);
+        let last = BatchReader::new(&bytes).last().unwrap().unwrap_err();
+        assert_eq!(last.message(), "batch: more than 1024 range deletes");
     }
 
     #[test]
@@ -353,8 +437,18 @@ mod tests {
             short.unwrap_err().message(),
             "batch: expiring put at byte 0 has 7 bytes, its expiry alone has 8"
         );
-        for bytes in [&b"\x08\x01\x01"[..], b"\x00\x00", b"\x00\x01\x02", b"\x03\x02\x01k", b"\x01"]
-        {
+        for bytes in [
+            &b"\x09\x01\x01"[..],
+            b"\x00\x00",
+            b"\x00\x01\x02",
+            b"\x03\x02\x01k",
+            b"\x01",
+            // No end, one that is not after the start, one in another keyspace, one past it.
+            b"\x08\x02\x01k",
+            b"\x08\x02\x01k\x02\x01k",
+            b"\x08\x01\x00\x02\x01a",
+            b"\x08\x02\x01k\x02\x02a",
+        ] {
             assert_eq!(kind(bytes), gabion_base::ErrorKind::Corruption, "{bytes:?}");
         }
     }
@@ -364,7 +458,7 @@ mod tests {
         fn what_was_built_is_read(ops: Vec<(u8, Vec<u8>, Vec<u8>)>) {
             let mut batch = BatchBuilder::new();
             for (kind, key, value) in &ops {
-                match kind % 5 {
+                match kind % 6 {
                     0 => batch.put(Keyspace::User, key, value).unwrap(),
                     1 => batch.delete(Keyspace::System, key).unwrap(),
                     2 => {
@@ -375,13 +469,22 @@ mod tests {
                         let operand = Operand::add(i64::from(*kind) - 100, u64::from(*kind));
                         batch.merge(Keyspace::User, key, operand).unwrap();
                     }
+                    4 => {
+                        let to = [&key[..], &[*kind], value].concat();
+                        batch.delete_range(Keyspace::User, key, Some(&to)).unwrap();
+                    }
                     _ => batch.clear(Keyspace::User).unwrap(),
                 }
             }
             let read: Vec<_> = BatchReader::new(batch.as_bytes()).map(Result::unwrap).collect();
             prop_assert_eq!(read.len(), ops.len());
             for (op, (kind, key, value)) in read.iter().zip(&ops) {
-                match kind % 5 {
+                match kind % 6 {
+                    4 => {
+                        let end = [&[1][..], key, &[*kind], value].concat();
+                        prop_assert_eq!((op.kind, op.value), (EntryKind::RangeDelete, &end[..]));
+                        prop_assert_eq!(&op.key[1..], &key[..]);
+                    }
                     3 => {
                         let operand = Operand::add(i64::from(*kind) - 100, u64::from(*kind));
                         prop_assert_eq!((op.kind, op.value), (EntryKind::Merge, &operand.encode()[..]));
@@ -398,7 +501,7 @@ mod tests {
                         prop_assert_eq!((&op.key[1..], op.value), (&key[..], &value[..]));
                     }
                     1 => prop_assert_eq!((op.kind, &op.key[1..]), (EntryKind::Delete, &key[..])),
-                    _ => prop_assert_eq!((op.kind, op.key), (EntryKind::RangeDelete, &[1][..])),
+                    _ => prop_assert_eq!((op.kind, op.key), (EntryKind::Clear, &[1][..])),
                 }
             }
         }

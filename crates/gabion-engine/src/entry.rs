@@ -31,9 +31,8 @@ pub enum EntryKind {
     Put = 1,
     /// Reserved: removes the one put before it.
     SingleDelete = 2,
-    /// Every key of the keyspace is gone. Its engine key is the bare keyspace byte; ranges smaller
-    /// than a keyspace are reserved.
-    RangeDelete = 3,
+    /// Every key of the keyspace is gone. Its engine key is the bare keyspace byte.
+    Clear = 3,
     /// An operand of the merge operator ([`crate::counter`]): what is older counts too.
     Merge = 4,
     /// The key has this value until a time: the value begins with it ([`crate::expiry`]).
@@ -42,6 +41,9 @@ pub enum EntryKind {
     Pointer = 6,
     /// Reserved: a pointer that garbage collection moved.
     Relocation = 7,
+    /// Every key from its engine key up to its value, which is an engine key too, is gone
+    /// ([`crate::range_delete`]).
+    RangeDelete = 8,
 }
 
 impl EntryKind {
@@ -53,11 +55,12 @@ impl EntryKind {
             0 => Self::Delete,
             1 => Self::Put,
             2 => Self::SingleDelete,
-            3 => Self::RangeDelete,
+            3 => Self::Clear,
             4 => Self::Merge,
             5 => Self::ExpiringPut,
             6 => Self::Pointer,
             7 => Self::Relocation,
+            8 => Self::RangeDelete,
             _ => return None,
         })
     }
@@ -66,7 +69,7 @@ impl EntryKind {
     #[inline]
     #[must_use]
     pub const fn is_delete(self) -> bool {
-        matches!(self, Self::Delete | Self::SingleDelete | Self::RangeDelete)
+        matches!(self, Self::Delete | Self::SingleDelete | Self::Clear | Self::RangeDelete)
     }
 }
 
@@ -226,10 +229,10 @@ mod tests {
 
     #[test]
     fn every_kind_and_keyspace_survives_its_byte() {
-        for byte in 0..=7 {
+        for byte in 0..=8 {
             assert_eq!(EntryKind::from_byte(byte).unwrap() as u8, byte);
         }
-        assert_eq!(EntryKind::from_byte(8), None);
+        assert_eq!(EntryKind::from_byte(9), None);
         assert_eq!(Keyspace::from_byte(Keyspace::System as u8), Some(Keyspace::System));
         assert_eq!(Keyspace::from_byte(Keyspace::User as u8), Some(Keyspace::User));
         assert_eq!(Keyspace::from_byte(2), None);

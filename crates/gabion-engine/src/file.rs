@@ -18,10 +18,18 @@
 //!   10   first u64, last u64                          expiries of its expiring puts, in ms (absent: none)
 //!   11   count u64, first u64                         operands, and when the first was written, in ms
 //!                                                     (absent: none)
+//!   12   fragments u64, numbers u64, key bytes u64, first u64,
+//!        { start prefixed, end prefixed, sequence u64, seen from u64 }…
+//!                                                     range deletes: fragments, their sequence numbers, bytes of
+//!                                                     starts and ends, smallest number; then up to 4 stretches of
+//!                                                     which nothing older is seen, ascending (absent: none)
 //! ```
+//!
+//! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be none then.
 
 use crate::entry::Keyspace;
 use crate::expiry::ExpirySpan;
+use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, last_before};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -48,17 +56,17 @@ pub struct FileMeta {
     pub checksum: u32,
     /// CRC32C of each 1 MiB of the rounded bytes; the last chunk may be shorter.
     pub chunk_crcs: Vec<u32>,
-    /// An engine key at or before every key of the file, at most 256 bytes.
+    /// An engine key at or before every key of the file, and every key that it deletes in a range; at most 256 bytes.
     pub smallest: Vec<u8>,
-    /// An engine key at or after every key of the file, at most 256 bytes.
+    /// An engine key at or after every key of the file, and every key that it deletes in a range; at most 256 bytes.
     pub largest: Vec<u8>,
     /// Smallest sequence number in the file.
     pub smallest_sequence: SequenceNumber,
     /// Largest sequence number in the file.
     pub largest_sequence: SequenceNumber,
-    /// Entries, deletes included.
+    /// Entries, deletes included, range deletes not.
     pub entries: u64,
-    /// Deletes of every kind.
+    /// Deletes among them.
     pub deletes: u64,
     /// Sum of the engine keys' lengths.
     pub raw_key_bytes: u64,
@@ -70,6 +78,8 @@ pub struct FileMeta {
     pub expiry: Option<ExpirySpan>,
     /// Its operands of the merge operator, if it has any.
     pub operands: Option<Operands>,
+    /// Its range deletes, if it has any.
+    pub ranges: Option<RangeDeletes>,
 }
 
 /// The operands in a file.
@@ -94,6 +104,7 @@ mod tag {
     pub(super) const CLEARS: u16 = 9;
     pub(super) const EXPIRY: u16 = 10;
     pub(super) const OPERANDS: u16 = 11;
+    pub(super) const RANGES: u16 = 12;
 }
 
 const WHAT: &str = "file description";
@@ -206,6 +217,9 @@ impl FileMeta {
                 p.put_u64(first_ms);
             });
         }
+        if let Some(ranges) = &self.ranges {
+            field(tag::RANGES, &mut |p| encode_ranges(ranges, p));
+        }
     }
 
     /// Decodes what [`FileMeta::encode`] made, and checks that it makes sense.
@@ -230,6 +244,7 @@ impl FileMeta {
             clears: Vec::new(),
             expiry: None,
             operands: None,
+            ranges: None,
         };
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
@@ -239,7 +254,7 @@ impl FileMeta {
                 return Err(bad(format!("field {} is out of order", field.tag)));
             }
             last_tag = field.tag;
-            if field.tag > tag::OPERANDS {
+            if field.tag > tag::RANGES {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
@@ -287,10 +302,11 @@ impl FileMeta {
                 let (first_ms, last_ms) = (payload.u64()?, payload.u64()?);
                 self.expiry = Some(ExpirySpan { first_ms, last_ms });
             }
-            _ => {
+            tag::OPERANDS => {
                 let (count, first_ms) = (payload.u64()?, payload.u64()?);
                 self.operands = Some(Operands { count, first_ms });
             }
+            _ => self.ranges = Some(decode_ranges(&mut payload)?),
         }
         payload.finish()
     }
@@ -332,11 +348,46 @@ impl FileMeta {
             let entries = self.entries;
             return Err(bad(format!("{id} has {count} operands among {entries} entries")));
         }
+        if let Some(ranges) = &self.ranges {
+            self.check_ranges(ranges)?;
+        }
         if self.deletes > self.entries {
             let (deletes, entries) = (self.deletes, self.entries);
             return Err(bad(format!("{id} has {deletes} deletes among {entries} entries")));
         }
         Ok(())
+    }
+}
+
+impl FileMeta {
+    /// Each fragment has two keys and a number at least, and all of them are in the file.
+    fn check_ranges(&self, ranges: &RangeDeletes) -> Result<()> {
+        let &RangeDeletes { fragments, sequences, key_bytes, first_sequence, .. } = ranges;
+        let fits = fragments > 0
+            && sequences >= fragments
+            && key_bytes / 2 >= fragments
+            && sequences <= self.len / 8
+            && key_bytes <= self.len;
+        let numbers = self.smallest_sequence..=self.largest_sequence;
+        let within = |deleted: &Deleted| {
+            let last = last_before(&deleted.end);
+            self.smallest <= deleted.start
+                && deleted.start < deleted.end
+                && *last <= *self.largest
+                && numbers.contains(&deleted.sequence)
+                && numbers.contains(&deleted.seen_from)
+                && deleted.sequence <= deleted.seen_from
+        };
+        let widest = &ranges.widest;
+        let is_sorted = widest.is_sorted_by(|a, b| a.end <= b.start);
+        if fits && numbers.contains(&first_sequence) && is_sorted && widest.iter().all(within) {
+            return Ok(());
+        }
+        Err(bad(format!(
+            "{} has range deletes in {fragments} fragments of {key_bytes} bytes, with {sequences} \
+             sequence numbers from {first_sequence} on",
+            self.id
+        )))
     }
 }
 
@@ -352,6 +403,40 @@ fn bound(payload: &mut Reader<'_>) -> Result<Vec<u8>> {
         )));
     }
     Ok(payload.bytes(len)?.to_vec())
+}
+
+fn encode_ranges(ranges: &RangeDeletes, out: &mut Vec<u8>) {
+    [ranges.fragments, ranges.sequences, ranges.key_bytes, ranges.first_sequence.get()]
+        .iter()
+        .for_each(|&n| out.put_u64(n));
+    for Deleted { start, end, sequence, seen_from } in &ranges.widest {
+        out.put_prefixed(start);
+        out.put_prefixed(end);
+        out.put_u64(sequence.get());
+        out.put_u64(seen_from.get());
+    }
+}
+
+fn decode_ranges(payload: &mut Reader<'_>) -> Result<RangeDeletes> {
+    let mut ranges = RangeDeletes {
+        fragments: payload.u64()?,
+        sequences: payload.u64()?,
+        key_bytes: payload.u64()?,
+        first_sequence: SequenceNumber(payload.u64()?),
+        widest: Vec::new(),
+    };
+    while !payload.is_empty() {
+        if ranges.widest.len() == WIDEST_MAX {
+            return Err(bad(format!("more than {WIDEST_MAX} stretches that are deleted")));
+        }
+        ranges.widest.push(Deleted {
+            start: payload.prefixed(EDIT_KEY_BOUND_LEN_MAX)?.to_vec(),
+            end: payload.prefixed(EDIT_KEY_BOUND_LEN_MAX)?.to_vec(),
+            sequence: SequenceNumber(payload.u64()?),
+            seen_from: SequenceNumber(payload.u64()?),
+        });
+    }
+    Ok(ranges)
 }
 
 /// Appends clears as the last field's payload.
@@ -503,6 +588,18 @@ mod tests {
             clears: vec![(Keyspace::User, SequenceNumber(8)), (Keyspace::User, SequenceNumber(5))],
             expiry: Some(ExpirySpan { first_ms: 5, last_ms: 7 }),
             operands: Some(Operands { count: 6, first_ms: 3 }),
+            ranges: Some(RangeDeletes {
+                fragments: 2,
+                sequences: 3,
+                key_bytes: 40,
+                first_sequence: SequenceNumber(7),
+                widest: alloc::vec![Deleted {
+                    start: b"\x01a".to_vec(),
+                    end: b"\x01b".to_vec(),
+                    sequence: SequenceNumber(7),
+                    seen_from: SequenceNumber(8),
+                }],
+            }),
         }
     }
 

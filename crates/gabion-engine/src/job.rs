@@ -8,25 +8,28 @@
 //!                           Fold (operands of a counter become one, or the value)
 //! ```
 //!
+//! Range deletes do not go through the merge: those of all inputs are read first and cut into fragments. They hide
+//! entries like tombstones of each key; what has to stay of them goes to the outputs, each of which has the
+//! part that lies between it and its neighbours ([`crate::range_delete`]).
+//!
 //! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
 //! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
 
 use crate::counter::{Base, Operand, stored_number};
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
 use crate::expiry::expiry_of;
-use crate::file::{
-    FILE_LEN_MAX, FileMeta, FileSink, FileSource, lower_bound_of, noted, upper_bound_of,
-};
+use crate::file::{FileMeta, FileSink, FileSource, noted};
 use crate::memtable::{MemTable, MemTableIter};
 use crate::merge::{Cursor, Merge};
+use crate::range_delete::Fragments;
 use crate::recipe::{JobKind, Recipe};
-use crate::sst::{SstBuilder, SstReader, SstScan};
+use crate::sst::{SstReader, SstScan};
 use crate::version::Version;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::units::{EDIT_KEY_BOUND_LEN_MAX, SLOT_LEN, TRANSFER_LEN_MAX};
-use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
+use gabion_base::units::{SLOT_LEN, TRANSFER_LEN_MAX};
+use gabion_base::{Error, GroupId, Result, SequenceNumber};
 
 /// A job to be run, with everything that it reads. Can be sent to a thread.
 pub struct JobInputs {
@@ -102,11 +105,17 @@ pub(crate) fn job_slots(input_len: u64, output_len: u64, cuts: u64, how: Estimat
 }
 
 impl JobInputs {
-    /// Bytes that the job reads.
+    /// Bytes that the job reads, at most.
     #[must_use]
     pub fn input_len(&self) -> u64 {
         let tables: u64 = self.memtables.iter().map(|table| table.memory_used() as u64).sum();
         tables + self.files.iter().map(|(_, file)| file.len).sum::<u64>()
+    }
+
+    /// Bytes that outputs are reckoned by: range deletes that overlap are more when they are cut, and fill a part of a
+    /// file only.
+    pub(crate) fn outgoing_len(&self) -> u64 {
+        self.input_len() + RANGES_PART * ranges::output_len_max(self)
     }
 
     /// Most slots that the outputs can take.
@@ -120,7 +129,7 @@ impl JobInputs {
         if !self.recipe.kind.makes_files() {
             return 0;
         }
-        job_slots(self.input_len(), self.recipe.output_len, self.recipe.cuts.len() as u64, how)
+        job_slots(self.outgoing_len(), self.recipe.output_len, self.recipe.cuts.len() as u64, how)
     }
 
     fn check(&self) -> Result<()> {
@@ -159,7 +168,6 @@ pub async fn run_job(
             output.added = moved.collect();
         }
         JobKind::Flush | JobKind::Compaction => {
-            output.stats.bytes_read = inputs.input_len();
             merge_inputs(inputs, group, source, sink, &mut output).await?;
         }
     }
@@ -174,9 +182,12 @@ async fn merge_inputs(
     output: &mut JobOutput,
 ) -> Result<()> {
     let recipe = &inputs.recipe;
-    let mut merge = Merge::new(open_inputs(inputs, group, source).await?);
-    let mut visibility = Visibility::new(recipe);
-    let mut files = Outputs::new(recipe, group);
+    let ranges = ranges::of_inputs(inputs, group, source).await?;
+    let (files, hidden_len) = ranges::without_hidden(inputs, &ranges);
+    output.stats.bytes_read = inputs.input_len() - hidden_len;
+    let mut merge = Merge::new(open_inputs(inputs, &files, group, source).await?);
+    let mut visibility = Visibility::new(recipe, &ranges);
+    let mut files = Outputs::new(recipe, group, ranges::kept(recipe, &ranges));
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
         if visibility.is_folding() {
@@ -198,6 +209,7 @@ async fn merge_inputs(
 /// One cursor for each MemTable, each file of L0 and each other level.
 async fn open_inputs<'a, S: FileSource>(
     inputs: &'a JobInputs,
+    files: &'a [(u8, Arc<FileMeta>)],
     group: GroupId,
     source: &'a S,
 ) -> Result<Vec<Input<'a, S>>> {
@@ -207,7 +219,6 @@ async fn open_inputs<'a, S: FileSource>(
         iter.seek_to_first();
         cursors.push(Input::Table(iter));
     }
-    let files = &inputs.files[..];
     for run in files.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
         let mut level = LevelScan { files: run, current: None, group, source };
         level.advance().await?;
@@ -299,14 +310,30 @@ struct Visibility<'a> {
     fold: Option<Fold>,
     /// The key that was folded last.
     folding_key: Vec<u8>,
+    /// What range deletes hide.
+    hiding: Hiding<'a>,
 }
 
 /// The stripe of entries that no snapshot sees.
 const NEWEST: SequenceNumber = SequenceNumber(u64::MAX);
 
 impl<'a> Visibility<'a> {
-    const fn new(recipe: &'a Recipe) -> Self {
-        Self { recipe, key: Vec::new(), stripe: None, fold: None, folding_key: Vec::new() }
+    fn new(recipe: &'a Recipe, ranges: &'a Fragments) -> Self {
+        Self {
+            recipe,
+            key: Vec::new(),
+            stripe: None,
+            fold: None,
+            folding_key: Vec::new(),
+            hiding: Hiding::new(ranges),
+        }
+    }
+
+    /// Whether an entry of this stripe is deleted for all who could see it, with its range or with its keyspace.
+    #[inline]
+    fn is_hidden(&mut self, key: &[u8], sequence: SequenceNumber, stripe: SequenceNumber) -> bool {
+        is_below_floor(key, sequence, self.recipe.floor, stripe)
+            || self.hiding.hides(key, sequence, stripe)
     }
 
     #[inline]
@@ -337,7 +364,7 @@ impl<'a> Visibility<'a> {
             self.stripe == Some(stripe)
         };
         self.stripe = Some(stripe);
-        if shadowed || is_below_floor(entry.key, sequence, self.recipe.floor, stripe) {
+        if shadowed || self.is_hidden(entry.key, sequence, stripe) {
             return Ok(None);
         }
         match entry.trailer.kind() {
@@ -397,7 +424,7 @@ impl<'a> Visibility<'a> {
         if !is_same_key || self.stripe != Some(stripe) {
             return self.end_folding(!is_same_key);
         }
-        if is_below_floor(entry.key, sequence, self.recipe.floor, stripe) {
+        if self.is_hidden(entry.key, sequence, stripe) {
             return self.fold_onto(Base::Absent, None);
         }
         match entry.trailer.kind() {
@@ -452,9 +479,13 @@ impl<'a> Visibility<'a> {
     /// A tombstone can go when nothing older can come to light: no deeper level holds the key, and no older
     /// version stays for a snapshot before it.
     fn is_tombstone_wanted(&self, sequence: SequenceNumber) -> bool {
-        let oldest = self.recipe.snapshots.first().is_none_or(|first| sequence <= *first);
-        !(self.recipe.bottommost && oldest)
+        is_tombstone_wanted(self.recipe, sequence)
     }
+}
+
+fn is_tombstone_wanted(recipe: &Recipe, sequence: SequenceNumber) -> bool {
+    let oldest = recipe.snapshots.first().is_none_or(|first| sequence <= *first);
+    !(recipe.bottommost && oldest)
 }
 
 #[cold]
@@ -475,121 +506,12 @@ fn is_below_floor(
     sequence < floor && stripe >= floor && key.first() == Some(&(Keyspace::User as u8))
 }
 
-/// The files being written.
-struct Outputs<'a> {
-    recipe: &'a Recipe,
-    group: GroupId,
-    builder: Option<SstBuilder>,
-    /// Number of the next file.
-    next: u64,
-    /// The next of the recipe's cuts.
-    cut: usize,
-    /// The key added last.
-    last_key: Vec<u8>,
-}
-
-/// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
-/// its share of the index.
-const ENTRY_OVERHEAD_LEN: u64 = 48;
-
-impl<'a> Outputs<'a> {
-    const fn new(recipe: &'a Recipe, group: GroupId) -> Self {
-        let next = recipe.output_first;
-        Self { recipe, group, builder: None, next, cut: 0, last_key: Vec::new() }
-    }
-
-    /// Whether the open file ends before `entry`. Versions of one key stay together.
-    #[inline]
-    fn ends_before(&mut self, entry: &Entry<'_>) -> Result<bool> {
-        let cuts = &self.recipe.cuts;
-        let passed = cuts.get(self.cut).is_some_and(|cut| entry.key >= &cut[..]);
-        if passed {
-            self.cut += cuts[self.cut..].partition_point(|cut| &cut[..] <= entry.key);
-        }
-        let Some(builder) = &self.builder else { return Ok(false) };
-        let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
-        let len = builder.estimated_len() + entry_len;
-        if (!passed && len <= self.recipe.output_len) || self.binds(entry.key) {
-            if len > FILE_LEN_MAX / 2 {
-                return Err(Error::limit(format!(
-                    "keys that share their first {EDIT_KEY_BOUND_LEN_MAX} bytes fill {len} bytes, \
-                     a file holds at most {}",
-                    FILE_LEN_MAX / 2
-                )));
-            }
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    /// Whether `key` must stay in one file with the key before it.
-    fn binds(&self, key: &[u8]) -> bool {
-        key == self.last_key || bounds_touch(&self.last_key, key)
-    }
-
-    /// Writes an entry, into the next file where the open one ends before it.
-    async fn write(
-        &mut self,
-        entry: &Entry<'_>,
-        sink: &mut impl FileSink,
-        output: &mut JobOutput,
-    ) -> Result<()> {
-        if self.ends_before(entry)? {
-            self.finish(sink, output).await?;
-        }
-        output.stats.entries_out += 1;
-        self.add(entry, sink)
-    }
-
-    #[inline]
-    fn add(&mut self, entry: &Entry<'_>, sink: &mut impl FileSink) -> Result<()> {
-        let builder = match &mut self.builder {
-            Some(builder) => builder,
-            none => none.insert(open_output(self.recipe, self.group, self.next, sink)?),
-        };
-        builder.add(entry.key, entry.trailer, entry.value);
-        self.last_key.clear();
-        self.last_key.extend_from_slice(entry.key);
-        Ok(())
-    }
-
-    async fn finish(&mut self, sink: &mut impl FileSink, output: &mut JobOutput) -> Result<()> {
-        let Some(builder) = self.builder.take() else { return Ok(()) };
-        let file = builder.finish();
-        output.stats.bytes_written += file.meta.rounded_len();
-        output.added.push((self.recipe.output_level, file.meta.clone()));
-        self.next += 1;
-        sink.finished(file).await
-    }
-}
-
-fn open_output(
-    recipe: &Recipe,
-    group: GroupId,
-    number: u64,
-    sink: &mut impl FileSink,
-) -> Result<SstBuilder> {
-    if number >= recipe.output_end() {
-        return Err(Error::limit(format!(
-            "a job needs more files than the {} that its recipe reserves from {} on",
-            recipe.output_count, recipe.output_first
-        )));
-    }
-    // Room for the whole file: a buffer that grows is copied, and its fresh pages are touched twice.
-    let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
-    let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
-    Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))
-}
-
-/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
-/// as bounds are cut to 256 bytes. Such keys stay in one file, however long it grows.
-fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
-    let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
-    cut && upper_bound_of(last) >= lower_bound_of(first)
-}
-
 mod fold;
+mod outputs;
+mod ranges;
 use fold::{Fold, Made};
+use outputs::{Outputs, RANGES_PART};
+use ranges::Hiding;
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,8 @@
 //!
 //! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
-//! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator. Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
+//! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator. [`range_delete`]: keys from one up
+//! to another that are gone. Upper half: [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files
 //! count), [`recipe`], [`picker`] and [`job`] (how they come to be), [`read`] (what a reader sees),
 //! [`readers`] (for how long), [`config`].
 //!
@@ -37,6 +38,7 @@ pub mod job;
 pub mod memtable;
 mod merge;
 pub mod picker;
+pub mod range_delete;
 pub mod read;
 pub mod readers;
 pub mod recipe;
@@ -55,6 +57,7 @@ pub use expiry::ExpirySpan;
 pub use file::{FileMeta, FileSink, FileSource, FinishedFile, Operands};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
+pub use range_delete::{RangeDelete, RangeDeletes};
 pub use read::{
     Found, Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables,
 };

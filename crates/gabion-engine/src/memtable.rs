@@ -4,12 +4,17 @@
 //! replica (DESIGN.md, Engine; RubbleDB §4.2), because the log decides both. One owner applies the log
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
+//!
+//! Range deletes are no entries and never inserted: a table with more of them is another handle of the same entries
+//! ([`MemTable::with_range_deletes`]). Whoever holds a table with too few began to read before they were written.
 
 use crate::counter::Operand;
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
 use crate::expiry::{ExpirySpan, expiry_of};
+use crate::range_delete::{MEMTABLE_RANGES_MAX, RangeDelete, Stretch, TableRanges};
 use crate::skip_list::{Cursor, ListWriter, SkipList};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
 
@@ -21,6 +26,12 @@ pub const ENTRY_OVERHEAD: usize = 84;
 pub struct MemTable {
     id: MemTableId,
     list: Arc<SkipList>,
+    counts: Arc<Counts>,
+    ranges: TableRanges,
+}
+
+/// What handles of the same entries share.
+struct Counts {
     memory_used: AtomicUsize,
     len: AtomicUsize,
     // Sequence number + 1 of the newest clear of each keyspace; 0: none.
@@ -47,15 +58,72 @@ impl MemTable {
         Self {
             id,
             list: Arc::new(SkipList::new(id.get(), prefix)),
-            memory_used: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            clears: Default::default(),
-            smallest_sequence: AtomicU64::new(u64::MAX),
-            largest_sequence: AtomicU64::new(0),
-            operands_from_ms: AtomicU64::new(u64::MAX),
-            expiry_first_ms: AtomicU64::new(u64::MAX),
-            expiry_last_ms: AtomicU64::new(0),
+            counts: Arc::new(Counts {
+                memory_used: AtomicUsize::new(0),
+                len: AtomicUsize::new(0),
+                clears: Default::default(),
+                smallest_sequence: AtomicU64::new(u64::MAX),
+                largest_sequence: AtomicU64::new(0),
+                operands_from_ms: AtomicU64::new(u64::MAX),
+                expiry_first_ms: AtomicU64::new(u64::MAX),
+                expiry_last_ms: AtomicU64::new(0),
+            }),
+            ranges: TableRanges::default(),
         }
+    }
+
+    /// The same entries, charges and counts with more range deletes, of which there is at least one. To be called by
+    /// the one who inserts; a reader whose read point is published after this sees them through the handle
+    /// that is returned, and not through this one.
+    ///
+    /// Costs a search for each doubling of the table's range deletes when they are looked up, and to cut as many into
+    /// fragments anew here, on average once for each doubling.
+    #[must_use]
+    pub fn with_range_deletes(&self, added: Vec<RangeDelete>) -> Self {
+        for range in &added {
+            let charge = range.start.len() + range.end.len() + ENTRY_OVERHEAD;
+            self.counts.add(range.sequence, charge);
+        }
+        Self {
+            id: self.id,
+            list: self.list.clone(),
+            counts: self.counts.clone(),
+            ranges: self.ranges.with(added),
+        }
+    }
+
+    /// Its range deletes, in no order.
+    pub fn range_deletes(&self) -> impl Iterator<Item = &RangeDelete> {
+        self.ranges.iter()
+    }
+
+    /// Whether there are range deletes.
+    #[inline]
+    #[must_use]
+    pub const fn has_range_deletes(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
+    /// Whether it has so many range deletes that it is to be sealed.
+    #[must_use]
+    pub const fn is_full_of_range_deletes(&self) -> bool {
+        self.ranges.len() >= MEMTABLE_RANGES_MAX
+    }
+
+    /// The newest range delete at or below `read_sequence` that covers `key`.
+    #[inline]
+    #[must_use]
+    pub fn range_delete_of(
+        &self,
+        key: &[u8],
+        read_sequence: SequenceNumber,
+    ) -> Option<SequenceNumber> {
+        if self.ranges.is_empty() { None } else { self.ranges.newest(key, read_sequence) }
+    }
+
+    /// The same, and of which keys around it that is true too.
+    pub(crate) fn stretch(&self, key: &[u8], read_sequence: SequenceNumber) -> Stretch {
+        self.ranges.stretch(key, read_sequence)
     }
 
     /// The next table, empty, for keys like these.
@@ -87,8 +155,9 @@ impl MemTable {
         self.writer().insert(key, sequence, kind, value);
     }
 
-    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the clear of its keyspace
-    /// (as a `RangeDelete`) when that is newer. `None`: this table says nothing about the key.
+    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the range delete that covers it, or
+    /// the clear of its keyspace, when that is newer. `None`: this table says nothing about the key.
+    #[inline]
     #[must_use]
     pub fn get(
         &self,
@@ -98,12 +167,36 @@ impl MemTable {
         let found = self.list.seek(key, Trailer::seek(read_sequence)).filter(|e| e.key == key);
         let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
         let cleared = keyspace.and_then(|keyspace| self.clear_sequence(keyspace, read_sequence));
+        if !self.ranges.is_empty() {
+            return self.get_under_ranges(found, cleared, key, read_sequence);
+        }
         match (found, cleared) {
             (Some(entry), cleared) if cleared.is_none_or(|c| c <= entry.trailer.sequence()) => {
                 Some((entry.trailer.kind(), entry.trailer.sequence(), entry.value))
             }
-            (_, Some(cleared)) => Some((EntryKind::RangeDelete, cleared, &[])),
+            (_, Some(cleared)) => Some((EntryKind::Clear, cleared, &[])),
             (_, None) => None,
+        }
+    }
+
+    /// The same where there are range deletes.
+    #[cold]
+    fn get_under_ranges<'a>(
+        &self,
+        found: Option<Entry<'a>>,
+        cleared: Option<SequenceNumber>,
+        key: &[u8],
+        read_sequence: SequenceNumber,
+    ) -> Option<(EntryKind, SequenceNumber, &'a [u8])> {
+        let ranged = self.ranges.newest(key, read_sequence);
+        let newest = found.map(|entry| entry.trailer.sequence());
+        if newest >= ranged.max(cleared) {
+            return found
+                .map(|entry| (entry.trailer.kind(), entry.trailer.sequence(), entry.value));
+        }
+        match ranged > cleared {
+            true => ranged.map(|sequence| (EntryKind::RangeDelete, sequence, &[][..])),
+            false => cleared.map(|sequence| (EntryKind::Clear, sequence, &[][..])),
         }
     }
 
@@ -114,7 +207,8 @@ impl MemTable {
         keyspace: Keyspace,
         read_sequence: SequenceNumber,
     ) -> Option<SequenceNumber> {
-        let newest = self.clears[keyspace as usize].load(Ordering::Acquire).checked_sub(1)?;
+        let newest =
+            self.counts.clears[keyspace as usize].load(Ordering::Acquire).checked_sub(1)?;
         if newest <= read_sequence.get() {
             return Some(SequenceNumber(newest));
         }
@@ -123,7 +217,7 @@ impl MemTable {
         let mut cursor = self.iter();
         cursor.seek(&key, read_sequence);
         while let Some(entry) = cursor.entry().filter(|entry| entry.key == key) {
-            if entry.trailer.kind() == EntryKind::RangeDelete {
+            if entry.trailer.kind() == EntryKind::Clear {
                 return Some(entry.trailer.sequence());
             }
             cursor.advance();
@@ -153,20 +247,20 @@ impl MemTable {
         Arc::downgrade(&self.list)
     }
 
-    /// Bytes charged for the entries: keys, values and [`ENTRY_OVERHEAD`] each. The same at every
+    /// Bytes charged for entries and range deletes: keys, values and [`ENTRY_OVERHEAD`] each. The same at every
     /// replica.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.memory_used.load(Ordering::Relaxed)
+        self.counts.memory_used.load(Ordering::Relaxed)
     }
 
-    /// Entries.
+    /// Entries and range deletes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        self.counts.len.load(Ordering::Relaxed)
     }
 
-    /// Whether there are no entries.
+    /// Whether there are no entries and no range deletes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -175,7 +269,7 @@ impl MemTable {
     /// The smallest sequence number inserted; none while empty.
     #[must_use]
     pub fn smallest_sequence(&self) -> Option<SequenceNumber> {
-        let smallest = self.smallest_sequence.load(Ordering::Relaxed);
+        let smallest = self.counts.smallest_sequence.load(Ordering::Relaxed);
         (smallest != u64::MAX).then_some(SequenceNumber(smallest))
     }
 
@@ -183,25 +277,42 @@ impl MemTable {
     #[must_use]
     pub fn largest_sequence(&self) -> Option<SequenceNumber> {
         self.smallest_sequence()
-            .map(|_| SequenceNumber(self.largest_sequence.load(Ordering::Relaxed)))
+            .map(|_| SequenceNumber(self.counts.largest_sequence.load(Ordering::Relaxed)))
     }
 
     /// When the first of its operands was written, in group time; none without operands.
     #[must_use]
     pub fn operands_from_ms(&self) -> Option<u64> {
-        Some(self.operands_from_ms.load(Ordering::Relaxed)).filter(|from| *from < u64::MAX)
+        Some(self.counts.operands_from_ms.load(Ordering::Relaxed)).filter(|from| *from < u64::MAX)
     }
 
     /// When what it holds expires, if any of it does.
     #[must_use]
     pub fn expiry(&self) -> Option<ExpirySpan> {
-        let first_ms = self.expiry_first_ms.load(Ordering::Relaxed);
-        let last_ms = self.expiry_last_ms.load(Ordering::Relaxed);
+        let first_ms = self.counts.expiry_first_ms.load(Ordering::Relaxed);
+        let last_ms = self.counts.expiry_last_ms.load(Ordering::Relaxed);
         (first_ms <= last_ms).then_some(ExpirySpan { first_ms, last_ms })
     }
 }
 
-impl MemTable {
+impl Counts {
+    /// One more entry or range delete.
+    #[inline]
+    fn add(&self, sequence: SequenceNumber, charge: usize) {
+        // Plain load and store suffice: there is one writer.
+        let add = |counter: &AtomicUsize, n: usize| {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        };
+        add(&self.memory_used, charge);
+        add(&self.len, 1);
+        if sequence.get() > self.largest_sequence.load(Ordering::Relaxed) {
+            self.largest_sequence.store(sequence.get(), Ordering::Relaxed);
+        }
+        if sequence.get() < self.smallest_sequence.load(Ordering::Relaxed) {
+            self.smallest_sequence.store(sequence.get(), Ordering::Relaxed);
+        }
+    }
+
     /// What jobs have to know of an operand, and of what expires.
     #[inline]
     fn note_times(&self, sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
@@ -228,30 +339,20 @@ impl MemTableWriter<'_> {
     /// Inserts an entry. A reader whose read point the writer publishes after this returns sees it.
     ///
     /// # Panics
-    /// When a `RangeDelete` names more than a keyspace byte, the sequence number is over 56 bits, or
+    /// When a `Clear` names more than a keyspace byte, the kind is `RangeDelete`, the sequence number is over 56 bits, or
     /// (in debug builds) the entry is there already: batches and log rule all of these out.
     pub fn insert(&mut self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
-        let table = self.table;
+        assert!(kind != EntryKind::RangeDelete, "range deletes are no entries");
+        let counts = &self.table.counts;
         self.list.insert(key, Trailer::new(sequence, kind), value);
-        if kind == EntryKind::RangeDelete {
+        if kind == EntryKind::Clear {
             let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
             let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
             // Read-modify-write without a race: there is one writer.
-            table.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
+            counts.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
         }
-        table.note_times(sequence, kind, value);
-        // Plain load and store suffice: there is one writer.
-        let add = |counter: &AtomicUsize, n: usize| {
-            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-        };
-        add(&table.memory_used, key.len() + value.len() + ENTRY_OVERHEAD);
-        add(&table.len, 1);
-        if sequence.get() > table.largest_sequence.load(Ordering::Relaxed) {
-            table.largest_sequence.store(sequence.get(), Ordering::Relaxed);
-        }
-        if sequence.get() < table.smallest_sequence.load(Ordering::Relaxed) {
-            table.smallest_sequence.store(sequence.get(), Ordering::Relaxed);
-        }
+        counts.note_times(sequence, kind, value);
+        counts.add(sequence, key.len() + value.len() + ENTRY_OVERHEAD);
     }
 
     /// Bytes of memory that the table's nodes really took, which may differ between replicas.

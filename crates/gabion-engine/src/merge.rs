@@ -103,6 +103,13 @@ impl<C: ReverseCursor> Merge<C> {
         &mut self.cursors
     }
 
+    /// The cursor on top and its number, in the order in which they were given; to be put elsewhere, then
+    /// [`Merge::restart`].
+    pub(crate) fn top_mut(&mut self) -> Option<(usize, &mut C)> {
+        let top = *self.heap.first()?;
+        Some((top, &mut self.cursors[top]))
+    }
+
     /// Merges from where the cursors stand: on with [`Merge::advance`], or with [`Merge::retreat`] when
     /// `REVERSE`.
     pub(crate) fn restart<const REVERSE: bool>(&mut self) {

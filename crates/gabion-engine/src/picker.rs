@@ -13,6 +13,10 @@
 //! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
 //! deletes give back what they delete. Then files are written anew in which much has expired.
 //!
+//! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
+//! that holds little but range deletes ([`Picker::pick_ranges`]) would never be picked for its length: when no level is
+//! over its aim it sinks, level by level, and at the last that has anything of its range it vanishes.
+//!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at
 //! its output level is covered by its own inputs. Picking depends on the version, the files that are
 //! busy and, for what has expired, group time, on nothing else.
@@ -261,6 +265,31 @@ impl<'a> Picker<'a> {
         cuts
     }
 
+    /// When no level is over its aim: a file with range deletes goes a level down, or, where nothing deeper is left of
+    /// its range, is written anew without them. One that holds enough besides waits for its turn with its level,
+    /// unless room is short; one of which a snapshot, the oldest of all, keeps all range deletes waits for that.
+    pub(crate) fn pick_ranges(&self, oldest_snapshot: SequenceNumber) -> Option<Pick> {
+        let is_due = |file: &FileMeta| {
+            let is_slim = file.len <= self.config.sst_len / RANGES_FILE_PART;
+            file.ranges.is_some() && (is_slim || self.urgent)
+        };
+        if self.version.level(0).iter().any(|file| is_due(file))
+            && let Some(pick) = self.pick_l0()
+        {
+            return Some(pick);
+        }
+        let files = self.version.files().filter(|(level, _)| *level > 0);
+        let mut due = files.filter(|(_, file)| is_due(file) && !self.is_busy(file));
+        due.find_map(|(level, file)| {
+            let first = file.ranges.as_ref().map(|ranges| ranges.first_sequence);
+            if self.version.overlaps_from(level + 1, &file.smallest, &file.largest) {
+                return self.complete(level, alloc::vec![file.clone()], true);
+            }
+            let can_go = first.is_some_and(|first| first <= oldest_snapshot);
+            if can_go { self.rewrite(level, file) } else { None }
+        })
+    }
+
     /// When room is short: a file to be written anew where it lies, without what has expired by `now_ms`. Below
     /// L0, and with nothing of its range deeper down, where nothing has to hide what is dropped. By then half of
     /// the time has passed in which its entries expire, so each is taken a few times at most.
@@ -296,8 +325,27 @@ impl<'a> Picker<'a> {
         })
     }
 
-    /// Files of which every entry is below `floor`, in the user keyspace and seen by no snapshot:
-    /// they can go without being read.
+    /// Files of which all is deleted for all readers, by a range delete in a file above.
+    fn deleted(&self, oldest_snapshot: SequenceNumber) -> BTreeSet<FileId> {
+        let mut gone = BTreeSet::new();
+        for (level, file) in self.version.files() {
+            let widest = file.ranges.iter().flat_map(|ranges| &ranges.widest);
+            for deleted in widest.filter(|deleted| deleted.seen_from <= oldest_snapshot) {
+                let older = self.version.level(0).iter().filter(|older| older.id < file.id);
+                let beside = older.filter(|_| level == 0);
+                let below = (level + 1..self.version.level_count()).flat_map(|below| {
+                    self.version.overlapping(below, &deleted.start, &deleted.end)
+                });
+                let all_gone = beside.chain(below).filter(|file| deleted.hides_all_of(file));
+                gone.extend(all_gone.map(|file| file.id));
+            }
+        }
+        gone
+    }
+
+    /// Files of which every entry is below `floor`, in the user keyspace, or deleted by a range delete in a file above
+    /// them, and seen by no snapshot: they can go without being read. What a file hides of deeper levels, the range
+    /// delete hides too, and goes on to until nothing of it is left.
     #[must_use]
     pub fn pick_drop(
         &self,
@@ -305,14 +353,15 @@ impl<'a> Picker<'a> {
         oldest_snapshot: SequenceNumber,
     ) -> Option<Pick> {
         let user = [crate::entry::Keyspace::User as u8];
+        let deleted = self.deleted(oldest_snapshot);
         let inputs: Vec<_> = self
             .version
             .files()
             .filter(|(_, file)| {
-                file.largest_sequence < floor
+                let is_cleared = file.largest_sequence < floor
                     && oldest_snapshot >= floor
-                    && file.smallest[..] >= user[..]
-                    && !self.is_busy(file)
+                    && file.smallest[..] >= user[..];
+                (is_cleared || deleted.contains(&file.id)) && !self.is_busy(file)
             })
             .take(DROP_FILES_MAX)
             .map(|(level, file)| (level, file.clone()))
@@ -328,6 +377,8 @@ impl<'a> Picker<'a> {
     }
 }
 
+/// A file with range deletes that is no longer than this part of a whole one holds little besides.
+const RANGES_FILE_PART: u64 = 4;
 /// Most files of one drop: keeps its edit far below the limit.
 const DROP_FILES_MAX: usize = 10_000;
 

@@ -9,12 +9,13 @@
 //! overtaken: what it reads is pinned until it is done. A [`SharedView`] may go to any thread, and nobody
 //! ends it.
 
+mod gone;
 mod size;
 mod source;
 mod walk;
 
 use crate::cache::{LocalCache, ReadCache};
-use crate::entry::Trailer;
+use crate::entry::{EntryKind, Trailer};
 use crate::file::{FileMeta, FileSource, noted};
 use crate::readers::{Pin, Release, State};
 use crate::sst::SstReader;
@@ -25,8 +26,9 @@ use core::cell::RefCell;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
 pub use size::RangeSize;
+use source::Cursors;
 pub(crate) use walk::ReadPoint;
-use walk::{Cursors, Walk};
+use walk::Walk;
 pub use walk::{Found, Move};
 
 /// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap to clone.
@@ -50,6 +52,7 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         Ok(self.cache.keep_reader(meta.id, reader))
     }
 
+    /// The newest of a key's entries in a file, or of the range deletes that cover it there.
     async fn get(
         &self,
         meta: &FileMeta,
@@ -58,7 +61,25 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
     ) -> Result<Option<(Trailer, Bytes)>> {
         let reader = self.reader(meta).await?;
         let found = reader.get(&self.source, &self.cache, key, at).await;
-        noted(&self.source, meta.id, found)
+        if meta.ranges.is_none() {
+            return noted(&self.source, meta.id, found);
+        }
+        let found = noted(&self.source, meta.id, found)?;
+        Ok(newer_of(found, reader.ranges().newest(key, at)))
+    }
+}
+
+/// What a file says of a key that has an entry there and a range delete that covers it, or one of them.
+fn newer_of(
+    entry: Option<(Trailer, Bytes)>,
+    range: Option<SequenceNumber>,
+) -> Option<(Trailer, Bytes)> {
+    match (entry, range) {
+        (entry, None) => entry,
+        (Some((trailer, value)), Some(range)) if trailer.sequence() > range => {
+            Some((trailer, value))
+        }
+        (_, Some(range)) => Some((Trailer::new(range, EntryKind::RangeDelete), Bytes::new())),
     }
 }
 

@@ -66,7 +66,7 @@ pub struct ReaderStats {
     pub ended: u64,
 }
 
-/// What a tree consists of between two seals or edits.
+/// What a tree consists of between two seals, range deletes or edits.
 pub(crate) struct Shape {
     /// Active first, then sealed ones from new to old.
     pub(crate) memtables: Vec<Arc<MemTable>>,

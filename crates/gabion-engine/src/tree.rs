@@ -18,7 +18,8 @@
 //! 0, so that its flushes drop nothing that has expired: that is left to its own compactions.
 //!
 //! Clearing the user keyspace is a number, not entries: the *floor*. What is older is invisible and goes
-//! at the next compaction, or at once where whole files are older.
+//! at the next compaction, or at once where whole files are older. Range deletes go into the MemTable, which is another
+//! handle then, and so another shape for readers ([`crate::range_delete`]).
 //!
 //! Snapshot bytes:
 //!
@@ -42,6 +43,7 @@ use crate::file::FileMeta;
 use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
 use crate::memtable::MemTable;
 use crate::picker::{Pick, Picker};
+use crate::range_delete::{RangeDelete, check_range};
 use crate::read::{ReadPoint, ReadView, SharedView};
 use crate::readers::{PinBudget, ReaderStats, Readers, Shape, State};
 use crate::recipe::{JobKind, Recipe};
@@ -117,6 +119,7 @@ pub struct Tree {
     sealed: VecDeque<Sealed>,
     /// What views share; made anew when a MemTable or the version changes.
     state: Rc<State>,
+    shape_number: u64,
     readers: Readers,
     last_sequence: SequenceNumber,
     last_edit: u64,
@@ -206,6 +209,7 @@ impl Tree {
             active,
             sealed: VecDeque::new(),
             state,
+            shape_number: 0,
             readers: Readers::default(),
             last_sequence: flushed.sequence,
             last_edit,
@@ -287,7 +291,15 @@ impl Tree {
         out
     }
 
+    /// Counts up whenever readers are given another state: MemTables, their range deletes, files, or what was cleared
+    /// have changed.
+    #[must_use]
+    pub const fn shape_number(&self) -> u64 {
+        self.shape_number
+    }
+
     fn reshape(&mut self) {
+        self.shape_number += 1;
         let state = state_of(&self.active, &self.sealed, &self.versions);
         let earlier = core::mem::replace(&mut self.state, state);
         self.readers.replaced(&earlier);
@@ -314,11 +326,18 @@ impl Tree {
         let floor_before = self.floor;
         let mut writer = self.active.writer();
         let mut sequence = self.last_sequence;
+        let mut ranges = Vec::new();
         for operation in BatchReader::new(payload) {
             let operation = operation?;
             sequence = sequence.next();
             match operation.kind {
-                EntryKind::RangeDelete => self.floor = sequence,
+                EntryKind::Clear => {
+                    (self.floor, self.shape_number) = (sequence, self.shape_number + 1)
+                }
+                EntryKind::RangeDelete => {
+                    let (start, end) = (operation.key.into(), operation.value.into());
+                    ranges.push(RangeDelete { start, end, sequence });
+                }
                 kind => {
                     note_expiry(&mut self.due, kind, operation.value, self.now_ms);
                     writer.insert(operation.key, sequence, kind, operation.value);
@@ -327,6 +346,7 @@ impl Tree {
         }
         drop(writer);
         self.last_sequence = sequence;
+        self.delete_ranges(ranges);
         if self.floor > floor_before {
             self.jobs.idle_at = None;
         }
@@ -349,9 +369,14 @@ impl Tree {
         check_last(sequence, 1)?;
         self.opening = false;
         match kind {
-            EntryKind::RangeDelete => {
+            EntryKind::Clear => {
                 self.floor = sequence;
+                self.shape_number += 1;
                 self.jobs.idle_at = None;
+            }
+            EntryKind::RangeDelete => {
+                let range = RangeDelete { start: key.into(), end: value.into(), sequence };
+                self.delete_ranges(alloc::vec![range]);
             }
             kind => {
                 note_expiry(&mut self.due, kind, value, self.now_ms);
@@ -360,6 +385,15 @@ impl Tree {
         }
         self.last_sequence = sequence;
         Ok(())
+    }
+
+    /// Adds range deletes to the active MemTable. Who reads from now on reads another shape.
+    fn delete_ranges(&mut self, ranges: Vec<RangeDelete>) {
+        if ranges.is_empty() {
+            return;
+        }
+        self.active = Arc::new(self.active.with_range_deletes(ranges));
+        self.reshape();
     }
 
     /// A record of the log, of whatever kind, was applied that has this group time; it never goes back.
@@ -398,6 +432,7 @@ impl Tree {
     #[must_use]
     pub fn needs_seal(&self) -> bool {
         self.active.memory_used() as u64 >= self.config.memtable_len
+            || self.active.is_full_of_range_deletes()
     }
 
     /// Seals the active MemTable, which must be `expected`; the log goes on at `at`. Returns the
@@ -479,6 +514,7 @@ impl Tree {
             .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
         let pick = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick());
+        let pick = pick.or_else(|| picker.pick_ranges(oldest));
         let Some(pick) = pick.or_else(|| picker.pick_expired(self.now_ms)) else {
             self.jobs.idle_until_ms = picker.more_expired_ms(self.now_ms);
             self.jobs.idle_at = Some(asked);
@@ -526,7 +562,7 @@ impl Tree {
             return None;
         }
         if inputs.recipe.kind.makes_files() {
-            let (len, cuts) = (inputs.input_len(), inputs.recipe.cuts.len() as u64);
+            let (len, cuts) = (inputs.outgoing_len(), inputs.recipe.cuts.len() as u64);
             let count = output_files_max(len, self.config.sst_len, cuts);
             inputs.recipe.output_count = u32::try_from(count).ok()?;
         }
@@ -898,10 +934,9 @@ fn check_operation(kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
             value.len()
         ))),
         EntryKind::Merge if !key.is_empty() => Operand::decode(value).map(|_| ()),
-        EntryKind::RangeDelete if key == [Keyspace::User as u8] => Ok(()),
-        EntryKind::RangeDelete => {
-            Err(Error::unsupported("only the user keyspace can be cleared, and only as a whole"))
-        }
+        EntryKind::Clear if key == [Keyspace::User as u8] => Ok(()),
+        EntryKind::Clear => Err(Error::unsupported("only the user keyspace can be cleared")),
+        EntryKind::RangeDelete => check_range(key, value),
         kind if key.is_empty() => {
             Err(Error::invalid(format!("operation {kind:?} has no key, not even a keyspace")))
         }

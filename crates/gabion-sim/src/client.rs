@@ -14,6 +14,7 @@ use gabion_engine::Keyspace;
 use gabion_node::{AckLevel, Node, WriteGate};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -102,6 +103,18 @@ pub fn add_turn(node: &mut Node, additions: &[(u64, u64)]) -> LogPosition {
             let result = node.add(Keyspace::User, &user_key, delta);
             result.expect("keys are within their limits");
         }
+    }
+    node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// Deletes the range of these registers, or of twins on both sides, as one turn's record.
+///
+/// # Panics
+/// When the node takes no writes, or there are none in the range.
+pub fn delete_range_turn(node: &mut Node, keys: Range<u64>) -> LogPosition {
+    for (from, to) in user_keys(keys.start).iter().zip(&user_keys(keys.end)) {
+        let result = node.delete_range(Keyspace::User, from, Some(to));
+        result.expect("keys are within their limits");
     }
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
@@ -233,6 +246,15 @@ impl Client {
         let Some(node) = open_head(head).filter(|_| locks.is_empty()) else { return };
         node.clear().expect("the gate was open");
         let position = node.end_turn().expect("the gate was open");
+        let actions = keys.map(|key| (key, Action::Write(None))).collect();
+        self.begin(head, now, Waits::Acknowledged(position, actions));
+    }
+
+    /// Deletes a range of registers, or of twins. Nothing happens while somebody reads one of them to write it.
+    pub fn delete_range(&mut self, head: &mut Process, locks: &Locks, keys: Range<u64>, now: u64) {
+        let is_free = locks.range(keys.clone()).next().is_none();
+        let Some(node) = open_head(head).filter(|_| is_free) else { return };
+        let position = delete_range_turn(node, keys.clone());
         let actions = keys.map(|key| (key, Action::Write(None))).collect();
         self.begin(head, now, Waits::Acknowledged(position, actions));
     }

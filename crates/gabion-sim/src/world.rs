@@ -144,6 +144,8 @@ impl World {
         self.settle()?;
         self.find_rot()?;
         self.final_reads()?;
+        // A MemTable may have been sealed meanwhile, as nobody wrote for long, and jobs followed.
+        self.settle()?;
         history::check(&self.history)?;
         check::at_rest(self)?;
         let records = self.scan(0)?;

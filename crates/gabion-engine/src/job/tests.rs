@@ -1,14 +1,17 @@
 //! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are cut.
 
+use super::outputs::bounds_touch;
 use super::*;
 use crate::entry::Trailer;
 use crate::expiry::ExpirySpan;
+use crate::range_delete::{Fragment, WithinStripes};
 use crate::recipe::Merging;
+use crate::sst::SstBuilder;
 use crate::sst::SstOptions;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec;
-use gabion_base::{MemTableId, Term};
+use gabion_base::{FileId, MemTableId, Term};
 use proptest::prelude::*;
 
 /// Group time in every recipe here.
@@ -37,7 +40,8 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
 type Entries = Vec<(Vec<u8>, Trailer, Vec<u8>)>;
 
 /// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires. Deletes, cleared
-/// and expired entries are left out. Goes from old to new, as no reader of the engine does.
+/// and expired entries are left out. Goes from old to new, as no reader of the engine does. A range delete is an entry here,
+/// of its start, with its end as the value.
 fn seen(
     entries: &[&Entries],
     at: SequenceNumber,
@@ -63,6 +67,7 @@ fn seen(
                 seen.insert(key.clone(), (value.to_vec(), Some(u64::from_le_bytes(*at_ms))));
             }
             EntryKind::Merge => add(&mut seen, key, Operand::decode(stored).unwrap()),
+            EntryKind::RangeDelete => seen.retain(|other, _| other < key || other >= stored),
             _ => drop(seen.remove(key)),
         }
     }
@@ -82,8 +87,31 @@ fn add(seen: &mut BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>, key: &[u8], operand
     }
 }
 
+/// What is kept of entries, and of range deletes among them.
 fn keep(recipe: &Recipe, entries: &Entries) -> Entries {
-    let mut visibility = Visibility::new(recipe);
+    let (ranges, entries): (Entries, Entries) = entries
+        .iter()
+        .cloned()
+        .partition(|(_, trailer, _)| trailer.kind() == EntryKind::RangeDelete);
+    let fragment = |(start, trailer, end): &(Vec<u8>, Trailer, Vec<u8>)| Fragment {
+        start: start[..].into(),
+        end: end[..].into(),
+        sequences: vec![trailer.sequence()],
+    };
+    let ranges: Vec<_> = ranges.iter().map(fragment).collect();
+    let ranges = Fragments::merged(ranges.iter(), WithinStripes(&recipe.snapshots));
+    let mut kept = keep_under(recipe, &entries, &ranges);
+    for Fragment { start, end, sequences } in ranges::kept(recipe, &ranges).as_slice() {
+        for &sequence in sequences {
+            let trailer = Trailer::new(sequence, EntryKind::RangeDelete);
+            kept.push((start.to_vec(), trailer, end.to_vec()));
+        }
+    }
+    kept
+}
+
+fn keep_under(recipe: &Recipe, entries: &Entries, ranges: &Fragments) -> Entries {
+    let mut visibility = Visibility::new(recipe, ranges);
     let mut kept = Vec::new();
     let write = |kept: &mut Entries, entry: Entry<'_>| {
         kept.push((entry.key.to_vec(), entry.trailer, entry.value.to_vec()));
@@ -105,6 +133,17 @@ fn keep(recipe: &Recipe, entries: &Entries) -> Entries {
     let is_sorted = kept.is_sorted_by(|a, b| crate::entry::compare(&a.0, a.1, &b.0, b.1).is_lt());
     assert!(is_sorted, "{kept:?}");
     kept
+}
+
+/// A range of up to four keys, some of which exist, and some of whose ends are keys.
+fn any_range(key: &mut Vec<u8>, kind: u64) -> Vec<u8> {
+    let mut end = key.clone();
+    end[1] += 1 + (kind % 3) as u8;
+    if kind.is_multiple_of(3) {
+        key.push(0);
+    }
+    end.push((kind % 2) as u8);
+    end
 }
 
 /// A delete, a number, something else, either of them expiring, or an operand that is written at `at_ms`.
@@ -134,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
     #[test]
     fn what_is_dropped_is_seen_by_no_snapshot_and_by_nobody_after(
-        ops in prop::collection::vec((0u8..2, 0u8..3, 0u64..60, 0u64..3), 0..60),
+        ops in prop::collection::vec((0u8..2, 0u8..3, 0u64..72, 0u64..3), 0..60),
         snapshots in prop::collection::btree_set(1u64..60, 0..4),
         floor in prop_oneof![Just(0u64), 0u64..60],
         (below_len, above_len) in prop_oneof![Just((0, 0)), (0usize..30, 0usize..20)],
@@ -144,9 +183,13 @@ proptest! {
         for (at, (space, key, kind, passed)) in ops.iter().enumerate() {
             // What lies above may have been written while the job ran.
             at_ms = (at_ms + passed / 2).min(if at + above_len < ops.len() { NOW_MS } else { 20 });
-            let (kind, value) = any_entry(at as u64 + 1, *kind, at_ms);
+            let mut key = vec![*space, *key];
+            let (kind, value) = match *kind {
+                60.. => (EntryKind::RangeDelete, any_range(&mut key, *kind)),
+                kind => any_entry(at as u64 + 1, kind, at_ms),
+            };
             let trailer = Trailer::new(SequenceNumber(at as u64 + 1), kind);
-            entries.push((vec![*space, *key], trailer, value));
+            entries.push((key, trailer, value));
         }
         let above = entries.split_off(entries.len() - above_len.min(entries.len()));
         let below: Entries = entries.drain(..below_len.min(entries.len())).collect();
@@ -250,7 +293,7 @@ fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
     let recipe = recipe(vec![], SequenceNumber(0), true);
     let (key, trailer, stored) = operand(5, 1, 1);
     let entry = Entry { key: &key, trailer, value: &stored };
-    let error = Visibility::new(&recipe).keep(&entry).unwrap_err();
+    let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
 }
 
@@ -287,7 +330,7 @@ fn a_reserved_kind_ends_a_job_instead_of_being_guessed_at() {
     let recipe = recipe(vec![], SequenceNumber(0), true);
     let trailer = Trailer::new(SequenceNumber(5), EntryKind::Relocation);
     let entry = Entry { key: b"\x01k", trailer, value: b"" };
-    let error = Visibility::new(&recipe).keep(&entry).unwrap_err();
+    let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported);
 }
 
@@ -310,4 +353,38 @@ fn inputs_and_output_can_be_sent_to_a_thread() {
     fn is_send<T: Send>() {}
     is_send::<JobInputs>();
     is_send::<JobOutput>();
+}
+
+#[test]
+fn a_file_is_left_out_when_one_range_delete_hides_all_of_it_from_all_who_could_see_it() {
+    let mut builder = SstBuilder::new(&SstOptions::default(), GroupId(1), FileId::sst(1), Term(1));
+    builder.add(b"\x01b", Trailer::new(SequenceNumber(5), EntryKind::Put), b"");
+    builder.add(b"\x01c", Trailer::new(SequenceNumber(6), EntryKind::Put), b"");
+    let file = Arc::new(builder.finish().meta);
+    let is_left_out = |start: &[u8], end: &[u8], sequence, snapshots: &[u64]| {
+        let snapshots: Vec<_> = snapshots.iter().copied().map(SequenceNumber).collect();
+        let inputs = JobInputs {
+            recipe: recipe(snapshots.clone(), SequenceNumber(0), false),
+            memtables: Vec::new(),
+            files: vec![(1, file.clone())],
+            version: Arc::new(Version::new(2)),
+        };
+        let fragment = Fragment {
+            start: start.into(),
+            end: end.into(),
+            sequences: vec![SequenceNumber(sequence)],
+        };
+        let fragments = Fragments::merged([fragment].iter(), WithinStripes(&snapshots));
+        let (left, len) = ranges::without_hidden(&inputs, &fragments);
+        assert_eq!(len, if left.is_empty() { file.len } else { 0 });
+        left.is_empty()
+    };
+    assert!(is_left_out(b"\x01b", b"\x01c\0", 9, &[]));
+    assert!(!is_left_out(b"\x01b", b"\x01c", 9, &[]), "its last key is not deleted");
+    assert!(!is_left_out(b"\x01b\0", b"\x01d", 9, &[]), "nor its first");
+    assert!(!is_left_out(b"\x01a", b"\x01d", 4, &[]), "what is newer stays");
+    assert!(is_left_out(b"\x01a", b"\x01d", 9, &[4]));
+    assert!(is_left_out(b"\x01a", b"\x01d", 9, &[4, 9]));
+    assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[6]), "a snapshot sees it");
+    assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[5]), "a snapshot sees a part");
 }

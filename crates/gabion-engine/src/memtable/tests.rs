@@ -25,13 +25,13 @@ fn model_get(model: &Model, key: &[u8], at: u64) -> Option<(EntryKind, u64, Vec<
     let clear = model
         .iter()
         .filter(|((k, Reverse(s)), (kind, _))| {
-            *kind == EntryKind::RangeDelete && k[..] == key[..1] && *s <= at
+            *kind == EntryKind::Clear && k[..] == key[..1] && *s <= at
         })
         .map(|((_, Reverse(s)), _)| *s)
         .max();
     match (own, clear) {
         (Some(own), clear) if clear.is_none_or(|c| c <= own.1) => Some(own),
-        (_, Some(clear)) => Some((EntryKind::RangeDelete, clear, Vec::new())),
+        (_, Some(clear)) => Some((EntryKind::Clear, clear, Vec::new())),
         (_, None) => None,
     }
 }
@@ -43,7 +43,7 @@ fn build(prefix: &[u8], operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
         let sequence = 10 + i as u64;
         let keyspace = kind >> 7;
         let (kind, key, value) = match kind % 16 {
-            0 => (EntryKind::RangeDelete, vec![keyspace], Vec::new()),
+            0 => (EntryKind::Clear, vec![keyspace], Vec::new()),
             1..=4 => (EntryKind::Delete, vec![keyspace, *key % 8], Vec::new()),
             5 => (EntryKind::Put, vec![keyspace], value.clone()),
             // Longer than what a rank holds, and equal as far as it goes.

@@ -161,7 +161,8 @@ impl Gone {
     /// Whether a file holds what a merge into the last level drops.
     fn is_in(self, file: &FileMeta) -> bool {
         let has_expired = file.expiry.is_some_and(|span| span.first_ms <= self.now_ms);
-        file.deletes > 0 || file.smallest_sequence < self.floor || has_expired
+        let has_deletes = file.deletes > 0 || file.ranges.is_some();
+        has_deletes || file.smallest_sequence < self.floor || has_expired
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::expiry::ExpirySpan;
+use crate::range_delete::{Deleted, RangeDeletes};
 use alloc::string::String;
 use alloc::vec;
 use alloc::{format, string::ToString};
@@ -40,6 +41,7 @@ pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
         clears: Vec::new(),
         expiry: None,
         operands: None,
+        ranges: None,
     }
 }
 
@@ -158,6 +160,73 @@ fn what_lies_below_the_floor_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
     assert_eq!(drop(29, 1000, &[]), "Drop 2:1 to 0");
     assert_eq!(drop(50, 1000, &[2]), "Drop 0:4 2:1 to 0");
     assert_eq!(drop(50, 49, &[]), "nothing");
+}
+
+/// A file of range deletes over `from..to` with sequence numbers like its own.
+fn with_ranges(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
+    let file = meta(number, from, to, len);
+    let (sequence, seen_from) = (file.smallest_sequence, file.largest_sequence);
+    let widest =
+        Deleted { start: file.smallest.clone(), end: file.largest.clone(), sequence, seen_from };
+    let ranges = RangeDeletes {
+        fragments: 1,
+        sequences: 1,
+        key_bytes: 4,
+        first_sequence: sequence,
+        widest: vec![widest],
+    };
+    FileMeta { ranges: Some(ranges), ..file }
+}
+
+#[test]
+fn what_a_range_delete_above_covers_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
+    let files = vec![
+        // Newer, and as new in parts.
+        (0, meta(9, "b", "c", MIB)),
+        (0, with_ranges(5, "b", "p", MIB)),
+        (0, meta(4, "c", "d", MIB)),
+        (0, meta(3, "a", "b", MIB)),
+        (1, meta(2, "b", "h", MIB)),
+        // Its last key may be the first that is not deleted.
+        (1, meta(1, "i", "p", MIB)),
+        (3, meta(6, "c", "f", MIB)),
+        (3, with_ranges(0, "g", "k", MIB)),
+    ];
+    let (version, config) = (Version::of(7, files), TreeConfig::default());
+    let drop = |snapshot, busy: &[u64]| {
+        let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+        let picker = Picker::new(&config, &version, &busy);
+        let pick = picker.pick_drop(SequenceNumber(0), SequenceNumber(snapshot));
+        pick.map_or("nothing".to_string(), |pick| describe(&pick))
+    };
+    assert_eq!(drop(1000, &[]), "Drop 0:4 1:2 3:0 to 0");
+    assert_eq!(drop(59, &[5, 2]), "Drop 0:4 3:0 to 0");
+    assert_eq!(drop(58, &[]), "nothing", "a snapshot does not see all of what deletes it");
+}
+
+#[test]
+fn a_file_of_range_deletes_sinks_and_vanishes_where_nothing_is_left_that_it_could_hide() {
+    let slim = |level, number| (level, with_ranges(number, "c", "f", MIB));
+    let picked = |files: Vec<(u8, FileMeta)>, snapshot, urgent| {
+        let (version, busy) = (Version::of(7, files), BTreeSet::new());
+        let config = TreeConfig::default();
+        let picker = Picker::new(&config, &version, &busy).urgent(urgent);
+        let pick = picker.pick_ranges(SequenceNumber(snapshot));
+        pick.map_or("nothing".to_string(), |pick| describe(&pick))
+    };
+    let below = || vec![(3, meta(1, "a", "d", MIB)), (3, meta(2, "f", "g", MIB))];
+    let with = |file| [below(), vec![file]].concat();
+    assert_eq!(picked(below(), 1000, false), "nothing");
+    assert_eq!(picked(with(slim(0, 9)), 1000, false), "TrivialMove 0:9 to 1");
+    assert_eq!(picked(with(slim(1, 9)), 1000, false), "TrivialMove 1:9 to 2");
+    let merged = picked(with(slim(2, 9)), 1000, false);
+    assert!(merged.starts_with("Compaction 2:9 3:1 3:2 to 3"), "{merged}");
+    let last = picked(vec![slim(3, 9)], 1000, false);
+    assert!(last.starts_with("Compaction 3:9 to 3"), "{last}");
+    assert_eq!(picked(vec![slim(3, 9)], 89, false), "nothing", "a snapshot holds it");
+    let full = || with((2, with_ranges(9, "c", "f", 16 * MIB)));
+    assert_eq!(picked(full(), 1000, false), "nothing", "it waits for its level");
+    assert!(picked(full(), 1000, true).starts_with("Compaction 2:9"), "room is short");
 }
 
 #[test]

@@ -1,32 +1,58 @@
-//! What a walk merges: a cursor for each MemTable, each file of L0 and each level below.
+//! What a walk merges: a cursor for each MemTable, each file of L0 and each level below; and what hides of it.
 
 use super::Tables;
+use super::gone::Gone;
 use crate::cache::ReadCache;
 use crate::entry::Entry;
 use crate::file::{FileSource, noted};
 use crate::memtable::MemTableIter;
-use crate::merge::{Cursor, ReverseCursor};
+use crate::merge::{Cursor, Merge, ReverseCursor};
 use crate::readers::Shape;
 use crate::sst::SstIter;
 use crate::version::Version;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::{Result, SequenceNumber};
 use gabion_media::Bytes;
 
+/// All that a shape has, somewhere in a key range.
+pub(super) struct Cursors<S: FileSource, C> {
+    /// From new to old: of two that hold something of a key, the first holds all that is newer.
+    pub(super) merge: Merge<Source<S, C>>,
+    /// The range deletes among it, if there are any. Apart, as cursors are moved about with each step.
+    pub(super) gone: Option<Box<Gone>>,
+}
+
+impl<S: FileSource, C> Cursors<S, C> {
+    /// Whether it is known that no range delete hides an entry of `key` with this number, or one that is newer.
+    #[inline]
+    pub(super) fn shows(&self, key: &[u8], sequence: SequenceNumber) -> bool {
+        self.gone.as_ref().is_none_or(|gone| gone.shows(key, sequence))
+    }
+
+    /// Entries with a smaller number are hidden, of the key that was last looked up or known.
+    pub(super) fn hidden_below(&self) -> SequenceNumber {
+        self.gone.as_ref().map_or(SequenceNumber::ZERO, |gone| gone.hidden_below())
+    }
+}
+
 /// Cursors, at no entry, over all of a shape that may hold keys of `from..to`.
-pub(super) fn sources<S: FileSource + Clone, C: ReadCache + Clone>(
+pub(super) fn cursors<S: FileSource + Clone, C: ReadCache + Clone>(
     shape: &Shape,
     tables: &Tables<S, C>,
     from: &[u8],
     to: Option<&[u8]>,
-) -> Vec<Source<S, C>> {
+) -> Cursors<S, C> {
+    let mut gone = Gone::default();
     let mut sources: Vec<_> =
         shape.memtables.iter().map(|table| Source::Table(table.iter())).collect();
+    shape.memtables.iter().enumerate().for_each(|(at, table)| gone.add_table(at, table));
     let version = &shape.version;
     let mut add = |level, files: Range<usize>| {
         if !files.is_empty() {
+            gone.add_files(sources.len(), &version.level(level)[files.clone()]);
             sources.push(Source::Level(LevelIter::new(version, tables, level, files)));
         }
     };
@@ -41,7 +67,8 @@ pub(super) fn sources<S: FileSource + Clone, C: ReadCache + Clone>(
         let start = files.partition_point(|file| &file.largest[..] < from);
         add(level, start..files.partition_point(|file| is_before_end(&file.smallest)));
     }
-    sources
+    let gone = (!gone.is_empty()).then(|| Box::new(gone));
+    Cursors { merge: Merge::new(sources), gone }
 }
 
 #[expect(clippy::large_enum_variant, reason = "a handful per walk; a box would cost each entry")]

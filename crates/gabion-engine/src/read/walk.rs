@@ -4,15 +4,17 @@
 //! Forwards one meets the newest version of a key first, so the first that the read point sees decides, and
 //! the walk stays on it until it is told to go on. Backwards one meets the oldest first: only when all of
 //! a key have been passed is it known which of them counts, so its value is held aside.
+//!
+//! Where there are range deletes, the walk knows for each key below which sequence number they hide its entries
+//! ([`super::gone`]), and to it those are not there.
 
 use super::Tables;
-use super::source::{Held, Source, sources};
+use super::source::{Cursors, Held, Source, cursors};
 use crate::cache::ReadCache;
 use crate::counter::{Base, Folded, Folding, Operand, stored_number};
 use crate::entry::{EntryKind, Keyspace, Trailer};
 use crate::expiry::{EXPIRY_LEN, expiry_of};
 use crate::file::FileSource;
-use crate::merge::Merge;
 use crate::readers::Shape;
 use alloc::boxed::Box;
 use alloc::format;
@@ -148,9 +150,6 @@ fn reserved(kind: EntryKind, sequence: SequenceNumber) -> Error {
     Error::unsupported(format!("entry {sequence} is of kind {kind:?}, which is reserved"))
 }
 
-/// All that a shape has, somewhere in a key range.
-pub(super) type Cursors<S, C> = Merge<Source<S, C>>;
-
 /// Where an iterator is to go. Keys are engine keys; what lies outside the iterator's range is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move<'a> {
@@ -237,7 +236,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
 
     /// All that `shape` has in the range, nowhere as yet. Reads nothing.
     pub(super) fn open(&self, shape: &Shape) -> Cursors<S, C> {
-        Merge::new(sources(shape, &self.tables, &self.from, self.to.as_deref()))
+        cursors(shape, &self.tables, &self.from, self.to.as_deref())
     }
 
     /// The key here, if the walk is at a pair.
@@ -247,9 +246,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     }
 
     /// The value here, if the walk is at a pair.
-    pub(super) fn value<'a>(&'a self, merge: &'a Cursors<S, C>) -> Option<&'a [u8]> {
+    pub(super) fn value<'a>(&'a self, cursors: &'a Cursors<S, C>) -> Option<&'a [u8]> {
         let stored = match (self.place, self.way) {
-            (Place::Pair, Way::Forwards) => merge.entry().map(|entry| entry.value),
+            (Place::Pair, Way::Forwards) => cursors.merge.entry().map(|entry| entry.value),
             (Place::Pair, Way::Past | Way::Backwards) => self.held.value(),
             _ => None,
         };
@@ -264,9 +263,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// The value here, to keep, if the walk is at a pair. It shares the memory of its block, if it comes from
     /// one.
     #[inline]
-    pub(super) fn value_bytes(&self, merge: &Cursors<S, C>) -> Option<Bytes> {
+    pub(super) fn value_bytes(&self, cursors: &Cursors<S, C>) -> Option<Bytes> {
         let stored = match (self.place, self.way) {
-            (Place::Pair, Way::Forwards) => merge.cursor()?.value(),
+            (Place::Pair, Way::Forwards) => cursors.merge.cursor()?.value(),
             (Place::Pair, Way::Past | Way::Backwards) => self.held.to_bytes(),
             _ => None,
         };
@@ -279,46 +278,46 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// Goes there; false when there is no pair. After each wait `check` says whether to go on.
     pub(super) async fn go(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         to: Move<'_>,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         check()?;
         let goes_on = self.place == Place::Pair && self.way == Way::Forwards;
         if to == Move::Next && goes_on {
-            return self.forwards(merge, Start::Pair, check).await;
+            return self.forwards(cursors, Start::Pair, check).await;
         }
-        self.go_elsewhere(merge, to, check).await
+        self.go_elsewhere(cursors, to, check).await
     }
 
     /// Every move but the commonest, a step forwards after another.
     async fn go_elsewhere(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         to: Move<'_>,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         match (to, self.place) {
             (Move::Prev, Place::Pair) if self.way == Way::Backwards => {
-                self.backwards(merge, check).await
+                self.backwards(cursors, check).await
             }
             (Move::Next, Place::AfterLast) | (Move::Prev, Place::BeforeFirst) => Ok(false),
             (Move::Next, Place::Pair) if self.way == Way::Past => {
-                self.forwards(merge, Start::Past, check).await
+                self.forwards(cursors, Start::Past, check).await
             }
             (Move::Next, Place::Pair) => {
                 let next = successor(&self.key);
-                self.seek(merge, &next, check).await
+                self.seek(cursors, &next, check).await
             }
             (Move::Prev, Place::Pair) => {
                 let here = core::mem::take(&mut self.key);
-                self.seek_before(merge, Some(&here), check).await
+                self.seek_before(cursors, Some(&here), check).await
             }
-            (Move::First | Move::Next, _) => self.seek(merge, &[], check).await,
-            (Move::Last | Move::Prev, _) => self.seek_before(merge, None, check).await,
-            (Move::Seek(key), _) => self.seek(merge, key, check).await,
+            (Move::First | Move::Next, _) => self.seek(cursors, &[], check).await,
+            (Move::Last | Move::Prev, _) => self.seek_before(cursors, None, check).await,
+            (Move::Seek(key), _) => self.seek(cursors, key, check).await,
             (Move::SeekForPrev(key), _) => {
-                self.seek_before(merge, Some(&successor(key)), check).await
+                self.seek_before(cursors, Some(&successor(key)), check).await
             }
         }
     }
@@ -326,7 +325,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// To the first pair of the range at or after `key`.
     async fn seek(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         key: &[u8],
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
@@ -335,18 +334,18 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.place = Place::AfterLast;
             return Ok(false);
         }
-        for cursor in merge.cursors_mut() {
+        for cursor in cursors.merge.cursors_mut() {
             cursor.seek(key).await?;
             check()?;
         }
-        merge.restart::<false>();
-        self.forwards(merge, Start::Anew, check).await
+        cursors.merge.restart::<false>();
+        self.forwards(cursors, Start::Anew, check).await
     }
 
     /// To the last pair of the range before `key`, or to its last.
     async fn seek_before(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         key: Option<&[u8]>,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
@@ -358,19 +357,19 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.place = Place::BeforeFirst;
             return Ok(false);
         }
-        for cursor in merge.cursors_mut() {
+        for cursor in cursors.merge.cursors_mut() {
             cursor.seek_before(end).await?;
             check()?;
         }
-        merge.restart::<true>();
-        self.backwards(merge, check).await
+        cursors.merge.restart::<true>();
+        self.backwards(cursors, check).await
     }
 
     /// To the first pair from where the cursors are, or to the next from a pair.
     #[inline]
     async fn forwards(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         from: Start,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
@@ -380,14 +379,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         }
         // Whether the entry on top is done with, and whether the key here was judged.
         let (mut is_done, mut is_judged) = (from == Start::Pair, from != Start::Anew);
+        let mut hidden = Hidden::default();
         loop {
             if is_done {
-                merge.advance().await?;
+                cursors.merge.advance().await?;
                 check()?;
             }
             is_done = true;
             let within = |key: &[u8]| self.to.as_ref().is_none_or(|to| key < &to[..]);
-            let Some(entry) = merge.entry().filter(|entry| within(entry.key)) else {
+            let Some(entry) = cursors.merge.entry().filter(|entry| within(entry.key)) else {
                 self.place = Place::AfterLast;
                 return Ok(false);
             };
@@ -399,9 +399,24 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
             is_judged = true;
+            let entry = if cursors.shows(&self.key, sequence) {
+                entry
+            } else {
+                // Apart, so that other steps carry no room for it.
+                match Box::pin(self.step_over(cursors, sequence, &mut hidden, &check)).await? {
+                    Step::Seen => {}
+                    Step::Hidden => continue,
+                    Step::HiddenAndPast => {
+                        (is_done, is_judged) = (false, false);
+                        continue;
+                    }
+                }
+                let Some(entry) = cursors.merge.entry() else { continue };
+                entry
+            };
             if entry.trailer.kind() == EntryKind::Merge {
                 // Apart, so that other steps carry no room for it.
-                if Box::pin(self.fold_forwards(merge, &check)).await? {
+                if Box::pin(self.fold_forwards(cursors, &check)).await? {
                     return Ok(true);
                 }
                 (self.way, self.held) = (Way::Forwards, Held::Nothing);
@@ -416,30 +431,79 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         }
     }
 
+    /// Sees to range deletes that cover the key here, whose newest visible entry has this number.
+    async fn step_over(
+        &self,
+        cursors: &mut Cursors<S, C>,
+        sequence: SequenceNumber,
+        hidden: &mut Hidden,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Step> {
+        self.look_up_gone(cursors, check).await?;
+        if sequence >= cursors.hidden_below() {
+            return Ok(Step::Seen);
+        }
+        let Some((top, cursor)) = cursors.merge.top_mut() else { return Ok(Step::Hidden) };
+        let stretch = cursors.gone.as_ref().and_then(|gone| gone.nothing_but_hidden(top));
+        let Some(to) = stretch.and_then(|stretch| stretch.to.as_ref()) else {
+            return Ok(Step::Hidden);
+        };
+        if !hidden.is_one_more_of_many(top) {
+            return Ok(Step::Hidden);
+        }
+        cursor.seek(to).await?;
+        check()?;
+        cursors.merge.restart::<false>();
+        Ok(Step::HiddenAndPast)
+    }
+
+    /// Has what range deletes hide of the key here at hand.
+    async fn look_up_gone(
+        &self,
+        cursors: &mut Cursors<S, C>,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let Some(gone) = cursors.gone.as_mut().filter(|gone| !gone.knows(&self.key)) else {
+            return Ok(());
+        };
+        gone.look_up(&self.tables, &self.key, self.point.sequence).await?;
+        check()
+    }
+
     /// To the first pair backwards from where the cursors are.
     async fn backwards(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         self.way = Way::Backwards;
+        let mut hidden = Hidden::default();
         loop {
             check()?;
-            let Some(entry) = merge.entry().filter(|entry| entry.key >= &self.from[..]) else {
+            let Some(entry) = cursors.merge.entry().filter(|entry| entry.key >= &self.from[..])
+            else {
                 self.place = Place::BeforeFirst;
                 self.held = Held::Nothing;
                 return Ok(false);
             };
             self.key.clear();
             self.key.extend_from_slice(entry.key);
+            if !cursors.shows(&self.key, SequenceNumber::ZERO)
+                && Box::pin(self.step_over_backwards(cursors, &mut hidden, &check)).await?
+            {
+                continue;
+            }
+            let hidden_below = cursors.hidden_below();
+            let merge = &mut cursors.merge;
             let (mut newest, mut folded) = (None, None);
             while let Some(entry) = merge.entry().filter(|entry| entry.key == &self.key[..]) {
                 let trailer = entry.trailer;
-                if trailer.sequence() > self.point.sequence {
-                    // Written later.
+                let sequence = trailer.sequence();
+                if sequence > self.point.sequence || sequence < hidden_below {
+                    // Written later, or deleted with its range.
                 } else if trailer.kind() == EntryKind::Merge {
                     let operand = Operand::decode(entry.value)?;
-                    folded = Some(self.fold_one(trailer.sequence(), operand, newest, folded)?);
+                    folded = Some(self.fold_one(sequence, operand, newest, folded)?);
                 } else {
                     (newest, folded) = (Some(trailer), None);
                     self.held = merge.cursor().map_or(Held::Nothing, Source::hold);
@@ -460,6 +524,57 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Looks up what range deletes hide of the key here. Whether the cursor on top, which has nothing but that in
+    /// its stretch, was put before the stretch.
+    async fn step_over_backwards(
+        &self,
+        cursors: &mut Cursors<S, C>,
+        hidden: &mut Hidden,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<bool> {
+        self.look_up_gone(cursors, check).await?;
+        let Some((top, cursor)) = cursors.merge.top_mut() else { return Ok(false) };
+        let stretch = cursors.gone.as_ref().and_then(|gone| gone.nothing_but_hidden(top));
+        let Some(from) = stretch.and_then(|stretch| stretch.from.as_ref()) else {
+            return Ok(false);
+        };
+        if !hidden.is_one_more_of_many(top) {
+            return Ok(false);
+        }
+        cursor.seek_before(Some(from)).await?;
+        check()?;
+        cursors.merge.restart::<true>();
+        Ok(true)
+    }
+}
+
+/// What became of an entry that a range delete may cover.
+enum Step {
+    Seen,
+    Hidden,
+    /// Its cursor is behind all that is hidden with it.
+    HiddenAndPast,
+}
+
+/// Hidden entries in a row, of one cursor.
+#[derive(Default)]
+struct Hidden {
+    cursor: usize,
+    count: u32,
+}
+
+/// From so many hidden entries in a row on a cursor is put behind the rest of them: a seek costs about what so many
+/// steps do.
+const HIDDEN_STEPS_MAX: u32 = 16;
+
+impl Hidden {
+    fn is_one_more_of_many(&mut self, cursor: usize) -> bool {
+        let count = if self.cursor == cursor { self.count + 1 } else { 1 };
+        let is_many = count > HIDDEN_STEPS_MAX;
+        *self = Self { cursor, count: if is_many { 0 } else { count } };
+        is_many
     }
 }
 

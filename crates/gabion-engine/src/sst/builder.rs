@@ -13,6 +13,8 @@ use crate::expiry::{ExpirySpan, STORED_LEN_MAX, expiry_of};
 use crate::file::{
     FILE_LEN_MAX, FileMeta, FinishedFile, Operands, combine_chunks, lower_bound_of, upper_bound_of,
 };
+use crate::range_delete::{Fragment, Fragments};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use gabion_base::units::{CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, round_up_to_block};
@@ -49,6 +51,8 @@ pub struct SstBuilder {
     properties: Properties,
     expiry: Option<ExpirySpan>,
     operands: Option<Operands>,
+    /// Most bytes that the range deletes take.
+    ranges_len: usize,
 }
 
 /// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass over
@@ -138,10 +142,48 @@ impl SstBuilder {
                 largest: Vec::new(),
                 options: options.clone(),
                 clears: Vec::new(),
+                ranges: Fragments::default(),
             },
             expiry: None,
             operands: None,
+            ranges_len: 0,
         }
+    }
+
+    /// Adds the next fragment of range deletes, which begins behind the one before; how it lies to the entries does not
+    /// matter.
+    ///
+    /// # Panics
+    /// When it is none, or not behind the one before: the callers' cut rules exclude that.
+    pub fn add_range(&mut self, fragment: Fragment) {
+        let last = self.properties.ranges.as_slice().last();
+        let is_next = last.is_none_or(|last| last.end <= fragment.start);
+        assert!(is_next && fragment.start < fragment.end, "{}: a bad range delete", self.id);
+        let (newest, oldest) = (fragment.sequences.first(), fragment.sequences.last());
+        let (Some(&newest), Some(&oldest)) = (newest, oldest) else {
+            panic!("{}: a range delete without a number", self.id)
+        };
+        let properties = &mut self.properties;
+        properties.smallest_sequence = properties.smallest_sequence.min(oldest);
+        properties.largest_sequence = properties.largest_sequence.max(newest);
+        self.ranges_len += fragment.stored_len();
+        properties.ranges.append(fragment);
+    }
+
+    /// Most bytes that the range deletes take so far.
+    pub(crate) const fn ranges_len(&self) -> u64 {
+        self.ranges_len as u64
+    }
+
+    /// The last fragment.
+    pub(crate) fn last_range(&self) -> Option<&Fragment> {
+        self.properties.ranges.as_slice().last()
+    }
+
+    /// Ends the last fragment at `end`, before its own end.
+    pub(crate) fn cut_last_range(&mut self, end: &Arc<[u8]>) {
+        self.ranges_len += end.len();
+        self.properties.ranges.cut_last(end);
     }
 
     /// Adds the next entry in tree order: keys ascending, versions of a key from new to old.
@@ -201,7 +243,7 @@ impl SstBuilder {
                 self.operands.unwrap_or(Operands { count: 0, first_ms: at_ms });
             self.operands = Some(Operands { count: count + 1, first_ms: first_ms.min(at_ms) });
         }
-        if kind == EntryKind::RangeDelete {
+        if kind == EntryKind::Clear {
             let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
             let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
             properties.clears.push((keyspace, sequence));
@@ -221,8 +263,15 @@ impl SstBuilder {
         let index =
             self.index_area.len() + self.index.restarts_len() + key_len + INDEX_ENTRY_LEN_MAX;
         let bounds = properties.smallest.len() + key_len + 9 * properties.clears.len();
-        let parts = self.area.len() + open + filter + index + bounds;
+        let parts = self.area.len() + open + filter + index + bounds + self.range_parts_len();
         (parts + PROPERTIES_LEN_MAX + 3 * BLOCK_TRAILER_LEN + FOOTER_LEN) as u64
+    }
+
+    /// Bytes of range deletes, and of bounds that they may be.
+    fn range_parts_len(&self) -> usize {
+        let ranges = self.properties.ranges.as_slice();
+        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return 0 };
+        self.ranges_len + first.start.len() + last.end.len()
     }
 
     /// Entries so far.
@@ -231,10 +280,10 @@ impl SstBuilder {
         self.properties.entries
     }
 
-    /// Whether no entry was added.
+    /// Whether no entry and no range delete was added.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.properties.entries == 0
+        self.properties.entries == 0 && self.properties.ranges.is_empty()
     }
 
     /// Which file this is.
@@ -252,10 +301,10 @@ impl SstBuilder {
     /// Ends the file.
     ///
     /// # Panics
-    /// When it has no entry: a job names no empty files.
+    /// When it has no entry and no range delete: a job names no empty files.
     #[must_use]
     pub fn finish(mut self) -> FinishedFile {
-        assert!(!self.is_empty(), "{}: a file has at least one entry", self.id);
+        assert!(!self.is_empty(), "{}: a file has at least one entry or range delete", self.id);
         if !self.data.is_empty() {
             self.end_block();
         }
@@ -263,13 +312,15 @@ impl SstBuilder {
             self.index_block(block, None);
         }
         self.properties.largest = self.data.last_key().to_vec();
+        self.enclose_ranges();
         let filter_at = self.area.len() as u32;
         let filter = filter::build(&self.hashes, self.properties.options.filter_bits_per_key);
         self.whole_block(&filter);
         let index_at = self.area.len() as u32;
-        self.index.finish(&mut self.index_area);
-        let index_area =
-            core::mem::replace(&mut self.index_area, Area::new(AlignedBuf::with_capacity(0)));
+        if self.data_blocks > 0 {
+            self.index.finish(&mut self.index_area);
+        }
+        let index_area = core::mem::replace(&mut self.index_area, Area::new(AlignedBuf::with_capacity(0)));
         self.whole_block(index_area.bytes());
         let properties_at = self.area.len() as u32;
         let properties = self.properties.encode();
@@ -286,6 +337,18 @@ impl SstBuilder {
         };
         self.area.extend(&footer.encode());
         self.describe()
+    }
+
+    /// Widens the bounds to what range deletes cover.
+    fn enclose_ranges(&mut self) {
+        let properties = &mut self.properties;
+        let Some((first, last)) = properties.ranges.bounds() else { return };
+        if properties.entries == 0 || *first < *properties.smallest {
+            properties.smallest = first.to_vec();
+        }
+        if properties.entries == 0 || *last > *properties.largest {
+            properties.largest = last.to_vec();
+        }
     }
 
     fn describe(mut self) -> FinishedFile {
@@ -314,6 +377,7 @@ impl SstBuilder {
             clears: properties.clears,
             expiry: self.expiry,
             operands: self.operands,
+            ranges: properties.ranges.described(),
         };
         FinishedFile { meta, bytes, memory }
     }

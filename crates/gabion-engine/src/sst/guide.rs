@@ -11,6 +11,7 @@ use core::ops::Range;
 use gabion_base::{Error, Result};
 
 /// The separators of an index, as far as eight bytes tell them apart.
+#[derive(Default)]
 pub(super) struct Guide {
     /// What all separators begin with.
     prefix: Box<[u8]>,

@@ -104,8 +104,11 @@ impl<S: FileSource> Inspector<S> {
         let body = self.part(self.footer.index_at..self.footer.properties_at).await?;
         let within = |error: gabion_base::Error| error.within(format!("{}: index", self.footer.id));
         let mut cursor = BlockCursor::new();
-        cursor.enter(&body).map_err(within)?;
         let mut entries = Vec::new();
+        if self.footer.data_blocks == 0 && body.is_empty() {
+            return Ok(entries);
+        }
+        cursor.enter(&body).map_err(within)?;
         while cursor.advance(&body).map_err(within)? {
             let value = cursor.entry(&body).and_then(|entry| entry.value.first_chunk::<8>());
             let Some(&[a, b, c, d, e, f, g, h]) = value else {

@@ -19,7 +19,7 @@ use gabion_base::units::BLOCK_LEN;
 use gabion_base::{FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
-/// Steps through the blocks that the index names.
+/// Steps through the blocks that the index names; a file without entries has none.
 struct IndexCursor {
     cursor: BlockCursor,
 }
@@ -30,6 +30,9 @@ impl IndexCursor {
     }
 
     fn first(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        if reader.index().is_empty() {
+            return Ok(None);
+        }
         self.cursor.enter(reader.index()).map_err(|error| reader.in_index(error))?;
         self.advance(reader)
     }
@@ -41,6 +44,9 @@ impl IndexCursor {
         key: &[u8],
         trailer: Trailer,
     ) -> Result<Option<BlockHandle>> {
+        if reader.index().is_empty() {
+            return Ok(None);
+        }
         let found = self.cursor.seek(reader.index(), key, trailer);
         self.here(reader, found)
     }
@@ -57,6 +63,9 @@ impl IndexCursor {
     }
 
     fn last(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
+        if reader.index().is_empty() {
+            return Ok(None);
+        }
         self.cursor.enter_at_end(reader.index()).map_err(|error| reader.in_index(error))?;
         self.retreat(reader)
     }

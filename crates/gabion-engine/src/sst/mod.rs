@@ -39,7 +39,8 @@
 //!
 //! An index entry is a separator, (key, trailer) at or after every entry of its block and before every
 //! entry of the next, with the value `offset u32 │ length u32` of the block (5 trailing bytes included). A
-//! separator whose key is not an entry's has the trailer 2^64 − 1.
+//! separator whose key is not an entry's has the trailer 2^64 − 1. A file that holds nothing but range deletes has no
+//! data block, and the body of its index has no bytes. The range deletes lie in the properties, which a reader keeps.
 //!
 //! **Filter body**: a blocked Bloom filter over the distinct engine keys (one cache line per key, as
 //! RocksDB's); see `sst/filter.rs`. Without a filter it is the byte 0 alone.
@@ -53,7 +54,7 @@
 //! **Footer**, 64 bytes at the exact end:
 //!
 //! ```text
-//!   0 magic "GABIONST"         8 version u16     10 flags u16 (0)    12 filter offset u32
+//!   0 magic "GABIONST"         8 version u16     10 flags u16 (0)    12 filter offset u32 (0 without data blocks)
 //!  16 index offset u32        20 properties offset u32              24 footer offset u32
 //!  28 data blocks u32         32 group u64      40 term u64         48 file number u64
 //!  56 zero u32                60 crc u32 of bytes 0..60, lineage with the footer's offset folded in
@@ -169,6 +170,12 @@ impl Footer {
             return Err(bad("is another file's"));
         }
         let places = [0, footer.filter_at, footer.index_at, footer.properties_at, footer.footer_at];
+        // Without data the parts begin with the filter.
+        let is_empty = footer.filter_at == 0;
+        if is_empty != (footer.data_blocks == 0) {
+            return Err(bad("does not say where the data ends"));
+        }
+        let places = &places[usize::from(is_empty)..];
         if places.windows(2).any(|w| u64::from(w[0]) + BLOCK_TRAILER_LEN as u64 > u64::from(w[1])) {
             return Err(bad("names parts that overlap"));
         }

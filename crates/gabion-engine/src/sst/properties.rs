@@ -3,14 +3,17 @@
 //! ```text
 //!  1 entries u64, deletes u64, key bytes u64, value bytes u64
 //!  2 smallest u64, largest u64 sequence number
-//!  3 smallest engine key      4 largest engine key (whole)
+//!  3 first engine key, or the start of the first range delete if that is before it (whole)
+//!  4 last engine key, or what ends the last range delete if that is after it (less a zero byte at its end)
 //!  5 options, as in a recipe
 //!  6 { keyspace u8, sequence u64 }…  clears of whole keyspaces, newest first (absent: none)
+//!  7 fragments of range deletes, as in `range_delete` (absent: none)
 //! ```
 
 use super::SstOptions;
 use crate::entry::{ENGINE_KEY_LEN_MAX, Keyspace};
 use crate::file::{decode_clears, encode_clears};
+use crate::range_delete::Fragments;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
@@ -19,9 +22,9 @@ use gabion_base::{Error, Result, SequenceNumber};
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Entries, deletes included.
+    /// Entries, deletes included, range deletes not.
     pub entries: u64,
-    /// Deletes of every kind.
+    /// Deletes among them.
     pub deletes: u64,
     /// Sum of the engine keys' lengths.
     pub raw_key_bytes: u64,
@@ -31,14 +34,16 @@ pub struct Properties {
     pub smallest_sequence: SequenceNumber,
     /// Largest sequence number.
     pub largest_sequence: SequenceNumber,
-    /// First engine key.
+    /// First engine key, of an entry or a range delete.
     pub smallest: Vec<u8>,
-    /// Last engine key.
+    /// Last engine key, of an entry, or at or after the last that a range delete covers.
     pub largest: Vec<u8>,
     /// How the file was built.
     pub options: SstOptions,
     /// Clears of whole keyspaces, newest first.
     pub clears: Vec<(Keyspace, SequenceNumber)>,
+    /// Range deletes.
+    pub ranges: Fragments,
 }
 
 const WHAT: &str = "SST properties";
@@ -65,6 +70,11 @@ impl Properties {
             encode_clears(&self.clears, &mut payload);
             put_field(&mut out, 6, FIELD_CRITICAL, &payload);
         }
+        if !self.ranges.is_empty() {
+            payload.clear();
+            self.ranges.encode(&mut payload);
+            put_field(&mut out, 7, FIELD_CRITICAL, &payload);
+        }
         out
     }
 
@@ -80,15 +90,18 @@ impl Properties {
             largest: Vec::new(),
             options: SstOptions::default(),
             clears: Vec::new(),
+            ranges: Fragments::default(),
         };
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
         while let Some(field) = fields.next_field()? {
-            if field.tag > 6 {
+            if field.tag > 7 {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
-            if field.tag != last_tag + 1 {
+            // Of those that may be absent, each by itself.
+            let is_next = field.tag == last_tag + 1 || (field.tag == 7 && last_tag == 5);
+            if !is_next {
                 return Err(Error::corruption(format!("{WHAT}: field {} out of order", field.tag)));
             }
             last_tag = field.tag;
@@ -118,7 +131,11 @@ impl Properties {
                 self.options = SstOptions::decode(payload.rest())?;
                 return Ok(());
             }
-            _ => self.clears = decode_clears(&mut payload)?,
+            6 => self.clears = decode_clears(&mut payload)?,
+            _ => {
+                self.ranges =
+                    Fragments::decode(&mut payload).map_err(|error| error.within(WHAT))?;
+            }
         }
         payload.finish()
     }
@@ -151,6 +168,18 @@ mod tests {
             largest: b"\x01zebra".to_vec(),
             options: SstOptions::default(),
             clears: alloc::vec![(Keyspace::User, SequenceNumber(7))],
+            ranges: Fragments::of(&[
+                crate::RangeDelete {
+                    start: b"\x01a"[..].into(),
+                    end: b"\x01m"[..].into(),
+                    sequence: SequenceNumber(4),
+                },
+                crate::RangeDelete {
+                    start: b"\x01k"[..].into(),
+                    end: b"\x02"[..].into(),
+                    sequence: SequenceNumber(6),
+                },
+            ]),
         }
     }
 
@@ -159,6 +188,7 @@ mod tests {
         let mut properties = example();
         assert_eq!(Properties::decode(&properties.encode()).unwrap(), properties);
         properties.clears.clear();
+        properties.ranges = Fragments::default();
         assert_eq!(Properties::decode(&properties.encode()).unwrap(), properties);
     }
 

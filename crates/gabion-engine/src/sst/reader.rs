@@ -7,6 +7,7 @@ use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, bloc
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileMeta, FileSource};
+use crate::range_delete::Fragments;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -74,7 +75,13 @@ impl SstReader {
             }
         };
         let index = part(footer.index_at, footer.properties_at)?;
-        let guide = Guide::of(&index).map_err(|error| error.within(format!("{id}: index")))?;
+        if index.is_empty() != (footer.data_blocks == 0) {
+            return Err(corrupt(id, format!("index of {} data blocks", footer.data_blocks)));
+        }
+        let guide = match footer.data_blocks {
+            0 => Guide::default(),
+            _ => Guide::of(&index).map_err(|error| error.within(format!("{id}: index")))?,
+        };
         let reader = Self {
             group,
             id,
@@ -99,6 +106,7 @@ impl SstReader {
             && p.smallest_sequence == meta.smallest_sequence
             && p.largest_sequence == meta.largest_sequence
             && p.clears == meta.clears
+            && p.ranges.described() == meta.ranges
             && meta.smallest <= p.smallest
             && p.largest <= meta.largest;
         if same { Ok(()) } else { Err(corrupt(self.id, "properties are not what the edit says")) }
@@ -116,10 +124,19 @@ impl SstReader {
         &self.properties
     }
 
-    /// Bytes of memory held: index, what guides through it, and filter.
+    /// Its range deletes.
+    #[must_use]
+    pub const fn ranges(&self) -> &Fragments {
+        &self.properties.ranges
+    }
+
+    /// Bytes of memory held: index, what guides through it, filter, and range deletes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.index.len() + self.guide.memory_used() + self.filter.len() + size_of::<Self>()
+        let ranges = self.properties.ranges.as_slice();
+        let ranges: usize =
+            ranges.iter().map(|range| range.stored_len() + size_of_val(range)).sum();
+        self.index.len() + self.guide.memory_used() + self.filter.len() + ranges + size_of::<Self>()
     }
 
     /// Whether the file may hold an entry of `key`; `false` is certain.
@@ -133,7 +150,7 @@ impl SstReader {
     /// of its block. Completes at the first poll when the block is cached or the filter says no.
     ///
     /// A clear of the whole keyspace is not looked for: it may lie in another file of the level, see
-    /// [`FileMeta::clear_sequence`].
+    /// [`FileMeta::clear_sequence`]. Range deletes are not looked for either: see [`SstReader::ranges`].
     ///
     /// # Errors
     /// Corruption, naming file and offset; what the source reports.

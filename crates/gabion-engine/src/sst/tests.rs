@@ -529,7 +529,7 @@ fn the_largest_keys_and_values_survive() {
 
 #[test]
 fn clears_are_told_by_properties_and_description() {
-    let clear = |n| Trailer::new(SequenceNumber(n), EntryKind::RangeDelete);
+    let clear = |n| Trailer::new(SequenceNumber(n), EntryKind::Clear);
     let rows: Vec<Row> = vec![
         (vec![1], clear(9), vec![]),
         (vec![1], put(8), b"empty user key".to_vec()),

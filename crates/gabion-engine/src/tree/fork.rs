@@ -11,6 +11,7 @@ use crate::memtable::MemTable;
 use crate::read::SharedView;
 use alloc::format;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 
 impl Tree {
@@ -66,7 +67,7 @@ impl Tree {
     }
 }
 
-/// A MemTable with the entries that a reader at `upto` may see.
+/// A MemTable with the entries and range deletes that a reader at `upto` may see.
 fn seen(table: &MemTable, upto: SequenceNumber) -> MemTable {
     let copy = MemTable::new(table.id());
     let mut writer = copy.writer();
@@ -79,5 +80,7 @@ fn seen(table: &MemTable, upto: SequenceNumber) -> MemTable {
         entries.advance();
     }
     drop(writer);
-    copy
+    let ranges = table.range_deletes().filter(|range| range.sequence <= upto);
+    let ranges: Vec<_> = ranges.cloned().collect();
+    if ranges.is_empty() { copy } else { copy.with_range_deletes(ranges) }
 }

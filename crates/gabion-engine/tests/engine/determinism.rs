@@ -27,7 +27,11 @@ fn replica_with_work(seed: u64, compression: Compression) -> Replica {
         let mut batch = BatchBuilder::new();
         for _ in 0..60 {
             let name = format!("key{:04}", random.below(600)).into_bytes();
-            if random.one_in(4) {
+            if random.one_in(20) {
+                let to = format!("key{:04}", random.below(40) + 560).into_bytes();
+                let to = if to > name { to } else { [&name[..], b"0"].concat() };
+                batch.delete_range(Keyspace::User, &name, Some(&to)).unwrap();
+            } else if random.one_in(4) {
                 batch.delete(Keyspace::User, &name).unwrap();
             } else if random.one_in(3) {
                 let operand = Operand::add(random.below(9) as i64 - 4, 100 * round);
@@ -189,8 +193,22 @@ proptest! {
                 (name, SequenceNumber(sequence), kind, value)
             })
             .collect();
-        let flush = |entries: &[(Vec<u8>, SequenceNumber, EntryKind, Vec<u8>)]| {
-            let table = MemTable::new(MemTableId(1));
+        // Range deletes come in another order, and other portions, too.
+        let mut ranges: Vec<_> = (0..random.below(12))
+            .map(|n| {
+                let (start, len) = (random.below(50), 1 + random.below(20));
+                let [start, end] = [start, start + len].map(|n| key(format!("k{n:02}").as_bytes()));
+                let sequence = SequenceNumber(1_000 + n);
+                RangeDelete { start: start.into(), end: end.into(), sequence }
+            })
+            .collect();
+        let flush = |entries: &[(Vec<u8>, SequenceNumber, EntryKind, Vec<u8>)],
+                     ranges: &[RangeDelete],
+                     portion: usize| {
+            let mut table = MemTable::new(MemTableId(1));
+            for some in ranges.chunks(portion) {
+                table = table.with_range_deletes(some.to_vec());
+            }
             for (key, sequence, kind, value) in entries {
                 table.insert(key, *sequence, *kind, value);
             }
@@ -202,11 +220,12 @@ proptest! {
             job.recipe.output_count = 100;
             run(&job, &Files::default(), &Files::default())
         };
-        let (in_order, bytes) = flush(&entries);
+        let (in_order, bytes) = flush(&entries, &ranges, 1);
         for at in (1..entries.len()).rev() {
             entries.swap(at, random.below(at as u64 + 1) as usize);
         }
-        let (shuffled, other_bytes) = flush(&entries);
+        ranges.reverse();
+        let (shuffled, other_bytes) = flush(&entries, &ranges, 5);
         prop_assert_eq!(in_order.added, shuffled.added);
         prop_assert_eq!(bytes, other_bytes);
     }

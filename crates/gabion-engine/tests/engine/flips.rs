@@ -5,6 +5,7 @@
 
 use crate::support::{Random, block_on};
 use gabion_base::{FileId, GroupId, Result, SequenceNumber, Term};
+use gabion_engine::range_delete::Fragment;
 use gabion_engine::*;
 use gabion_media::Bytes;
 use std::cell::RefCell;
@@ -43,10 +44,10 @@ fn value(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|i| if i % 32 < 16 { random.next() as u8 } else { b'-' }).collect()
 }
 
-/// Entries of all kinds, until the file is long enough.
-fn case(name: &'static str, options: &SstOptions, value_len_max: u64) -> Case {
+/// Entries of all kinds, until the file is long enough; and range deletes beside them.
+fn case(name: &'static str, options: &SstOptions, value_len_max: u64, ranges: u64) -> Case {
     let mut random = Random::new(value_len_max);
-    let mut rows = vec![(vec![1], trailer(1, EntryKind::RangeDelete), Vec::new())];
+    let mut rows = vec![(vec![1], trailer(1, EntryKind::Clear), Vec::new())];
     let mut bytes = 0;
     for n in 0.. {
         let key = format!("\u{1}{:08}/field", n * 7).into_bytes();
@@ -72,16 +73,21 @@ fn case(name: &'static str, options: &SstOptions, value_len_max: u64) -> Case {
     for (key, trailer, value) in &rows {
         builder.add(key, *trailer, value);
     }
+    for n in 0..ranges {
+        let [start, end] = [n, n + 1].map(|n| format!("\u{1}{:08}/field", n * 7).as_bytes().into());
+        let sequences = vec![SequenceNumber(2_000_000 - n), SequenceNumber(n)];
+        builder.add_range(Fragment { start, end, sequences });
+    }
     Case { name, rows, file: builder.finish() }
 }
 
 fn plain() -> Case {
-    case("blocks of 4 KiB", &SstOptions::default(), 400)
+    case("blocks of 4 KiB", &SstOptions::default(), 400, 0)
 }
 
 fn compressed() -> Case {
     let compression = Compression::Lz4;
-    case("LZ4", &SstOptions { compression, ..SstOptions::default() }, 600)
+    case("LZ4", &SstOptions { compression, ..SstOptions::default() }, 600, 0)
 }
 
 fn tiny_blocks() -> Case {
@@ -92,13 +98,13 @@ fn tiny_blocks() -> Case {
         filter_bits_per_key: 0,
         ..SstOptions::default()
     };
-    case("blocks of 512 bytes, no filter", &options, 60)
+    case("blocks of 512 bytes, no filter", &options, 60, 0)
 }
 
 fn long_values() -> Case {
     let options =
         SstOptions { restart_interval: 1024, filter_bits_per_key: 20, ..SstOptions::default() };
-    case("values over blocks", &options, 12_000)
+    case("values over blocks, and range deletes", &options, 12_000, 300)
 }
 
 impl Case {

@@ -27,6 +27,7 @@ fn meta(number: u64) -> FileMeta {
         clears: Vec::new(),
         expiry: None,
         operands: None,
+        ranges: None,
     }
 }
 

@@ -2,6 +2,7 @@
 //! raises `sst::FORMAT_VERSION` in the same commit.
 
 use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
+use gabion_engine::range_delete::{Deleted, Fragment, RangeDeletes};
 use gabion_engine::{
     BatchBuilder, Compression, EntryKind, FileMeta, FinishedFile, Keyspace, Operand, Operands,
     SstBuilder, SstOptions, Trailer, counter::Step,
@@ -20,7 +21,7 @@ fn small() -> FinishedFile {
     let options = SstOptions { block_len: 512, ..SstOptions::default() };
     let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(7), Term(3));
     let trailer = |n, kind| Trailer::new(SequenceNumber(n), kind);
-    builder.add(b"\x01", trailer(9, EntryKind::RangeDelete), b"");
+    builder.add(b"\x01", trailer(9, EntryKind::Clear), b"");
     builder.add(b"\x01apple", trailer(12, EntryKind::Put), b"red");
     builder.add(b"\x01apple", trailer(10, EntryKind::Delete), b"");
     builder.add(b"\x01apricot", trailer(11, EntryKind::Put), &[b'x'; 200]);
@@ -49,6 +50,23 @@ fn added() -> FinishedFile {
     let operand = Operand { at_ms: 0x0102_0304_0405, step: several };
     builder.add(b"\x01pears", merge(11), &operand.encode());
     builder.add(b"\x01pears", Trailer::new(SequenceNumber(10), EntryKind::Put), b"40");
+    builder.finish()
+}
+
+/// With range deletes: beside an entry, and alone.
+fn ranges(with_entry: bool) -> FinishedFile {
+    let options = SstOptions { block_len: 512, ..SstOptions::default() };
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(10), Term(3));
+    if with_entry {
+        builder.add(b"\x01kiwi", Trailer::new(SequenceNumber(15), EntryKind::Put), b"green");
+    }
+    let mut add = |start: &[u8], end: &[u8], sequences: &[u64]| {
+        let sequences = sequences.iter().copied().map(SequenceNumber).collect();
+        builder.add_range(Fragment { start: start.into(), end: end.into(), sequences });
+    };
+    add(b"\x01apple", b"\x01fig", &[14, 9]);
+    add(b"\x01fig", b"\x01lime", &[12]);
+    add(b"\x01pear", b"\x01pear\0", &[11]);
     builder.finish()
 }
 
@@ -119,6 +137,58 @@ fn a_file_with_operands_and_its_description_have_these_bytes() {
         let error = FileMeta::decode(&out).unwrap_err();
         assert!(error.message().contains(&format!("{count} operands among 3 entries")), "{error}");
     }
+}
+
+#[test]
+fn files_with_range_deletes_and_their_descriptions_have_these_bytes() {
+    let file = ranges(true);
+    let (sst, meta) =
+        (include_str!("golden/ranges_sst.hex"), include_str!("golden/ranges_file_meta.hex"));
+    has_these_bytes(&file, sst, meta);
+    let said = RangeDeletes {
+        fragments: 3,
+        sequences: 4,
+        key_bytes: 30,
+        first_sequence: SequenceNumber(9),
+        widest: vec![
+            Deleted {
+                start: b"\x01apple".to_vec(),
+                end: b"\x01lime".to_vec(),
+                sequence: SequenceNumber(12),
+                seen_from: SequenceNumber(14),
+            },
+            Deleted {
+                start: b"\x01pear".to_vec(),
+                end: b"\x01pear\0".to_vec(),
+                sequence: SequenceNumber(11),
+                seen_from: SequenceNumber(11),
+            },
+        ],
+    };
+    assert_eq!(file.meta.ranges.as_ref(), Some(&said));
+    let broken = [
+        RangeDeletes { fragments: 0, ..said.clone() },
+        RangeDeletes { sequences: 2, ..said.clone() },
+        RangeDeletes { key_bytes: 5, ..said.clone() },
+        RangeDeletes { first_sequence: SequenceNumber(16), ..said.clone() },
+        RangeDeletes { widest: said.widest.iter().rev().cloned().collect(), ..said.clone() },
+        RangeDeletes { widest: vec![said.widest[0].clone(); 5], ..said },
+    ];
+    for ranges in broken {
+        let mut out = Vec::new();
+        FileMeta { ranges: Some(ranges), ..file.meta.clone() }.encode(&mut out);
+        let error = FileMeta::decode(&out).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption, "{error}");
+    }
+
+    let alone = ranges(false);
+    let (sst, meta) = (
+        include_str!("golden/ranges_alone_sst.hex"),
+        include_str!("golden/ranges_alone_file_meta.hex"),
+    );
+    has_these_bytes(&alone, sst, meta);
+    assert_eq!((alone.meta.entries, &alone.meta.smallest[..]), (0, &b"\x01apple"[..]));
+    assert_eq!(alone.meta.largest, b"\x01pear");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod fork;
 mod golden_edit;
 mod golden_sst;
 mod jobs;
+mod ranges;
 mod readers;
 mod support;
 mod tree_model;

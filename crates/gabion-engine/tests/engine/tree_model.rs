@@ -41,6 +41,8 @@ struct World {
     snapshot: Vec<u8>,
     running: Vec<JobInputs>,
     appended_edit: u64,
+    /// Of 400 operations so many delete a range.
+    range_deletes: u64,
 }
 
 impl World {
@@ -62,6 +64,7 @@ impl World {
             ended: 0,
             running: Vec::new(),
             appended_edit: 0,
+            range_deletes: 5,
         }
     }
 
@@ -87,7 +90,12 @@ impl World {
                 false => format!("key{:03}", self.random.below(400)).into_bytes(),
             };
             let full = [&[space as u8][..], &name].concat();
-            match self.random.below(400) {
+            let n = self.random.below(400);
+            if (1..=self.range_deletes).contains(&n) {
+                self.delete_range(&mut batch, space);
+                continue;
+            }
+            match n {
                 0 => {
                     batch.clear(Keyspace::User).unwrap();
                     self.written.retain(|key, _| key[0] == 0);
@@ -124,6 +132,32 @@ impl World {
         if self.primary.tree.needs_seal() || self.random.one_in(60) {
             self.append(Record::Seal(self.primary.tree.active_id()));
         }
+    }
+
+    /// Deletes a range: of a few keys, of many, to or from a key of another, to the end.
+    fn delete_range(&mut self, batch: &mut BatchBuilder, space: Keyspace) {
+        let first = self.random.below(400);
+        let most = if self.random.one_in(5) { 300 } else { 10 };
+        let end = first + 1 + self.random.below(most);
+        let mut from = format!("key{first:03}").into_bytes();
+        let mut to = format!("key{end:03}").into_bytes();
+        if self.random.one_in(6) {
+            from.push(0);
+        }
+        if self.random.one_in(6) {
+            to.push(0);
+        }
+        if self.random.one_in(30) {
+            from.clear();
+        }
+        let to = (!self.random.one_in(20)).then_some(to);
+        batch.delete_range(space, &from, to.as_deref()).unwrap();
+        self.written.retain(|key, _| {
+            let gone = key[0] == space as u8
+                && key[1..] >= from[..]
+                && to.as_ref().is_none_or(|to| key[1..] < to[..]);
+            !gone
+        });
     }
 
     /// Adds to a counter, of which keys with few others are most, so that operands meet operands.
@@ -474,10 +508,20 @@ fn check_moves(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mod
     }
 }
 
-#[expect(clippy::print_stdout, reason = "shown when the test fails: the seed that repeats it")]
 fn run(seed: u64, config: TreeConfig, steps: usize) -> (Vec<LevelStats>, (u64, u64)) {
-    println!("seed {seed}");
+    run_with(seed, config, steps, 5)
+}
+
+#[expect(clippy::print_stdout, reason = "shown when the test fails: the seed that repeats it")]
+fn run_with(
+    seed: u64,
+    config: TreeConfig,
+    steps: usize,
+    range_deletes: u64,
+) -> (Vec<LevelStats>, (u64, u64)) {
+    println!("seed {seed}, {range_deletes} range deletes of 400 operations, {config:?}");
     let mut world = World::new(seed, config);
+    world.range_deletes = range_deletes;
     for _ in 0..steps {
         world.step();
     }
@@ -507,6 +551,43 @@ fn other_shapes_of_tree_give_the_same_history() {
     };
     for config in [two_levels, lazy, compressed] {
         run(99, config, 2000);
+    }
+}
+
+/// Shapes of tree in which range deletes are cut in many places, and by another rule in each.
+fn shapes() -> [TreeConfig; 6] {
+    let sst = SstOptions { filter_bits_per_key: 0, ..SstOptions::default() };
+    [
+        small_config(),
+        TreeConfig { sst_len: 4 << 10, level1_len: 8 << 10, level_multiplier: 2, ..small_config() },
+        TreeConfig { levels: 2, ..small_config() },
+        TreeConfig {
+            memtable_len: 4 << 10,
+            sst_len: 64 << 10,
+            level1_len: 64 << 10,
+            ..small_config()
+        },
+        TreeConfig { l0_trigger: 5, level1_len: 64 << 10, ..small_config() },
+        TreeConfig { sst, ..small_config() },
+    ]
+}
+
+#[test]
+fn range_deletes_agree_with_a_map_in_trees_of_every_shape() {
+    for (seed, config) in (1..).zip(shapes()) {
+        run_with(seed, config.clone(), 500, 100);
+        run_with(seed, config, 500, 350);
+    }
+}
+
+#[test]
+#[ignore = "thousands of trees: minutes, for the soak"]
+fn range_deletes_agree_with_a_map_in_thousands_of_trees() {
+    for seed in 0..400 {
+        for (config, range_deletes) in shapes().into_iter().zip([5, 30, 100, 200, 350, 390]) {
+            run_with(1000 + seed, config.clone(), 700, range_deletes);
+            run_with(1_000_000 + seed, config, 700, 400 - range_deletes);
+        }
     }
 }
 

@@ -331,7 +331,7 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
     let short = tree.apply_operation(SequenceNumber(1), EntryKind::Merge, b"\x01k", &[1; 17]);
     assert_eq!(short.unwrap_err().kind(), ErrorKind::Corruption);
     tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"", b"").unwrap_err();
-    tree.apply_operation(SequenceNumber(1), EntryKind::RangeDelete, b"\x01k", b"").unwrap_err();
+    tree.apply_operation(SequenceNumber(1), EntryKind::Clear, b"\x01k", b"").unwrap_err();
     assert_eq!(tree.last_sequence(), SequenceNumber(0));
     tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
     assert_eq!(driven.get("k"), Some(b"v".to_vec()));
@@ -487,7 +487,7 @@ fn the_head_applies_single_operations_with_the_same_result_as_a_batch() {
     let mut batched = Driven::new(small_config());
     let tree = &mut one_by_one.replica.tree;
     tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01a", b"1").unwrap();
-    tree.apply_operation(SequenceNumber(2), EntryKind::RangeDelete, b"\x01", b"").unwrap();
+    tree.apply_operation(SequenceNumber(2), EntryKind::Clear, b"\x01", b"").unwrap();
     tree.apply_operation(SequenceNumber(3), EntryKind::Put, b"\x01b", b"2").unwrap();
     tree.apply_operation(SequenceNumber(4), EntryKind::Delete, b"\x01c", b"").unwrap();
     batched.write(|batch| {

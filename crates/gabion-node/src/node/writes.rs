@@ -11,6 +11,7 @@ use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, LogPosition, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::counter::OPERAND_LEN;
+use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, WriteState};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 
@@ -180,6 +181,38 @@ impl Node {
         self.insert(EntryKind::Delete, keyspace, key, &[])
     }
 
+    /// Deletes every key of `from..to`, or from `from` to the end of the keyspace, as part of this turn's record: one
+    /// entry, whatever it deletes. See [`gabion_engine::range_delete`] for what it costs who reads.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`]; invalid input when `to` is not after `from`.
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn delete_range(
+        &mut self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<()> {
+        self.make_room(from.len() + to.map_or(0, <[u8]>::len))?;
+        if self.writing.batch.range_deletes() == MEMTABLE_RANGES_MAX {
+            self.end_turn()?;
+            self.make_room(0)?;
+        }
+        let mut batch = core::mem::take(&mut self.writing.batch);
+        let is_first = batch.is_empty();
+        let inserted = match batch.delete_range(keyspace, from, to) {
+            Ok(end) => self.insert_as(is_first, EntryKind::RangeDelete, keyspace, from, end),
+            Err(error) => Err(error),
+        };
+        self.writing.batch = batch;
+        inserted
+    }
+
     /// Deletes all of the user keyspace, as part of this turn's record, in constant time.
     ///
     /// # Durability
@@ -190,7 +223,7 @@ impl Node {
     pub fn clear(&mut self) -> Result<()> {
         self.make_room(0)?;
         self.writing.batch.clear(Keyspace::User)?;
-        self.insert(EntryKind::RangeDelete, Keyspace::User, &[], &[])
+        self.insert(EntryKind::Clear, Keyspace::User, &[], &[])
     }
 
     fn insert(

@@ -62,6 +62,15 @@ impl World {
                 let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
                 client.clear(process, &self.locks, keys.chain(twins), now);
             }
+            // Ranges are deleted beside single keys.
+            18 if mixed % 8 < 6 => {
+                let end = (key + 1 + mixed / 8 % 10).min(self.options.keys);
+                client.delete_range(process, &self.locks, key..end, now);
+            }
+            19 if mixed % 8 < 3 => {
+                let end = (twins + 1 + mixed / 8 % 3).min(TWINS + self.options.twins);
+                client.delete_range(process, &self.locks, twins..end, now);
+            }
             16..19 => _ = client.write(process, &self.locks, &[(key, None)], None, now),
             19 => _ = client.write(process, &self.locks, &[(twins, None)], None, now),
             20..24 => {

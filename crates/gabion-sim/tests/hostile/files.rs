@@ -4,6 +4,7 @@ use crate::Format;
 use crate::samples::of_engine;
 use gabion_base::codec::Reader;
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber, Term, crc};
+use gabion_engine::range_delete::{Fragment, end_of};
 use gabion_engine::sst::inspect::Inspector;
 use gabion_engine::*;
 use gabion_media::Bytes;
@@ -53,6 +54,8 @@ fn batches() -> Vec<Vec<u8>> {
     one.delete(Keyspace::System, b"").unwrap();
     one.clear(Keyspace::User).unwrap();
     one.put_expiring(Keyspace::User, b"k", b"v", 0x0201).unwrap();
+    one.delete_range(Keyspace::User, b"a", Some(b"k")).unwrap();
+    one.delete_range(Keyspace::System, b"k", None).unwrap();
     let mut two = BatchBuilder::new();
     for n in 0..20u8 {
         two.put(Keyspace::User, &[n; 20], &vec![n; usize::from(n) * 30]).unwrap();
@@ -72,7 +75,11 @@ fn read_batch(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
                 again.put_expiring(keyspace, name, value, u64::from_le_bytes(*at))?;
             }
             EntryKind::Delete => again.delete(keyspace, name)?,
-            EntryKind::RangeDelete => again.clear(keyspace)?,
+            EntryKind::Clear => again.clear(keyspace)?,
+            EntryKind::RangeDelete => {
+                let to = (*value != end_of(keyspace)).then(|| &value[1..]);
+                again.delete_range(keyspace, name, to)?;
+            }
             other => panic!("a reader gives no {other:?}"),
         }
     }
@@ -228,16 +235,31 @@ fn ssts() -> Vec<Format> {
     let plain = SstOptions { block_len: 512, ..SstOptions::default() };
     let lz4 = SstOptions { compression: Compression::Lz4, ..plain.clone() };
     let bare = SstOptions { filter_bits_per_key: 0, restart_interval: 1, ..plain.clone() };
-    [("SST", plain), ("SST with LZ4", lz4), ("SST without a filter", bare)]
-        .map(|(name, options)| sst(name, &options))
-        .into_iter()
-        .collect()
+    let with_ranges = sst("SST with range deletes", &plain, true);
+    let mut formats = vec![with_ranges, nothing_but_ranges()];
+    let others = [("SST", plain), ("SST with LZ4", lz4), ("SST without a filter", bare)];
+    formats.extend(others.map(|(name, options)| sst(name, &options, false)));
+    formats
 }
 
-fn sst(name: &'static str, options: &SstOptions) -> Format {
+fn fragment(start: &[u8], end: &[u8], sequences: &[u64]) -> Fragment {
+    let sequences = sequences.iter().copied().map(SequenceNumber).collect();
+    Fragment { start: start.into(), end: end.into(), sequences }
+}
+
+/// A file without entries.
+fn nothing_but_ranges() -> Format {
+    let options = SstOptions::default();
+    let mut builder = SstBuilder::new(&options, GROUP, FileId::sst(9), Term(2));
+    builder.add_range(fragment(b"\x01a", b"\x01b", &[9, 7]));
+    builder.add_range(fragment(b"\x01b", b"\x02", &[9]));
+    file_of("SST of range deletes alone", builder, vec![b"\x01a".to_vec(), b"\x01z".to_vec()])
+}
+
+fn sst(name: &'static str, options: &SstOptions, with_ranges: bool) -> Format {
     let mut builder = SstBuilder::new(options, GROUP, FileId::sst(9), Term(2));
     let trailer = |n, kind| Trailer::new(SequenceNumber(n), kind);
-    builder.add(&[1], trailer(5, EntryKind::RangeDelete), b"");
+    builder.add(&[1], trailer(5, EntryKind::Clear), b"");
     let mut keys = vec![vec![1]];
     for n in 0..40u64 {
         let key = format!("\u{1}key{n:04}").into_bytes();
@@ -253,6 +275,15 @@ fn sst(name: &'static str, options: &SstOptions) -> Format {
         }
         keys.push(key);
     }
+    if with_ranges {
+        builder.add_range(fragment(b"\x00", b"\x00a", &[77]));
+        builder.add_range(fragment(b"\x01key0003", b"\x01key0009\0", &[300, 150, 2]));
+        builder.add_range(fragment(b"\x01key0020", b"\x01m", &[150]));
+    }
+    file_of(name, builder, keys)
+}
+
+fn file_of(name: &'static str, builder: SstBuilder, keys: Vec<Vec<u8>>) -> Format {
     let file = builder.finish();
     let (meta, data) = (file.meta.clone(), data_blocks(&file));
     let footer_at = meta.len as usize - sst::FOOTER_LEN;

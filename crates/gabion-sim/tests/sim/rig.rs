@@ -9,11 +9,12 @@ use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, WriteGate, open};
 use gabion_pool::Trust;
-use gabion_sim::client::{add_turn, engine_keys, twins_agree, write_turn};
+use gabion_sim::client::{add_turn, delete_range_turn, engine_keys, twins_agree, write_turn};
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 const POOL_LEN: u64 = 128 * MIB;
@@ -28,6 +29,8 @@ pub(crate) enum Turn {
     Write(Vec<(u64, Option<u64>)>),
     /// Adds to counters, by number, in one record.
     Add(Vec<(u64, u64)>),
+    /// Deletes a range of registers or of twins, by number, in one record.
+    DeleteRange(Range<u64>),
     /// Deletes everything, in one record.
     Clear,
     /// Ends the MemTable.
@@ -45,6 +48,11 @@ impl Turn {
         match self {
             Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
             Self::Clear => records.clear(),
+            Self::DeleteRange(keys) => {
+                for engine_key in keys.clone().flat_map(engine_keys) {
+                    records.remove(&engine_key);
+                }
+            }
             Self::Add(additions) => {
                 for (key, delta) in additions {
                     for engine_key in engine_keys(*key) {
@@ -334,6 +342,7 @@ impl<'a> Drive<'a> {
         let end = match turn {
             Turn::Write(writes) => write_turn(node, writes),
             Turn::Add(additions) => add_turn(node, additions),
+            Turn::DeleteRange(keys) => delete_range_turn(node, keys.clone()),
             Turn::Clear => {
                 node.clear().unwrap();
                 node.end_turn().unwrap()

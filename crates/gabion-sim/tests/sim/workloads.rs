@@ -157,6 +157,31 @@ pub(crate) fn counters() -> Workload {
     })
 }
 
+/// Ranges that are deleted, small ones and large, over flushes, compactions and restarts: what they delete may lie
+/// anywhere, and files that hold nothing else sink.
+pub(crate) fn range_deletes() -> Workload {
+    let mut random = Random::new(8);
+    workload("range deletes", replicated(), 220, |n| match n % 44 {
+        43 => Turn::Restart,
+        31 => Turn::Compact,
+        10 | 20 | 21 | 36 => Turn::Seal,
+        _ if n % 5 == 0 => {
+            let (first, len) =
+                (random.below(60), 1 + random.below(if n % 20 == 0 { 60 } else { 6 }));
+            Turn::DeleteRange(first..first + len)
+        }
+        _ if n % 7 == 0 => {
+            let first = TWINS + random.below(5);
+            Turn::DeleteRange(first..first + 1 + random.below(3))
+        }
+        _ => Turn::Write(vec![
+            put(random.below(60), n),
+            put(TWINS + random.below(6), n),
+            put(random.below(60), n),
+        ]),
+    })
+}
+
 /// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);

@@ -98,6 +98,8 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "largest_sequence": meta.largest_sequence.get(), "clears": clears(&meta.clears),
         "operands": meta.operands.map_or(0, |operands| operands.count),
         "operands_from_ms": meta.operands.map(|operands| operands.first_ms),
+        "range_deletes": meta.ranges.as_ref().map_or(0, |ranges| ranges.fragments),
+        "range_deletes_from": meta.ranges.as_ref().map(|ranges| ranges.first_sequence.get()),
     })
 }
 

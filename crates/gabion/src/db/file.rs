@@ -5,6 +5,7 @@ use super::log::{add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, FileId};
+use gabion_engine::range_delete::Fragment;
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
 use gabion_engine::sst::{Footer, Properties};
 use gabion_engine::{EntryKind, FileSource, Keyspace, Operand};
@@ -59,6 +60,9 @@ fn parts<S: FileSource>(pool: &AtRest, file: &Inspector<S>, entries: bool, out: 
     if let Some(properties) = out.readable(0, pool.wait(file.properties()))? {
         out.item(0, "properties", properties_fields(&properties))?;
         out.item(0, "options", options_fields(&properties.options))?;
+        if entries {
+            range_deletes(&properties, out)?;
+        }
     }
     if let Some(len) = out.readable(0, pool.wait(file.filter_len()))? {
         out.item(0, "filter", json!({ "offset": file.footer().filter_at, "len": len }))?;
@@ -103,7 +107,19 @@ fn properties_fields(properties: &Properties) -> Value {
         "largest_sequence": properties.largest_sequence.get(),
         "smallest": engine_key(&properties.smallest), "largest": engine_key(&properties.largest),
         "clears": clears(&properties.clears),
+        "range_deletes": properties.ranges.as_slice().len(),
     })
+}
+
+fn range_deletes(properties: &Properties, out: &mut Out) -> Told {
+    for Fragment { start, end, sequences } in properties.ranges.as_slice() {
+        let fields = json!({
+            "start": engine_key(start), "end": engine_key(end),
+            "sequences": sequences.iter().map(|sequence| sequence.get()).collect::<Vec<_>>(),
+        });
+        out.item(0, "range-delete", fields)?;
+    }
+    Ok(())
 }
 
 fn index_fields(number: usize, entry: &IndexEntry) -> Value {

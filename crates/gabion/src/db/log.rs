@@ -1,7 +1,7 @@
 //! `gabion db dump log`: every record that can be read, from where the log is kept on.
 
 use super::edits;
-use super::out::{Out, Told, bytes, crc};
+use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, ErrorKind, LogPosition};
 use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace, Operand};
@@ -194,6 +194,9 @@ fn batch(record: &Record, out: &mut Out) -> Told {
         if operation.kind == EntryKind::Put {
             fields["value"] = bytes(operation.value);
         }
+        if operation.kind == EntryKind::RangeDelete {
+            fields["end"] = engine_key(operation.value);
+        }
         if operation.kind == EntryKind::ExpiringPut
             && let Some((expiry, value)) = operation.value.split_first_chunk::<8>()
         {
@@ -230,7 +233,8 @@ pub(super) fn entry_name(kind: EntryKind) -> &'static str {
         EntryKind::Delete => "delete",
         EntryKind::Put => "put",
         EntryKind::SingleDelete => "single-delete",
-        EntryKind::RangeDelete => "clear",
+        EntryKind::Clear => "clear",
+        EntryKind::RangeDelete => "range-delete",
         EntryKind::Merge => "merge",
         EntryKind::ExpiringPut => "expiring-put",
         EntryKind::Pointer => "pointer",

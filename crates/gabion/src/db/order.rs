@@ -107,8 +107,7 @@ impl<'a> Order<'a> {
 
     /// All were seen: they are as many and as large as the file says.
     pub(super) fn finish(&self, properties: &Properties) -> Vec<String> {
-        let last = self.last.as_ref().map(|(key, _)| key.clone()).unwrap_or_default();
-        let (low, high) = self.sequences.unwrap_or_default();
+        let (first, last, (low, high)) = self.enclosed(properties);
         let numbers = [
             ("entries", self.entries, properties.entries),
             ("deletes", self.deletes, properties.deletes),
@@ -117,8 +116,7 @@ impl<'a> Order<'a> {
             ("as smallest sequence number", low.get(), properties.smallest_sequence.get()),
             ("as largest sequence number", high.get(), properties.largest_sequence.get()),
         ];
-        let keys =
-            [("first", &self.first, &properties.smallest), ("last", &last, &properties.largest)];
+        let keys = [("first", &first, &properties.smallest), ("last", &last, &properties.largest)];
         let numbers = numbers.iter().filter(|(_, found, said)| found != said);
         let numbers = numbers
             .map(|(what, found, said)| format!("holds {found} {what}, its properties say {said}"));
@@ -129,7 +127,32 @@ impl<'a> Order<'a> {
         let said = self.meta.operands.map_or(0, |operands| operands.count);
         let operands = (self.operands != said)
             .then(|| format!("holds {} operands, its edit says {said}", self.operands));
-        numbers.chain(keys).chain(operands).collect()
+        let ranges = (properties.ranges.described() != self.meta.ranges)
+            .then(|| "has other range deletes than its edit says".to_owned());
+        numbers.chain(keys).chain(operands).chain(ranges).collect()
+    }
+
+    /// The first key and the last, and the smallest sequence number and the largest, of entries and range deletes.
+    fn enclosed(
+        &self,
+        properties: &Properties,
+    ) -> (Vec<u8>, Vec<u8>, (SequenceNumber, SequenceNumber)) {
+        let last = self.last.as_ref().map(|(key, _)| key.clone()).unwrap_or_default();
+        let (mut first, mut last, mut sequences) = (self.first.clone(), last, self.sequences);
+        if let Some((start, end)) = properties.ranges.bounds() {
+            if self.entries == 0 || *start < *first {
+                first = start.to_vec();
+            }
+            if self.entries == 0 || *end > *last {
+                last = end.to_vec();
+            }
+        }
+        let ranges = properties.ranges.as_slice().iter();
+        for sequence in ranges.flat_map(|range| range.sequences.iter().copied()) {
+            let (low, high) = sequences.unwrap_or((sequence, sequence));
+            sequences = Some((low.min(sequence), high.max(sequence)));
+        }
+        (first, last, sequences.unwrap_or_default())
     }
 }
 

@@ -13,6 +13,7 @@ use gabion_db::Db;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -21,6 +22,7 @@ get KEY                    the value
 put KEY VALUE              sets it; the log's ring has it when OK is said
 add KEY NUMBER             adds to a counter, without reading it; what is not there counts as 0
 del KEY                    deletes it, whether it is there or not
+delrange FROM TO           deletes all keys from FROM on, TO left out, by one entry
 scan [FROM [TO [LIMIT]]]   pairs in the order of the keys, TO left out
 stats                      levels, memory, space
 flush                      writes what is in memory to a file
@@ -109,6 +111,10 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             done(db.add(key, delta), out)
         }
         (b"del" | b"delete", [key]) => done(db.delete(key), out),
+        (b"delrange", [from, to]) => {
+            let to = if to.is_empty() { Bound::Unbounded } else { Bound::Excluded(*to) };
+            done(db.delete_range((Bound::Included(*from), to)), out)
+        }
         (b"scan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => scan(db, bounds, out),
         (b"stats", []) => stats(db, out),
         (b"flush", []) => done(db.flush(), out),

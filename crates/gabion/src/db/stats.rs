@@ -80,6 +80,7 @@ fn levels(tree: &Tree) -> Value {
         json!({
             "level": level, "files": files.len(), "bytes": sum(FileMeta::rounded_len),
             "entries": sum(|file| file.entries), "deletes": sum(|file| file.deletes),
+            "range_deletes": sum(|file| file.ranges.as_ref().map_or(0, |ranges| ranges.fragments)),
             "raw_bytes": sum(|file| file.raw_key_bytes + file.raw_value_bytes),
             "smallest": files.iter().map(|file| &file.smallest).min().map(|key| engine_key(key)),
             "largest": files.iter().map(|file| &file.largest).max().map(|key| engine_key(key)),
@@ -228,6 +229,10 @@ fn levels_text(levels: &Value) -> String {
             key_text(&level["smallest"]),
             key_text(&level["largest"])
         );
+        let ranges = number(&level["range_deletes"]);
+        if ranges > 0 {
+            let _ = writeln!(out, "          and {}", count(ranges, "range delete"));
+        }
     }
     if any { out } else { "levels    no files\n".to_owned() }
 }

@@ -228,6 +228,49 @@ fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
 }
 
 #[test]
+fn ranges_are_deleted_by_hand_and_shown_by_what_looks_into_a_pool() {
+    let dir = std::env::temp_dir().join(format!("gabion-db-delrange-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let options = gabion_db::Options {
+        pool_len: 256 << 20,
+        ring_len: 4 << 20,
+        segment_len: 1 << 20,
+        ..gabion_db::Options::default()
+    };
+    let db = gabion_db::Db::create(&dir, &options).unwrap();
+    let value = [7; 1_000];
+    (0..9_000).for_each(|n| db.put(format!("n{n:04}").as_bytes(), &value).unwrap());
+    db.flush().unwrap();
+    drop(db);
+    let typed = "put m 1\nput x 2\ndelrange n0010 n8990\nput n0500 3\nflush\n";
+    fine(&dir, &["open"], typed);
+    assert_eq!(fine(&dir, &["scan"], "").lines().count(), 2 + 10 + 10 + 1);
+    assert_eq!(fine(&dir, &["get", "n0500"], ""), "\"3\"\n");
+    assert_eq!(on(&dir, &["get", "n0011"], "").stdout, b"(nil)\n");
+    let log = fine(&dir, &["dump", "log", "--entries"], "");
+    let line = log.lines().find(|line| line.contains("range-delete ")).unwrap();
+    assert!(line.contains("n0010") && line.contains("n8990"), "{line}");
+    let files = fine(&dir, &["dump", "edits"], "");
+    let added = files.lines().find(|line| line.contains("range_deletes=1"));
+    let added = added.unwrap_or_else(|| panic!("{files}"));
+    let number = added.split("file=").nth(1).unwrap().split('.').next().unwrap();
+    let file = fine(&dir, &["dump", "file", number.trim_start_matches('0'), "--entries"], "");
+    assert!(file.lines().any(|line| line.contains("range-delete start=")), "{file}");
+    fine(&dir, &["verify"], "");
+    let stats: Value = serde_json::from_str(&fine(&dir, &["stats", "--json"], "")).unwrap();
+    let levels = stats["levels"].as_array().unwrap();
+    let ranges: u64 = levels.iter().map(|level| level["range_deletes"].as_u64().unwrap()).sum();
+    let text = fine(&dir, &["stats"], "");
+    assert_eq!(text.contains("range delete"), ranges > 0, "{text}");
+    fine(&dir, &["compact"], "");
+    assert_eq!(fine(&dir, &["scan"], "").lines().count(), 23);
+    fine(&dir, &["open", "delrange", "n", ""], "");
+    assert_eq!(fine(&dir, &["scan"], ""), "\"m\" \"1\"\n");
+    fine(&dir, &["verify"], "");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
     let dir = std::env::temp_dir().join(format!("gabion-db-member-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);

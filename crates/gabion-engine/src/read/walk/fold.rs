@@ -1,6 +1,7 @@
 //! Keys whose newest visible entry is an operand of the merge operator: what they have follows from older ones too.
 
 use super::*;
+use crate::merge::Merge;
 use core::ops::ControlFlow;
 
 /// What older entries of a key come to: nothing yet, or what operands are added to, with what is stored of it.
@@ -36,15 +37,22 @@ impl ReadPoint {
         check: &impl Fn() -> Result<()>,
     ) -> Result<Met> {
         for table in &shape.memtables {
+            let hidden_below = table.range_delete_of(key, self.sequence);
             let mut entries = table.iter();
             entries.seek(key, self.sequence);
             while let Some(entry) = entries.entry().filter(|entry| entry.key == key) {
+                if Some(entry.trailer.sequence()) < hidden_below {
+                    break;
+                }
                 let bytes = || Bytes::copy_from_slice(entry.value);
                 let met = self.take(folding, key, entry.trailer, entry.value, bytes)?;
                 if met.is_break() {
                     return Ok(met);
                 }
                 entries.advance();
+            }
+            if hidden_below.is_some() {
+                return Ok(Met::Break((Base::Absent, None)));
             }
         }
         let version = &shape.version;
@@ -113,12 +121,14 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// have then passed the operands.
     pub(super) async fn fold_forwards(
         &mut self,
-        merge: &mut Cursors<S, C>,
+        cursors: &mut Cursors<S, C>,
         check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        let hidden_below = cursors.hidden_below();
+        let merge = &mut cursors.merge;
         let mut folding = Folding::new(None);
         loop {
-            let base = self.pass_operands(merge, &mut folding, check).await?;
+            let base = self.pass_operands(merge, hidden_below, &mut folding, check).await?;
             match folding.end(base) {
                 Folded::Is(Base::Other { expires_ms }) => {
                     self.held = merge.cursor().map_or(Held::Nothing, Source::hold);
@@ -145,11 +155,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// any.
     async fn pass_operands(
         &self,
-        merge: &mut Cursors<S, C>,
+        merge: &mut Merge<Source<S, C>>,
+        hidden_below: SequenceNumber,
         folding: &mut Folding,
         check: &impl Fn() -> Result<()>,
     ) -> Result<Base> {
         while let Some(entry) = merge.entry().filter(|entry| entry.key == &self.key[..]) {
+            if entry.trailer.sequence() < hidden_below {
+                return Ok(Base::Absent);
+            }
             if entry.trailer.sequence() <= self.point.sequence {
                 let none = Bytes::new;
                 let met = self.point.take(folding, entry.key, entry.trailer, entry.value, none)?;

@@ -2,8 +2,9 @@
 
 use super::*;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{FileId, Term};
-use gabion_engine::{EntryKind, TreeConfig};
+use gabion_base::{FileId, GroupId, Term};
+use gabion_engine::range_delete::Fragments;
+use gabion_engine::{EntryKind, RangeDelete, SstBuilder, TreeConfig};
 
 fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileMeta {
     FileMeta {
@@ -23,6 +24,7 @@ fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileM
         clears: Vec::new(),
         expiry: None,
         operands: None,
+        ranges: None,
     }
 }
 
@@ -47,6 +49,7 @@ fn properties() -> Properties {
         largest: b"b".to_vec(),
         options: TreeConfig::default().sst,
         clears: Vec::new(),
+        ranges: Fragments::default(),
     }
 }
 
@@ -112,4 +115,44 @@ fn files_of_l0_that_overlap_are_as_new_as_their_places_say() {
     // Those of one flush do not overlap, and share its sequence numbers.
     let apart = [files[1].clone(), meta(7, ("\u{1}d", "\u{1}e"), (1, 15))];
     assert_eq!(of_l0(&l0(&apart)), Vec::<String>::new());
+}
+
+#[test]
+fn range_deletes_count_for_bounds_and_sequence_numbers() {
+    let mut builder =
+        SstBuilder::new(&TreeConfig::default().sst, GroupId(1), FileId::sst(1), Term(1));
+    builder.add(b"\x01k", Trailer::new(SequenceNumber(5), EntryKind::Put), b"v");
+    let ranges = Fragments::of(&[RangeDelete {
+        start: b"\x01a"[..].into(),
+        end: b"\x01z"[..].into(),
+        sequence: SequenceNumber(9),
+    }]);
+    builder.add_range(ranges.as_slice()[0].clone());
+    let meta = builder.finish().meta;
+    let properties = Properties {
+        entries: 1,
+        raw_value_bytes: 1,
+        smallest_sequence: SequenceNumber(5),
+        largest_sequence: SequenceNumber(9),
+        smallest: b"\x01a".to_vec(),
+        largest: b"\x01z".to_vec(),
+        ranges,
+        ..properties()
+    };
+    let mut order = Order::new(&meta);
+    order.entry(&entry("\u{1}k", 5), true).unwrap();
+    assert_eq!(order.finish(&properties), Vec::<String>::new());
+    let alone = Properties {
+        entries: 0,
+        raw_key_bytes: 0,
+        raw_value_bytes: 0,
+        smallest_sequence: SequenceNumber(9),
+        ..properties.clone()
+    };
+    assert_eq!(Order::new(&meta).finish(&alone), Vec::<String>::new());
+    let without = Properties { ranges: Fragments::default(), ..properties };
+    let said = order.finish(&without).join("; ");
+    for part in ["holds 5 as largest", "\"\\x01k\" as last key", "has other range deletes"] {
+        assert!(said.contains(part), "{said}");
+    }
 }

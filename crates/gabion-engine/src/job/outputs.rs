@@ -1,0 +1,292 @@
+//! The files that a job writes: where they are cut, and which part of the range deletes each has.
+//!
+//! ```text
+//!   entries        a   c   c   e │ g   h   k │           n   p
+//!   range deletes    [b ───────── │ ── g) [i ─│── ── ─│─────── z)      cut where the files are,
+//!   files          └── 1 ──────┘ └─── 2 ────┘└── 3 ──┘└── 4 ──┘        also where nothing else is
+//! ```
+//!
+//! A file ends before an entry or a range delete that would take it over `output_len`, and before every key in the
+//! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of `output_len` at
+//! most, as whoever opens it holds them in memory, several times as long.
+
+use super::JobOutput;
+use crate::entry::Entry;
+use crate::file::{FILE_LEN_MAX, FileSink, lower_bound_of, upper_bound_of};
+use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
+use crate::recipe::Recipe;
+use crate::sst::SstBuilder;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
+use gabion_base::{Error, FileId, GroupId, Result};
+
+/// The files being written.
+pub(super) struct Outputs<'a> {
+    recipe: &'a Recipe,
+    group: GroupId,
+    builder: Option<SstBuilder>,
+    /// Number of the next file.
+    next: u64,
+    /// The next of the recipe's cuts.
+    cut: usize,
+    /// The key added last to the open file.
+    last_key: Vec<u8>,
+    /// Range deletes to be written.
+    ranges: Fragments,
+    /// The first of them that no file has anything of.
+    next_range: usize,
+    /// Bytes that the open file has in common with the one before: a range delete that was cut.
+    carried_len: u64,
+}
+
+/// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
+/// its share of the index.
+const ENTRY_OVERHEAD_LEN: u64 = 48;
+
+/// A file has this part of its length of range deletes, at most, or one.
+pub(super) const RANGES_PART: u64 = 8;
+
+/// How the open file ends before a key.
+enum Ending {
+    /// It cannot: its bounds would touch the next file's.
+    Nowhere,
+    /// As it is.
+    Here,
+    /// With its last range delete cut, the rest of which begins the next file.
+    Cut(Arc<[u8]>),
+}
+
+impl<'a> Outputs<'a> {
+    pub(super) const fn new(recipe: &'a Recipe, group: GroupId, ranges: Fragments) -> Self {
+        Self {
+            recipe,
+            group,
+            builder: None,
+            next: recipe.output_first,
+            cut: 0,
+            last_key: Vec::new(),
+            ranges,
+            next_range: 0,
+            carried_len: 0,
+        }
+    }
+
+    /// Writes an entry, into the next file where the open one ends before it.
+    pub(super) async fn write(
+        &mut self,
+        entry: &Entry<'_>,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        if !self.ranges.is_empty() {
+            self.take_ranges(Some(entry.key), sink, output).await?;
+        }
+        let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
+        if self.wants_end(entry.key, entry_len, 0) {
+            self.end_before(entry.key, sink, output).await?;
+        }
+        output.stats.entries_out += 1;
+        self.add(entry, sink)
+    }
+
+    /// Whether the open file is to end before `key`, with which `len` bytes come, so many of them of a range delete.
+    #[inline]
+    fn wants_end(&mut self, key: &[u8], len: u64, ranges_len: u64) -> bool {
+        let cuts = &self.recipe.cuts;
+        let passed = cuts.get(self.cut).is_some_and(|cut| key >= &cut[..]);
+        if passed {
+            self.cut += cuts[self.cut..].partition_point(|cut| &cut[..] <= key);
+        }
+        let Some(builder) = &self.builder else { return false };
+        let output_len = self.recipe.output_len;
+        // Or files would hold nothing but what they have in common, and be more than the recipe reserves.
+        let carried_len =
+            if self.carried_len > output_len / RANGES_PART { self.carried_len } else { 0 };
+        let is_long = builder.estimated_len() + len > output_len + carried_len;
+        let ranges_max = output_len / RANGES_PART + carried_len;
+        let has_ranges = ranges_len > 0 && builder.ranges_len() + ranges_len > ranges_max;
+        passed || is_long || has_ranges
+    }
+
+    /// Ends the open file before `key`, if it can. Versions of one key stay together.
+    async fn end_before(
+        &mut self,
+        key: &[u8],
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        match self.ending(key) {
+            Ending::Here => self.finish_file(sink, output).await,
+            Ending::Cut(at) => self.cut_ranges(at, sink, output).await,
+            Ending::Nowhere => self.check_len(),
+        }
+    }
+
+    fn ending(&self, key: &[u8]) -> Ending {
+        // The one that began last; those before it end at or before its start.
+        let open = self.builder.as_ref().and_then(SstBuilder::last_range);
+        let Some(open) = open else {
+            return if self.binds(key) { Ending::Nowhere } else { Ending::Here };
+        };
+        let touches = upper_bound_of(last_before(&open.end)) >= lower_bound_of(key);
+        if !touches && !self.binds(key) {
+            return Ending::Here;
+        }
+        match cut_before((&self.last_key[..]).max(&open.start), key) {
+            Some(cut) if cut[..] < open.end[..] => Ending::Cut(cut.into()),
+            // All that is before the cut ends there or before it.
+            Some(_) => Ending::Here,
+            None => Ending::Nowhere,
+        }
+    }
+
+    /// Whether `key` must stay in one file with the key before it.
+    fn binds(&self, key: &[u8]) -> bool {
+        key == self.last_key || bounds_touch(&self.last_key, key)
+    }
+
+    #[cold]
+    fn check_len(&self) -> Result<()> {
+        let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
+        if len <= FILE_LEN_MAX / 2 {
+            return Ok(());
+        }
+        Err(Error::limit(format!(
+            "keys that share their first {EDIT_KEY_BOUND_LEN_MAX} bytes fill {len} bytes, \
+             a file holds at most {}",
+            FILE_LEN_MAX / 2
+        )))
+    }
+
+    #[inline]
+    fn add(&mut self, entry: &Entry<'_>, sink: &mut impl FileSink) -> Result<()> {
+        self.open(sink)?.add(entry.key, entry.trailer, entry.value);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(entry.key);
+        Ok(())
+    }
+
+    #[inline]
+    fn open(&mut self, sink: &mut impl FileSink) -> Result<&mut SstBuilder> {
+        Ok(match &mut self.builder {
+            Some(builder) => builder,
+            none => none.insert(open_output(self.recipe, self.group, self.next, sink)?),
+        })
+    }
+
+    /// Takes up the range deletes that begin at `upto` or before, or all, and ends files where that is due.
+    async fn take_ranges(
+        &mut self,
+        upto: Option<&[u8]>,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let is_due = |key: &[u8]| upto.is_none_or(|upto| key <= upto);
+        loop {
+            let next = self.ranges.as_slice().get(self.next_range);
+            let next = next.filter(|next| is_due(&next.start)).cloned();
+            self.cut_within(next.as_ref().map(|next| &next.start[..]).or(upto), sink, output)
+                .await?;
+            let Some(next) = next else { return Ok(()) };
+            let len = next.stored_len() as u64;
+            if self.wants_end(&next.start, len, len) {
+                self.end_before(&next.start, sink, output).await?;
+            }
+            self.next_range += 1;
+            self.open(sink)?.add_range(next);
+        }
+    }
+
+    /// Ends files at the recipe's cuts before `upto` that lie within a range delete.
+    async fn cut_within(
+        &mut self,
+        upto: Option<&[u8]>,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let recipe = self.recipe;
+        while let Some(cut) = recipe.cuts.get(self.cut)
+            && upto.is_none_or(|upto| cut[..] < *upto)
+            && let Some(open) = self.builder.as_ref().and_then(SstBuilder::last_range)
+            && cut[..] < open.end[..]
+        {
+            self.cut += 1;
+            if open.start[..] < cut[..] {
+                self.end_before(cut, sink, output).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the open file and its last range delete at `at`, where the next file goes on with it.
+    async fn cut_ranges(
+        &mut self,
+        at: Arc<[u8]>,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let Some(builder) = &mut self.builder else { return Ok(()) };
+        let rest = builder.last_range().cloned();
+        builder.cut_last_range(&at);
+        self.finish_file(sink, output).await?;
+        if let Some(Fragment { end, sequences, .. }) = rest {
+            let rest = Fragment { start: at, end, sequences };
+            // Its keys may be bounds besides.
+            self.carried_len = 2 * rest.stored_len() as u64;
+            self.open(sink)?.add_range(rest);
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub(super) async fn finish(
+        mut self,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        self.take_ranges(None, sink, output).await?;
+        self.finish_file(sink, output).await
+    }
+
+    async fn finish_file(
+        &mut self,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let file = builder.finish();
+        output.stats.bytes_written += file.meta.rounded_len();
+        output.added.push((self.recipe.output_level, file.meta.clone()));
+        self.next += 1;
+        self.last_key.clear();
+        self.carried_len = 0;
+        sink.finished(file).await
+    }
+}
+
+fn open_output(
+    recipe: &Recipe,
+    group: GroupId,
+    number: u64,
+    sink: &mut impl FileSink,
+) -> Result<SstBuilder> {
+    if number >= recipe.output_end() {
+        return Err(Error::limit(format!(
+            "a job needs more files than the {} that its recipe reserves from {} on",
+            recipe.output_count, recipe.output_first
+        )));
+    }
+    // Room for the whole file: a buffer that grows is copied, and its fresh pages are touched twice.
+    let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
+    let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
+    Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))
+}
+
+/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
+/// as bounds are cut to 256 bytes. Such keys stay in one file, however long it grows.
+pub(super) fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
+    let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
+    cut && upper_bound_of(last) >= lower_bound_of(first)
+}

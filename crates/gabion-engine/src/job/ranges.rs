@@ -1,0 +1,124 @@
+//! The range deletes of a job: what is there, what they hide, and what has to stay of them.
+
+use super::{JobInputs, is_below_floor, is_tombstone_wanted};
+use crate::file::{FileMeta, FileSource, noted};
+use crate::range_delete::{Fragment, Fragments, RangeDeletes, WithinStripes};
+use crate::recipe::Recipe;
+use crate::sst::SstReader;
+use alloc::borrow::Cow;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{GroupId, Result, SequenceNumber};
+
+/// All that the inputs have, as far as the recipe's snapshots tell them apart. Reads the ends of the files that
+/// have range deletes.
+pub(super) async fn of_inputs(
+    inputs: &JobInputs,
+    group: GroupId,
+    source: &impl FileSource,
+) -> Result<Fragments> {
+    let ranges = inputs.memtables.iter().flat_map(|table| table.range_deletes());
+    let mut fragments: Vec<_> = ranges
+        .map(|range| Fragment {
+            start: range.start.clone(),
+            end: range.end.clone(),
+            sequences: alloc::vec![range.sequence],
+        })
+        .collect();
+    for (_, meta) in inputs.files.iter().filter(|(_, meta)| meta.ranges.is_some()) {
+        let opened = SstReader::open(source, group, meta).await;
+        let reader = noted(source, meta.id, opened)?;
+        fragments.extend_from_slice(reader.ranges().as_slice());
+    }
+    Ok(Fragments::merged(fragments.iter(), WithinStripes(&inputs.recipe.snapshots)))
+}
+
+/// Most bytes that the outputs have of range deletes beyond what the inputs have.
+pub(super) fn output_len_max(inputs: &JobInputs) -> u64 {
+    let mut all = RangeDeletes::default();
+    for range in inputs.memtables.iter().flat_map(|table| table.range_deletes()) {
+        all.fragments += 1;
+        all.key_bytes += (range.start.len() + range.end.len()) as u64;
+    }
+    for ranges in inputs.files.iter().filter_map(|(_, meta)| meta.ranges.as_ref()) {
+        all.fragments += ranges.fragments;
+        all.key_bytes += ranges.key_bytes;
+    }
+    all.output_len_max(inputs.recipe.snapshots.len())
+}
+
+type Files = [(u8, Arc<FileMeta>)];
+
+/// The input files without those of which all is hidden: they need not be read. And how long those are.
+pub(super) fn without_hidden<'a>(
+    inputs: &'a JobInputs,
+    ranges: &Fragments,
+) -> (Cow<'a, Files>, u64) {
+    if ranges.is_empty() {
+        return (Cow::Borrowed(&inputs.files[..]), 0);
+    }
+    let stripes = WithinStripes(&inputs.recipe.snapshots);
+    let mut hidden_len = 0;
+    let mut files = inputs.files.clone();
+    files.retain(|(_, meta)| {
+        let is_hidden = hides_all(ranges, stripes, meta);
+        hidden_len += if is_hidden { meta.len } else { 0 };
+        !is_hidden
+    });
+    (Cow::Owned(files), hidden_len)
+}
+
+/// Whether one range delete covers all keys of a file, is newer than all that it holds, and is seen by all who see any
+/// of that.
+fn hides_all(ranges: &Fragments, stripes: WithinStripes<'_>, meta: &FileMeta) -> bool {
+    let fragments = ranges.as_slice();
+    let at = fragments.partition_point(|fragment| *fragment.end <= *meta.smallest);
+    let Some(fragment) = fragments.get(at) else { return false };
+    // The upper bound may be a key that is there.
+    let covers = *fragment.start <= *meta.smallest && *meta.largest < *fragment.end;
+    let newest = fragment.newest(stripes.stripe_of(meta.smallest_sequence));
+    covers && newest > Some(meta.largest_sequence)
+}
+
+/// What has to stay, by the rule for tombstones. What was cleared with its keyspace hides nothing more.
+pub(super) fn kept(recipe: &Recipe, ranges: &Fragments) -> Fragments {
+    let stripes = WithinStripes(&recipe.snapshots);
+    ranges.only(|start, sequence| {
+        let stripe = stripes.stripe_of(sequence);
+        is_tombstone_wanted(recipe, sequence)
+            && !is_below_floor(start, sequence, recipe.floor, stripe)
+    })
+}
+
+/// What fragments hide of entries that come in the order of their keys.
+pub(super) struct Hiding<'a> {
+    /// Those that do not end before the last key.
+    fragments: &'a [Fragment],
+}
+
+impl<'a> Hiding<'a> {
+    pub(super) fn new(ranges: &'a Fragments) -> Self {
+        Self { fragments: ranges.as_slice() }
+    }
+
+    /// Whether a range delete hides an entry of this stripe from all who could see it.
+    #[inline]
+    pub(super) fn hides(
+        &mut self,
+        key: &[u8],
+        sequence: SequenceNumber,
+        stripe: SequenceNumber,
+    ) -> bool {
+        !self.fragments.is_empty() && self.search(key, stripe) > Some(sequence)
+    }
+
+    fn search(&mut self, key: &[u8], stripe: SequenceNumber) -> Option<SequenceNumber> {
+        while let Some((first, rest)) = self.fragments.split_first() {
+            if *key < *first.end {
+                return if *first.start <= *key { first.newest(stripe) } else { None };
+            }
+            self.fragments = rest;
+        }
+        None
+    }
+}
