@@ -47,6 +47,7 @@ pub(crate) fn soak(hours: f64) -> Step {
     let once = [
         load.as_str(),
         "flipped bits",
+        "range deletes",
         "hostile bytes",
         "options",
         "redis",
@@ -99,6 +100,11 @@ fn run_shard(shard: &str) -> Step {
             let rooms = ["-p", "gabion-pool", "-p", "gabion-engine", "-p", "gabion-log"];
             let shown = ["flips", "--", "--ignored", "--nocapture"];
             run("cargo", &[&["test", "--release"][..], &rooms, &shown].concat(), &[])
+        }
+        // Thousands of trees of several shapes against a map.
+        Some(("range", _)) => {
+            let trees = ["range_deletes_agree", "--", "--ignored", "--nocapture"];
+            run("cargo", &[&["test", "--release", "-p", "gabion-engine"][..], &trees].concat(), &[])
         }
         Some(("hostile", _)) => {
             let sim = ["test", "--release", "-p", "gabion-sim", "--test", "hostile"];

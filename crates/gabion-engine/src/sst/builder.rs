@@ -320,7 +320,8 @@ impl SstBuilder {
         if self.data_blocks > 0 {
             self.index.finish(&mut self.index_area);
         }
-        let index_area = core::mem::replace(&mut self.index_area, Area::new(AlignedBuf::with_capacity(0)));
+        let index_area =
+            core::mem::replace(&mut self.index_area, Area::new(AlignedBuf::with_capacity(0)));
         self.whole_block(index_area.bytes());
         let properties_at = self.area.len() as u32;
         let properties = self.properties.encode();

@@ -98,6 +98,7 @@ mod tests {
     use crate::entry::Trailer;
     use alloc::collections::BTreeSet;
     use alloc::format;
+    use gabion_media::AlignedBuf;
     use proptest::prelude::*;
 
     proptest! {
@@ -154,7 +155,8 @@ mod tests {
     }
 
     fn index_of<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Area {
-        let (mut area, mut writer) = (Area::with_capacity(4096), BlockWriter::new(4));
+        let (mut area, mut writer) =
+            (Area::new(AlignedBuf::with_capacity(4096)), BlockWriter::new(4));
         for (n, key) in keys.enumerate() {
             writer.add(&mut area, key, Trailer::FIRST, &(n as u64).to_le_bytes());
         }

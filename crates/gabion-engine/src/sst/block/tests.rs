@@ -17,7 +17,7 @@ fn sorted(mut entries: Vec<(Vec<u8>, u64, Vec<u8>)>) -> Vec<(Vec<u8>, u64, Vec<u
 }
 
 fn body_of(entries: &[(Vec<u8>, u64, Vec<u8>)], restart_interval: u32) -> Vec<u8> {
-    let mut area = Area::with_capacity(0);
+    let mut area = Area::new(AlignedBuf::with_capacity(0));
     area.extend(b"before");
     let mut writer = BlockWriter::new(restart_interval);
     for (key, sequence, value) in entries {
