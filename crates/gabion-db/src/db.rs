@@ -455,14 +455,14 @@ impl Db {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
-    /// The values of many keys at one moment, in their order.
+    /// The values of many keys at one moment; see [`Snapshot::multi_get`].
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// As [`Self::get`], each with its key.
     pub fn multi_get<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Option<Bytes>>> {
+    ) -> Vec<Result<Option<Bytes>>> {
         self.snapshot().multi_get(keys)
     }
 

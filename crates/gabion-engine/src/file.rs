@@ -500,6 +500,17 @@ pub struct FinishedFile {
     pub memory: Arc<AlignedBuf>,
 }
 
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// Which file.
+    pub file: FileId,
+    /// Where they begin.
+    pub offset: u64,
+    /// How many.
+    pub len: usize,
+}
+
 /// Where live files are read from: the pool, a cache of shipped bytes, memory in tests.
 pub trait FileSource {
     /// The `len` bytes of `file` from `offset`, neither of which need be aligned.
@@ -508,6 +519,18 @@ pub trait FileSource {
     /// Not found for a file that is not live; invalid input for a range beyond its rounded end; what
     /// the medium reports.
     fn read(&self, file: FileId, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
+
+    /// What [`Self::read`] gives for each of `ranges`, in their order. A source that waits for a device has all of them
+    /// under way at once; without anything to wait for, one after the other is as good.
+    fn read_many(&self, ranges: &[FileRange]) -> impl Future<Output = Vec<Result<Bytes>>> {
+        async move {
+            let mut results = Vec::with_capacity(ranges.len());
+            for &FileRange { file, offset, len } in ranges {
+                results.push(self.read(file, offset, len).await);
+            }
+            results
+        }
+    }
 
     /// Bytes of `file` may not be what was written: a reader met `error`, which it returns. For whoever can
     /// have the file repaired; a source without such a one has nothing to do.
@@ -536,6 +559,10 @@ macro_rules! forward_source {
                 len: usize,
             ) -> impl Future<Output = Result<Bytes>> {
                 (**self).read(file, offset, len)
+            }
+
+            fn read_many(&self, ranges: &[FileRange]) -> impl Future<Output = Vec<Result<Bytes>>> {
+                (**self).read_many(ranges)
             }
 
             fn note_damage(&self, file: FileId, error: &Error) {

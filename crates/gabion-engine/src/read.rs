@@ -10,6 +10,7 @@
 //! ends it.
 
 mod gone;
+mod many;
 mod size;
 mod source;
 mod walk;
@@ -136,6 +137,24 @@ impl ReadView {
     ) -> Result<Option<Found>> {
         let pin = self.pin()?;
         self.point.get(&pin.0, tables, key, || self.state.check()).await
+    }
+
+    /// The values of many engine keys, in any order and any of them more than once: `give` gets each key's place in
+    /// `keys` with what it has, as [`Self::look_up`] says it, in no order. Goes down the tree once for all of them;
+    /// the blocks that are not in memory are read at once, up to 256 reads and 4 MiB at a time.
+    ///
+    /// An error of one key is given with it and leaves the others alone.
+    ///
+    /// # Errors
+    /// The first that `give` returns, which ends it; snapshot too old when the view was past its pin budget.
+    pub async fn look_up_many<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        keys: &[impl AsRef<[u8]>],
+        give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
+    ) -> Result<()> {
+        let pin = self.pin()?;
+        self.point.get_many(&pin.0, tables, keys, || self.state.check(), give).await
     }
 
     /// An iterator over the pairs with engine keys in `from..to` (to the end without `to`), before the
@@ -272,6 +291,23 @@ impl SharedView {
         key: &[u8],
     ) -> Result<Option<Found>> {
         self.point.get(&self.pin.0, tables, key, || Ok(())).await
+    }
+
+    /// The values of many engine keys, in any order and any of them more than once: `give` gets each key's place in
+    /// `keys` with what it has, as [`Self::look_up`] says it, in no order. Goes down the tree once for all of them;
+    /// the blocks that are not in memory are read at once, up to 256 reads and 4 MiB at a time.
+    ///
+    /// An error of one key is given with it and leaves the others alone.
+    ///
+    /// # Errors
+    /// The first that `give` returns, which ends it.
+    pub async fn look_up_many<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        keys: &[impl AsRef<[u8]>],
+        give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
+    ) -> Result<()> {
+        self.point.get_many(&self.pin.0, tables, keys, || Ok(()), give).await
     }
 
     /// What the engine keys in `from..to` (to the end without `to`) take, about. Reads nothing but the indexes

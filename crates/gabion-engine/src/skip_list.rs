@@ -45,6 +45,7 @@ use core::cmp::Ordering as Order;
 use core::ptr;
 #[cfg(not(all(test, loom)))]
 use core::sync::atomic;
+pub(crate) use leaf::prefetch;
 use leaf::{CELL_LEN, Cell, LEAF_LEN, Leaf, Slots, Target, entry};
 /// Every order in which threads can see what others store: see `interleavings`.
 #[cfg(all(test, loom))]

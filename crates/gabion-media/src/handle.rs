@@ -139,26 +139,33 @@ impl MediumHandle {
         &self,
         ranges: impl Iterator<Item = (u64, usize)>,
     ) -> Result<Vec<Bytes>> {
+        self.read_each(ranges).await.into_iter().collect()
+    }
+
+    /// The same with a result for each range. Nothing is under way any more when it returns.
+    pub async fn read_each(
+        &self,
+        ranges: impl Iterator<Item = (u64, usize)>,
+    ) -> Vec<Result<Bytes>> {
         let take = |(offset, len)| {
             let into = self.0.borrow_mut().buffers.take(len);
             OperationKind::Read { offset, into }
         };
         let kinds: Vec<OperationKind> = ranges.map(take).collect();
-        let mut parts = Vec::with_capacity(kinds.len());
-        let mut result = Ok(());
+        let mut results = Vec::with_capacity(kinds.len());
         // Every one is waited for, also after an error, so that none is left behind.
         for pending in self.submit(kinds, false) {
             let ended = pending.await;
             let buffer = ended.outcome.into_result().and_then(|()| {
                 ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
             });
-            result = result.and(buffer.map(|buffer| {
+            results.push(buffer.map(|buffer| {
                 let (bytes, lent) = Buffers::lend(buffer);
                 self.0.borrow_mut().buffers.put(lent, BUFFERS_LEN_MAX);
-                parts.push(bytes);
+                bytes
             }));
         }
-        result.map(|()| parts)
+        results
     }
 
     /// A buffer for a file that is to be built: [`Buffers::take_for_file`].

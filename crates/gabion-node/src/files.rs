@@ -5,14 +5,15 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX, round_up_to_block};
 use gabion_base::{Error, FileId, FileKind, GroupId, HashMap, LogPosition, Result};
-use gabion_engine::FileSource;
+use gabion_engine::{FileRange, FileSource};
 use gabion_log::{LogConfig, SegmentSource};
 use gabion_media::MediumHandle;
-use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file};
+use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file, read_files};
 
 /// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
 #[derive(Clone, Default)]
@@ -168,6 +169,32 @@ impl<L: Locate> FileSource for PoolSource<L> {
                 return read;
             }
         }
+    }
+
+    async fn read_many(&self, ranges: &[FileRange]) -> Vec<Result<Bytes>> {
+        let places: Vec<_> = ranges.iter().map(|range| self.locate.locate(range.file)).collect();
+        let placed = ranges.iter().zip(&places).filter_map(|(range, place)| {
+            let end = range.offset.saturating_add(range.len as u64);
+            place.as_ref().map(|place| (&**place, range.offset..end))
+        });
+        let placed: Vec<_> = placed.collect();
+        let len: u64 = placed.iter().map(|(_, range)| range.end - range.start).sum();
+        self.meter.0.set(self.meter.0.get() + len);
+        let LocalStore { medium, geometry, .. } = &self.store;
+        let mut read = read_files(medium, geometry, &placed).await.into_iter();
+        let mut results = Vec::with_capacity(ranges.len());
+        for (&FileRange { file, offset, len }, place) in ranges.iter().zip(&places) {
+            let now = self.locate.locate(file);
+            let here = place.as_ref().and_then(|place| read.next().map(|read| (place, read)));
+            results.push(match here {
+                Some((place, read)) if now.is_none_or(|now| Arc::ptr_eq(place, &now)) => {
+                    read.map_err(|error| error.within(format!("{file} at {offset}")))
+                }
+                // It had no place, or was repaired meanwhile and what was read may be what rotted.
+                _ => self.read(file, offset, len).await,
+            });
+        }
+        results
     }
 
     fn note_damage(&self, file: FileId, error: &Error) {

@@ -6,6 +6,7 @@
 use crate::{Commit, FilePlacement, Geometry, PoolId, SlotHeader};
 use alloc::format;
 use alloc::vec::Vec;
+use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, CHUNK_LEN, SLOT_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, GroupId, Result, SlotIndex, crc};
 use gabion_media::{AlignedBuf, Bytes, MediumHandle, OperationKind};
@@ -88,15 +89,18 @@ pub(crate) async fn read_ranges(
     medium: &MediumHandle,
     ranges: impl Iterator<Item = (u64, usize)>,
 ) -> Result<Bytes> {
-    let mut parts = medium.read_ranges(ranges).await?;
+    Ok(joined(medium.read_ranges(ranges).await?))
+}
+
+fn joined(mut parts: Vec<Bytes>) -> Bytes {
     if parts.len() == 1 {
-        return Ok(parts.remove(0));
+        return parts.remove(0);
     }
     let mut whole = AlignedBuf::with_capacity(parts.iter().map(Bytes::len).sum());
     for part in parts {
         whole.extend(&part);
     }
-    Ok(whole.freeze())
+    whole.freeze()
 }
 
 /// Reads `len` bytes at `offset` of the device in transfers, at once.
@@ -118,25 +122,73 @@ pub async fn read_file(
     offset: u64,
     len: u64,
 ) -> Result<Bytes> {
-    let file = placement.file;
-    if offset.checked_add(len).is_none_or(|end| end > placement.len) {
-        return Err(Error::invalid(format!(
-            "{file}: {len} bytes at {offset} reach past its {} bytes",
-            placement.len
-        )));
-    }
+    let blocks = blocks_of(geometry, placement, offset, len)?;
     if len == 0 {
         return Ok(Bytes::new());
+    }
+    let bytes = read_ranges(medium, transfers(blocks, transfer_len(medium)))
+        .await
+        .map_err(|error| failed_read(placement, offset, len, error))?;
+    Ok(cut_out(&bytes, offset, len))
+}
+
+/// Reads many ranges of files, all at once: pairs of a placement and a range as [`read_file`] takes them, of at
+/// least one byte. Each has a result of its own, with its errors.
+pub async fn read_files(
+    medium: &MediumHandle,
+    geometry: &Geometry,
+    reads: &[(&FilePlacement, Range<u64>)],
+) -> Vec<Result<Bytes>> {
+    let step = transfer_len(medium);
+    let mut ranges = Vec::with_capacity(reads.len());
+    let mut counts = Vec::with_capacity(reads.len());
+    for (placement, Range { start, end }) in reads {
+        let blocks = blocks_of(geometry, placement, *start, end.saturating_sub(*start));
+        counts.push(blocks.map(|blocks| {
+            let before = ranges.len();
+            ranges.extend(transfers(blocks, step));
+            ranges.len() - before
+        }));
+    }
+    let mut parts = medium.read_each(ranges.into_iter()).await.into_iter();
+    let read = |(count, (placement, range)): (Result<usize>, &(&FilePlacement, Range<u64>))| {
+        let (offset, len) = (range.start, range.end.saturating_sub(range.start));
+        // All of them, so that the next range begins with its own.
+        let parts: Vec<Result<Bytes>> = parts.by_ref().take(count?).collect();
+        let parts: Result<Vec<Bytes>> = parts.into_iter().collect();
+        let bytes = joined(parts.map_err(|error| failed_read(placement, offset, len, error))?);
+        Ok(cut_out(&bytes, offset, len))
+    };
+    counts.into_iter().zip(reads).map(read).collect()
+}
+
+/// The whole blocks that hold `len` bytes of a file from `offset`.
+fn blocks_of<'a>(
+    geometry: &Geometry,
+    placement: &'a FilePlacement,
+    offset: u64,
+    len: u64,
+) -> Result<Extents<'a>> {
+    if offset.checked_add(len).is_none_or(|end| end > placement.len) {
+        return Err(Error::invalid(format!(
+            "{}: {len} bytes at {offset} reach past its {} bytes",
+            placement.file, placement.len
+        )));
     }
     placement.check_shape(geometry)?;
     let start = offset / BLOCK * BLOCK;
     let aligned_len = (offset + len).div_ceil(BLOCK) * BLOCK - start;
-    let ranges = transfers(extents(geometry, placement, start, aligned_len), transfer_len(medium));
-    let bytes = read_ranges(medium, ranges)
-        .await
-        .map_err(|e| e.within(format!("{file}: read of {len} bytes at {offset}")))?;
-    let skip = (offset - start) as usize;
-    Ok(bytes.slice(skip..skip + len as usize))
+    Ok(extents(geometry, placement, start, aligned_len))
+}
+
+/// What was asked for, out of the blocks that hold it.
+fn cut_out(blocks: &Bytes, offset: u64, len: u64) -> Bytes {
+    let skip = (offset % BLOCK) as usize;
+    blocks.slice(skip..skip + len as usize)
+}
+
+fn failed_read(placement: &FilePlacement, offset: u64, len: u64, error: Error) -> Error {
+    error.within(format!("{}: read of {len} bytes at {offset}", placement.file))
 }
 
 /// Writes a whole file into its slots, then the slots' headers. `pool_id` and `geometry` are those

@@ -42,7 +42,8 @@ pub mod superblock;
 
 pub use creation::Creation;
 pub use file_io::{
-    extents, file_headers, read_file, read_slot_header, verify_file, write_commit, write_file,
+    extents, file_headers, read_file, read_files, read_slot_header, verify_file, write_commit,
+    write_file,
 };
 pub use geometry::Geometry;
 pub use journal::{Commit, Stage};

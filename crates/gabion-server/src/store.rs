@@ -1,12 +1,12 @@
 //! The node as the key space that commands run on: reads of its newest state, writes into the record of
 //! the turn. At the tail the same reads serve clients.
 
-use crate::commands::{Op, Order, Page, PageBuilder, Store, Values};
+use crate::commands::{Op, Order, Page, PageBuilder, Store};
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, ErrorKind, FileId, Result};
-use gabion_engine::{FileSource, Found, Keyspace, Move, Tables};
+use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
 use gabion_node::{FileMap, Node, PoolSource, WriteGate};
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -31,6 +31,13 @@ impl FileSource for ProbeSource {
             return pending().await;
         }
         self.pool.read(file, offset, len).await
+    }
+
+    async fn read_many(&self, ranges: &[FileRange]) -> Vec<Result<Bytes>> {
+        if self.is_probing.get() {
+            return pending().await;
+        }
+        self.pool.read_many(ranges).await
     }
 
     fn note_damage(&self, file: FileId, error: &Error) {
@@ -185,13 +192,17 @@ impl Store for NodeStore {
         self.0.node.borrow().tree().now_ms()
     }
 
-    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
+    async fn look_up_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
+    ) -> Result<()> {
         let view = self.0.node.borrow().view();
-        let mut values = Values::new(keys.len(), bytes_max);
-        for key in keys {
-            values.push(view.get(&self.0.tables, &engine_key(key)).await?)?;
+        if let [key] = keys {
+            return give(0, view.look_up(&self.0.tables, &engine_key(key)).await?);
         }
-        Ok(values.into_vec())
+        let keys: Vec<_> = keys.iter().map(|key| engine_key(key)).collect();
+        view.look_up_many(&self.0.tables, &keys, |at, found| give(at, found?)).await
     }
 
     async fn range(

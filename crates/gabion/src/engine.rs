@@ -115,10 +115,10 @@ impl Engine for Embedded {
     }
 
     fn multi_get(&self, keys: &[Key], read: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        let values = self.db.multi_get(keys.iter().map(|key| &key[..]))?;
-        for (i, value) in values.iter().enumerate() {
-            if let Some(value) = value {
-                read(i, value);
+        let values = self.db.multi_get(keys.iter().map(|key| &key[..]));
+        for (i, value) in values.into_iter().enumerate() {
+            if let Some(value) = value? {
+                read(i, &value);
             }
         }
         Ok(())

@@ -43,7 +43,7 @@ pub struct Found {
 }
 
 /// What the newest visible entry of a key says.
-enum Newest {
+pub(super) enum Newest {
     /// The key has this value, or none.
     Value(Option<Found>),
     /// Older ones count too.
@@ -59,7 +59,7 @@ struct Alive {
 
 impl ReadPoint {
     /// The value of a key when its newest visible entry has `stored`.
-    fn judge(
+    pub(super) fn judge(
         &self,
         key: &[u8],
         trailer: Trailer,

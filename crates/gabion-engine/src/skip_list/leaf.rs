@@ -92,7 +92,7 @@ impl Slots {
 
 /// Asks for a line of memory that is soon read; a hint, for any address.
 #[inline]
-fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction never faults.
     unsafe {

@@ -80,6 +80,13 @@ pub(super) fn build(hashes: &[u64], bits_per_key: u32) -> Vec<u8> {
     body
 }
 
+/// Asks for the line of memory that [`may_contain`] looks at.
+#[inline]
+pub(super) fn prefetch(body: &[u8], hash: u64) {
+    let line = line_of(hash, body.len() / LINE_LEN);
+    crate::skip_list::prefetch(body.as_ptr().wrapping_add(line * LINE_LEN));
+}
+
 /// Whether a key with this hash may have been among those that `body` was built from. A body that makes no
 /// sense answers yes.
 #[inline]

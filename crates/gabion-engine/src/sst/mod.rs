@@ -75,6 +75,7 @@ pub use iter::{SstIter, SstScan};
 pub use options::{Compression, SstOptions};
 pub use properties::Properties;
 pub use reader::SstReader;
+pub(crate) use reader::{BlockHandle, key_hash};
 
 #[cfg(test)]
 mod tests;

@@ -27,16 +27,22 @@ pub struct SstReader {
     properties: Properties,
 }
 
+/// The hash by which filters know a key.
+#[inline]
+pub(crate) fn key_hash(key: &[u8]) -> u64 {
+    filter::hash(key)
+}
+
 /// Where a data block lies in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BlockHandle {
-    pub(super) offset: u32,
+pub(crate) struct BlockHandle {
+    pub(crate) offset: u32,
     /// With compression byte and checksum.
-    pub(super) stored_len: u32,
+    pub(crate) stored_len: u32,
 }
 
 impl BlockHandle {
-    pub(super) const fn end(self) -> u32 {
+    pub(crate) const fn end(self) -> u32 {
         self.offset + self.stored_len
     }
 }
@@ -143,7 +149,19 @@ impl SstReader {
     #[inline]
     #[must_use]
     pub fn may_contain(&self, key: &[u8]) -> bool {
-        filter::may_contain(&self.filter, filter::hash(key))
+        self.may_contain_hash(key_hash(key))
+    }
+
+    /// The same for a key with this [`key_hash`].
+    #[inline]
+    pub(crate) fn may_contain_hash(&self, hash: u64) -> bool {
+        filter::may_contain(&self.filter, hash)
+    }
+
+    /// Asks for what [`Self::may_contain_hash`] looks at.
+    #[inline]
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        filter::prefetch(&self.filter, hash);
     }
 
     /// The newest entry of exactly `key` that a reader at `read_sequence` sees. The value shares the memory
@@ -170,6 +188,17 @@ impl SstReader {
             Some(block) => block,
             None => self.read_block(source, cache, handle).await?,
         };
+        self.search_block(block, handle, key, target)
+    }
+
+    /// The first entry of exactly `key` at or after `target` in a block.
+    pub(crate) fn search_block(
+        &self,
+        block: Bytes,
+        handle: BlockHandle,
+        key: &[u8],
+        target: Trailer,
+    ) -> Result<Option<(Trailer, Bytes)>> {
         let found = BlockView::parse(&block).and_then(|view| view.search(key, target));
         let Some(found) = found.map_err(|error| self.at(handle, error))? else { return Ok(None) };
         if !found.key_equal {
@@ -184,7 +213,7 @@ impl SstReader {
     }
 
     /// The block in which (key, trailer) or the first entry after it lies, if there is one.
-    pub(super) fn find_block(&self, key: &[u8], trailer: Trailer) -> Result<Option<BlockHandle>> {
+    pub(crate) fn find_block(&self, key: &[u8], trailer: Trailer) -> Result<Option<BlockHandle>> {
         if let Some(found) = self.guide.find(key) {
             return found.map(|value| self.handle(value)).transpose();
         }
@@ -227,7 +256,7 @@ impl SstReader {
     }
 
     /// The block's decoded body, read past the cache and added to it.
-    pub(super) async fn read_block(
+    pub(crate) async fn read_block(
         &self,
         source: &impl FileSource,
         cache: &impl ReadCache,
@@ -235,18 +264,28 @@ impl SstReader {
     ) -> Result<Bytes> {
         let offset = u64::from(handle.offset);
         let stored = read_exactly(source, self.id, offset, handle.stored_len as usize).await?;
+        self.keep_stored(cache, handle, &stored)
+    }
+
+    /// The decoded body of a block that was read, added to the cache.
+    pub(crate) fn keep_stored(
+        &self,
+        cache: &impl ReadCache,
+        handle: BlockHandle,
+        stored: &[u8],
+    ) -> Result<Bytes> {
         let mut raw = Vec::new();
         // A copy even if it was not compressed: the medium's buffer is larger than the block.
-        let body = match self.check_block(&stored, handle)? {
+        let body = match self.check_block(stored, handle)? {
             Compression::None => {
                 Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN])
             }
             Compression::Lz4 => {
-                self.decompress(&stored, handle, &mut raw)?;
+                self.decompress(stored, handle, &mut raw)?;
                 Bytes::from(raw)
             }
         };
-        cache.keep_block(self.id, offset, body.clone());
+        cache.keep_block(self.id, u64::from(handle.offset), body.clone());
         Ok(body)
     }
 

@@ -9,6 +9,7 @@ use gabion_engine::*;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// Values, and until when they are there.
@@ -297,8 +298,23 @@ impl World {
         let (view, model) = self.pinned.get(held).cloned().unwrap_or(now);
         let name = key(format!("key{:03}", self.random.below(400)).as_bytes());
         let is_scan = self.random.one_in(2);
+        let others = (!is_scan && self.random.one_in(2)).then(|| any_key(&mut self.random));
         let is_backwards = self.random.one_in(2);
         self.reading.push(Box::pin(async move {
+            if let Some(other) = others {
+                let (names, mut pairs) = ([name, other], Pairs::new());
+                let give = |at: usize, found: gabion_base::Result<Option<Found>>| {
+                    pairs.extend(found?.map(|found| (names[at].clone(), found.value.to_vec())));
+                    Ok(())
+                };
+                let told = view.look_up_many(&tables, &names, give).await;
+                pairs.sort();
+                let expected = names.iter().filter_map(|name| model.get_key_value(name));
+                let mut expected: Pairs =
+                    expected.map(|(name, value)| (name.clone(), value.0.clone())).collect();
+                expected.sort();
+                return (told.map(|()| pairs), expected);
+            }
             if !is_scan {
                 let found = view.get(&tables, &name).await;
                 let pairs = found.map(|found| found.map(|v| (name.clone(), v.to_vec())));
@@ -460,6 +476,7 @@ fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mode
         let found = found.map(|found| (found.value.to_vec(), found.expires_ms));
         assert_eq!(found.as_ref(), model.get(&name), "get {name:?}");
     }
+    check_many(random, view, tables, model);
     let mut bounds =
         [random.below(400), random.below(400)].map(|n| key(format!("key{n:03}").as_bytes()));
     bounds.sort();
@@ -471,6 +488,24 @@ fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mode
     if random.one_in(4) {
         let expected: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect();
         assert_eq!(scan(view, tables, &[], None), expected);
+    }
+}
+
+/// Many keys at once, some twice, with all that was read before in memory and with nothing.
+fn check_many(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {
+    let names: Vec<_> = (0..random.below(16)).map(|_| any_key(random)).collect();
+    let cache = Rc::new(LocalCache::new(0));
+    let cold = Tables { source: tables.source.yielding(random.next()), cache, group: GROUP };
+    for tables in [tables, &cold] {
+        let mut count = 0;
+        let give = |at: usize, found: gabion_base::Result<Option<Found>>| {
+            let found = found.unwrap().map(|found| (found.value.to_vec(), found.expires_ms));
+            assert_eq!(found.as_ref(), model.get(&names[at]), "get {:?} among others", names[at]);
+            count += 1;
+            Ok(())
+        };
+        block_on(view.look_up_many(tables, &names, give)).unwrap();
+        assert_eq!(count, names.len());
     }
 }
 

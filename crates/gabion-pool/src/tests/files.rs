@@ -1,7 +1,7 @@
 //! Files and slot headers on the disk.
 
 use super::*;
-use crate::{Geometry, SlotHeader, extents, file_headers, read_file, read_slot_header};
+use crate::{Geometry, SlotHeader, extents, file_headers, read_file, read_files, read_slot_header};
 use crate::{verify_file, write_file};
 use alloc::format;
 use gabion_base::units::CHUNK_LEN;
@@ -82,6 +82,35 @@ fn any_part_of_a_file_reads_back_across_slots_and_transfers() {
         assert_eq!(read(offset, n).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     rig.block_on(verify_file(&rig.handle, &geometry, POOL_ID, GROUP, &file)).unwrap();
+}
+
+/// Ranges of several files, some of which do not exist, are read at once; each has its own end.
+#[test]
+fn many_ranges_are_read_at_once_and_fail_one_by_one() {
+    let mut rig = Rig::new();
+    let slots = scattered(&mut rig);
+    let len = 4 * SLOT_LEN + 4096;
+    let (file, data) = write(&rig, &slots, len);
+    let geometry = rig.pool.region();
+    let ranges =
+        [0..1, 4095..4097, len..len + 1, SLOT_LEN - 1..3 * SLOT_LEN + 5, 7..7, len - 1..len];
+    let reads: Vec<_> = ranges.iter().map(|range| (&file, range.clone())).collect();
+    let check = |bad: &[usize]| {
+        let results = rig.block_on(read_files(&rig.handle, &geometry, &reads));
+        assert_eq!(results.len(), reads.len());
+        for (at, (result, range)) in results.into_iter().zip(&ranges).enumerate() {
+            if bad.contains(&at) {
+                let error = alloc::format!("{}", result.unwrap_err());
+                assert!(error.contains("000001.sst"), "{error}");
+                continue;
+            }
+            assert_eq!(result.unwrap(), data[range.start as usize..range.end as usize]);
+        }
+    };
+    check(&[2]);
+    // The fifth transfer is in the middle of the long range.
+    rig.disk.plan(OperationClass::Read, 5, Fault::Fail);
+    check(&[2, 3]);
 }
 
 #[test]

@@ -26,15 +26,12 @@ const PAGE_KEYS: usize = 1024;
 const PAGE_BYTES: usize = 1 << 20;
 
 pub(crate) async fn del(store: &impl Store, args: &[Bytes]) -> Outcome {
-    let mut keys: Vec<&Bytes> = args[1..].iter().collect();
+    let mut keys = args[1..].to_vec();
     keys.sort_unstable();
     keys.dedup();
-    let mut ops = Vec::new();
-    for key in keys {
-        if store.get(key).await?.is_some() {
-            ops.push(Op::Delete(key.clone()));
-        }
-    }
+    let are_there = store.are_there(&keys).await?;
+    let there = keys.into_iter().zip(are_there).filter(|(_, is_there)| *is_there);
+    let ops: Vec<_> = there.map(|(key, _)| Op::Delete(key)).collect();
     check_fits_record(&ops)?;
     if !ops.is_empty() {
         store.write(&ops)?;
@@ -43,11 +40,8 @@ pub(crate) async fn del(store: &impl Store, args: &[Bytes]) -> Outcome {
 }
 
 pub(crate) async fn exists(store: &impl Store, args: &[Bytes]) -> Outcome {
-    let mut count = 0;
-    for key in &args[1..] {
-        count += i64::from(store.get(key).await?.is_some());
-    }
-    Ok(Reply::Integer(count))
+    let are_there = store.are_there(&args[1..]).await?;
+    Ok(Reply::Integer(are_there.into_iter().filter(|is_there| *is_there).count() as i64))
 }
 
 pub(crate) async fn kind(store: &impl Store, args: &[Bytes]) -> Outcome {

@@ -39,8 +39,8 @@ pub(crate) mod tests;
 pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
 pub use session::{Session, Step};
+pub(crate) use store::PageBuilder;
 pub use store::{Op, Order, Page, Store};
-pub(crate) use store::{PageBuilder, Values};
 pub use table::{Route, Spec, TABLE};
 pub use work::{Call, Transaction, Work};
 

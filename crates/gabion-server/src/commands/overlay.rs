@@ -92,6 +92,24 @@ impl<S: Store> Store for Overlay<'_, S> {
         }
     }
 
+    async fn look_up_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut places, mut rest) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            match self.written(key) {
+                Some(state) => give(at, state)?,
+                None => {
+                    places.push(at);
+                    rest.push(key.clone());
+                }
+            }
+        }
+        self.beneath.look_up_many(&rest, |at, found| give(places[at], found)).await
+    }
+
     fn now_ms(&self) -> u64 {
         self.beneath.now_ms()
     }

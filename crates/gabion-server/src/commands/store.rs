@@ -58,22 +58,63 @@ pub trait Store {
     /// The group's time, by which reads judge what has expired. It goes on while a command waits.
     fn group_ms(&self) -> u64;
 
-    /// The values of `keys`, all from one state: by default one after the other, which is one for a command that
-    /// has locked them.
+    /// Gives `give` the place of each of `keys` with what it has, in no order, all from one state: by default one after
+    /// the other, which is one for a command that has locked them.
     ///
     /// # Errors
-    /// `LimitExceeded` when the values are together over `bytes_max`.
+    /// The first of a key's, or of `give`'s.
+    fn look_up_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
+    ) -> impl Future<Output = Result<()>> {
+        async move {
+            for (at, key) in keys.iter().enumerate() {
+                give(at, self.look_up(key).await?)?;
+            }
+            Ok(())
+        }
+    }
+
+    /// The values of `keys`, in their order and all from one state.
+    ///
+    /// # Errors
+    /// `LimitExceeded` when the values are together over `bytes_max`; as [`Self::look_up_many`].
     fn get_many(
         &self,
         keys: &[Bytes],
         bytes_max: usize,
     ) -> impl Future<Output = Result<Vec<Option<Bytes>>>> {
         async move {
-            let mut values = Values::new(keys.len(), bytes_max);
-            for key in keys {
-                values.push(self.get(key).await?)?;
-            }
-            Ok(values.into_vec())
+            let mut values = vec![None; keys.len()];
+            let mut bytes = 0;
+            let give = |at: usize, found: Option<Found>| {
+                bytes += found.as_ref().map_or(0, |found| found.value.len());
+                if bytes > bytes_max {
+                    let text = format!("values are over the limit of {bytes_max} bytes");
+                    return Err(Error::limit(text));
+                }
+                values[at] = found.map(|found| found.value);
+                Ok(())
+            };
+            self.look_up_many(keys, give).await?;
+            Ok(values)
+        }
+    }
+
+    /// Which of `keys` are there, all from one state.
+    ///
+    /// # Errors
+    /// As [`Self::look_up_many`].
+    fn are_there(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<bool>>> {
+        async move {
+            let mut are_there = vec![false; keys.len()];
+            let give = |at: usize, found: Option<Found>| {
+                are_there[at] = found.is_some();
+                Ok(())
+            };
+            self.look_up_many(keys, give).await?;
+            Ok(are_there)
         }
     }
 
@@ -101,39 +142,6 @@ pub trait Store {
     /// # Errors
     /// The node cannot take writes now, or not so many; nothing was done.
     fn write(&self, ops: &[Op]) -> Result<()>;
-}
-
-/// The values of several keys, as [`Store::get_many`] gathers them.
-pub(crate) struct Values {
-    values: Vec<Option<Bytes>>,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-impl Values {
-    /// Room for `count` values with at most `bytes_max` bytes.
-    pub(crate) fn new(count: usize, bytes_max: usize) -> Self {
-        Self { values: Vec::with_capacity(count), bytes: 0, bytes_max }
-    }
-
-    /// Adds the value of the next key.
-    ///
-    /// # Errors
-    /// `LimitExceeded` when the values are now too long.
-    pub(crate) fn push(&mut self, value: Option<Bytes>) -> Result<()> {
-        self.bytes += value.as_ref().map_or(0, Bytes::len);
-        if self.bytes > self.bytes_max {
-            let limit = self.bytes_max;
-            return Err(Error::limit(format!("values are over the limit of {limit} bytes")));
-        }
-        self.values.push(value);
-        Ok(())
-    }
-
-    /// The values, in the order of the keys.
-    pub(crate) fn into_vec(self) -> Vec<Option<Bytes>> {
-        self.values
-    }
 }
 
 /// A page that is being filled, in the order of the range, as [`Store::range`] does.

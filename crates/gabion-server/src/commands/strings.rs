@@ -126,10 +126,9 @@ pub(crate) fn mset(store: &impl Store, args: &[Bytes]) -> Outcome {
 
 pub(crate) async fn mset_nx(store: &impl Store, args: &[Bytes]) -> Outcome {
     let ops = pairs("msetnx", args)?;
-    for key in args[1..].iter().step_by(2) {
-        if store.get(key).await?.is_some() {
-            return Ok(Reply::Integer(0));
-        }
+    let keys: Vec<_> = args[1..].iter().step_by(2).cloned().collect();
+    if store.are_there(&keys).await?.contains(&true) {
+        return Ok(Reply::Integer(0));
     }
     store.write(&ops)?;
     Ok(Reply::Integer(1))

@@ -229,7 +229,7 @@ table! {
     Del "unlink" -2 ReadWrite ["write" "fast"] (1 -1 1) "4.0.0" "generic"
         "Deletes keys; returns how many existed." "The same as DEL: space comes back by compaction.";
     Exists "exists" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "generic"
-        "Returns how many of the keys exist." "Several keys are looked up one after the other.";
+        "Returns how many of the keys exist." "Several keys are looked up at once, all from one state.";
     Type "type" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
         "Returns the type of a key's value." "`string` or `none`.";
     Ttl "ttl" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"

@@ -2,6 +2,7 @@
 //! away, and nothing keeps keys from expiring.
 
 use super::store::{Op, Order, Page, Store};
+use bytes::Bytes;
 use core::cell::Cell;
 use core::ops::Bound;
 use gabion_base::{Error, ErrorKind, Result};
@@ -27,6 +28,11 @@ impl<'a, S: Store> Timed<'a, S> {
         self.is_overtaken.get()
     }
 
+    fn note(&self, found: Option<&Found>) {
+        let expires_ms = found.and_then(|found| found.expires_ms);
+        self.soonest_ms.set(self.soonest_ms.get().min(expires_ms.unwrap_or(u64::MAX)));
+    }
+
     fn check(&self) -> Result<()> {
         if self.soonest_ms.get() > self.beneath.group_ms() {
             return Ok(());
@@ -39,9 +45,20 @@ impl<'a, S: Store> Timed<'a, S> {
 impl<S: Store> Store for Timed<'_, S> {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         let found = self.beneath.look_up(key).await?;
-        let expires_ms = found.as_ref().and_then(|found| found.expires_ms);
-        self.soonest_ms.set(self.soonest_ms.get().min(expires_ms.unwrap_or(u64::MAX)));
+        self.note(found.as_ref());
         Ok(found)
+    }
+
+    async fn look_up_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
+    ) -> Result<()> {
+        let noted = |at, found: Option<Found>| {
+            self.note(found.as_ref());
+            give(at, found)
+        };
+        self.beneath.look_up_many(keys, noted).await
     }
 
     fn now_ms(&self) -> u64 {

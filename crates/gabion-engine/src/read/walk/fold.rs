@@ -9,7 +9,7 @@ type Met = ControlFlow<(Base, Option<Bytes>)>;
 
 impl ReadPoint {
     /// The value of an engine key that was added to.
-    pub(super) async fn fold<S: FileSource, C: ReadCache>(
+    pub(in crate::read) async fn fold<S: FileSource, C: ReadCache>(
         &self,
         shape: &Shape,
         tables: &Tables<S, C>,

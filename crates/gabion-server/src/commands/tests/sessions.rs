@@ -187,6 +187,27 @@ fn a_transaction_sees_its_own_writes_in_scans() {
 }
 
 #[test]
+fn a_transaction_sees_its_own_writes_in_many_keys_at_once() {
+    Node::new().client().script(&[
+        ("MSET a 1 b 2 c 3", "+OK\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("DEL b", "+QUEUED\r\n"),
+        ("SET d 4", "+QUEUED\r\n"),
+        ("MGET d c b a d", "+QUEUED\r\n"),
+        ("EXISTS a b d d x", "+QUEUED\r\n"),
+        ("DEL d c d b", "+QUEUED\r\n"),
+        ("MSETNX d 1 e 1", "+QUEUED\r\n"),
+        ("MSETNX a 1 f 1", "+QUEUED\r\n"),
+        (
+            "EXEC",
+            "*7\r\n:1\r\n+OK\r\n*5\r\n$1\r\n4\r\n$1\r\n3\r\n$-1\r\n$1\r\n1\r\n$1\r\n4\r\n\
+             :3\r\n:2\r\n:1\r\n:0\r\n",
+        ),
+        ("MGET a b c d e f", "*6\r\n$1\r\n1\r\n$-1\r\n$-1\r\n$1\r\n1\r\n$1\r\n1\r\n$-1\r\n"),
+    ]);
+}
+
+#[test]
 fn a_transaction_with_a_refused_command_is_discarded_whole() {
     let abort = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     Node::new().client().script(&[

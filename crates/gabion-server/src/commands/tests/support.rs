@@ -2,7 +2,7 @@
 
 use crate::commands::{
     Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session, Step,
-    Store, Values, Work,
+    Store, Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -107,12 +107,15 @@ impl Store for MemoryStore {
         self.group_ms.get()
     }
 
-    async fn get_many(&self, keys: &[Bytes], bytes_max: usize) -> Result<Vec<Option<Bytes>>> {
-        let (state, mut values) = (self.state(), Values::new(keys.len(), bytes_max));
-        let result =
-            keys.iter().try_for_each(|key| values.push(state.get(key).map(|f| f.value.clone())));
+    async fn look_up_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
+    ) -> Result<()> {
+        let state = self.state();
         self.wait().await;
-        result.map(|()| values.into_vec())
+        // In no order, as the real one.
+        keys.iter().enumerate().rev().try_for_each(|(at, key)| give(at, state.get(key).cloned()))
     }
 
     async fn range(
