@@ -12,6 +12,7 @@
 //!
 //! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
+//! - [`BulkLoad`]: sorted pairs that become files at once.
 //! - [`Snapshot`]: the store at one moment. [`Cursor`] and [`Range`]: its pairs in order, either way.
 //! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
 //!
@@ -54,6 +55,7 @@ mod core;
 mod db;
 mod iter;
 pub mod jobs;
+mod load;
 mod options;
 mod ranges;
 mod read;
@@ -63,5 +65,6 @@ pub use batch::{Expiry, WriteBatch};
 pub use db::{Db, DbStats};
 pub use gabion_engine::{Found, RangeSize};
 pub use iter::{Bounds, Cursor, Range};
+pub use load::{BulkLoad, Loaded};
 pub use options::{Durability, Options, RunOptions};
 pub use read::Snapshot;

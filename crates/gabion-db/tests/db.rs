@@ -25,6 +25,8 @@ mod compact;
 mod counters;
 #[path = "db/expiry.rs"]
 mod expiry;
+#[path = "db/load.rs"]
+mod load;
 #[path = "db/ranges.rs"]
 mod ranges;
 

@@ -18,7 +18,8 @@
 //!   2, 6, 7:        reserved
 //! ```
 //!
-//! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`.
+//! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`. One whose
+//! header counts one and that has none leaves out a sequence number, which is a bulk load's (see [`crate::load`]).
 //!
 //! Numbers are shortest-form LEB128, so a batch has one encoding only.
 

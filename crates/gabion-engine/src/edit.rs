@@ -204,7 +204,9 @@ impl Edit {
             && (!self.removed.is_empty() || self.added.iter().any(|(level, _)| *level != 0))
         {
             "a flush does more than add to level 0"
-        } else if self.kind != JobKind::Flush && self.removed.is_empty() {
+        } else if self.kind == JobKind::Load && !self.is_load() {
+            "a load does more than add files of one sequence number"
+        } else if !matches!(self.kind, JobKind::Flush | JobKind::Load) && self.removed.is_empty() {
             "nothing is removed"
         } else if self.kind == JobKind::Drop && !self.added.is_empty() {
             "a drop adds files"
@@ -236,7 +238,9 @@ impl Edit {
             "it removes other files than its recipe reads"
         } else if self.kind.makes_files() && self.added.iter().any(|(_, m)| !own(m.id.number)) {
             "an added file's number is not one of its recipe's"
-        } else if self.added.iter().any(|(level, _)| *level != recipe.output_level) {
+        } else if self.kind != JobKind::Load
+            && self.added.iter().any(|(level, _)| *level != recipe.output_level)
+        {
             "a file is added to another level than its recipe's"
         } else {
             return Ok(());
@@ -246,6 +250,16 @@ impl Edit {
 
     fn levels(&self) -> impl Iterator<Item = u8> {
         self.removed.iter().map(|r| r.0).chain(self.added.iter().map(|a| a.0))
+    }
+
+    /// Whether it only adds files, whose entries all have one sequence number.
+    fn is_load(&self) -> bool {
+        let at = |meta: &FileMeta| (meta.smallest_sequence, meta.largest_sequence);
+        let first = self.added.first().map(|(_, meta)| at(meta));
+        first.is_some_and(|(at, last)| at == last && at > SequenceNumber::ZERO)
+            && self.added.iter().all(|(_, meta)| Some(at(meta)) == first)
+            && self.removed.is_empty()
+            && self.recipe.is_some()
     }
 
     fn is_move(&self) -> bool {

@@ -162,6 +162,7 @@ pub async fn run_job(
         JobOutput { recipe: recipe.clone(), added: Vec::new(), stats: JobStats::default() };
     match recipe.kind {
         JobKind::Drop => {}
+        JobKind::Load => return Err(only_as_bytes()),
         JobKind::TrivialMove => {
             let moved =
                 inputs.files.iter().map(|(_, file)| (recipe.output_level, (**file).clone()));
@@ -172,6 +173,14 @@ pub async fn run_job(
         }
     }
     Ok(output)
+}
+
+/// The answer to the recipe of a load.
+#[cold]
+pub(crate) fn only_as_bytes() -> Error {
+    Error::unsupported(
+        "the files of a load are made of a client's input, they are had as bytes alone",
+    )
 }
 
 async fn merge_inputs(
@@ -510,6 +519,7 @@ mod fold;
 mod outputs;
 mod ranges;
 use fold::{Fold, Made};
+pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, bounds_touch};
 use outputs::{Outputs, RANGES_PART};
 use ranges::Hiding;
 

@@ -35,6 +35,7 @@ pub mod entry;
 pub mod expiry;
 pub mod file;
 pub mod job;
+pub mod load;
 pub mod memtable;
 mod merge;
 pub mod picker;
@@ -56,6 +57,7 @@ pub use entry::{Entry, EntryKind, Keyspace, Trailer};
 pub use expiry::ExpirySpan;
 pub use file::{FileMeta, FileRange, FileSink, FileSource, FinishedFile, Operands};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
+pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
 pub use range_delete::{RangeDelete, RangeDeletes};
 pub use read::{

@@ -25,7 +25,7 @@ use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfi
 use crate::file::FileMeta;
 use crate::job::{Estimate, job_slots};
 use crate::recipe::JobKind;
-use crate::version::Version;
+use crate::version::{Version, newest_first};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -224,7 +224,7 @@ impl<'a> Picker<'a> {
             return None;
         }
         if level == 0 {
-            chosen.sort_by_key(|file| core::cmp::Reverse(file.id.number));
+            chosen.sort_by_key(|file| newest_first(file));
         }
         let grandparent_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let overlap_len = |smallest: &[u8], largest: &[u8]| -> u64 {

@@ -60,6 +60,9 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         key: &[u8],
         at: SequenceNumber,
     ) -> Result<Option<(Trailer, Bytes)>> {
+        if meta.smallest_sequence > at {
+            return Ok(None);
+        }
         let reader = self.reader(meta).await?;
         let found = reader.get(&self.source, &self.cache, key, at).await;
         if meta.ranges.is_none() {

@@ -53,6 +53,9 @@ pub enum JobKind {
     TrivialMove = 3,
     /// Removes files that hold nothing visible (all below the floor).
     Drop = 4,
+    /// Adds files that were made of sorted input of a client's ([`crate::load`]). Nobody can make them again, so
+    /// they are had as bytes alone: who is sent such a recipe declines.
+    Load = 5,
 }
 
 impl JobKind {
@@ -64,6 +67,7 @@ impl JobKind {
             2 => Some(Self::Compaction),
             3 => Some(Self::TrivialMove),
             4 => Some(Self::Drop),
+            5 => Some(Self::Load),
             _ => None,
         }
     }
@@ -71,7 +75,7 @@ impl JobKind {
     /// Whether the job writes files; the other kinds only change which files count.
     #[must_use]
     pub const fn makes_files(self) -> bool {
-        matches!(self, Self::Flush | Self::Compaction)
+        matches!(self, Self::Flush | Self::Compaction | Self::Load)
     }
 }
 
@@ -240,7 +244,9 @@ impl Recipe {
             "MemTables are not ascending"
         } else if !self.inputs.is_sorted_by(|a, b| a.0 <= b.0) {
             "inputs are not ordered by level"
-        } else if flush == self.memtables.is_empty() || flush != self.inputs.is_empty() {
+        } else if flush == self.memtables.is_empty()
+            || (flush || self.kind == JobKind::Load) != self.inputs.is_empty()
+        {
             "inputs do not fit the kind"
         } else if flush && self.output_level != 0 {
             "a flush does not go to level 0"

@@ -30,6 +30,7 @@
 //! ```
 
 mod fork;
+mod load;
 mod merging;
 mod range;
 
@@ -40,7 +41,7 @@ use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
 use crate::file::FileMeta;
-use crate::job::{Estimate, JobInputs, JobOutput, job_slots, output_files_max};
+use crate::job::{Estimate, JobInputs, JobOutput, job_slots, only_as_bytes, output_files_max};
 use crate::memtable::MemTable;
 use crate::picker::{Pick, Picker};
 use crate::range_delete::{RangeDelete, check_range};
@@ -56,6 +57,8 @@ use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
+
+pub use load::Loaded;
 
 const SNAPSHOT_VERSION: u16 = 1;
 const SNAPSHOT_HEADER_LEN: usize = 64;
@@ -575,9 +578,12 @@ impl Tree {
     /// everywhere until the recipe's edit is applied.
     ///
     /// # Errors
-    /// Not found when a MemTable or file that it names is not here.
+    /// Not found when a MemTable or file that it names is not here; unsupported for a load's.
     pub fn inputs_of(&self, recipe: &Recipe) -> Result<JobInputs> {
         recipe.validate()?;
+        if recipe.kind == JobKind::Load {
+            return Err(only_as_bytes());
+        }
         let missing = |what: &dyn core::fmt::Display| {
             Error::not_found(format!("{}: the recipe's input {what} is not here", self.group))
         };
@@ -732,9 +738,10 @@ impl Tree {
         self.floor = self.floor.max(self.floor_in_edits);
         // A recipe's time is that of a record before the edit's, which a replica that opens may not have read.
         self.pass_time(edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms));
+        self.note_loaded(edit);
         self.due.look_at(self.versions.current(), self.now_ms);
         self.reshape();
-        if edit.kind != JobKind::TrivialMove {
+        if !matches!(edit.kind, JobKind::TrivialMove | JobKind::Load) {
             self.readers.gave_up();
         }
         Ok(())
@@ -843,6 +850,12 @@ impl Tree {
     #[must_use]
     pub fn sealed_count(&self) -> usize {
         self.sealed.len()
+    }
+
+    /// The last write before the last seal.
+    #[must_use]
+    pub fn sealed_sequence(&self) -> SequenceNumber {
+        self.sealed.back().map_or(self.flushed.sequence, |sealed| sealed.last_sequence)
     }
 
     /// The last applied write.

@@ -152,8 +152,10 @@ impl Version {
         }
         next.add_files(edit, &gone)?;
         touched.extend(edit.added.iter().map(|a| a.0));
-        if edit.kind == JobKind::Flush {
-            self.check_newer_than_l0(edit)?;
+        match edit.kind {
+            JobKind::Flush => self.check_newer_than_l0(edit)?,
+            JobKind::Load => self.check_between_levels(edit)?,
+            JobKind::Compaction | JobKind::TrivialMove | JobKind::Drop => {}
         }
         for level in touched {
             next.sort_and_check(level).map_err(|e| e.within(format!("edit {}", edit.number)))?;
@@ -214,11 +216,29 @@ impl Version {
         }
     }
 
+    /// A load adds files below nothing older and above nothing newer, or readers would find the wrong version first.
+    fn check_between_levels(&self, edit: &Edit) -> Result<()> {
+        let wrong = |(level, meta): &(u8, FileMeta)| {
+            let mut above = self.files_within(0..*level, &meta.smallest, &meta.largest);
+            let older = above.find(|file| file.smallest_sequence < meta.smallest_sequence);
+            let below = *level + 1..self.level_count().max(*level + 1);
+            let mut below = self.files_within(below, &meta.smallest, &meta.largest);
+            let newer = below.find(|file| file.largest_sequence > meta.largest_sequence);
+            older.or(newer).map(|file| (*level, meta.id, file.id))
+        };
+        match edit.added.iter().find_map(wrong) {
+            None => Ok(()),
+            Some((level, id, other)) => Err(Error::corruption(format!(
+                "edit {}: loads {id} into level {level}, on the wrong side of {other}",
+                edit.number
+            ))),
+        }
+    }
+
     fn sort_and_check(&mut self, level: u8) -> Result<()> {
         let files = Arc::make_mut(&mut self.levels[usize::from(level)]);
         if level == 0 {
-            // File numbers rise from flush to flush; files of one flush do not overlap.
-            files.sort_by_key(|file| core::cmp::Reverse(file.id.number));
+            files.sort_by_key(|file| newest_first(file));
         } else {
             files.sort_by(|a, b| a.smallest.cmp(&b.smallest));
         }
@@ -274,12 +294,18 @@ impl Version {
             let as_stored = files.clone();
             version.levels[usize::from(level)] = Arc::new(files);
             version.sort_and_check(level)?;
-            if *version.levels[usize::from(level)] != as_stored {
+            if level > 0 && *version.levels[usize::from(level)] != as_stored {
                 return Err(Error::corruption(format!("version: level {level} is not in order")));
             }
         }
         Ok(version)
     }
+}
+
+/// The order of L0. Sequence numbers rise from flush to flush, and a load comes between two; files of one flush, or of
+/// one load, do not overlap.
+pub(crate) fn newest_first(file: &FileMeta) -> impl Ord + use<> {
+    core::cmp::Reverse((file.largest_sequence, file.id.number))
 }
 
 fn refuse(edit: &Edit, what: &str, level: u8, id: FileId) -> Error {

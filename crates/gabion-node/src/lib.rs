@@ -35,7 +35,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 #[cfg(feature = "planted")]
 pub use node::Mutant;
 pub use node::{
-    Captured, CapturedFile, Counters, DamagedFile, LogEra, MarkId, Node, Output, RangeState,
-    RemoteCommand, RepairState, TargetCommand, WriteGate,
+    Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
+    Node, Output, RangeState, RemoteCommand, RepairState, TargetCommand, WriteGate,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

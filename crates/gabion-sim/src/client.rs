@@ -10,8 +10,8 @@ use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
 use gabion_base::{Error, ErrorKind, LogPosition};
-use gabion_engine::Keyspace;
-use gabion_node::{AckLevel, Node, WriteGate};
+use gabion_engine::{FinishedFile, Keyspace, LoadBuilder};
+use gabion_node::{AckLevel, LoadId, Node, WriteGate};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -127,6 +127,28 @@ fn write_counter(node: &mut Node, key: u64, number: u64) -> LogPosition {
         result.expect("keys and values are within their limits");
     }
     node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// The files of a load of registers and twins, by number, each with a value; so short that most loads have several.
+///
+/// # Panics
+/// When the node has no such load.
+#[must_use]
+pub fn load_files(node: &mut Node, id: LoadId, writes: &[(u64, Option<u64>)]) -> Vec<FinishedFile> {
+    let mut pairs = BTreeMap::new();
+    for (key, value) in writes {
+        let value = encode_value(value.expect("a load deletes nothing"));
+        pairs.extend(user_keys(*key).into_iter().map(|name| (name, value.clone())));
+    }
+    let sst = node.tree().config().sst.clone();
+    let mut builder = LoadBuilder::new(node.config().group, node.state().term, sst, 1_500);
+    let mut files = Vec::new();
+    for (name, value) in pairs {
+        let ended = builder.put(&name, &value, None, || node.load_number(id));
+        files.extend(ended.expect("keys ascend, and the load takes files"));
+    }
+    files.extend(builder.finish());
+    files
 }
 
 /// Why a read gave nothing.

@@ -2,10 +2,11 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `faults`: what breaks. - `rot`: bits of files that flip. - `log_rot`: logs
+//!   members. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `rot`: bits of files that flip. - `log_rot`: logs
 //!   that rot. - `marks`: states of all replicas at one position. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
+mod bulk;
 mod faults;
 mod links;
 mod load;
@@ -51,6 +52,7 @@ pub struct World {
     clients: Vec<Client>,
     locks: Locks,
     marking: marks::Marking,
+    bulk: bulk::Bulk,
     history: Vec<Operation>,
     /// What will expire: when, which key, which value.
     expiring: Vec<(u64, u64, u64)>,
@@ -95,6 +97,7 @@ impl World {
             clients,
             locks: Locks::new(),
             marking: marks::Marking::new(seed),
+            bulk: bulk::Bulk::new(seed),
             history: Vec::new(),
             expiring: Vec::new(),
             next_value: 1,
@@ -129,6 +132,7 @@ impl World {
         for _ in 0..steps {
             self.inject_faults();
             self.clients_act();
+            self.begin_load();
             self.step();
             self.verify();
             self.look_for_violation()?;
@@ -220,6 +224,7 @@ impl World {
             self.pump(index);
         }
         self.poll_clients();
+        self.go_on_loading();
     }
 
     fn start_processes(&mut self) {

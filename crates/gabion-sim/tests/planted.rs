@@ -34,6 +34,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
             Mutant::ReadUnderWayNotWaitedFor => PinBudget { age_ms_max: 0, states_max: 0 },
             _ => of_seed.pin_budget,
         },
+        loads: 0,
         ..of_seed
     }
 }

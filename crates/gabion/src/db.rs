@@ -8,13 +8,14 @@
 //!                               ├─► verify        scrub, and the rules that checksums do not show
 //!                               └─► checkpoint    a copy that is a store of its own
 //!   Db (locked, runs) ──────────┬─► compact       of a group of one
+//!                               ├─► load          sorted records
 //!                               └─► open          a prompt
 //!                                      └─► Out: `thing key=value …` lines, or JSON
 //! ```
 //!
 //! - [`out`]: how things are told, as text and as JSON, and what counts as damage.
 //! - [`records`]: `get`, `scan`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what is in a file.
-//! - [`copy`]: `checkpoint`; [`compact`]; [`prompt`]: `open`.
+//! - [`copy`]: `checkpoint`; [`compact`]; [`load`]; [`prompt`]: `open`.
 //! - [`pool`], [`log`], [`edits`], [`file`](mod@file): the parts of `dump`.
 //!
 //! A part that is damaged hides no other: what cannot be read is named, the rest is shown, and the
@@ -24,6 +25,7 @@ mod compact;
 mod copy;
 mod edits;
 mod file;
+mod load;
 mod log;
 mod order;
 mod out;
@@ -45,6 +47,7 @@ use std::path::PathBuf;
 pub(crate) fn run(options: &DbOptions) -> Result<u8> {
     match &options.command {
         DbCommand::Compact { from, to } => return compact::run(&options.place, from, to),
+        DbCommand::Load { file } => return load::run(&options.place, file.as_deref()),
         DbCommand::Open { words } => return prompt::run(&options.place, words),
         _ => {}
     }
@@ -62,7 +65,7 @@ fn look(pool: AtRest, command: &DbCommand, out: &mut Out) -> Told {
         DbCommand::Scrub => scrub::run(&pool, out),
         DbCommand::Verify => verify::run(&pool, out),
         DbCommand::Checkpoint { target, pool_size } => copy::run(pool, target, *pool_size, out),
-        DbCommand::Compact { .. } | DbCommand::Open { .. } => {
+        DbCommand::Compact { .. } | DbCommand::Load { .. } | DbCommand::Open { .. } => {
             unreachable!("these run the store and do not look at it")
         }
         DbCommand::Dump(what) => match what {

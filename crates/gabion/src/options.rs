@@ -200,6 +200,13 @@ pub(crate) enum DbCommand {
         #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
         to: Option<std::ffi::OsString>,
     },
+    /// Load sorted records into a store, all at once and without its log: one JSON object per line, as `scan --json`
+    /// prints them. Writes; only in a group of one
+    Load {
+        /// Where the lines are [default: the standard input]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
     /// Open a store to read and write it: one command, or a prompt; `help` lists them. Only a group of one
     Open {
         /// The command, as in `gabion db open put key value`; a prompt without it

@@ -43,7 +43,7 @@ pub(super) struct Outputs<'a> {
 
 /// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
 /// its share of the index.
-const ENTRY_OVERHEAD_LEN: u64 = 48;
+pub(crate) const ENTRY_OVERHEAD_LEN: u64 = 48;
 
 /// A file has this part of its length of range deletes, at most, or one.
 pub(super) const RANGES_PART: u64 = 8;
@@ -286,7 +286,7 @@ fn open_output(
 
 /// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
 /// as bounds are cut to 256 bytes. Such keys stay in one file, however long it grows.
-pub(super) fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
+pub(crate) fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
     let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
     cut && upper_bound_of(last) >= lower_bound_of(first)
 }

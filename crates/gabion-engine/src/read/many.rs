@@ -224,6 +224,9 @@ where
         keys: Range<usize>,
         check: &impl Fn() -> Result<()>,
     ) -> Result<()> {
+        if meta.smallest_sequence > self.point.sequence {
+            return Ok(());
+        }
         let reader = self.tables.reader(meta).await;
         check()?;
         let asked = |sought: &Sought<'_>| sought.state == State::Open && sought.run <= run;

@@ -127,6 +127,19 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// # Errors
     /// As [`SstIter::seek_to_first`].
     pub async fn seek(&mut self, key: &[u8], sequence: SequenceNumber) -> Result<()> {
+        if self.reader.is_loaded_by(sequence) {
+            return self.seek_stored(key, sequence).await;
+        }
+        // What was loaded later is stored as if it were older.
+        self.seek_stored(key, SequenceNumber::MAX).await?;
+        while self.entry().is_some_and(|entry| entry.key == key) {
+            self.advance().await?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::seek`], by sequence numbers as they are stored.
+    async fn seek_stored(&mut self, key: &[u8], sequence: SequenceNumber) -> Result<()> {
         self.leave();
         let target = Trailer::seek(sequence);
         let handle = self.index.seek(&self.reader, key, target)?;
@@ -222,7 +235,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     #[inline]
     #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
-        self.cursor.entry(&self.block)
+        self.cursor.entry(&self.block).map(|entry| self.reader.as_read(entry))
     }
 
     /// The value of the entry here, sharing the memory of its block.
@@ -388,11 +401,12 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
     #[inline]
     #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
-        match &self.block {
+        let stored = match &self.block {
             Block::InPiece(range) => self.cursor.entry(&self.stream.piece[range.clone()]),
             Block::InJoined => self.cursor.entry(&self.joined),
             Block::InRaw => self.cursor.entry(&self.raw),
-        }
+        };
+        stored.map(|entry| self.reader.as_read(entry))
     }
 
     /// Whether the entry here is within the range, and of a kind that exists.

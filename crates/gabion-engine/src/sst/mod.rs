@@ -42,6 +42,9 @@
 //! separator whose key is not an entry's has the trailer 2^64 − 1. A file that holds nothing but range deletes has no
 //! data block, and the body of its index has no bytes. The range deletes lie in the properties, which a reader keeps.
 //!
+//! In a file that was made for a bulk load every entry has the sequence number 0, which no write has, and so have the
+//! properties. What its edit says counts for all of them (`load.rs`).
+//!
 //! **Filter body**: a blocked Bloom filter over the distinct engine keys (one cache line per key, as
 //! RocksDB's); see `sst/filter.rs`. Without a filter it is the byte 0 alone.
 //!

@@ -49,6 +49,12 @@ pub struct Properties {
 const WHAT: &str = "SST properties";
 
 impl Properties {
+    /// Whether the entries have no sequence numbers of their own, as no write has number 0: the file was made for a
+    /// load, and its edit gives them theirs ([`crate::load`]).
+    pub(crate) fn is_unnumbered(&self) -> bool {
+        self.largest_sequence == SequenceNumber::ZERO
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut payload = Vec::new();

@@ -5,7 +5,7 @@ use super::builder::ANY_RATIO_LEN_MAX;
 use super::guide::Guide;
 use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter};
 use crate::cache::ReadCache;
-use crate::entry::Trailer;
+use crate::entry::{Entry, Trailer};
 use crate::file::{FileMeta, FileSource};
 use crate::range_delete::Fragments;
 use alloc::format;
@@ -25,6 +25,8 @@ pub struct SstReader {
     guide: Guide,
     filter: Bytes,
     properties: Properties,
+    /// The sequence number of every entry of a file that was loaded, as its edit has it; 0 for other files.
+    loaded_at: SequenceNumber,
 }
 
 /// The hash by which filters know a key.
@@ -88,8 +90,9 @@ impl SstReader {
             0 => Guide::default(),
             _ => Guide::of(&index).map_err(|error| error.within(format!("{id}: index")))?,
         };
-        let reader = Self {
+        let mut reader = Self {
             group,
+            loaded_at: SequenceNumber::ZERO,
             id,
             data_len: footer.filter_at,
             filter: part(footer.filter_at, footer.index_at)?,
@@ -99,18 +102,27 @@ impl SstReader {
                 .map_err(|error| error.within(format!("{id}")))?,
         };
         reader.check_against(meta)?;
+        if reader.properties.is_unnumbered() {
+            reader.loaded_at = meta.largest_sequence;
+        }
         Ok(reader)
     }
 
     /// The same number never names two files, and the edit says what is in this one.
     fn check_against(&self, meta: &FileMeta) -> Result<()> {
         let p = &self.properties;
+        let sequences = match p.is_unnumbered() {
+            true => meta.smallest_sequence == meta.largest_sequence,
+            false => {
+                (p.smallest_sequence, p.largest_sequence)
+                    == (meta.smallest_sequence, meta.largest_sequence)
+            }
+        };
         let same = p.entries == meta.entries
             && p.deletes == meta.deletes
             && p.raw_key_bytes == meta.raw_key_bytes
             && p.raw_value_bytes == meta.raw_value_bytes
-            && p.smallest_sequence == meta.smallest_sequence
-            && p.largest_sequence == meta.largest_sequence
+            && sequences
             && p.clears == meta.clears
             && p.ranges.described() == meta.ranges
             && meta.smallest <= p.smallest
@@ -134,6 +146,12 @@ impl SstReader {
     #[must_use]
     pub const fn ranges(&self) -> &Fragments {
         &self.properties.ranges
+    }
+
+    /// Whether a reader at `sequence` sees any entry of a file that was loaded; of other files each entry tells.
+    #[inline]
+    pub(super) fn is_loaded_by(&self, sequence: SequenceNumber) -> bool {
+        self.loaded_at <= sequence
     }
 
     /// Bytes of memory held: index, what guides through it, filter, and range deletes.
@@ -179,7 +197,7 @@ impl SstReader {
         key: &[u8],
         read_sequence: SequenceNumber,
     ) -> Result<Option<(Trailer, Bytes)>> {
-        if !self.may_contain(key) {
+        if !self.is_loaded_by(read_sequence) || !self.may_contain(key) {
             return Ok(None);
         }
         let target = Trailer::seek(read_sequence);
@@ -251,8 +269,28 @@ impl SstReader {
         &self.index
     }
 
-    pub(super) fn entry_trailer(&self, trailer: Trailer) -> Result<Trailer> {
-        Trailer::from_raw(trailer.raw()).map_err(|error| error.within(format!("{}", self.id)))
+    /// An entry's trailer from what is stored, checked.
+    #[inline]
+    pub(super) fn entry_trailer(&self, stored: Trailer) -> Result<Trailer> {
+        let trailer = Trailer::from_raw(stored.raw());
+        let trailer = trailer.map_err(|error| error.within(format!("{}", self.id)))?;
+        if self.loaded_at > SequenceNumber::ZERO && trailer.sequence() > SequenceNumber::ZERO {
+            let sequence = trailer.sequence();
+            return Err(corrupt(self.id, format!("entry {sequence} in a file that was loaded")));
+        }
+        Ok(self.numbered(trailer))
+    }
+
+    /// A stored trailer that was checked, with its sequence number.
+    #[inline]
+    fn numbered(&self, stored: Trailer) -> Trailer {
+        Trailer::from_raw_unchecked(stored.raw() | self.loaded_at.get() << 8)
+    }
+
+    /// An entry whose stored trailer was checked, with its sequence number.
+    #[inline]
+    pub(super) fn as_read<'e>(&self, stored: Entry<'e>) -> Entry<'e> {
+        Entry { trailer: self.numbered(stored.trailer), ..stored }
     }
 
     /// The block's decoded body, read past the cache and added to it.

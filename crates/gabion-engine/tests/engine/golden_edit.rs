@@ -32,12 +32,15 @@ fn meta(number: u64) -> FileMeta {
 }
 
 fn recipe(kind: JobKind) -> Recipe {
-    let flush = kind == JobKind::Flush;
+    let (flush, load) = (kind == JobKind::Flush, kind == JobKind::Load);
     Recipe {
         kind,
         term: Term(3),
         memtables: if flush { vec![MemTableId(4)] } else { Vec::new() },
-        inputs: if flush { Vec::new() } else { vec![(0, FileId::sst(7)), (1, FileId::sst(300))] },
+        inputs: match flush || load {
+            true => Vec::new(),
+            false => vec![(0, FileId::sst(7)), (1, FileId::sst(300))],
+        },
         output_level: u8::from(!flush),
         output_first: 500,
         output_count: u32::from(kind.makes_files()) * 8,
@@ -62,6 +65,12 @@ fn edit(kind: JobKind) -> Edit {
             added = vec![(1, meta(7))];
         }
         JobKind::Drop => added.clear(),
+        JobKind::Load => {
+            let sequence = SequenceNumber(21);
+            let (smallest_sequence, largest_sequence) = (sequence, sequence);
+            let loaded = |n| FileMeta { smallest_sequence, largest_sequence, ..meta(n) };
+            added = vec![(6, loaded(500)), (0, loaded(502))];
+        }
     }
     Edit {
         number: 42,
@@ -80,8 +89,8 @@ fn edit(kind: JobKind) -> Edit {
     }
 }
 
-const KINDS: [JobKind; 4] =
-    [JobKind::Flush, JobKind::Compaction, JobKind::TrivialMove, JobKind::Drop];
+const KINDS: [JobKind; 5] =
+    [JobKind::Flush, JobKind::Compaction, JobKind::TrivialMove, JobKind::Drop, JobKind::Load];
 
 /// The pinned bytes, in `tests/golden`, 64 to a line.
 macro_rules! golden {
@@ -97,6 +106,7 @@ fn golden_bytes_of_an_edit_of_each_kind() {
         golden!("edit_compaction"),
         golden!("edit_trivial_move"),
         golden!("edit_drop"),
+        golden!("edit_load"),
     ];
     for (kind, golden) in KINDS.into_iter().zip(golden) {
         let bytes = edit(kind).encode().unwrap();
@@ -213,7 +223,7 @@ fn every_flipped_bit_of_a_snapshot_is_refused() {
 #[test]
 fn an_edit_that_contradicts_itself_is_refused_by_name() {
     type Change = fn(&mut Edit);
-    let changes: [(JobKind, Change, &str); 12] = [
+    let changes: [(JobKind, Change, &str); 16] = [
         (JobKind::Flush, |e| e.number = 0, "number is 0"),
         (JobKind::Flush, |e| e.flushed = None, "do not fit the kind"),
         (JobKind::Flush, |e| e.removed.push((0, FileId::sst(1))), "more than add"),
@@ -226,6 +236,10 @@ fn an_edit_that_contradicts_itself_is_refused_by_name() {
         (JobKind::Compaction, |e| e.removed.truncate(1), "other files than its recipe"),
         (JobKind::TrivialMove, |e| e.added[0].1.id = FileId::sst(8), "does not add what"),
         (JobKind::Drop, |e| e.added.push((1, meta(500))), "drop adds"),
+        (JobKind::Load, |e| e.added.clear(), "does more than add"),
+        (JobKind::Load, |e| e.added[1].1 = meta(502), "one sequence number"),
+        (JobKind::Load, |e| e.removed.push((0, FileId::sst(7))), "does more than add"),
+        (JobKind::Load, |e| e.added[1].1.id = FileId::sst(8), "not one of its recipe's"),
     ];
     for (kind, change, message) in changes {
         let mut edit = edit(kind);
@@ -256,7 +270,7 @@ proptest! {
     /// Bytes that look like the real thing get further before they are refused.
     #[test]
     fn mangled_bytes_never_panic(
-        kind in 0usize..4,
+        kind in 0usize..5,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut: prop::sample::Index,
     ) {

@@ -8,6 +8,7 @@ mod fork;
 mod golden_edit;
 mod golden_sst;
 mod jobs;
+mod loads;
 mod many;
 mod ranges;
 mod readers;

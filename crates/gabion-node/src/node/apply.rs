@@ -17,7 +17,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
-use gabion_engine::{Edit, FileMeta, Version};
+use gabion_engine::{Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 
 /// An edit on its way into the tree.
@@ -80,6 +80,12 @@ impl Applying {
 
     pub(super) fn waiting_count(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Number of the last edit in line that is a load's: what is read here does not show it yet, though the log has it.
+    pub(super) fn last_load(&self) -> Option<u64> {
+        let loads = self.waiting.iter().filter(|waiting| waiting.edit.kind == JobKind::Load);
+        loads.map(|waiting| waiting.edit.number).max()
     }
 
     pub(super) fn pending_in_order(&self) -> bool {
@@ -169,6 +175,10 @@ impl Node {
             RecordKind::Batch if self.is_flushed(header) => Ok(()),
             // It carries time alone, and its sequence number is the next one's.
             RecordKind::Batch if header.count == 0 && record.payload().is_empty() => Ok(()),
+            // The number of a load, whose edit comes later.
+            RecordKind::Batch if header.count == 1 && record.payload().is_empty() => {
+                self.tree.skip_sequence(header.first_sequence).map_err(at)
+            }
             RecordKind::Batch => {
                 self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)
             }

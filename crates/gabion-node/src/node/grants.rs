@@ -352,7 +352,7 @@ impl Node {
             .map(|placement| placement.file)
             .filter(|file| file.kind == gabion_base::FileKind::Sst)
             .filter(|file| !self.is_live(*file) && !self.apply.names(*file))
-            .filter(|file| !self.jobs.build(*file))
+            .filter(|file| !self.jobs.build(*file) && !self.loads.made(*file))
             .collect();
         for file in orphans {
             self.drop_orphan(file);
@@ -364,7 +364,7 @@ impl Node {
         self.tree.version().files().any(|(_, meta)| meta.id == file)
     }
 
-    fn drop_orphan(&mut self, file: FileId) {
+    pub(super) fn drop_orphan(&mut self, file: FileId) {
         self.ship.files_remove(file);
         self.repairs.forget(file);
         if let Err(error) = self.pool.retire_file(file) {

@@ -75,7 +75,8 @@ impl Node {
         loop {
             let compacting =
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
-            let allow_compaction = compacting < self.options.compactions_max;
+            let allow_compaction =
+                compacting < self.options.compactions_max && !self.loads.hold_compactions();
             let term = self.chain.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
             let context = JobContext { term, snapshots: &[], slots_free, urgent };
@@ -114,7 +115,7 @@ impl Node {
 
     /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
     /// wait behind them. Jobs that have begun are not stopped: they end as the secondary takes their files.
-    fn too_much_is_unshipped(&self) -> bool {
+    pub(super) fn too_much_is_unshipped(&self) -> bool {
         let is_over = self.unshipped_bytes() > self.options.unshipped_bytes_max;
         is_over && !self.has(Mutant::JobsWithoutBound)
     }
@@ -387,6 +388,7 @@ impl Node {
     /// An edit is applied here: its job is over.
     pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
         self.jobs.running.retain(|_, job| job.edit != Some(edit.number));
+        self.loads_edit_applied(edit);
         self.forget_built(edit);
     }
 
@@ -403,7 +405,13 @@ impl Node {
             let built = job.built.iter().map(|file| file.slots.len() as u64).sum::<u64>();
             built + job.slots.len() as u64
         };
-        self.jobs.running.values().map(of_job).sum()
+        self.jobs.running.values().map(of_job).sum::<u64>() + self.loads.slots()
+    }
+
+    /// Compactions, moves and drops under way whose edits are not in the log.
+    pub(super) fn compactions_open(&self) -> usize {
+        let is_open = |job: &&Job| job.recipe.kind != JobKind::Flush && job.edit.is_none();
+        self.jobs.running.values().filter(is_open).count()
     }
 
     /// Whether jobs wait for a pause to end, as the device had no room for the files of one.

@@ -198,6 +198,13 @@ impl Node {
     }
 
     fn capture(&self, log_end: LogPosition, log_crc: u32) -> Result<Captured> {
+        // When an edit is applied differs between replicas; what one of any other kind leaves to be read does not.
+        if let Some(edit) = self.apply.last_load() {
+            return Err(Error::unavailable(format!(
+                "at {log_end} a bulk load (edit {edit}) is in the log of {} and not applied",
+                self.me
+            )));
+        }
         let applied = self.tree.version();
         let version = match self.has(Mutant::FilesOfAppliedEdits) {
             true => applied.clone(),

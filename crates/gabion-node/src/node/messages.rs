@@ -57,7 +57,11 @@ impl Node {
                 Action::VoidGrants { peer } => self.void_grants(peer),
                 Action::Ready => self.refused = None,
                 Action::NotReady { reason } => self.refused = Some(reason),
-                Action::Readable => self.readable = true,
+                Action::Readable => {
+                    self.readable = true;
+                    // What was there before a restart is there again before anybody reads.
+                    self.readable_from = self.apply.last_load().unwrap_or_default();
+                }
                 Action::Deliver { from, term: _, message } => self.deliver(from, message),
             }
         }

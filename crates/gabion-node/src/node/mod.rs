@@ -8,6 +8,7 @@ mod apply;
 mod back_off;
 mod grants;
 mod jobs;
+mod load;
 mod log;
 mod log_repair;
 mod marks;
@@ -36,6 +37,7 @@ use gabion_engine::{PinBudget, ReadView, ReaderStats, Tree};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
+pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 #[cfg_attr(
     not(feature = "planted"),
@@ -165,6 +167,8 @@ pub struct Node {
     refused: Option<String>,
     /// Whether reads are answered here.
     readable: bool,
+    /// Once the edit with this number is applied.
+    readable_from: u64,
     /// What the chain wants done to the log once no drain is under way.
     held: Option<Action>,
     /// What the log lost and has not got back.
@@ -177,6 +181,7 @@ pub struct Node {
     writing: writes::Writing,
     apply: apply::Applying,
     jobs: jobs::Jobs,
+    loads: load::Loads,
     room: room::Room,
     ship: shipping::Shipping,
     grants: grants::Grants,
@@ -192,6 +197,7 @@ enum Order {
     Commit,
     Drain(log::DrainInFlight),
     Job(u64),
+    LoadFile(LoadId),
     Ship {
         to: ReplicaId,
         session: u64,
@@ -228,6 +234,7 @@ enum After {
     LossNoted,
     Granted(Vec<gabion_pool::Placed>),
     BuiltPlaced(u64),
+    LoadPlaced(LoadId),
     FileRepaired(FileId),
 }
 
@@ -240,6 +247,10 @@ pub struct Counters {
     pub compactions: u64,
     /// Trivial moves decided here.
     pub trivial_moves: u64,
+    /// Bulk loads that came to their end here.
+    pub loads: u64,
+    /// File bytes of bulk loads.
+    pub loaded_bytes: u64,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
@@ -303,6 +314,7 @@ impl Node {
             obsolete: Vec::new(),
             refused: Some("the group is starting".into()),
             readable: false,
+            readable_from: 0,
             held: None,
             log_repair: None,
             outputs: VecDeque::new(),
@@ -311,6 +323,7 @@ impl Node {
             orders: BTreeMap::new(),
             writing: writes::Writing::default(),
             jobs: jobs::Jobs::default(),
+            loads: load::Loads::default(),
             room: room::Room::default(),
             grants: grants::Grants::default(),
             drain: log::Draining::default(),
@@ -433,7 +446,7 @@ impl Node {
     /// Whether reads are answered here: the tail, once it has caught up.
     #[must_use]
     pub fn is_readable(&self) -> bool {
-        self.readable
+        self.readable && self.tree.last_edit() >= self.readable_from
     }
 
     /// Edits that are in the log and not applied here.
@@ -528,6 +541,7 @@ impl Node {
             (Order::Commit, Done::Commit(result)) => self.commit_done(result),
             (Order::Drain(drain), Done::Drain(result)) => self.drain_done(drain, result),
             (Order::Job(job), Done::Job(result)) => self.job_done(job, result),
+            (Order::LoadFile(load), Done::Rewrite(result)) => self.load_file_done(load, result),
             (Order::Ship { to, session, file }, Done::Ship(result)) => {
                 self.ship_done(to, session, file, result);
             }
@@ -560,6 +574,7 @@ impl Node {
             self.carry_time();
             self.schedule_jobs();
             self.append_edits();
+            self.advance_loads();
             self.drop_old_orphans();
             self.schedule_shipping();
             self.grant_slots();
@@ -654,6 +669,7 @@ impl Node {
                 After::LossNoted => self.loss_noted(),
                 After::Granted(slots) => self.granted(slots),
                 After::BuiltPlaced(job) => self.built_placed(job),
+                After::LoadPlaced(load) => self.load_placed(load),
                 After::FileRepaired(file) => self.file_repaired(file),
             }
         }

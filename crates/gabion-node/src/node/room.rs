@@ -22,8 +22,8 @@ use crate::message::{NodeMessage, Spare};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
-use gabion_base::ReplicaId;
 use gabion_base::units::SLOT_LEN;
+use gabion_base::{Error, ReplicaId, Result};
 use gabion_pool::Counts;
 
 /// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
@@ -197,6 +197,27 @@ impl Node {
         };
         let others = self.config.members.iter().filter(|member| **member != self.me);
         others.map(of).fold(own, u64::min)
+    }
+
+    /// Whether a load may take so many slots more: at every member they are left over beside what flushes,
+    /// compactions and the log may need, and what loads have taken already.
+    pub(super) fn room_for_load(&mut self, wanted: u64) -> Result<()> {
+        let mine = self.spare();
+        let others = self.config.members.iter().filter(|member| **member != self.me);
+        let said = others.map(|member| (*member, self.room.members.get(member).copied()));
+        let all = said.chain([(self.me, Some(mine))]);
+        let taken = self.loads.slots() as i64;
+        for (member, spare) in all {
+            let Some(spare) = spare else { continue }; // it is about to say
+            let left = (spare.above() - taken).max(0);
+            if left < wanted as i64 {
+                return Err(Error::no_space(format!(
+                    "the pool of replica {} has {left} slots left for a load, {wanted} are wanted",
+                    member.get()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log, which

@@ -55,7 +55,9 @@ impl Node {
 
     /// What lags behind so far that any write waits for it.
     fn lag(&self) -> Option<&'static str> {
-        if matches!(self.tree.write_state(), WriteState::Stop(_)) {
+        if self.loads.hold_writes() || self.apply.last_load().is_some() {
+            Some("a bulk load takes effect")
+        } else if matches!(self.tree.write_state(), WriteState::Stop(_)) {
             match self.damage() {
                 Some(_) => Some("compaction is behind, as files are damaged"),
                 None => Some("compaction is behind"),

@@ -64,6 +64,8 @@ pub struct Options {
     pub twins: u64,
     /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
     pub marks: u64,
+    /// Once in so many steps a bulk load begins, of registers and twins; 0 is never.
+    pub loads: u64,
     /// Whether half of the keys are counters, which only increments, additions and deletes touch.
     pub counters: bool,
     /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
@@ -117,6 +119,9 @@ impl Options {
         if seed % 6 == 5 {
             options.faults.full = 1_000;
         }
+        if seed % 5 == 1 {
+            options.loads = 150;
+        }
         if seed % 3 == 1 {
             // Less than slow scans take.
             options.pin_budget = PinBudget { age_ms_max: 50, states_max: 3 };
@@ -152,6 +157,7 @@ impl Default for Options {
             pool_len: 320 * MIB,
             twins: 8,
             marks: 40,
+            loads: 0,
             counters: true,
             power_all_at: None,
             foreign_targets: None,

@@ -18,6 +18,8 @@ pub struct Outcome {
     pub compactions: u64,
     /// Edits applied.
     pub edits: u64,
+    /// Bulk loads that came to their end.
+    pub loads: u64,
     /// Files shipped.
     pub shipped_files: u64,
     /// File bytes shipped.

@@ -34,7 +34,9 @@ impl World {
             self.step();
             self.go_on_verifying();
             self.look_for_violation()?;
-            let asked = self.is_verifying() || !self.clients.iter().all(Client::is_idle);
+            let asked = self.is_verifying()
+                || self.is_loading()
+                || !self.clients.iter().all(Client::is_idle);
             let busy = asked || !self.rests();
             calm = if busy { 0 } else { calm + 1 };
             if calm > 300 {

@@ -1,4 +1,4 @@
-//! Every crash point of fourteen workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of fifteen workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -314,6 +314,11 @@ fn counters_that_are_added_to_survive_every_crash_point() {
 #[test]
 fn deleted_ranges_survive_every_crash_point_and_nothing_of_them_comes_back() {
     all(&workloads::range_deletes());
+}
+
+#[test]
+fn loads_survive_every_crash_point_whole_or_not_at_all() {
+    all(&workloads::loads());
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod edits_again;
 mod foreign_targets;
 mod full_pools;
 mod io_failures;
+mod loads;
 mod lost_files;
 mod marks;
 mod member_crash_points;

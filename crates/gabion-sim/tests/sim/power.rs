@@ -16,6 +16,8 @@ fn run(seed: u64, ack: AckLevel, step: u64) {
         ack,
         faults: Faults::default(),
         counters: ack == AckLevel::Durable,
+        // A load that a cut of the log leaves behind is no write of a client's record.
+        loads: 0,
         power_all_at: Some(step),
         replicas: 3,
         ..Options::of_seed(seed)

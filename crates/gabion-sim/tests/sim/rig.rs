@@ -7,9 +7,13 @@ use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId};
 use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
-use gabion_node::{AckLevel, CompactionMode, GroupConfig, Node, NodeOptions, WriteGate, open};
+use gabion_node::{
+    AckLevel, CompactionMode, GroupConfig, LoadGate, LoadState, Node, NodeOptions, WriteGate, open,
+};
 use gabion_pool::Trust;
-use gabion_sim::client::{add_turn, delete_range_turn, engine_keys, twins_agree, write_turn};
+use gabion_sim::client::{
+    add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn,
+};
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
 use std::cell::RefCell;
@@ -33,6 +37,8 @@ pub(crate) enum Turn {
     DeleteRange(Range<u64>),
     /// Deletes everything, in one record.
     Clear,
+    /// Loads registers and twins, by number, and waits for it.
+    Load(Vec<(u64, Option<u64>)>),
     /// Ends the MemTable.
     Seal,
     /// Has everything compacted, beside what follows.
@@ -60,7 +66,7 @@ impl Turn {
                     }
                 }
             }
-            Self::Write(writes) => {
+            Self::Write(writes) | Self::Load(writes) => {
                 for (key, value) in writes {
                     for engine_key in engine_keys(*key) {
                         match value {
@@ -336,6 +342,12 @@ impl<'a> Drive<'a> {
                 return Ok(());
             }
             Turn::Rest => return self.settle(),
+            Turn::Load(writes) => {
+                self.note_begun(now, turn);
+                let end = self.load(writes)?;
+                self.ends.push(end);
+                return Ok(());
+            }
             _ => {}
         }
         let node = self.replica.node().unwrap();
@@ -353,12 +365,42 @@ impl<'a> Drive<'a> {
                 return Ok(());
             }
         };
-        self.began.push(now);
+        self.note_begun(now, turn);
         self.ends.push(end);
+        Ok(())
+    }
+
+    fn note_begun(&mut self, now: Moment, turn: &Turn) {
+        self.began.push(now);
         let mut model = self.models.last().unwrap().clone();
         turn.apply(&mut model);
         self.models.push(model);
-        Ok(())
+    }
+
+    /// Returns where the log ends that has the load.
+    fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<LogPosition, String> {
+        let node = self.replica.node().ok_or("the replica is not open")?;
+        let id = node.begin_load().unwrap();
+        let mut files = load_files(node, id, writes).into_iter().peekable();
+        let mut is_ended = false;
+        for _ in 0..20_000 {
+            let node = self.replica.node().ok_or("the replica is not open")?;
+            while let Some(file) = files.peek()
+                && node.load_gate(id, file.bytes.len() as u64).unwrap() == LoadGate::Open
+                && node.add_to_load(id, file).unwrap()
+            {
+                files.next();
+            }
+            if files.peek().is_none() && !std::mem::replace(&mut is_ended, true) {
+                node.end_load(id).unwrap();
+            }
+            if let LoadState::Done = node.load_state(id) {
+                node.forget_load(id);
+                return Ok(node.log_end());
+            }
+            self.step()?;
+        }
+        Err("a load does not come to its end".into())
     }
 
     fn settle(&mut self) -> Result<(), String> {

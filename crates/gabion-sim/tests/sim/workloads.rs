@@ -182,6 +182,23 @@ pub(crate) fn range_deletes() -> Workload {
     })
 }
 
+/// Loads of sorted input between writes, flushes, compactions and restarts, over keys that are there and beside them.
+pub(crate) fn loads() -> Workload {
+    let mut random = Random::new(8);
+    workload("loads", replicated(), 120, |n| match n % 20 {
+        6 | 13 => {
+            let (first, step) = (random.below(30), 1 + random.below(4));
+            let keys = (0..8).map(|i| first + i * step).chain([TWINS + n % 3]);
+            Turn::Load(keys.map(|key| put(key, n)).collect())
+        }
+        19 if n % 40 == 39 => Turn::Restart,
+        10 => Turn::Seal,
+        17 => Turn::Compact,
+        _ if n % 5 == 4 => Turn::Write(vec![(random.below(40), None)]),
+        _ => Turn::Write(vec![put(random.below(60), n), put(TWINS + random.below(3), n)]),
+    })
+}
+
 /// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);

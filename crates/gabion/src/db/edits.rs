@@ -59,6 +59,7 @@ fn kind_name(kind: JobKind) -> &'static str {
         JobKind::Compaction => "compaction",
         JobKind::TrivialMove => "move",
         JobKind::Drop => "drop",
+        JobKind::Load => "load",
     }
 }
 

@@ -95,6 +95,7 @@ struct Written {
     edits: u64,
     flushed: u64,
     compacted: u64,
+    loaded: u64,
 }
 
 fn written(entries: &[(u16, Vec<u8>)]) -> Written {
@@ -106,6 +107,7 @@ fn written(entries: &[(u16, Vec<u8>)]) -> Written {
         match edit.kind {
             JobKind::Flush => written.flushed += len,
             JobKind::Compaction => written.compacted += len,
+            JobKind::Load => written.loaded += len,
             JobKind::TrivialMove | JobKind::Drop => {}
         }
     }
@@ -126,8 +128,11 @@ fn amplification(opened: &OpenedPool, written: &Written) -> Value {
         "slot_bytes": slots * SLOT_LEN, "raw_bytes": raw, "deepest_level_raw_bytes": last,
         "space": ratio(slots * SLOT_LEN, raw), "versions": ratio(raw, last),
         "edits": written.edits, "flushed_bytes": written.flushed,
-        "compacted_bytes": written.compacted,
-        "write": ratio(written.flushed + written.compacted, written.flushed),
+        "compacted_bytes": written.compacted, "loaded_bytes": written.loaded,
+        "write": ratio(
+            written.flushed + written.compacted + written.loaded,
+            written.flushed + written.loaded,
+        ),
     })
 }
 
@@ -254,13 +259,14 @@ fn ratio(value: &Value) -> String {
 fn amplification_text(it: &Value) -> String {
     format!(
         "space     {} ({} of slots for {} of keys and values in files); all levels ÷ the deepest {}\n\
-         written   {} ({} flushed, {} compacted; the {} since the last checkpoint)\n",
+         written   {} ({} flushed, {} loaded, {} compacted; the {} since the last checkpoint)\n",
         ratio(&it["space"]),
         size(number(&it["slot_bytes"])),
         size(number(&it["raw_bytes"])),
         ratio(&it["versions"]),
         ratio(&it["write"]),
         size(number(&it["flushed_bytes"])),
+        size(number(&it["loaded_bytes"])),
         size(number(&it["compacted_bytes"])),
         count(number(&it["edits"]), "edit")
     )

@@ -104,7 +104,7 @@ async fn carry_out(id: work::WorkId, work: Work, node: &mut Node, store: &LocalS
 fn edit(number: u64, file: u64) -> Vec<u8> {
     let edit = Edit {
         number,
-        kind: gabion_engine::JobKind::Drop,
+        kind: JobKind::Drop,
         term: gabion_base::Term(1),
         removed: alloc::vec![(0, FileId::sst(file))],
         added: Vec::new(),

@@ -1,0 +1,103 @@
+//! A load's place in the tree: its sequence number, its levels, its edit. See [`crate::load`].
+
+use super::{Tree, check_last};
+use crate::edit::Edit;
+use crate::file::FileMeta;
+use crate::recipe::{JobKind, Recipe};
+use crate::version::Version;
+use alloc::vec::Vec;
+use gabion_base::{Error, Result, SequenceNumber, Term};
+
+/// What a load made, for its edit.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// Tenure of the primary.
+    pub term: Term,
+    /// Its files, ascending by key, as [`crate::LoadBuilder`] made them.
+    pub files: Vec<FileMeta>,
+    /// The number that [`Tree::skip_sequence`] gave to no write.
+    pub sequence: SequenceNumber,
+}
+
+impl Tree {
+    /// Gives the next sequence number to no write: it is a load's.
+    ///
+    /// # Errors
+    /// Corruption when `sequence` does not follow the last write; limit exceeded past the last there is.
+    pub fn skip_sequence(&mut self, sequence: SequenceNumber) -> Result<()> {
+        self.check_next(sequence)?;
+        check_last(sequence, 1)?;
+        self.opening = false;
+        self.last_sequence = sequence;
+        Ok(())
+    }
+
+    /// The edit that shows what was loaded, all of it at once. `number` follows that of the last edit appended to
+    /// the log, and `version` is what the tree has once that is applied. Each file goes as deep as nothing of its range
+    /// lies there or above.
+    ///
+    /// All that was written before the load's sequence number must be in files by then, in `version`, and no
+    /// compaction may be under way: older entries must not stay above the load's, nor newer ones get below.
+    ///
+    /// # Errors
+    /// What [`Edit::validate`] reports.
+    pub fn finish_load(&self, loaded: Loaded, version: &Version, number: u64) -> Result<Edit> {
+        let Loaded { term, files, sequence } = loaded;
+        let numbers = || files.iter().map(|file| file.id.number);
+        let (Some(first), Some(last)) = (numbers().min(), numbers().max()) else {
+            return Err(Error::invalid("a load of no files"));
+        };
+        let recipe = Recipe {
+            kind: JobKind::Load,
+            term,
+            memtables: Vec::new(),
+            inputs: Vec::new(),
+            output_level: 0,
+            output_first: first,
+            output_count: u32::try_from(last - first + 1).unwrap_or(u32::MAX),
+            output_len: self.config.sst_len,
+            cuts: Vec::new(),
+            bottommost: false,
+            snapshots: Vec::new(),
+            now_ms: self.now_ms,
+            floor: self.floor,
+            sst: self.config.sst.clone(),
+            merging: None,
+        };
+        let numbered = |file: FileMeta| {
+            let (smallest_sequence, largest_sequence) = (sequence, sequence);
+            (deepest(version, &file), FileMeta { smallest_sequence, largest_sequence, ..file })
+        };
+        let edit = Edit {
+            number,
+            kind: recipe.kind,
+            term,
+            removed: Vec::new(),
+            added: files.into_iter().map(numbered).collect(),
+            flushed: None,
+            next_file: self.next_file.max(recipe.output_end()),
+            floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),
+            recipe: Some(recipe),
+        };
+        edit.validate()?;
+        Ok(edit)
+    }
+
+    /// What expires of a load comes in files and was in no batch.
+    pub(super) fn note_loaded(&mut self, edit: &Edit) {
+        let expires = |(_, file): &&(u8, FileMeta)| file.expiry.is_some();
+        if edit.kind == JobKind::Load
+            && let Some((_, file)) = edit.added.iter().find(expires)
+        {
+            self.due.came_in_files(file.largest_sequence);
+        }
+    }
+}
+
+/// The deepest level at which nothing of the file's range lies, nor above it; L0 where there is none.
+fn deepest(version: &Version, file: &FileMeta) -> u8 {
+    let is_free = |level: &u8| {
+        version.files_within(*level..*level + 1, &file.smallest, &file.largest).next().is_none()
+    };
+    (0..version.level_count()).take_while(is_free).last().unwrap_or(0)
+}

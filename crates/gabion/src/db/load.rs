@@ -1,0 +1,141 @@
+//! `gabion db load`: sorted records become files of a store, as `scan --json` prints them.
+
+use super::out::{Out, Told};
+use crate::options::DbPlace;
+use crate::screen::Progress;
+use crate::units::{count, size};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_db::{Db, Expiry, Loaded};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::path::Path;
+
+/// Records between two looks at how far it is.
+const SAY_EVERY: u64 = 50_000;
+
+pub(super) fn run(place: &DbPlace, file: Option<&Path>) -> Result<u8> {
+    let input: Box<dyn BufRead> = match file.filter(|file| *file != Path::new("-")) {
+        None => Box::new(stdin().lock()),
+        Some(path) => {
+            let opened = File::open(path).map_err(|error| {
+                let what = format!("{}: cannot be opened", path.display());
+                Error::with_source(ErrorKind::Io, what, error)
+            })?;
+            Box::new(BufReader::with_capacity(1 << 20, opened))
+        }
+    };
+    let (db, _) = super::open_store(place, "to load into")?;
+    let mut out = Out::new(std::io::stdout(), place.json);
+    let told = tell(load(&db, input, !place.json), &mut out);
+    drop(db);
+    out.end(told)
+}
+
+fn tell(loaded: Result<Loaded>, out: &mut Out) -> Told {
+    let Loaded { entries, files, bytes } = loaded?;
+    if out.json {
+        return out.document(&json!({ "records": entries, "files": files, "bytes": bytes }));
+    }
+    let (records, files) = (count(entries, "record"), count(files, "file"));
+    out.text(&format!("{records} loaded as {files} ({})\n", size(bytes)))
+}
+
+/// Loads all lines, or nothing.
+fn load(db: &Db, mut input: impl BufRead, is_said: bool) -> Result<Loaded> {
+    let mut progress = Progress::new(is_said);
+    let mut load = db.bulk_load()?;
+    let (mut line, mut number) = (Vec::new(), 0u64);
+    loop {
+        line.clear();
+        number += 1;
+        let at = |error: Error| error.within(format!("line {number}"));
+        let read = input.read_until(b'\n', &mut line);
+        let read = read.map_err(|e| Error::with_source(ErrorKind::Io, "it cannot be read", e));
+        if read.map_err(at)? == 0 {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let (key, value, expires_ms) = record(&line).map_err(at)?;
+        let added = match expires_ms {
+            None => load.put(&key, &value),
+            Some(at_ms) => load.put_expiring(&key, &value, Expiry::AtMs(at_ms)),
+        };
+        added.map_err(at)?;
+        if number.is_multiple_of(SAY_EVERY) {
+            let Loaded { entries, bytes, .. } = load.loaded();
+            progress.say(&format!("{}, {} written", count(entries, "record"), size(bytes)));
+        }
+    }
+    let loaded = load.finish();
+    progress.clear();
+    loaded
+}
+
+type Record = (Vec<u8>, Vec<u8>, Option<u64>);
+
+/// `{"key": …, "value": …}`, and `"expires_ms"` where the key expires.
+fn record(line: &[u8]) -> Result<Record> {
+    let parsed: Value = serde_json::from_slice(line)
+        .map_err(|error| Error::invalid(format!("is no JSON object: {error}")))?;
+    let part = |name: &str| {
+        bytes_of(&parsed[name]).ok_or_else(|| {
+            Error::invalid(format!("\"{name}\" is neither a string nor {{\"hex\": \"00ff\"}}"))
+        })
+    };
+    let expires_ms = match &parsed["expires_ms"] {
+        Value::Null => None,
+        at => Some(at.as_u64().ok_or_else(|| {
+            Error::invalid(format!("\"expires_ms\" is {at}, which is no number of milliseconds"))
+        })?),
+    };
+    Ok((part("key")?, part("value")?, expires_ms))
+}
+
+fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    if let Some(text) = value.as_str() {
+        return Some(text.as_bytes().to_vec());
+    }
+    let (digits, rest) = value["hex"].as_str()?.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        let is_hex = pair.iter().all(u8::is_ascii_hexdigit);
+        u8::from_str_radix(text, 16).ok().filter(|_| is_hex)
+    };
+    rest.is_empty().then(|| digits.iter().map(byte).collect()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_db::Options;
+
+    #[test]
+    fn lines_are_loaded_all_or_none_and_a_wrong_one_is_named() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-load-cli-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
+        let lines = "{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key\":{\"hex\":\"61ff\"},\"value\":{\"hex\":\"00\"},\
+                     \"expires_ms\":99999999999999}\n{\"key\":\"b\",\"value\":\"3\"}";
+        let loaded = load(&db, lines.as_bytes(), false).unwrap();
+        assert_eq!((loaded.entries, loaded.files), (3, 1));
+        assert_eq!(db.get(b"a\xff").unwrap().as_deref(), Some(&b"\0"[..]));
+        assert_eq!(db.expires_at(b"a\xff").unwrap(), Some(99_999_999_999_999));
+        for (last, wrong) in [
+            ("{\"key\":\"a\",\"value\":\"2\"}", "key \"a\" is not after \"c\""),
+            ("{\"key\":\"d\"}", "\"value\" is neither a string"),
+            ("{\"key\":\"d\",\"value\":{\"hex\":\"0\"}}", "\"value\" is neither a string"),
+            ("{\"key\":\"d\",\"value\":\"\",\"expires_ms\":-1}", "is -1, which is no number"),
+            ("d 1", "is no JSON object"),
+        ] {
+            let lines = format!("{{\"key\":\"c\",\"value\":\"2\"}}\n{last}\n");
+            let error = load(&db, lines.as_bytes(), false).unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains(wrong), "{error}");
+            assert_eq!(db.get(b"c").unwrap(), None);
+        }
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
