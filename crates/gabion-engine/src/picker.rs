@@ -142,7 +142,9 @@ impl<'a> Picker<'a> {
     pub fn debt(&self) -> u64 {
         let files = self.version.level(0).len() as u64;
         let l0_len = self.version.level_len(0);
-        let mut arriving = if files >= u64::from(self.config.l0_trigger) { l0_len } else { 0 };
+        let is_over =
+            files >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level_target(1);
+        let mut arriving = if is_over { l0_len } else { 0 };
         let mut debt = arriving;
         for level in 1..self.version.level_count() - 1 {
             let len = self.version.level_len(level) + arriving;

@@ -47,7 +47,7 @@ fn group_config() -> GroupConfig {
         ack: AckLevel::Replicated,
         ring_len: 64 << 20,
         segment_len: 16 << 20,
-        tree: TreeConfig { l0_trigger: 4, ..TreeConfig::default() },
+        tree: TreeConfig::default(),
     }
 }
 

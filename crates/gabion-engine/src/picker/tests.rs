@@ -48,7 +48,7 @@ pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
 fn picked(files: &[&str], busy: &[u64]) -> String {
     let version = version(files);
     let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
-    let config = TreeConfig { l0_trigger: 4, level1_len: 32 * MIB, ..TreeConfig::default() };
+    let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
     let picker = Picker::new(&config, &version, &busy);
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
 }
@@ -232,7 +232,7 @@ fn a_file_of_range_deletes_sinks_and_vanishes_where_nothing_is_left_that_it_coul
 #[test]
 fn debt_is_what_every_level_has_over_its_aim_and_hands_on() {
     let version = version(&["1:1[a-c]=40", "2:2[a-z]=320"]);
-    let config = TreeConfig { l0_trigger: 4, level1_len: 32 * MIB, ..TreeConfig::default() };
+    let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
     let busy = BTreeSet::new();
     // L1 is 8 MiB over its 32; L2 then 8 over its 320.
     assert_eq!(Picker::new(&config, &version, &busy).debt(), 16 * MIB);

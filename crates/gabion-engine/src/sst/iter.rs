@@ -317,9 +317,9 @@ enum State {
 }
 
 enum Block {
-    InPiece(Range<usize>),
-    InJoined,
-    InRaw,
+    Piece(Range<usize>),
+    Joined,
+    Raw,
 }
 
 impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
@@ -350,7 +350,7 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
             index: IndexCursor::new(),
             cursor: BlockCursor::new(),
             state: State::NotStarted,
-            block: Block::InPiece(0..0),
+            block: Block::Piece(0..0),
             joined: Vec::new(),
             raw: Vec::new(),
         }
@@ -383,9 +383,9 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
             State::Ended => return Some(Ok(false)),
         }
         let body = match &self.block {
-            Block::InPiece(range) => &self.stream.piece[range.clone()],
-            Block::InJoined => &self.joined[..],
-            Block::InRaw => &self.raw[..],
+            Block::Piece(range) => &self.stream.piece[range.clone()],
+            Block::Joined => &self.joined[..],
+            Block::Raw => &self.raw[..],
         };
         match self.cursor.advance(body) {
             Ok(true) => Some(self.accept()),
@@ -402,9 +402,9 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
     #[must_use]
     pub fn entry(&self) -> Option<Entry<'_>> {
         let stored = match &self.block {
-            Block::InPiece(range) => self.cursor.entry(&self.stream.piece[range.clone()]),
-            Block::InJoined => self.cursor.entry(&self.joined),
-            Block::InRaw => self.cursor.entry(&self.raw),
+            Block::Piece(range) => self.cursor.entry(&self.stream.piece[range.clone()]),
+            Block::Joined => self.cursor.entry(&self.joined),
+            Block::Raw => self.cursor.entry(&self.raw),
         };
         stored.map(|entry| self.reader.as_read(entry))
     }
@@ -428,7 +428,7 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
     fn end(&mut self) {
         self.state = State::Ended;
         self.cursor.leave();
-        self.block = Block::InPiece(0..0);
+        self.block = Block::Piece(0..0);
         self.stream.close();
     }
 
@@ -450,9 +450,9 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
             self.enter(handle).await?;
             self.state = State::InBlock;
             let body = match &self.block {
-                Block::InPiece(range) => &self.stream.piece[range.clone()],
-                Block::InJoined => &self.joined[..],
-                Block::InRaw => &self.raw[..],
+                Block::Piece(range) => &self.stream.piece[range.clone()],
+                Block::Joined => &self.joined[..],
+                Block::Raw => &self.raw[..],
             };
             let found = match first {
                 true => self.cursor.seek(body, &self.from, Trailer::FIRST),
@@ -485,14 +485,14 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
         self.block = match (self.reader.check_block(stored, handle)?, found) {
             (Compression::Lz4, _) => {
                 self.reader.decompress(stored, handle, &mut self.raw)?;
-                Block::InRaw
+                Block::Raw
             }
             (Compression::None, Some(range)) => {
-                Block::InPiece(range.start..range.end - BLOCK_TRAILER_LEN)
+                Block::Piece(range.start..range.end - BLOCK_TRAILER_LEN)
             }
             (Compression::None, None) => {
                 self.joined.truncate(self.joined.len() - BLOCK_TRAILER_LEN);
-                Block::InJoined
+                Block::Joined
             }
         };
         Ok(())

@@ -161,7 +161,7 @@ fn tree() -> Tree {
 #[test]
 fn golden_bytes_of_options_and_of_a_snapshot() {
     let mut bytes = Vec::new();
-    TreeConfig { l0_trigger: 4, ..TreeConfig::default() }.encode(&mut bytes);
+    TreeConfig::default().encode(&mut bytes);
     assert_eq!(hex(&bytes), golden!("tree_config"));
     let snapshot = tree().snapshot();
     assert_eq!(hex(&snapshot), golden!("tree_snapshot"));
