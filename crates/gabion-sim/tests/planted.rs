@@ -75,7 +75,8 @@ fn a_slot_freed_under_a_reader_is_caught() {
 
 #[test]
 fn a_slot_freed_under_a_read_whose_view_was_ended_is_caught() {
-    is_caught(Mutant::ReadUnderWayNotWaitedFor, &["scan: ", "read of key", "checksum"]);
+    let ways = ["scan: ", "read of key", "read at a mark", "checksum"];
+    is_caught(Mutant::ReadUnderWayNotWaitedFor, &ways);
 }
 
 #[test]
