@@ -188,9 +188,9 @@ impl BulkLoad {
                 LoadState::Failed(error) => return Err(error),
                 LoadState::Working => {}
             }
-            if let (true, WriteGate::Full { reason, .. }) =
-                (core.node.jobs_pause(), core.node.write_gate())
-            {
+            // What is in the log comes to its end, whatever the room.
+            let may_end = core.node.jobs_pause() && core.node.may_give_up_load(self.id);
+            if let (true, WriteGate::Full { reason, .. }) = (may_end, core.node.write_gate()) {
                 return Err(Error::no_space(reason));
             }
             core = shared.wait(core);

@@ -615,3 +615,31 @@ fn what_was_acknowledged_survives_kills_of_the_process() {
         last = last.max(newest);
     }
 }
+
+/// Values a little over a slot's length take far more slots than are set aside as a rule, and several flushes that were
+/// given too few are under way at once.
+#[test]
+fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
+    let dir = Dir::new("slots");
+    let tree = TreeConfig {
+        memtable_len: 8 << 20,
+        sst_len: 4 << 20,
+        level1_len: 64 << 20,
+        ..TreeConfig::default()
+    };
+    let with = Options { pool_len: 512 << 20, tree, ring_len: 128 << 20, ..Options::default() };
+    let db = Db::create(&dir.0, &with).unwrap();
+    let value = |n: u8| vec![n; 2_200_000];
+    let batches: Vec<_> = (0..8)
+        .map(|batch| {
+            let mut writes = WriteBatch::new();
+            (batch * 5..batch * 5 + 5).for_each(|n| writes.put(&[n], &value(n)));
+            writes
+        })
+        .collect();
+    batches.iter().for_each(|batch| db.write(batch, Durability::Ring).unwrap());
+    db.flush().unwrap();
+    drop(db);
+    let db = Db::open(&dir.0, &with).unwrap();
+    (0..40).for_each(|n| assert!(db.get(&[n]).unwrap().unwrap() == value(n), "{n}"));
+}

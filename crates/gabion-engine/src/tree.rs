@@ -203,7 +203,9 @@ impl Tree {
         let active = Arc::new(MemTable::new(flushed.memtable.next()));
         let state = state_of(&active, &VecDeque::new(), &versions);
         let mut due = Due::default();
-        due.came_in_files(flushed.sequence);
+        // What was loaded since the last flush is newer than that.
+        let newest = versions.current().files().map(|(_, file)| file.largest_sequence).max();
+        due.came_in_files(newest.map_or(flushed.sequence, |newest| newest.max(flushed.sequence)));
         due.look_at(versions.current(), 0);
         Self {
             config,
@@ -626,15 +628,9 @@ impl Tree {
     }
 
     /// A job needed more slots than [`Self::job_slots`] said: until one ends well, each is given as many as it
-    /// can take at most.
-    ///
-    /// # Errors
-    /// Limit exceeded when it had been given as many.
-    pub fn job_ran_out_of_slots(&mut self) -> Result<()> {
-        if core::mem::replace(&mut self.jobs.estimate, Estimate::Worst) == Estimate::Worst {
-            return Err(Error::limit("a job needs more slots than a job can need"));
-        }
-        Ok(())
+    /// can take at most ([`JobInputs::slots_max`]).
+    pub const fn job_ran_out_of_slots(&mut self) {
+        self.jobs.estimate = Estimate::Worst;
     }
 
     /// Gives up a job: its inputs may be picked again. Its file numbers stay unused. With a flush, those of

@@ -19,6 +19,8 @@ impl AsRef<[u8]> for Lent {
 /// Buffers in which files were built that are kept: one that is written to, one that is being written, and one that
 /// is still being shipped.
 const FILES_MAX: usize = 3;
+/// A longer buffer of a file is not kept.
+const FILE_LEN_MAX: usize = 32 << 20;
 
 /// Idle buffers: all of the longest transfer, what shipping and jobs consist of, and a few of whole files.
 #[derive(Debug, Default)]
@@ -68,8 +70,11 @@ impl Buffers {
         taken.unwrap_or_else(|| AlignedBuf::with_capacity(capacity))
     }
 
-    /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The last few are kept.
+    /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The last three are kept, of up to 32 MiB each.
     pub fn put_of_file(&mut self, buffer: Arc<AlignedBuf>) {
+        if buffer.capacity() > FILE_LEN_MAX {
+            return;
+        }
         if self.files.len() == FILES_MAX {
             self.files.remove(0);
         }

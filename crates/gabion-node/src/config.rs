@@ -211,8 +211,8 @@ pub struct NodeOptions {
     /// Jobs that may run at once, a flush not counted. Default 1.
     pub compactions_max: usize,
     /// Bytes of files that jobs have built and that not every secondary holds, which are kept in memory,
-    /// above which no further job is begun. One that has begun makes all its files, so there may be a
-    /// flush and `compactions_max` compactions more. Default 256 MiB.
+    /// above which no further job is begun. One that has begun makes all its files, so there may be the
+    /// flushes of all sealed MemTables and `compactions_max` compactions more. Default 256 MiB.
     pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,

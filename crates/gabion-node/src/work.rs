@@ -350,7 +350,7 @@ pub async fn run_job(
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
     // Also after an error: the slots are given back then, and nothing must land there later.
     let written = sink.written().await;
-    let output = output.and_then(|output| written.map(|()| output));
+    written?;
     let output = output.map_err(|error| JobFailed { error, damaged: damaged.take() })?;
     let unused = sink.slots.into();
     if inputs.recipe.kind.makes_files() {

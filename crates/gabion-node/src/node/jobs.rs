@@ -11,7 +11,7 @@ use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition};
@@ -46,6 +46,8 @@ struct Job {
     files: BTreeMap<FileId, Arc<FilePlacement>>,
     /// Slots set aside and not yet part of a built file.
     slots: Vec<Placed>,
+    /// Whether it was given as many as it can take.
+    has_all_slots: bool,
     built: Vec<Arc<FilePlacement>>,
     output: Option<JobOutput>,
     /// Whether the places of its files are durable here.
@@ -69,10 +71,7 @@ impl Jobs {
 impl Node {
     /// Starts what the tree wants done.
     pub(super) fn schedule_jobs(&mut self) {
-        if !self.runs_jobs() || !self.may_start_jobs() {
-            return;
-        }
-        loop {
+        while self.runs_jobs() && self.may_start_jobs() {
             let compacting =
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
             let allow_compaction =
@@ -142,6 +141,7 @@ impl Node {
             recipe: inputs.recipe.clone(),
             files: files.clone(),
             slots: slots.clone(),
+            has_all_slots: u64::from(wanted) >= inputs.slots_max(),
             built: Vec::new(),
             output: None,
             placed: false,
@@ -171,9 +171,9 @@ impl Node {
         let done = match result {
             Ok(_) if self.tree.is_flush_void(&job.recipe) => return self.discard(&job),
             Ok(done) => done,
-            // It failed for the reason for which it became void.
-            Err(failed)
-                if failed.error.kind() == ErrorKind::NoSpace
+            // It failed for the reason for which it became void, mostly.
+            Err(JobFailed { error, .. })
+                if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::LimitExceeded)
                     && self.tree.is_flush_void(&job.recipe) =>
             {
                 return self.discard(&job);
@@ -216,6 +216,7 @@ impl Node {
             {
                 return self.fatal(error);
             }
+            self.files.remove(file);
         }
         if let Err(error) = self.pool.release(&slots) {
             return self.fatal(error);
@@ -242,6 +243,7 @@ impl Node {
     /// pause: else a device without room would be written to as fast as it refuses.
     fn job_failed(&mut self, job: Job, failed: JobFailed) {
         let JobFailed { error, damaged } = failed;
+        let has_all_slots = job.has_all_slots;
         self.discard(&job);
         let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
         if is_damage && job.recipe.kind == JobKind::Compaction {
@@ -254,11 +256,8 @@ impl Node {
                 self.counters.jobs_without_space += 1;
                 self.jobs.back_off.failed(error, self.now_ms);
             }
-            ErrorKind::LimitExceeded => {
-                if let Err(unexpected) = self.tree.job_ran_out_of_slots() {
-                    self.fatal(error.within(unexpected.to_string()));
-                }
-            }
+            // Others are under way that were given as few.
+            ErrorKind::LimitExceeded if !has_all_slots => self.tree.job_ran_out_of_slots(),
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }

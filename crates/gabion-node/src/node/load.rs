@@ -291,6 +291,13 @@ impl Node {
         }
     }
 
+    /// Whether [`Self::forget_load`] still gives the load up: its edit is not in the log.
+    #[must_use]
+    pub fn may_give_up_load(&self, id: LoadId) -> bool {
+        let stage = self.loads.loads.get(&id).map(|load| &load.stage);
+        !matches!(stage, Some(Stage::Appended(_) | Stage::Applied(_) | Stage::Done))
+    }
+
     /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose edit is comes to its
     /// end.
     pub fn forget_load(&mut self, id: LoadId) {

@@ -35,7 +35,8 @@ impl Node {
         }
         // Commits under way give slots back.
         let is_idle = self.orders.is_empty() && !self.makes_room();
-        if !is_idle || self.refused.is_some() || self.jobs_pause() {
+        let is_held = self.loads.hold_compactions();
+        if !is_idle || is_held || self.refused.is_some() || self.jobs_pause() {
             return RangeState::Working;
         }
         RangeState::Stuck(match self.damage() {

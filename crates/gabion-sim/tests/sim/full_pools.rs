@@ -111,13 +111,25 @@ impl Filling {
         panic!("{}: a pool without end", self.what);
     }
 
+    /// Until the head takes deletes. While a member is out, what lags behind may keep it from that for a time.
+    fn wait_for_deletes(&mut self) {
+        let takes_deletes = |gate: &WriteGate| {
+            matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. })
+        };
+        for _ in 0..STEPS / 100 {
+            if takes_deletes(&self.gate()) {
+                return;
+            }
+            self.advance(100);
+        }
+        self.world.settle().unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        let gate = self.gate();
+        assert!(takes_deletes(&gate), "{}: {gate:?}: {}", self.what, self.world.describe());
+    }
+
     fn delete(&mut self, mut numbers: std::ops::Range<u64>) {
         while !numbers.is_empty() {
-            let gate = self.gate();
-            match gate {
-                WriteGate::Open | WriteGate::Full { takes_deletes: true, .. } => {}
-                gate => panic!("{}: {gate:?}: {}", self.what, self.world.describe()),
-            }
+            self.wait_for_deletes();
             let writes: Vec<_> =
                 numbers.by_ref().take(BATCH as usize).map(|n| (key(n), None)).collect();
             self.write(&writes);
@@ -135,12 +147,7 @@ impl Filling {
     }
 
     fn clear(&mut self) {
-        let gate = self.gate();
-        assert!(
-            matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. }),
-            "{}: {gate:?}",
-            self.what
-        );
+        self.wait_for_deletes();
         let node = self.world.node_mut(0).expect("its gate was looked at");
         node.clear().expect("a clear is taken");
         node.end_turn().expect("a clear is taken");
