@@ -146,8 +146,8 @@ pub struct Tree {
 struct Jobs {
     /// Input files.
     busy: BTreeSet<FileId>,
-    /// Flushes under way, of the oldest sealed MemTables in their order.
-    flushing: VecDeque<Flushing>,
+    /// MemTables whose flush is under way.
+    flushing: BTreeSet<MemTableId>,
     /// How slots are set aside.
     estimate: Estimate,
     /// File numbers below are reserved, as far as they are not used up anyway.
@@ -159,21 +159,6 @@ struct Jobs {
     idle_at: Option<(SequenceNumber, u64, bool)>,
     /// What expires by then may change that.
     idle_until_ms: Option<u64>,
-}
-
-/// A flush under way: another try for the same MemTable has other file numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Flushing {
-    memtable: MemTableId,
-    output_first: u64,
-}
-
-impl Flushing {
-    /// What a recipe flushes, if anything.
-    fn of(recipe: &Recipe) -> Option<Self> {
-        let memtable = *recipe.memtables.last()?;
-        Some(Self { memtable, output_first: recipe.output_first })
-    }
 }
 
 impl Tree {
@@ -471,17 +456,17 @@ impl Tree {
     }
 
     /// Flushes the oldest sealed MemTable of which no flush is under way. Several may run at a time, so that one is
-    /// built while the files of another are flushed, shipped and named in the log. They began in the order of
-    /// their MemTables and so have ascending file numbers, by which L0 is ordered; their edits must be appended in that
-    /// order too.
+    /// built while the files of another are flushed, shipped and named in the log. Their edits must be appended in the
+    /// order of the MemTables: see [`Tree::flush_position`].
     ///
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
     /// [`Tree::job_failed`] is called.
     pub fn next_flush(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        let under_way = self.jobs.flushing.len();
-        let table = self.sealed.get(under_way)?.table.clone();
+        let is_free = |sealed: &Sealed| !self.jobs.flushing.contains(&sealed.table.id());
+        let at = self.sealed.iter().position(is_free)?;
+        let table = self.sealed[at].table.clone();
         // Alone in the tree, a flush need not keep tombstones.
-        let bottommost = under_way == 0 && self.version().files().next().is_none();
+        let bottommost = at == 0 && self.version().files().next().is_none();
         let pick = Pick {
             kind: JobKind::Flush,
             inputs: Vec::new(),
@@ -489,15 +474,17 @@ impl Tree {
             cuts: Vec::new(),
             bottommost,
         };
+        let id = table.id();
         let inputs = self.begin(pick, alloc::vec![table], context)?;
-        self.jobs.flushing.extend(Flushing::of(&inputs.recipe));
+        self.jobs.flushing.insert(id);
         Some(inputs)
     }
 
-    /// Whether a flush was given up together with one before it, so that its result is of no use.
+    /// How many sealed MemTables are older than the one that a recipe flushes, if it flushes one that is here.
     #[must_use]
-    pub fn is_flush_void(&self, recipe: &Recipe) -> bool {
-        Flushing::of(recipe).is_some_and(|flush| !self.jobs.flushing.contains(&flush))
+    pub fn flush_position(&self, recipe: &Recipe) -> Option<usize> {
+        let flushed = *recipe.memtables.last()?;
+        self.sealed.iter().position(|sealed| sealed.table.id() == flushed)
     }
 
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
@@ -633,15 +620,13 @@ impl Tree {
         self.jobs.estimate = Estimate::Worst;
     }
 
-    /// Gives up a job: its inputs may be picked again. Its file numbers stay unused. With a flush, those of
-    /// newer MemTables become void: its next try has greater file numbers, and so must theirs.
+    /// Gives up a job: its inputs may be picked again. Its file numbers stay unused.
     pub fn job_failed(&mut self, recipe: &Recipe) {
         for (_, id) in &recipe.inputs {
             self.jobs.busy.remove(id);
         }
-        let flush = Flushing::of(recipe);
-        if let Some(at) = self.jobs.flushing.iter().position(|of| Some(*of) == flush) {
-            self.jobs.flushing.truncate(at);
+        for id in &recipe.memtables {
+            self.jobs.flushing.remove(id);
         }
         self.jobs.idle_at = None;
     }
@@ -661,20 +646,18 @@ impl Tree {
     /// log*, which need not be applied here yet.
     ///
     /// # Errors
-    /// Invalid input when the flush of the MemTable is not under way, or was given up; what
-    /// [`Edit::validate`] reports.
+    /// Invalid input when the flush of the MemTable is not under way; what [`Edit::validate`] reports.
     pub fn finish_job(&self, output: JobOutput, number: u64) -> Result<Edit> {
         let recipe = output.recipe;
-        let flushed = match Flushing::of(&recipe) {
+        let flushed = match recipe.memtables.last() {
             None => None,
-            Some(flush) => {
-                let at = self.jobs.flushing.iter().position(|of| *of == flush);
-                let sealed = at.and_then(|at| self.sealed.get(at)).ok_or_else(|| {
-                    let id = flush.memtable;
+            Some(&id) => {
+                let at = self.flush_position(&recipe).filter(|_| self.jobs.flushing.contains(&id));
+                let sealed = at.map(|at| &self.sealed[at]).ok_or_else(|| {
                     Error::invalid(format!("{}: no flush of {id} is under way", self.group))
                 })?;
                 Some(Flushed {
-                    memtable: flush.memtable,
+                    memtable: id,
                     position: sealed.position,
                     sequence: sealed.last_sequence,
                 })
@@ -715,7 +698,7 @@ impl Tree {
         if let Some(flushed) = edit.flushed {
             self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
             self.flushed = flushed;
-            self.jobs.flushing.retain(|flush| flush.memtable > flushed.memtable);
+            self.jobs.flushing.retain(|memtable| *memtable > flushed.memtable);
             if fast_forward {
                 self.active = Arc::new(MemTable::new(flushed.memtable.next()));
                 self.last_sequence = flushed.sequence;

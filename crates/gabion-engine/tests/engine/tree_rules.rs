@@ -370,9 +370,9 @@ fn flushes_run_side_by_side_and_end_in_their_order() {
     assert!(numbers.clone().is_sorted_by(|a, b| a > b), "newest first");
 }
 
-/// A later try has greater file numbers, so whatever was to lie above it begins anew as well.
+/// Its next try has greater file numbers than what was built of newer MemTables meanwhile, and comes below it.
 #[test]
-fn a_flush_that_fails_takes_those_of_newer_memtables_with_it() {
+fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_below_them() {
     let mut driven = Driven::new(small_config());
     for value in [b"1", b"2", b"3"] {
         driven.put("k", value);
@@ -380,26 +380,29 @@ fn a_flush_that_fails_takes_those_of_newer_memtables_with_it() {
     }
     let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
     let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
-    driven.replica.tree.job_failed(&jobs[1].recipe);
-    let void: Vec<_> =
-        jobs.iter().map(|job| driven.replica.tree.is_flush_void(&job.recipe)).collect();
-    assert_eq!(void, [false, true, true]);
-    // The failure of one that is void anyway takes nothing with it.
-    let again = begin(&mut driven).unwrap();
-    driven.replica.tree.job_failed(&jobs[2].recipe);
-    assert_eq!(again.recipe.memtables, jobs[1].recipe.memtables);
-    assert!(again.recipe.output_first >= jobs[2].recipe.output_end());
-    assert!(!driven.replica.tree.is_flush_void(&again.recipe));
+    driven.replica.tree.job_failed(&jobs[0].recipe);
     let files = &driven.replica.files;
-    let output = block_on(run_job(&jobs[1], GROUP, files, &mut files.clone())).unwrap();
+    let output = block_on(run_job(&jobs[0], GROUP, files, &mut files.clone())).unwrap();
     let error = driven.replica.tree.finish_job(output, 1).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    let last = begin(&mut driven).unwrap();
-    for job in [&jobs[0], &again, &last] {
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "nobody waits for it");
+    let again = begin(&mut driven).unwrap();
+    assert!(begin(&mut driven).is_none());
+    assert_eq!(again.recipe.memtables, jobs[0].recipe.memtables);
+    assert!(again.recipe.output_first >= jobs[2].recipe.output_end());
+    assert!(again.recipe.bottommost);
+    for (job, older) in [&again, &jobs[1], &jobs[2]].into_iter().zip(0..) {
+        assert_eq!(driven.replica.tree.flush_position(&job.recipe), Some(0), "{older} are applied");
         let edit = driven.edit(job);
         driven.replica.tree.apply_edit(&edit).unwrap();
+        assert_eq!(driven.get("k"), Some(b"3".to_vec()));
     }
-    assert_eq!(driven.get("k"), Some(b"3".to_vec()));
+    let reopened = driven.replica.tree.snapshot();
+    let reopened = Tree::open(small_config(), GROUP, &reopened).unwrap();
+    let order = |tree: &Tree| -> Vec<_> {
+        tree.version().level(0).iter().map(|file| (file.largest_sequence, file.id)).collect()
+    };
+    assert_eq!(order(&reopened), order(&driven.replica.tree));
+    assert!(order(&reopened).is_sorted_by(|a, b| a > b), "newest first");
 }
 
 #[test]

@@ -62,6 +62,12 @@ impl Jobs {
         self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
     }
 
+    /// While the device takes no files, one job after each pause finds out whether it does again.
+    fn may_write(&self, now_ms: u64) -> bool {
+        let is_tried = || self.running.values().any(|job| job.output.is_none());
+        !self.back_off.is_pausing(now_ms) && (self.out_of_space().is_none() || !is_tried())
+    }
+
     /// Why the device takes no files, if it does not.
     pub(super) fn out_of_space(&self) -> Option<String> {
         self.back_off.reason()
@@ -79,10 +85,9 @@ impl Node {
             let term = self.chain.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
             let context = JobContext { term, snapshots: &[], slots_free, urgent };
-            let flush = if self.may_flush() { self.tree.next_flush(&context) } else { None };
-            let next = match flush {
+            let next = match self.tree.next_flush(&context) {
                 None if allow_compaction => self.tree.next_compaction(&context),
-                next => next,
+                flush => flush,
             };
             let Some(inputs) = next else {
                 if self.jobs.running.is_empty() {
@@ -102,14 +107,8 @@ impl Node {
     fn may_start_jobs(&self) -> bool {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
-        let may_write = !self.jobs.back_off.is_pausing(self.now_ms);
+        let may_write = self.jobs.may_write(self.now_ms);
         here && may_write && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
-    }
-
-    /// While the device takes no files, one flush tells whether it does again.
-    fn may_flush(&self) -> bool {
-        let is_flush = |job: &Job| job.recipe.kind == JobKind::Flush;
-        self.jobs.out_of_space().is_none() || !self.jobs.running.values().any(is_flush)
     }
 
     /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
@@ -169,18 +168,12 @@ impl Node {
     pub(super) fn job_done(&mut self, number: u64, result: Result<JobDone, JobFailed>) {
         let Some(mut job) = self.jobs.running.remove(&number) else { return };
         let done = match result {
-            Ok(_) if self.tree.is_flush_void(&job.recipe) => return self.discard(&job),
             Ok(done) => done,
-            // It failed for the reason for which it became void, mostly.
-            Err(JobFailed { error, .. })
-                if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::LimitExceeded)
-                    && self.tree.is_flush_void(&job.recipe) =>
-            {
-                return self.discard(&job);
-            }
             Err(failed) => return self.job_failed(job, failed),
         };
-        self.jobs.back_off.ended_well();
+        if !job.built.is_empty() {
+            self.jobs.back_off.ended_well();
+        }
         if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
             return self.fatal(error);
         }
@@ -204,60 +197,29 @@ impl Node {
         self.jobs.running.insert(number, job);
     }
 
-    /// Gives back what a job took that leaves nothing behind.
-    fn discard(&mut self, job: &Job) {
-        let mut slots = job.slots.clone();
-        for placement in &job.built {
-            let file = placement.file;
-            if self.pool.placement(file).is_none() {
-                slots.extend(&placement.slots);
-            } else if let Err(error) =
-                self.pool.retire_file(file).and_then(|()| self.pool.free_file(file))
-            {
-                return self.fatal(error);
-            }
-            self.files.remove(file);
-        }
+    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
+    /// pause: else a device without room would be written to as fast as it refuses.
+    fn job_failed(&mut self, job: Job, failed: JobFailed) {
+        let JobFailed { error, damaged } = failed;
+        let mut slots = job.slots;
+        slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
         if let Err(error) = self.pool.release(&slots) {
             return self.fatal(error);
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
-    }
-
-    /// Gives back what flushes took that ended well and became void since.
-    fn discard_void(&mut self) {
-        let is_void = |job: &Job| {
-            job.output.is_some() && job.edit.is_none() && self.tree.is_flush_void(&job.recipe)
-        };
-        let void = self.jobs.running.iter().filter(|(_, job)| is_void(job));
-        let void: Vec<u64> = void.map(|(number, _)| *number).collect();
-        for number in void {
-            if let Some(job) = self.jobs.running.remove(&number) {
-                self.discard(&job);
-            }
-        }
-    }
-
-    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
-    /// pause: else a device without room would be written to as fast as it refuses.
-    fn job_failed(&mut self, job: Job, failed: JobFailed) {
-        let JobFailed { error, damaged } = failed;
-        let has_all_slots = job.has_all_slots;
-        self.discard(&job);
         let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
         if is_damage && job.recipe.kind == JobKind::Compaction {
             return self.set_aside(job.recipe, &job.files, damaged, error);
         }
         self.tree.job_failed(&job.recipe);
-        self.discard_void();
         match error.kind() {
             ErrorKind::NoSpace => {
                 self.counters.jobs_without_space += 1;
                 self.jobs.back_off.failed(error, self.now_ms);
             }
             // Others are under way that were given as few.
-            ErrorKind::LimitExceeded if !has_all_slots => self.tree.job_ran_out_of_slots(),
+            ErrorKind::LimitExceeded if !job.has_all_slots => self.tree.job_ran_out_of_slots(),
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }
@@ -323,16 +285,20 @@ impl Node {
             let held = job.built.iter().all(|file| self.held_everywhere(file.file));
             job.output.is_some() && job.placed && (held || self.has(Mutant::EditBeforeFiles))
         };
-        let (mut ready, mut is_flush_waiting) = (Vec::new(), false);
-        for (number, job) in self.jobs.running.iter().filter(|(_, job)| job.edit.is_none()) {
-            let is_flush =
-                job.recipe.kind == JobKind::Flush && !self.tree.is_flush_void(&job.recipe);
-            if is_safe(job) && !(is_flush && is_flush_waiting) {
-                ready.push(*number);
-            } else {
-                is_flush_waiting |= is_flush;
+        let (mut ready, mut flushes, mut flushes_logged) = (Vec::new(), Vec::new(), 0);
+        for (number, job) in &self.jobs.running {
+            match (self.tree.flush_position(&job.recipe), job.edit) {
+                (Some(_), Some(_)) => flushes_logged += 1,
+                (None, Some(_)) => {}
+                (Some(at), None) => flushes.push((at, *number, is_safe(job))),
+                (None, None) if is_safe(job) => ready.push(*number),
+                (None, None) => {}
             }
         }
+        flushes.sort_unstable();
+        let next = flushes.into_iter().zip(flushes_logged..);
+        let next = next.take_while(|((at, _, is_safe), place)| at == place && *is_safe);
+        ready.extend(next.map(|((_, number, _), _)| number));
         for number in ready {
             if !self.append_edit(number) {
                 return;
