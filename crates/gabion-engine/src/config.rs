@@ -52,9 +52,10 @@ pub struct TreeConfig {
     pub l0_slowdown: u32,
     /// L0 files from which writers wait. Default 36.
     pub l0_stop: u32,
-    /// Bytes that L1 aims at. Default 64 MiB, [`LEVEL1_MEMTABLES`] MemTables (RubbleDB §5.1).
+    /// Bytes that L1 aims at, at most. Default 64 MiB, [`LEVEL1_MEMTABLES`] MemTables (RubbleDB §5.1).
     pub level1_len: u64,
-    /// Each level below L1 aims at this many times the one above it. Default 10.
+    /// Each level below L1 aims at this many times the one above it. Default 10: what was replaced and lies deeper is
+    /// then about a ninth of what the tree holds, see [`crate::picker::Picker::level_target`].
     pub level_multiplier: u32,
     /// Sealed MemTables (waiting for their flush to be applied) at which writers wait; from half
     /// as many on they are slowed down. Default 4, so at most 5 × `memtable_len` of memory.
@@ -107,7 +108,7 @@ impl TreeConfig {
         self.sst.check()
     }
 
-    /// Bytes that a level below L0 aims at.
+    /// Bytes that a level below L0 aims at, at most.
     #[must_use]
     pub fn level_target(&self, level: u8) -> u64 {
         let below_l1 = u32::from(level.saturating_sub(1));

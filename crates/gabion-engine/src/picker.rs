@@ -1,12 +1,12 @@
 //! Picks the next compaction: leveled, by file, with moves in place of merges where nothing overlaps
 //! (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
 //!
-//! Each level gets a score: L0 its files ÷ trigger (or bytes ÷ L1's aim, if larger), others bytes ÷
+//! Each level gets a score: L0 its files ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
 //! aim. From the highest score over 1 downwards, the first level with work that collides with no job
 //! under way gives the job:
 //!
 //! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
-//!   overlap.
+//!   overlap. They go to the first level that is in use, or is worth it.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
 //! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
@@ -124,15 +124,50 @@ impl<'a> Picker<'a> {
         self.busy.contains(&file.id)
     }
 
+    /// Bytes that a level below L0 aims at: what the options say, or less, so that each level aims at no more than its
+    /// part of all that the tree holds, the multiplier to the next level down. What was replaced and lies deeper is then
+    /// about a ninth of the tree, however much of the deepest level is in use (RocksDB's dynamic level sizes, Dong et
+    /// al., CIDR 2017, section 3.1). There the deepest level is always the last; here it is the deepest that was
+    /// ever reached, and when it is full its files are moved on, as they are, and it becomes a level between.
+    #[must_use]
+    pub fn level_target(&self, level: u8) -> u64 {
+        let part = self.part(level).map_or(u64::MAX, |part| part.max(self.config.sst_len));
+        self.config.level_target(level).min(part)
+    }
+
+    /// A level's part of all that the tree holds, in bytes; none for the deepest.
+    fn part(&self, level: u8) -> Option<u64> {
+        let levels = 1..self.version.level_count();
+        let deepest = levels.clone().rev().find(|&level| !self.version.level(level).is_empty())?;
+        let steps = deepest.checked_sub(level).filter(|steps| *steps > 0)?;
+        let all: u64 = levels.map(|level| self.version.level_len(level)).sum();
+        Some(all / u64::from(self.config.level_multiplier).saturating_pow(u32::from(steps)))
+    }
+
+    /// The level below: the next, but for L0 the first that is in use or whose part of the tree is worth a level of
+    /// its own, so that nothing is written anew for levels that will be empty again. No less than a step of levels below
+    /// what L1 may hold is.
+    fn below(&self, level: u8) -> u8 {
+        if level > 0 {
+            return level + 1;
+        }
+        let least = self.config.level1_len / u64::from(self.config.level_multiplier);
+        let is_used = |level: &u8| {
+            !self.version.level(*level).is_empty()
+                || self.part(*level).is_none_or(|part| part > least)
+        };
+        (1..self.version.level_count()).find(is_used).unwrap_or(1)
+    }
+
     /// A level's score. Files of jobs under way do not count: they are being taken care of.
     #[must_use]
     pub fn score(&self, level: u8) -> Score {
         let idle = || self.version.level(level).iter().filter(|file| !self.is_busy(file));
         let len: u64 = idle().map(|file| file.len).sum();
-        let by_len = per_mille(len, self.config.level_target(level.max(1)));
         if level > 0 {
-            return by_len;
+            return per_mille(len, self.level_target(level));
         }
+        let by_len = per_mille(len, self.config.level1_len);
         by_len.max(per_mille(idle().count() as u64, u64::from(self.config.l0_trigger)))
     }
 
@@ -143,12 +178,12 @@ impl<'a> Picker<'a> {
         let files = self.version.level(0).len() as u64;
         let l0_len = self.version.level_len(0);
         let is_over =
-            files >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level_target(1);
+            files >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level1_len;
         let mut arriving = if is_over { l0_len } else { 0 };
         let mut debt = arriving;
-        for level in 1..self.version.level_count() - 1 {
+        for level in self.below(0)..self.version.level_count() - 1 {
             let len = self.version.level_len(level) + arriving;
-            arriving = len.saturating_sub(self.config.level_target(level));
+            arriving = len.saturating_sub(self.level_target(level));
             debt += arriving;
         }
         debt
@@ -218,7 +253,7 @@ impl<'a> Picker<'a> {
     /// The job that takes `chosen`, newest first or by key, one level down, as it is where `may_move` and
     /// nothing is in the way; none if it collides.
     fn complete(&self, level: u8, mut chosen: Vec<Arc<FileMeta>>, may_move: bool) -> Option<Pick> {
-        let output_level = level + 1;
+        let output_level = self.below(level);
         let (smallest, largest) = bounds(&chosen)?;
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
         let below = self.version.overlapping(output_level, &smallest, &largest);

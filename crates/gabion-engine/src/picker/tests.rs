@@ -120,6 +120,62 @@ fn the_level_that_is_furthest_over_its_aim_goes_first() {
     assert!(pick.starts_with("Compaction 0:9"), "{pick}");
 }
 
+/// Files of 160 MiB, so many on each level from L1 on, and what each of these levels then aims at, in MiB.
+fn aims(files: &[usize]) -> Vec<u64> {
+    let mut all = Vec::new();
+    for (level, count) in (1..).zip(files) {
+        let range = |at: usize| format!("{level}:{}[{at:03}-{at:03}]=160", level * 1000 + at);
+        all.extend((0..*count).map(range));
+    }
+    let all: Vec<_> = all.iter().map(String::as_str).collect();
+    let (version, config, busy) = (version(&all), TreeConfig::default(), BTreeSet::new());
+    let picker = Picker::new(&config, &version, &busy);
+    (1..=4).map(|level| picker.level_target(level) / MIB).collect()
+}
+
+#[test]
+fn a_level_aims_at_its_part_of_the_tree_and_never_at_more_than_it_may_hold() {
+    assert_eq!(aims(&[]), [64, 640, 6400, 64_000]);
+    assert_eq!(aims(&[1]), [64, 640, 6400, 64_000], "the deepest level may be full");
+    // 16, the length of a file, where a hundredth of 800 would be less.
+    assert_eq!(aims(&[0, 1, 4]), [16, 80, 6400, 64_000]);
+    assert_eq!(aims(&[1, 2, 17]), [32, 320, 6400, 64_000]);
+    assert_eq!(aims(&[1, 4, 75]), [64, 640, 6400, 64_000]);
+    // The third level was full, and its first file has moved on.
+    assert_eq!(aims(&[0, 4, 40, 1]), [16, 72, 720, 64_000]);
+}
+
+#[test]
+fn a_full_deepest_level_goes_a_level_down_file_by_file_and_unread() {
+    let mut files: Vec<_> = (10..60).map(|n| format!("2:{n}[{n}-{n}]")).collect();
+    let next = |files: &[String]| {
+        let files: Vec<_> = files.iter().map(String::as_str).collect();
+        picked(&files, &[])
+    };
+    for moved in 10..56 {
+        assert_eq!(next(&files), format!("TrivialMove 2:{moved} to 3 bottommost"));
+        files[moved - 10].replace_range(..1, "3");
+    }
+    assert_eq!(next(&files), "nothing", "64 MiB are less than a tenth of 800");
+}
+
+#[test]
+fn l0_passes_levels_that_would_be_empty_again() {
+    let l0 = ["0:4[a-z]=1", "0:5[a-z]=1", "0:6[a-z]=1", "0:7[a-z]=1"];
+    let goes_to = |deeper: &[&str]| {
+        let pick = picked(&[&l0[..], deeper].concat(), &[]);
+        pick.split(" to ").nth(1).map(String::from)
+    };
+    assert_eq!(goes_to(&[]).as_deref(), Some("1 bottommost"));
+    assert_eq!(goes_to(&["6:1[a-b]=32"]).as_deref(), Some("6 bottommost"));
+    assert_eq!(goes_to(&["6:1[a-b]=33"]).as_deref(), Some("5"), "a tenth is over 3.2 MiB");
+    assert_eq!(goes_to(&["6:1[a-b]=320"]).as_deref(), Some("5"));
+    assert_eq!(goes_to(&["6:1[a-b]=3200"]).as_deref(), Some("4"));
+    assert_eq!(goes_to(&["6:1[a-b]=3300"]).as_deref(), Some("3"));
+    assert_eq!(goes_to(&["2:2[zz-zz]=1", "6:1[a-b]=320"]).as_deref(), Some("2"), "it is in use");
+    assert_eq!(picked(&["0:4[a-b]=40", "6:1[c-d]"], &[]), "TrivialMove 0:4 to 6 bottommost");
+}
+
 #[test]
 fn outputs_are_cut_where_they_would_overlap_too_much_of_the_level_below() {
     let letters = "abcdefghijklmnopqrstuvwxyz";
@@ -217,7 +273,10 @@ fn a_file_of_range_deletes_sinks_and_vanishes_where_nothing_is_left_that_it_coul
     let below = || vec![(3, meta(1, "a", "d", MIB)), (3, meta(2, "f", "g", MIB))];
     let with = |file| [below(), vec![file]].concat();
     assert_eq!(picked(below(), 1000, false), "nothing");
-    assert_eq!(picked(with(slim(0, 9)), 1000, false), "TrivialMove 0:9 to 1");
+    let in_use = vec![slim(0, 9), (1, meta(3, "x", "y", MIB))];
+    assert_eq!(picked([below(), in_use].concat(), 1000, false), "TrivialMove 0:9 to 1");
+    let past_empty = picked(with(slim(0, 9)), 1000, false);
+    assert_eq!(past_empty, "Compaction 0:9 3:1 3:2 to 3 bottommost");
     assert_eq!(picked(with(slim(1, 9)), 1000, false), "TrivialMove 1:9 to 2");
     let merged = picked(with(slim(2, 9)), 1000, false);
     assert!(merged.starts_with("Compaction 2:9 3:1 3:2 to 3"), "{merged}");
