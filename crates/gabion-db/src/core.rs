@@ -130,14 +130,18 @@ impl Shared {
 
     /// Waits for something to happen, or for time to pass.
     pub(crate) fn wait<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        let (mut core, timeout) = match self.progress.wait_timeout(core, TICK) {
-            Ok(waited) => waited,
-            Err(poisoned) => {
-                let (mut core, timeout) = poisoned.into_inner();
-                core.fail(half_done());
-                (core, timeout)
-            }
-        };
+        let due_ms = core.node.writes_due_ms();
+        let due =
+            due_ms.map(|at| Duration::from_millis(at.saturating_sub(self.clock.now_ms()).max(1)));
+        let (mut core, timeout) =
+            match self.progress.wait_timeout(core, due.map_or(TICK, |due| due.min(TICK))) {
+                Ok(waited) => waited,
+                Err(poisoned) => {
+                    let (mut core, timeout) = poisoned.into_inner();
+                    core.fail(half_done());
+                    (core, timeout)
+                }
+            };
         if timeout.timed_out() {
             self.carry_on(&mut core);
         }

@@ -403,9 +403,9 @@ impl Db {
             match core.node.write_gate() {
                 WriteGate::Open => return Ok(core),
                 WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
-                WriteGate::Full { reason, .. } => return Err(Error::no_space(reason)),
+                WriteGate::Full { reason, .. } if has_put => return Err(Error::no_space(reason)),
                 WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
-                WriteGate::Wait(_) => core = self.0.shared.wait(core),
+                WriteGate::Wait(_) | WriteGate::Full { .. } => core = self.0.shared.wait(core),
             }
         }
     }

@@ -643,3 +643,22 @@ fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
     let db = Db::open(&dir.0, &with).unwrap();
     (0..40).for_each(|n| assert!(db.get(&[n]).unwrap().unwrap() == value(n), "{n}"));
 }
+
+/// With a file in L0 writers are slowed down, and before a thousand they never stop.
+#[test]
+fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
+    let dir = Dir::new("slowed");
+    let tree = TreeConfig { l0_trigger: 1, l0_slowdown: 1, l0_stop: 1000, ..options().tree };
+    let db = Db::create(&dir.0, &Options { tree, ..options() }).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let db = db.clone();
+            scope.spawn(move || {
+                (0..4_000).for_each(|n| db.put(&key(3 * n + thread), &[n as u8; 300]).unwrap());
+            });
+        }
+    });
+    assert!(db.stats().counters.writes_slowed_ms > 0);
+    let values = db.range(b"", None).map(|pair| pair.unwrap().1[..].to_vec());
+    assert!(values.eq((0..12_000).map(|n| vec![(n / 3) as u8; 300])));
+}

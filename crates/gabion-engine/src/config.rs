@@ -48,7 +48,8 @@ pub struct TreeConfig {
     /// without a match looks at all of L0, so a larger trigger trades reads for write amplification: measured with 8 and
     /// 100-byte values, a quarter less is written, and a seek takes twice as long.
     pub l0_trigger: u32,
-    /// L0 files from which writers are slowed down. Default 20.
+    /// L0 files from which writers are slowed down, more with each file: so that they need not wait for a compaction of
+    /// all of L0. Default 20.
     pub l0_slowdown: u32,
     /// L0 files from which writers wait. Default 36.
     pub l0_stop: u32,
@@ -57,8 +58,7 @@ pub struct TreeConfig {
     /// Each level below L1 aims at this many times the one above it. Default 10: what was replaced and lies deeper is
     /// then about a ninth of what the tree holds, see [`crate::picker::Picker::level_target`].
     pub level_multiplier: u32,
-    /// Sealed MemTables (waiting for their flush to be applied) at which writers wait; from half
-    /// as many on they are slowed down. Default 4, so at most 5 × `memtable_len` of memory.
+    /// Sealed MemTables (waiting for their flush to be applied) at which writers wait. Default 4, so at most 5 × `memtable_len` of memory.
     pub sealed_max: u32,
     /// Levels, L0 included. Default 7: the last aims at 64 MiB × 10⁵.
     pub levels: u8,

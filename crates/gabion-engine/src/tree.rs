@@ -88,8 +88,9 @@ pub struct JobContext<'a> {
 pub enum WriteState {
     /// At full speed.
     Ok,
-    /// Slower: flushes or compactions fall behind.
-    Slow(Pressure),
+    /// Slower: compactions of L0 fall behind. How far L0 is on its way from `l0_slowdown` to `l0_stop` files, in
+    /// thousandths.
+    Slow(u64),
     /// Not until something was flushed or compacted.
     Stop(Pressure),
 }
@@ -900,10 +901,9 @@ impl Tree {
             WriteState::Stop(Pressure::SealedMemTables(sealed))
         } else if l0 >= config.l0_stop {
             WriteState::Stop(Pressure::Level0Files(l0))
-        } else if sealed >= sealed_max.div_ceil(2).max(2) {
-            WriteState::Slow(Pressure::SealedMemTables(sealed))
-        } else if l0 >= config.l0_slowdown {
-            WriteState::Slow(Pressure::Level0Files(l0))
+        } else if let Some(over) = l0.checked_sub(config.l0_slowdown) {
+            let way = config.l0_stop - config.l0_slowdown;
+            WriteState::Slow(u64::from(over) * 1000 / u64::from(way.max(1)))
         } else {
             WriteState::Ok
         }

@@ -128,10 +128,9 @@ impl Server {
         }
         let gate = self.node.borrow().write_gate();
         match gate {
-            WriteGate::Open | WriteGate::Full { takes_deletes: true, .. } => self.run_item(item),
+            WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
             WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
-            WriteGate::Full { reason, .. } => Begun::Done(refused("OOM", &reason), 0),
         }
     }
 
@@ -248,14 +247,13 @@ impl Server {
         let mut count = 0;
         while !self.gated.is_empty() {
             let gate = self.node.borrow().write_gate();
-            if matches!(gate, WriteGate::Wait(_)) {
+            if matches!(gate, WriteGate::Wait(_) | WriteGate::Full { takes_deletes: false, .. }) {
                 break;
             }
             let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
                 WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
-                WriteGate::Full { reason, .. } => Begun::Done(refused("OOM", &reason), 0),
                 _ => self.run_item(item),
             };
             count += 1;

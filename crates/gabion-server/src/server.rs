@@ -172,8 +172,10 @@ impl Server {
                 Duration::ZERO
             } else {
                 // Not before a millisecond has passed, also where the log takes no record of time now.
-                let due_ms =
-                    self.node.borrow().time_due_ms().map_or(u64::MAX, |at| at.max(self.now_ms + 1));
+                let node = self.node.borrow();
+                let writes_due_ms = node.writes_due_ms().filter(|_| !self.gated.is_empty());
+                let due_ms = node.time_due_ms().into_iter().chain(writes_due_ms).min();
+                let due_ms = due_ms.map_or(u64::MAX, |at| at.max(self.now_ms + 1));
                 let until_ms = next_tick_ms.min(due_ms);
                 Duration::from_millis(until_ms.saturating_sub(self.clock.now_ms()).min(TICK_MS))
             };

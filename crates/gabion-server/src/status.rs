@@ -137,6 +137,7 @@ fn counters(server: &Server, node: &Node) -> Value {
         "flushes": counters.flushes,
         "compactions": counters.compactions,
         "trivial_moves": counters.trivial_moves,
+        "writes_slowed_ms": counters.writes_slowed_ms,
         "jobs_without_space": counters.jobs_without_space,
         "jobs_set_aside": counters.jobs_set_aside,
         "damaged_files": counters.damaged_files,

@@ -121,8 +121,9 @@ impl NodeStore {
             Err(Error::new(ErrorKind::Busy, reason))
         };
         match node.write_gate() {
-            WriteGate::Full { reason, takes_deletes } if is_put || !takes_deletes => {
-                Err(Error::no_space(reason))
+            WriteGate::Full { reason, .. } if is_put => Err(Error::no_space(reason)),
+            WriteGate::Full { takes_deletes: false, .. } => {
+                hit("there is no room, and more is behind")
             }
             WriteGate::Open | WriteGate::Full { .. }
                 if self.0.running.get() > self.0.first_gated.get() =>

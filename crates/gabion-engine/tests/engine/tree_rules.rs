@@ -406,7 +406,7 @@ fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_b
 }
 
 #[test]
-fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
+fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 6, ..small_config() });
     let mut states = Vec::new();
     for _ in 0..5 {
@@ -415,8 +415,7 @@ fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
         states.push(driven.replica.tree.write_state());
     }
     use Pressure::{Level0Files, SealedMemTables};
-    assert_eq!(states[0], WriteState::Ok);
-    assert_eq!(states[1], WriteState::Slow(SealedMemTables(2)));
+    assert_eq!(states[..3], [WriteState::Ok; 3]);
     assert_eq!(states[3], WriteState::Stop(SealedMemTables(4)));
     for number in 1..=12 {
         driven.put("k", b"v");
@@ -426,6 +425,7 @@ fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
         driven.replica.tree.apply_edit(&edit).unwrap();
         assert_eq!(driven.replica.tree.level_stats()[0].files, number);
     }
+    assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(_)));
     while driven.replica.tree.sealed_count() > 0 {
         let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
         let edit = driven.edit(&job);
@@ -435,6 +435,18 @@ fn writers_are_slowed_and_stopped_by_sealed_memtables_and_by_l0() {
     driven.settle();
     assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
     assert_eq!(driven.replica.tree.compaction_debt(), 0);
+    // From l0_slowdown on, 6 files, by how far it is to l0_stop, 12.
+    let states: Vec<_> = (1..=12)
+        .map(|_| {
+            driven.put("k", b"v");
+            driven.flush();
+            driven.replica.tree.write_state()
+        })
+        .collect();
+    assert_eq!(states[..5], [WriteState::Ok; 5]);
+    let slow = [0, 166, 333, 500, 666, 833].map(WriteState::Slow);
+    assert_eq!(states[5..11], slow);
+    assert_eq!(states[11], WriteState::Stop(Level0Files(12)));
 }
 
 #[test]

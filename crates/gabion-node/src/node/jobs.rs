@@ -54,6 +54,15 @@ struct Job {
     placed: bool,
     /// Number of the edit that names its files, once it is in the log.
     edit: Option<u64>,
+    begun_ms: u64,
+}
+
+impl Job {
+    /// Bytes of its inputs in L0.
+    fn level0_len(&self) -> u64 {
+        let inputs = self.recipe.inputs.iter().filter(|(level, _)| *level == 0);
+        inputs.filter_map(|(_, file)| self.files.get(file)).map(|placement| placement.len).sum()
+    }
 }
 
 impl Jobs {
@@ -145,6 +154,7 @@ impl Node {
             output: None,
             placed: false,
             edit: None,
+            begun_ms: self.now_ms,
         };
         self.jobs.running.insert(number, job);
         let order = JobOrder { inputs, group: self.config.group, slots, files };
@@ -352,7 +362,13 @@ impl Node {
 
     /// An edit is applied here: its job is over.
     pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
-        self.jobs.running.retain(|_, job| job.edit != Some(edit.number));
+        let is_over = |job: &Job| job.edit == Some(edit.number);
+        for job in self.jobs.running.values().filter(|job| is_over(job)) {
+            if job.recipe.kind == JobKind::Compaction {
+                self.pace.compacted(job.level0_len(), self.now_ms.saturating_sub(job.begun_ms));
+            }
+        }
+        self.jobs.running.retain(|_, job| !is_over(job));
         self.loads_edit_applied(edit);
         self.forget_built(edit);
     }

@@ -103,7 +103,7 @@ impl Node {
     /// when 16 marks wait already.
     pub fn arm_mark(&mut self, position: LogPosition, now_ms: u64) -> Result<MarkId> {
         self.end_turn_before_event();
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         // The log may have grown by what was waiting beyond a gap.
         self.apply_records();
         let end = self.log.end();

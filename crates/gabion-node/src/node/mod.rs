@@ -13,6 +13,7 @@ mod log;
 mod log_repair;
 mod marks;
 mod messages;
+mod pace;
 mod planted;
 mod ranges;
 mod repair;
@@ -33,7 +34,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{PinBudget, ReadView, ReaderStats, Tree};
+use gabion_engine::{PinBudget, ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -139,7 +140,7 @@ pub enum WriteGate {
     Full {
         /// How much room there is, and what is wanted.
         reason: String,
-        /// Whether deletes and clears are taken.
+        /// Whether deletes and clears are taken now; else they wait.
         takes_deletes: bool,
     },
     /// No: refused with this sentence.
@@ -190,6 +191,7 @@ pub struct Node {
     marks: marks::Marks,
     commits: Commits,
     counters: Counters,
+    pace: pace::Pace,
 }
 
 /// What a work order was for, until its result comes.
@@ -251,6 +253,8 @@ pub struct Counters {
     pub loads: u64,
     /// File bytes of bulk loads.
     pub loaded_bytes: u64,
+    /// Milliseconds in which writers were slowed down, as L0 grew faster than it was compacted.
+    pub writes_slowed_ms: u64,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
@@ -331,6 +335,7 @@ impl Node {
             marks: marks::Marks::default(),
             commits: Commits::default(),
             counters: Counters::default(),
+            pace: pace::Pace::default(),
         }
     }
 
@@ -502,21 +507,21 @@ impl Node {
     /// A connection with a member was made. Its number is never used again in this process.
     pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.end_turn_before_event();
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.chain.handle_connected(peer, connection, now_ms);
     }
 
     /// A connection with a member was lost.
     pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.end_turn_before_event();
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.chain.handle_disconnected(peer, connection, now_ms);
     }
 
     /// A message came on a connection. A message that breaks the protocol ends the connection.
     pub fn handle_message(&mut self, from: ReplicaId, connection: u64, frame: Frame, now_ms: u64) {
         self.end_turn_before_event();
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         if let Err(reason) = self.chain.handle_message(from, connection, frame, now_ms) {
             let connection = Some(connection);
             self.outputs.push_back(Output::Disconnect { peer: from, connection, reason });
@@ -525,7 +530,7 @@ impl Node {
 
     /// Time passed. To be called at least every heartbeat interval.
     pub fn handle_tick(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.chain.handle_tick(now_ms);
         self.ask_for_missing_files();
         self.tick_marks();
@@ -562,7 +567,7 @@ impl Node {
 
     /// Carries on with everything that events made possible.
     pub fn advance(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         while !self.ended {
             let before = (self.outputs.len(), self.log.end(), self.tree.last_edit());
             self.pump_chain();
@@ -585,6 +590,15 @@ impl Node {
                 break;
             }
         }
+    }
+
+    fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        let fill = match self.tree.write_state() {
+            WriteState::Slow(fill) => Some(fill),
+            WriteState::Ok | WriteState::Stop(_) => None,
+        };
+        self.counters.writes_slowed_ms += self.pace.pass(now_ms, fill);
     }
 
     /// The next thing to do, if any.

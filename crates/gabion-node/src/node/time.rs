@@ -31,7 +31,7 @@ impl Node {
 
     /// Tells the time before commands are run, so that they meet nothing that has expired by now.
     pub fn pass_time(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.carry_time();
     }
 

@@ -44,6 +44,9 @@ impl Node {
             return WriteGate::Full { reason, takes_deletes: self.lag().is_none() };
         }
         match (self.full(), self.lag()) {
+            (None, None) if self.pace.wait_until_ms().is_some() => {
+                WriteGate::Wait("compaction is behind, writers are slowed down")
+            }
             (None, None) => WriteGate::Open,
             (None, Some(lag)) => WriteGate::Wait(lag),
             (Some(_), lag) if self.makes_room() => {
@@ -51,6 +54,13 @@ impl Node {
             }
             (Some(reason), lag) => WriteGate::Full { reason, takes_deletes: lag.is_none() },
         }
+    }
+
+    /// While writers are slowed down: when, by the clock that the node is told, they may go on. Whoever drives a head
+    /// calls [`Self::pass_time`] or [`Self::advance`] then.
+    #[must_use]
+    pub fn writes_due_ms(&self) -> Option<u64> {
+        self.pace.wait_until_ms()
     }
 
     /// What lags behind so far that any write waits for it.
@@ -309,6 +319,7 @@ impl Node {
             return Ok(self.log.end());
         }
         let batch = core::mem::take(&mut self.writing.batch);
+        self.pace.wrote(batch.len());
         let flags = match (self.config.ack, level) {
             (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
             (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,

@@ -83,6 +83,10 @@ fn of_trees() -> Vec<Set> {
         set("a first level of 4 MiB", tree(|tree| tree.level1_len = 4 * MIB)),
         set("every flush is compacted", tree(|tree| tree.l0_trigger = 1)),
         set("eight files in L0", tree(|tree| tree.l0_trigger = 8)),
+        set(
+            "writers slow down from two files in L0 on",
+            tree(|tree| (tree.l0_slowdown, tree.l0_stop) = (2, 30)),
+        ),
         set("writers wait for L0 at once", tree(|tree| (tree.l0_slowdown, tree.l0_stop) = (2, 3))),
     ]
 }

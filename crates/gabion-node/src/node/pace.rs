@@ -1,0 +1,193 @@
+//! Slows writers down while L0 grows faster than it is compacted, so that they need not stop: a stop lasts as
+//! long as a compaction of all of L0.
+//!
+//! ```text
+//!   bytes a millisecond ÷ pace of L0's compactions
+//!    2 ┤────╲            below l0_slowdown: as fast as writers like
+//!      │     ╲
+//!    1 ┤      ╲          where as much comes in as goes out, L0 stays as it is
+//!      │       ╲
+//!    0 ┤        ╲───     from l0_stop on: nothing
+//!      └────┬────┬──► files in L0
+//!       slowdown stop
+//! ```
+//!
+//! The pace is measured, so that there is nothing to set: bytes of L0 that compactions took away by the time that they
+//! took. Writers are held back by what they owe (bLSM, SIGMOD 2012, section 4: progress of merges and of writers are
+//! tied together; RocksDB's delayed write rate).
+
+/// Milliseconds of which writers may make up for what they did not write.
+const BURST_MS: u64 = 2;
+/// The least that writers are given, in bytes a millisecond.
+const LEAST: u64 = 1024;
+
+/// How fast writers may go, in the node's own time.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// Bytes a second that compactions take out of L0, lately; 0: none was measured.
+    compacted: u64,
+    /// Bytes a millisecond that may be written; none: as many as writers like.
+    allowed: Option<u64>,
+    /// What may be written now, in bytes, or is owed.
+    credit: i64,
+    now_ms: u64,
+}
+
+impl Pace {
+    /// A compaction took so many bytes out of L0, if any.
+    pub(super) fn compacted(&mut self, bytes: u64, took_ms: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let rate = bytes.saturating_mul(1000) / took_ms.max(1);
+        self.compacted = if self.compacted == 0 { rate } else { self.compacted / 4 * 3 + rate / 4 };
+    }
+
+    /// Time passed. `fill` is how far L0 is on its way from `l0_slowdown` to `l0_stop`, in thousandths; none below
+    /// that. Returns for how many milliseconds of it writers were slowed down.
+    pub(super) fn pass(&mut self, now_ms: u64, fill: Option<u64>) -> u64 {
+        let passed_ms = now_ms.saturating_sub(self.now_ms);
+        self.now_ms = self.now_ms.max(now_ms);
+        let was_slow = self.allowed.is_some();
+        self.allowed = fill.filter(|_| self.compacted > 0).map(|fill| {
+            let way_left = u128::from(1000 - fill.min(1000));
+            let allowed = u128::from(self.compacted) * 2 * way_left / 1_000_000;
+            u64::try_from(allowed).unwrap_or(u64::MAX).max(LEAST)
+        });
+        let Some(allowed) = self.allowed.filter(|_| was_slow) else {
+            self.credit = 0;
+            return 0;
+        };
+        let most = bytes(allowed.saturating_mul(BURST_MS));
+        self.credit =
+            self.credit.saturating_add(bytes(allowed.saturating_mul(passed_ms))).min(most);
+        passed_ms
+    }
+
+    /// A record of so many bytes was written.
+    pub(super) fn wrote(&mut self, len: usize) {
+        if self.allowed.is_some() {
+            self.credit = self.credit.saturating_sub(bytes(len as u64));
+        }
+    }
+
+    /// Until when writers wait, if they do: what was written last may have been more than there was credit for.
+    pub(super) fn wait_until_ms(&self) -> Option<u64> {
+        let allowed = self.allowed?;
+        let owed = u64::try_from(self.credit.checked_neg()?).ok().filter(|owed| *owed > 0)?;
+        Some(self.now_ms + owed.div_ceil(allowed))
+    }
+}
+
+fn bytes(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn writers_are_held_back_by_what_they_owe_and_save_up_little() {
+        let mut pace = Pace::default();
+        pace.pass(10, Some(0));
+        pace.wrote(1 << 30);
+        assert_eq!(pace.wait_until_ms(), None, "nothing tells how fast L0 is compacted");
+        pace.compacted(8_000 * KIB, 1_000);
+        pace.wrote(1 << 30);
+        assert_eq!(pace.pass(20, Some(0)), 0);
+        assert_eq!(pace.wait_until_ms(), None);
+        // Twice as fast as L0 is compacted: 16 KiB a millisecond.
+        pace.wrote(160 * KIB as usize);
+        assert_eq!(pace.wait_until_ms(), Some(30));
+        assert_eq!(pace.pass(29, Some(0)), 9);
+        assert_eq!(pace.wait_until_ms(), Some(30));
+        assert_eq!(pace.pass(30, Some(0)), 1);
+        assert_eq!(pace.wait_until_ms(), None);
+        // Half way to the end of it: 8 KiB; of a second without writers two milliseconds are left.
+        pace.pass(1_030, Some(500));
+        pace.wrote(16 * KIB as usize);
+        assert_eq!(pace.wait_until_ms(), None);
+        pace.wrote(1);
+        assert_eq!(pace.wait_until_ms(), Some(1_031));
+        pace.pass(1_031, Some(1_000));
+        pace.wrote(20 * KIB as usize);
+        assert_eq!(pace.wait_until_ms(), Some(1_051), "a mebibyte a second is the least");
+        assert_eq!(pace.pass(1_032, None), 0);
+        assert_eq!(pace.wait_until_ms(), None, "L0 was compacted");
+        // A clock that goes back is no time that passed.
+        pace.pass(1_033, Some(0));
+        pace.wrote(64 * KIB as usize);
+        assert_eq!(pace.pass(5, Some(0)), 0);
+        assert_eq!(pace.wait_until_ms(), Some(1_037));
+    }
+
+    #[test]
+    fn the_pace_follows_the_compactions() {
+        let mut pace = Pace::default();
+        pace.compacted(u64::MAX, 0);
+        pace.pass(0, Some(0));
+        pace.pass(1, Some(0));
+        pace.wrote(usize::MAX);
+        pace.pass(u64::MAX, Some(u64::MAX));
+        let mut pace = Pace::default();
+        for _ in 0..50 {
+            pace.compacted(8_000 * KIB, 1_000);
+        }
+        for _ in 0..50 {
+            pace.compacted(80, 1_000);
+        }
+        pace.pass(0, Some(0));
+        pace.pass(1, Some(0));
+        pace.wrote(4 * KIB as usize);
+        assert_eq!(pace.wait_until_ms(), Some(4), "no slower than a mebibyte a second");
+    }
+
+    /// Files of 64 KiB; writers who would write ten in a millisecond; a compaction takes what is in L0 when it begins,
+    /// a millisecond for each file, 20 at most.
+    #[test]
+    fn l0_comes_to_rest_between_slowdown_and_stop_and_writers_never_stop() {
+        const FILE: u64 = 64 * KIB;
+        const SLOWDOWN: u64 = 20;
+        const STOP: u64 = 36;
+        let (mut pace, mut written, mut compacting) = (Pace::default(), 0, None);
+        let (mut at_most, mut at_half, mut longest_pause, mut pause) = (0, 0, 0, 0);
+        let mut l0 = 0;
+        for now_ms in 0..20_000 {
+            let fill = (l0 >= SLOWDOWN).then(|| (l0 - SLOWDOWN) * 1000 / (STOP - SLOWDOWN));
+            pace.pass(now_ms, fill);
+            let before = written;
+            // 16 records of 40 KiB.
+            for _ in 0..16 {
+                if pace.wait_until_ms().is_none() && l0 < STOP {
+                    written += 40 * KIB;
+                    pace.wrote(40 * KIB as usize);
+                }
+            }
+            l0 += written / FILE - before / FILE;
+            match compacting {
+                None if l0 >= 4 => compacting = Some((l0.min(20), now_ms)),
+                Some((files, begun)) if now_ms - begun == files => {
+                    pace.compacted(files * FILE, now_ms - begun);
+                    l0 -= files;
+                    compacting = None;
+                }
+                _ => {}
+            }
+            pause = if written == before { pause + 1 } else { 0 };
+            if now_ms > 2_000 {
+                at_most = at_most.max(l0);
+                longest_pause = longest_pause.max(pause);
+            }
+            if now_ms == 10_000 {
+                at_half = written;
+            }
+        }
+        assert!(at_most > SLOWDOWN && at_most < STOP, "{at_most} files in L0");
+        assert!(longest_pause <= 8, "nothing written in {longest_pause} ms");
+        let files_per_second = (written - at_half) / FILE / 10;
+        assert!((900..=1000).contains(&files_per_second), "{files_per_second} of 1,000 compacted");
+    }
+}
