@@ -1,7 +1,7 @@
 //! A client's connection: requests in, replies out in the order of requests.
 
 use bytes::BytesMut;
-use gabion_resp::RequestParser;
+use gabion_resp::Input;
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -28,8 +28,7 @@ pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     /// Tells this connection from others that had its place.
     pub(crate) serial: u64,
-    pub(crate) parser: RequestParser,
-    pub(crate) input: BytesMut,
+    pub(crate) input: Input,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first_slot: u64,
@@ -55,8 +54,7 @@ impl Client {
         Self {
             stream,
             serial,
-            parser: RequestParser::new(),
-            input: BytesMut::new(),
+            input: Input::default(),
             slots: VecDeque::new(),
             first_slot: 0,
             under_way: 0,
@@ -186,14 +184,7 @@ impl Client {
         match result {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                if self.input.is_empty() {
-                    shared.extend_from_slice(&scratch[..count]);
-                    self.input = shared.split();
-                } else {
-                    let wanted = self.parser.wanted(self.input.len());
-                    self.input.reserve(wanted.max(count));
-                    self.input.extend_from_slice(&scratch[..count]);
-                }
+                self.input.append(&scratch[..count], shared);
                 // A short read has emptied the socket, but the end may lie behind it.
                 self.can_read = count == scratch.len() || self.is_read_closed;
                 Ok(Some(count))
@@ -203,19 +194,6 @@ impl Client {
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// After the requests were taken: keeps the rest of the input in memory of its own, so that it does
-    /// not hold the buffer of all.
-    pub(crate) fn settle_input(&mut self) {
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        } else if self.input.capacity() < self.input.len() + READ_LEN {
-            let wanted = self.parser.wanted(self.input.len()).min(1 << 20);
-            let mut own = BytesMut::with_capacity(self.input.len() + wanted);
-            own.extend_from_slice(&self.input);
-            self.input = own;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The door for clients: accepting, taking requests in order, giving replies in order.
 
-use crate::client::Client;
+use crate::client::{Client, READ_LEN};
 use crate::commands::{Command, Read};
 use crate::server::{CLIENTS, Server};
 use crate::status::status;
@@ -111,13 +111,13 @@ impl<S: Store> Server<S> {
             }
         }
         client.is_stalled = client.is_blocked();
-        client.settle_input();
+        client.input.settle(READ_LEN);
         Ok(true)
     }
 
     fn take_requests(&mut self, token: usize, client: &mut Client) -> Result<()> {
         while !client.is_blocked() {
-            let command = match client.parser.parse(&mut client.input) {
+            let command = match client.input.next_request() {
                 Ok(Some(request)) => Command::of(&request),
                 Ok(None) => return Ok(()),
                 Err(error) => {

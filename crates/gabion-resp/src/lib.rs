@@ -21,6 +21,7 @@ pub mod args;
 pub mod client;
 pub mod error;
 pub mod glob;
+pub mod input;
 #[cfg(test)]
 mod mangle;
 pub mod reply;
@@ -30,6 +31,7 @@ pub use args::Args;
 pub use client::{ReplyParser, encode_request};
 pub use error::ProtocolError;
 pub use glob::{glob_match, glob_prefix};
+pub use input::Input;
 pub use reply::{Protocol, Reply, put_bulk};
 pub use request::{Request, RequestParser};
 

@@ -12,7 +12,7 @@ use crate::commands::{Session, Work};
 use bytes::BytesMut;
 use gabion_base::LogPosition;
 use gabion_base::units::VALUE_LEN_MAX;
-use gabion_resp::{Protocol, Reply, RequestParser};
+use gabion_resp::{Input, Protocol, Reply};
 use mio::net::TcpStream;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -103,8 +103,7 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     /// Tells this connection from others that had its place.
     pub(crate) serial: u64,
-    pub(crate) parser: RequestParser,
-    pub(crate) input: BytesMut,
+    pub(crate) input: Input,
     output: Vec<u8>,
     sent: usize,
     unread: Unread,
@@ -157,8 +156,7 @@ impl Client {
             stream,
             session,
             serial,
-            parser: RequestParser::new(),
-            input: BytesMut::new(),
+            input: Input::default(),
             output: Vec::new(),
             sent: 0,
             unread: Unread::new(unread),
@@ -204,7 +202,7 @@ impl Client {
         if !self.has_more || self.stream.shutdown(Shutdown::Write).is_err() {
             return false;
         }
-        self.input = BytesMut::new();
+        self.input = Input::default();
         self.discards = Some(DISCARD_MAX);
         true
     }
@@ -300,14 +298,7 @@ impl Client {
         match result {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                if self.input.is_empty() {
-                    shared.extend_from_slice(&scratch[..count]);
-                    self.input = shared.split();
-                } else {
-                    let wanted = self.parser.wanted(self.input.len());
-                    self.input.reserve(wanted.max(count));
-                    self.input.extend_from_slice(&scratch[..count]);
-                }
+                self.input.append(&scratch[..count], shared);
                 // A short read has emptied the socket, but the end may lie behind it.
                 self.can_read = count == scratch.len() || self.is_read_closed;
                 Ok(Some(count))
@@ -317,20 +308,6 @@ impl Client {
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// After the requests were taken: keeps the rest of the input in memory of its own, so that it does
-    /// not hold the buffer of all.
-    pub(crate) fn settle_input(&mut self) {
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        } else if self.input.capacity() < self.input.len() + READ_LEN {
-            // Whatever is cut off the shared buffer ends where it ends.
-            let wanted = self.parser.wanted(self.input.len()).min(1 << 20);
-            let mut own = BytesMut::with_capacity(self.input.len() + wanted);
-            own.extend_from_slice(&self.input);
-            self.input = own;
         }
     }
 

@@ -4,7 +4,7 @@
 //! of all its earlier writes are known, a write when all its earlier reads have been made.
 
 use crate::admin::{self, Question, Scrub};
-use crate::client::Client;
+use crate::client::{Client, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
@@ -147,14 +147,14 @@ impl Server {
             }
         }
         client.is_stalled = client.is_blocked();
-        client.settle_input();
+        client.input.settle(READ_LEN);
         true
     }
 
     /// Returns false when the connection is over.
     fn take_requests(&mut self, token: usize, client: &mut Client) -> bool {
         while !client.is_blocked() {
-            match client.parser.parse(&mut client.input) {
+            match client.input.next_request() {
                 Ok(Some(request)) => {
                     if !self.take_request(token, client, request) {
                         return false;
