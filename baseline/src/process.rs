@@ -1,16 +1,9 @@
 //! What the system says of this process, by role of work.
 
-use std::fs;
-use std::path::Path;
-
 /// Names of this crate's threads. A name has at most 15 bytes in the kernel.
 pub(crate) const LOOP: &str = "replica-loop";
 pub(crate) const WRITER: &str = "replica-write";
 pub(crate) const READER: &str = "replica-read";
-
-/// Clock ticks per second in `/proc`; the kernel's interface fixes it at 100 on every platform that
-/// Rust's Linux targets name.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Processor seconds of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,11 +20,9 @@ impl Cpu {
     pub(crate) fn now(threads: [&[&str]; 2]) -> Self {
         let mut cpu = Self::default();
         let mut sum = 0.0;
-        for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            let seconds = task_seconds(&task.path());
+        for (name, seconds) in gabion_proc::threads() {
             sum += seconds;
-            match name.trim() {
+            match name.as_str() {
                 LOOP | WRITER | READER => cpu.requests += seconds,
                 name if threads[0].contains(&name) => cpu.flush += seconds,
                 name if threads[1].contains(&name) => cpu.compaction += seconds,
@@ -39,7 +30,7 @@ impl Cpu {
             }
         }
         // Threads that ended are in the whole only.
-        cpu.total = process_seconds().max(sum);
+        cpu.total = gabion_proc::processor_seconds().iter().sum::<f64>().max(sum);
         cpu
     }
 
@@ -47,36 +38,4 @@ impl Cpu {
     pub(crate) fn other(&self) -> f64 {
         (self.total - self.requests - self.flush - self.compaction).max(0.0)
     }
-}
-
-/// The first number of `schedstat` is nanoseconds on a processor.
-fn task_seconds(task: &Path) -> f64 {
-    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-    let ns = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-    ns.unwrap_or(0) as f64 / 1e9
-}
-
-fn process_seconds() -> f64 {
-    let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may hold blanks; the times are the 12th and 13th words after it.
-    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let words = rest.split_whitespace().skip(11).take(2);
-    words.filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() as f64 / TICKS_PER_SECOND
-}
-
-/// Resident memory in bytes.
-pub(crate) fn memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    field(&text, "VmRSS:") * 1024
-}
-
-/// Bytes that this process made the devices read and write.
-pub(crate) fn device_bytes() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    (field(&text, "read_bytes:"), field(&text, "write_bytes:"))
-}
-
-fn field(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

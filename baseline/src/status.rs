@@ -1,7 +1,7 @@
 //! The answer to GABION STATUS: what the benchmark reads of it, under the names that Gabion's replicas
 //! have. `shipping`, `target` and `nvme` are Gabion's and 0 here.
 
-use crate::process::{self, Cpu};
+use crate::process::Cpu;
 use crate::server::Server;
 use crate::store::Store;
 use gabion_base::Result;
@@ -17,7 +17,7 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
         (false, false) => "middle",
     };
     let cpu = Cpu::now(S::THREADS);
-    let (read_bytes, write_bytes) = process::device_bytes();
+    let (read_bytes, write_bytes) = gabion_proc::device_bytes();
     let files: u64 = state.levels.iter().sum();
     let counters = state.counters;
     let [client_sent, client_received] = server.traffic.clients;
@@ -52,7 +52,7 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
             "target": 0.0,
             "other": cpu.other(),
         },
-        "memory_bytes": process::memory_bytes(),
+        "memory_bytes": gabion_proc::memory_bytes(),
         "read_bytes": read_bytes,
         "write_bytes": write_bytes,
         "net": {

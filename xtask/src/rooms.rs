@@ -27,6 +27,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
+    // What the kernel says of a process: of Gabion's and of those that it is measured beside.
+    ("gabion-proc", &[]),
     ("gabion-fabric", &["gabion-base", "gabion-media"]),
     (
         "gabion-sim",
@@ -61,6 +63,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-replication",
             "gabion-node",
             "gabion-resp",
+            "gabion-proc",
             "gabion-fabric",
             "gabion-db",
         ],
@@ -89,7 +92,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     // Built into the programs of other engines too, so it knows nothing of Gabion's.
     ("gabion-workload", &["gabion-base"]),
     // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or stores.
-    ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-workload"]),
+    ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-proc", "gabion-workload"]),
 ];
 
 /// Core rooms: no standard library, at most five third-party crates each.

@@ -12,9 +12,7 @@ use std::time::Instant;
 
 /// Seconds of processor time of this process, in the kernel's ticks of 10 ms.
 fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
-    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+    gabion_proc::processor_seconds().iter().sum()
 }
 
 fn mixed(n: u64) -> u64 {

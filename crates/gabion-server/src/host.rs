@@ -152,7 +152,7 @@ impl Host for ServerHost {
             tcp_port: self.resp.port(),
             uptime_s,
             maxclients: self.clients_max as u64,
-            memory_resident: process::memory_bytes(),
+            memory_resident: gabion_proc::memory_bytes(),
             memory_used: node.tree().active_len()
                 + node.tree().sealed_count() as u64 * node.config().tree.memtable_len
                 + readers.memtable_bytes

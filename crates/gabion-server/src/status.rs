@@ -69,9 +69,9 @@ pub(crate) fn status(server: &Server) -> Value {
         "counters": counters(server, &node),
         "cpu_seconds": cpu_total(),
         "cpu_seconds_by_role": cpu_by_role(),
-        "memory_bytes": process::memory_bytes(),
-        "read_bytes": process::device_bytes().0,
-        "write_bytes": process::device_bytes().1,
+        "memory_bytes": gabion_proc::memory_bytes(),
+        "read_bytes": gabion_proc::device_bytes().0,
+        "write_bytes": gabion_proc::device_bytes().1,
         "net": net(server),
     })
 }

@@ -1,0 +1,102 @@
+//! What Linux says of this process: processor time by thread, memory, bytes read and written. For reports, so what
+//! the kernel does not say is 0.
+//!
+//! The kernel counts for everybody in the same way, so this is what Gabion and what it is measured against report of
+//! themselves. Source: proc(5).
+#![allow(clippy::disallowed_methods, reason = "a shell: its files are the kernel's answers")]
+
+use std::fs;
+use std::path::Path;
+
+/// Clock ticks per second in `/proc`; the kernel's interface fixes it at 100 on every platform that
+/// Rust's Linux targets name.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The threads there are now, each by name with its processor seconds. A name has at most 15 bytes in the kernel.
+#[must_use]
+pub fn threads() -> Vec<(String, f64)> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let thread = |task: fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        (name.trim().to_owned(), task_seconds(&task.path()))
+    };
+    tasks.map(thread).collect()
+}
+
+/// The first number of `schedstat` is nanoseconds on a processor; where the kernel has none, `stat`
+/// gives hundredths.
+fn task_seconds(task: &Path) -> f64 {
+    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    match text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()) {
+        Some(ns) => ns as f64 / 1e9,
+        None => stat_seconds(&task.join("stat")).iter().sum(),
+    }
+}
+
+/// Processor seconds of the process in user mode and in the kernel, in ticks of 10 ms, threads that ended included.
+#[must_use]
+pub fn processor_seconds() -> [f64; 2] {
+    stat_seconds(Path::new("/proc/self/stat"))
+}
+
+fn stat_seconds(path: &Path) -> [f64; 2] {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // The name in parentheses may hold blanks; the times are the 12th and 13th words after it.
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut words = rest.split_whitespace().skip(11);
+    [(); 2].map(|()| {
+        let ticks = words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        ticks as f64 / TICKS_PER_SECOND
+    })
+}
+
+/// Resident memory in bytes.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&text, "VmRSS:") * 1024
+}
+
+/// Bytes that this process made the devices read and write.
+#[must_use]
+pub fn device_bytes() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    (field(&text, "read_bytes:"), field(&text, "write_bytes:"))
+}
+
+/// The number behind a name at the beginning of a line.
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_shows_by_thread_and_in_the_whole() {
+        let worker = std::thread::Builder::new().name("a worker".into()).spawn(|| {
+            let mut work = 0_u64;
+            while processor_seconds()[0] < 0.03 {
+                work = work.wrapping_mul(31).wrapping_add(1);
+            }
+            let own = threads().into_iter().find(|(name, _)| name == "a worker");
+            (own, work)
+        });
+        let ((own, _), all) = (worker.unwrap().join().unwrap(), processor_seconds());
+        let (_, seconds) = own.unwrap();
+        assert!(seconds > 0.0 && seconds <= all[0] + all[1] + 0.02, "{seconds} of {all:?}");
+        assert!(memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn counters_are_read_by_their_whole_name() {
+        let text = "rchar: 1\nread_bytes: 30\nwrite_bytes: 400\ncancelled_write_bytes: 5\n";
+        assert_eq!(
+            ["read_bytes:", "write_bytes:", "bytes:"].map(|name| field(text, name)),
+            [30, 400, 0]
+        );
+        assert_eq!(field("VmRSS:\t    1234 kB\n", "VmRSS:"), 1234);
+    }
+}
