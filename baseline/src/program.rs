@@ -75,6 +75,7 @@ impl ReplicaArgs {
             cache_len: self.cache,
             block_len: None,
             codec: self.compression,
+            bottom_codec: None,
             background_threads: self.background_threads,
             is_direct: !self.buffered,
             log: self.log,

@@ -23,11 +23,12 @@ const KILLS: u32 = 20;
 const KILLS_SHORT: u32 = 5;
 /// What `gabion up` is told besides sizes: the defaults, and each option that takes another way. The
 /// seed of a run picks one.
-const CONFIGURATIONS: [&[&str]; 5] = [
+const CONFIGURATIONS: [&[&str]; 6] = [
     &[],
     &["--ack", "durable"],
     &["--compaction", "every-replica"],
     &["--compression", "lz4"],
+    &["--compression", "lz4", "--bottom-compression", "zstd"],
     &["--io", "threads"],
 ];
 const LOADERS: u16 = 4;

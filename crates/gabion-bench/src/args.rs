@@ -5,7 +5,7 @@ use crate::keys::KEY_LEN;
 use clap::{Args, ValueEnum};
 use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
-use gabion_engine::Compression;
+use gabion_engine::{Codecs, Compression};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_workload::{Distribution, Mix, Workload, parse_bytes};
 use std::net::SocketAddr;
@@ -23,13 +23,12 @@ pub enum CompactionChoice {
     Both,
 }
 
-/// How blocks of files are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CodecChoice {
-    /// Not at all.
-    None,
-    /// LZ4.
-    Lz4,
+/// A codec, as [`Compression`] says them.
+///
+/// # Errors
+/// The text is none.
+pub fn parse_codec(text: &str) -> Result<Compression, String> {
+    text.parse::<Compression>().map_err(|error| error.message().to_owned())
 }
 
 /// What an acknowledgement means.
@@ -157,8 +156,16 @@ impl WorkloadChoice {
 }
 
 /// What is fixed when a cluster is made, and so cannot be chosen for one that runs.
-const OWN_OPTIONS: [&str; 7] =
-    ["compaction", "replicas", "ack", "memtable_size", "compression", "pool_size", "dir"];
+const OWN_OPTIONS: [&str; 8] = [
+    "compaction",
+    "replicas",
+    "ack",
+    "memtable_size",
+    "compression",
+    "bottom_compression",
+    "pool_size",
+    "dir",
+];
 
 /// What the clients do, and what is reported of it.
 #[derive(Args, Clone, Debug)]
@@ -215,9 +222,12 @@ pub struct ClusterArgs {
     #[arg(long, default_value = "16MiB", value_parser = parse_bytes)]
     pub memtable_size: u64,
     /// How a cluster of its own compresses blocks of files [default: lz4 for values that can be
-    /// compressed, else none].
-    #[arg(long, value_enum)]
-    pub compression: Option<CodecChoice>,
+    /// compressed, else none]: none, lz4, zstd or zstd:LEVEL.
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub compression: Option<Compression>,
+    /// The same at the bottom of its trees [default: as --compression].
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub bottom_compression: Option<Compression>,
     /// Bytes of each replica's pool [default: by the records].
     #[arg(long, value_parser = parse_bytes)]
     pub pool_size: Option<u64>,
@@ -303,7 +313,7 @@ pub(crate) struct OwnCluster {
     pub(crate) ack: AckLevel,
     pub(crate) pool_len: u64,
     pub(crate) memtable_len: u64,
-    pub(crate) compression: Compression,
+    pub(crate) codecs: Codecs,
 }
 
 impl Plan {
@@ -410,12 +420,12 @@ impl ClusterArgs {
         let by_records = self.pool_len_by_records(load, workloads)?;
         let pool_len = self.pool_size.unwrap_or(by_records);
         in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
-        let compression = match self.compression {
-            Some(CodecChoice::None) => Compression::None,
-            Some(CodecChoice::Lz4) => Compression::Lz4,
+        let upper = match self.compression {
+            Some(codec) => codec,
             None if load.compressibility > 0.0 => Compression::Lz4,
             None => Compression::None,
         };
+        let codecs = Codecs { upper, bottom: self.bottom_compression };
         let mut clusters = Vec::new();
         for (i, &replicas) in self.replicas.iter().enumerate() {
             in_range("replicas", u64::from(replicas), 1, GroupConfig::MEMBERS_MAX as u64)?;
@@ -431,7 +441,7 @@ impl ClusterArgs {
                 },
                 pool_len,
                 memtable_len: self.memtable_size,
-                compression,
+                codecs,
             }));
         }
         if self.replicas.is_empty() {
@@ -507,7 +517,7 @@ mod tests {
     #[test]
     fn values_that_can_be_compressed_are() {
         let compression = |words: &[&str]| match plan(words).unwrap().target {
-            Target::Own(clusters) => clusters[0].compression,
+            Target::Own(clusters) => clusters[0].codecs.upper,
             Target::Running(_) => panic!("a cluster of its own"),
         };
         assert_eq!(compression(&[]), Compression::None);
@@ -516,6 +526,7 @@ mod tests {
             compression(&["--compressibility=0.5", "--compression=none"]),
             Compression::None
         );
+        assert_eq!(compression(&["--compression=zstd:9"]), Compression::Zstd { level: 9 });
     }
 
     #[test]

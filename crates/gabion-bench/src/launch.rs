@@ -2,7 +2,7 @@
 //! processes of replicas are started.
 
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_engine::Compression;
+use gabion_engine::Codecs;
 use gabion_node::{AckLevel, CompactionMode};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct ClusterSpec {
     /// Bytes of a MemTable.
     pub memtable_len: u64,
     /// How blocks of files are compressed.
-    pub compression: Compression,
+    pub codecs: Codecs,
     /// An empty directory for all that the cluster keeps. The benchmark removes it at the end.
     pub dir: PathBuf,
 }

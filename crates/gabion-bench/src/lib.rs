@@ -44,7 +44,7 @@ mod text;
 mod workload;
 
 pub use args::{
-    AckChoice, ClusterArgs, CodecChoice, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs,
+    AckChoice, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs, parse_codec,
 };
 pub use engines::{EngineArgs, Peer, Program, engines};
 pub use gabion_workload::parse_bytes;

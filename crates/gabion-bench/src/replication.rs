@@ -133,6 +133,9 @@ impl ReplicationArgs {
         });
         let modes = [CompactionMode::Primary];
         let clusters = self.clusters.clusters(&modes, &self.load, &self.workloads)?;
+        if self.systems.contains(&System::Rocksdb) {
+            clusters.iter().try_for_each(|it| baseline::codec_word(it.codecs).map(|_| ()))?;
+        }
         let cell = |cluster: OwnCluster, system| {
             let compaction = match system {
                 System::EveryReplica => CompactionMode::EveryReplica,

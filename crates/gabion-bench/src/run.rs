@@ -98,7 +98,7 @@ pub(crate) fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
         ack: own.ack,
         pool_len: own.pool_len,
         memtable_len: own.memtable_len,
-        compression: own.compression,
+        codecs: own.codecs,
         dir: dir.to_path_buf(),
     }
 }
@@ -108,7 +108,9 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config.insert("ack".into(), own.ack.as_str().into());
     config.insert("memtable_bytes".into(), own.memtable_len.into());
     config.insert("pool_bytes".into(), own.pool_len.into());
-    config.insert("compression".into(), format!("{:?}", own.compression).to_lowercase().into());
+    config.insert("compression".into(), own.codecs.upper.to_string().into());
+    let bottom = own.codecs.bottom.map(|codec| codec.to_string().into());
+    config.extend(bottom.map(|codec| ("bottom_compression".into(), codec)));
     config
 }
 

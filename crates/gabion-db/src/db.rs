@@ -13,7 +13,7 @@ use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{Found, Keyspace, LevelStats, RangeSize};
+use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
@@ -160,7 +160,8 @@ impl Db {
             ))),
         };
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
-        let OpenedReplica { node, parts, remarks, .. } = opened;
+        let OpenedReplica { mut node, parts, remarks, .. } = opened;
+        node.set_codecs(options.run.codecs)?;
         let placements = Placements::new(parts.file.clone(), parts.geometry);
         let shared = Arc::new(Shared::new(node, clock, options.run, placements, parts.group));
         shared.notices().extend(remarks);
@@ -544,19 +545,29 @@ impl Db {
         self.lock().run
     }
 
+    /// The codecs of files that are made from now on: those of [`RunOptions::codecs`], else those with which the store
+    /// was made.
+    #[must_use]
+    pub fn codecs(&self) -> Codecs {
+        self.lock().node.tree().config().codecs()
+    }
+
     /// Changes the options that may change, until the store is closed: [`Options::run`] says what they are when it
-    /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on.
+    /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on, with the
+    /// codecs with which they began.
     ///
     /// ```
     /// # use gabion_db::{Db, Options, RunOptions};
+    /// # use gabion_engine::{Codecs, Compression};
     /// # let dir = std::env::temp_dir().join(format!("gabion-db-run-{}", std::process::id()));
     /// # let _ = std::fs::remove_dir_all(&dir);
     /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
     /// // Before a bulk load: more threads for compaction, less memory for reads.
     /// let before = db.run_options();
-    /// db.set_run_options(RunOptions { compactions_max: 4, block_cache_len: 8 << 20 })?;
-    /// // And afterwards.
-    /// db.set_run_options(before)?;
+    /// db.set_run_options(RunOptions { compactions_max: 4, block_cache_len: 8 << 20, ..before })?;
+    /// // And afterwards; and from now on less room on the device, for more work at the bottom of the tree.
+    /// let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
+    /// db.set_run_options(RunOptions { codecs: Some(codecs), ..before })?;
     /// # drop(db);
     /// # std::fs::remove_dir_all(&dir).unwrap();
     /// # Ok::<(), gabion_base::Error>(())
@@ -574,6 +585,7 @@ impl Db {
         }
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
+        core.node.set_codecs(options.codecs)?;
         self.0.shared.cache.set_capacity(options.block_cache_len);
         self.0.shared.carry_on(&mut core);
         Ok(())

@@ -3,7 +3,7 @@
 use crate::Db;
 use crate::batch::Expiry;
 use gabion_base::{Error, Result};
-use gabion_engine::{FinishedFile, LoadBuilder};
+use gabion_engine::{FinishedFile, JobKind, LoadBuilder};
 use gabion_node::{LoadGate, LoadId, LoadState, WriteGate};
 
 /// What a load brought.
@@ -72,7 +72,12 @@ impl Db {
         let id = core.node.begin_load()?;
         let node = &core.node;
         let (group, term, tree) = (node.config().group, node.state().term, node.tree().config());
-        let builder = Some(LoadBuilder::new(group, term, tree.sst.clone(), tree.sst_len));
+        let builder = Some(LoadBuilder::new(
+            group,
+            term,
+            tree.sst_of_job(JobKind::Load, false),
+            tree.sst_len,
+        ));
         drop(core);
         Ok(BulkLoad { db: self.clone(), id, builder, loaded: Loaded::default() })
     }

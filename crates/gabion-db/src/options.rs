@@ -1,7 +1,7 @@
 //! What a store is made with, and how it is run.
 
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
-use gabion_engine::TreeConfig;
+use gabion_engine::{Codecs, TreeConfig};
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
@@ -20,7 +20,8 @@ pub enum Durability {
 pub struct Options {
     /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then. Default 4 GiB.
     pub pool_len: u64,
-    /// The shape of the tree, fixed when the store is made.
+    /// The shape of the tree, fixed when the store is made, its codecs with it; while it runs it may have others
+    /// ([`RunOptions::codecs`]).
     pub tree: TreeConfig,
     /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16 MiB.
     pub segment_len: u64,
@@ -79,11 +80,15 @@ pub struct RunOptions {
     /// Compactions that may run at once, 1 to [`Self::COMPACTIONS_MAX`]; a flush has a thread of its own.
     /// Default 1.
     pub compactions_max: usize,
+    /// The codecs of files that are made from now on. Default none: those of [`TreeConfig`] with which the store was made.
+    /// Each file says its own, so those that are there are read as they are, and get these as compactions write them
+    /// anew; [`Db::compact`](crate::Db::compact) has that done for the bottom, where most bytes lie.
+    pub codecs: Option<Codecs>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { block_cache_len: 64 << 20, compactions_max: 1 }
+        Self { block_cache_len: 64 << 20, compactions_max: 1, codecs: None }
     }
 }
 
@@ -92,6 +97,9 @@ impl RunOptions {
     pub const COMPACTIONS_MAX: usize = 64;
 
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(codecs) = self.codecs {
+            codecs.check()?;
+        }
         if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
             return Ok(());
         }

@@ -8,7 +8,7 @@
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId};
 use gabion_db::{Db, Durability, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica};
-use gabion_engine::TreeConfig;
+use gabion_engine::{Codecs, Compression, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -530,13 +530,18 @@ fn options_change_while_a_store_is_open() {
     assert_eq!(cached(0), (0, 0));
 
     for compactions_max in [0, 65] {
-        let wrong = RunOptions { compactions_max, block_cache_len: 5 };
+        let wrong = RunOptions { compactions_max, block_cache_len: 5, codecs: None };
         let error = db.set_run_options(wrong).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let wanted = format!("compactions_max is {compactions_max}, 1 to 64 are possible");
         assert!(error.to_string().contains(&wanted), "{error}");
         assert_eq!(db.run_options().block_cache_len, 0, "nothing has changed");
     }
+    let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::Zstd { level: 20 }) };
+    let wrong = RunOptions { codecs: Some(codecs), ..db.run_options() };
+    let error = db.set_run_options(wrong).unwrap_err();
+    let wanted = "bottom_compression: zstd level is 20, the limits are 1 to 19";
+    assert_eq!(error.to_string(), wanted);
     let run = RunOptions { compactions_max: 3, ..db.run_options() };
     db.set_run_options(run).unwrap();
     assert_eq!(db.run_options(), run);

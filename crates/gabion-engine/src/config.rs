@@ -4,14 +4,18 @@
 //! never corrected. Encoded (little-endian):
 //!
 //! ```text
-//!  0 u16 version = 1      2 u8 levels          3 u8 zero
+//!  0 u16 version          2 u8 levels          3 u8 zero
 //!  4 u32 l0_trigger       8 u32 l0_slowdown   12 u32 l0_stop
 //! 16 u32 level_multiplier 20 u32 sealed_max
 //! 24 u64 memtable_len     32 u64 sst_len       40 u64 level1_len
 //! 48 SstOptions, after its length (varint)
+//!  … version 2: codec of the bottom (version u16, level u16, name), after its length (varint)
 //! ```
+//!
+//! Version 1 is written where the bottom has no codec of its own.
 
-use crate::sst::SstOptions;
+use crate::recipe::JobKind;
+use crate::sst::{Compression, SstOptions};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
@@ -20,6 +24,11 @@ use gabion_base::{Error, Result};
 
 /// Version of the encoding of [`TreeConfig`].
 const VERSION: u16 = 1;
+/// With a codec of the bottom.
+const VERSION_BOTTOM: u16 = 2;
+/// Longest encoded codec.
+const CODEC_LEN_MAX: usize = 64;
+const WHAT: &str = "tree options";
 /// Longest encoded file options.
 const SST_OPTIONS_LEN_MAX: usize = 4096;
 /// Most levels that a tree may have, L0 included.
@@ -64,6 +73,59 @@ pub struct TreeConfig {
     pub levels: u8,
     /// How SSTs are written: codec, filter, block length.
     pub sst: SstOptions,
+    /// Compression of files below which nothing of their range lies, if it is another than [`SstOptions::compression`],
+    /// which all others have. Default none: one codec for all. See [`Codecs`].
+    pub bottom_compression: Option<Compression>,
+}
+
+/// Which codec a file is made with. A tree begins with those of its [`TreeConfig`] and may go on with others
+/// ([`Tree::set_codecs`](crate::Tree::set_codecs)): each recipe names its own, and so does each file.
+///
+/// Two, as nine tenths of a tree's bytes lie at its bottom and are seldom written again, while most of what compactions
+/// write lies above: what costs little for the many bytes that soon go, what packs well for those that stay (RocksDB's
+/// `compression` and `bottommost_compression`; of its `compression_per_level` its guide says no more than these two do).
+///
+/// The bottom is not a level but wherever nothing of a compaction's range lies deeper down, which its recipe says: so a
+/// young tree, and ranges to which nothing was ever added, are packed too. Flushes are never of the bottom, as L0 is
+/// compacted soon; bulk loads always are. A file that comes to rest at the bottom by a move keeps its codec in RocksDB
+/// unless the levels' differ; here it is written anew, once, when its codec is not the bottom's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Codecs {
+    /// The codec of files that have others of their range below them.
+    pub upper: Compression,
+    /// The codec of files that have none; none: as `upper`.
+    pub bottom: Option<Compression>,
+}
+
+impl Codecs {
+    /// Checks both.
+    ///
+    /// # Errors
+    /// Invalid input, naming a level and its limits.
+    pub fn check(self) -> Result<()> {
+        self.upper.check("compression")?;
+        self.at_bottom().check("bottom_compression")
+    }
+
+    /// The codec of a file at the bottom.
+    #[must_use]
+    pub const fn at_bottom(self) -> Compression {
+        match self.bottom {
+            Some(codec) => codec,
+            None => self.upper,
+        }
+    }
+
+    /// The codec of a job's files, from what its recipe says of it.
+    #[must_use]
+    pub const fn of_job(self, kind: JobKind, bottommost: bool) -> Compression {
+        match kind {
+            JobKind::Compaction if bottommost => self.at_bottom(),
+            // It goes as deep as it can; where that is, is known when its files are made.
+            JobKind::Load => self.at_bottom(),
+            _ => self.upper,
+        }
+    }
 }
 
 impl Default for TreeConfig {
@@ -79,6 +141,7 @@ impl Default for TreeConfig {
             sealed_max: 4,
             levels: 7,
             sst: SstOptions::default(),
+            bottom_compression: None,
         }
     }
 }
@@ -105,7 +168,21 @@ impl TreeConfig {
         in_range("level_multiplier", u64::from(self.level_multiplier), 2, 100)?;
         in_range("sealed_max", u64::from(self.sealed_max), 1, 64)?;
         in_range("levels", u64::from(self.levels), 2, u64::from(LEVELS_MAX))?;
-        self.sst.check()
+        self.sst.check()?;
+        self.codecs().check()
+    }
+
+    /// Which codec a file is made with.
+    #[must_use]
+    pub const fn codecs(&self) -> Codecs {
+        Codecs { upper: self.sst.compression, bottom: self.bottom_compression }
+    }
+
+    /// How the files of a job are written.
+    #[must_use]
+    pub fn sst_of_job(&self, kind: JobKind, bottommost: bool) -> SstOptions {
+        let compression = self.codecs().of_job(kind, bottommost);
+        SstOptions { compression, ..self.sst.clone() }
     }
 
     /// Bytes that a level below L0 aims at, at most.
@@ -117,7 +194,7 @@ impl TreeConfig {
 
     /// Appends the encoded options.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u16(VERSION);
+        out.put_u16(if self.bottom_compression.is_some() { VERSION_BOTTOM } else { VERSION });
         out.put_u8(self.levels);
         out.put_u8(0);
         for value in [self.l0_trigger, self.l0_slowdown, self.l0_stop] {
@@ -131,6 +208,9 @@ impl TreeConfig {
         let mut sst = Vec::new();
         self.sst.encode(&mut sst);
         out.put_prefixed(&sst);
+        if let Some(codec) = self.bottom_compression {
+            out.put_prefixed(&codec.encode());
+        }
     }
 
     /// The options off the front of `reader`, validated.
@@ -139,16 +219,16 @@ impl TreeConfig {
     /// Corruption, an unknown version, or an option out of its range.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let version = reader.u16()?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_BOTTOM {
             return Err(Error::unsupported(format!(
-                "tree options have version {version}, this build knows {VERSION}"
+                "tree options have version {version}, this build knows {VERSION} and {VERSION_BOTTOM}"
             )));
         }
         let levels = reader.u8()?;
         if reader.u8()? != 0 {
             return Err(Error::corruption("tree options: byte 3 is not zero"));
         }
-        let config = Self {
+        let mut config = Self {
             levels,
             l0_trigger: reader.u32()?,
             l0_slowdown: reader.u32()?,
@@ -159,7 +239,12 @@ impl TreeConfig {
             sst_len: reader.u64()?,
             level1_len: reader.u64()?,
             sst: SstOptions::decode(reader.prefixed(SST_OPTIONS_LEN_MAX)?)?,
+            bottom_compression: None,
         };
+        if version == VERSION_BOTTOM {
+            let codec = Reader::new(reader.prefixed(CODEC_LEN_MAX)?, WHAT);
+            config.bottom_compression = Some(Compression::decode(codec, WHAT)?);
+        }
         config.validate()?;
         Ok(config)
     }
@@ -172,16 +257,54 @@ mod tests {
 
     #[test]
     fn options_survive_encoding() {
-        let config = TreeConfig { l0_trigger: 2, levels: 5, ..TreeConfig::default() };
+        let one = TreeConfig { l0_trigger: 2, levels: 5, ..TreeConfig::default() };
+        let two = TreeConfig { bottom_compression: Some(Compression::ZSTD), ..one.clone() };
+        for (config, version) in [(one, 1), (two, 2)] {
+            let mut bytes = Vec::new();
+            config.encode(&mut bytes);
+            assert_eq!(bytes[0], version);
+            let mut reader = Reader::new(&bytes, "tree options");
+            assert_eq!(TreeConfig::decode(&mut reader).unwrap(), config);
+            reader.finish().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_codec_or_version_of_another_build_is_unsupported() {
+        let bottom_compression = Some(Compression::ZSTD);
+        let config = TreeConfig { bottom_compression, ..TreeConfig::default() };
         let mut bytes = Vec::new();
         config.encode(&mut bytes);
-        let mut reader = Reader::new(&bytes, "tree options");
-        assert_eq!(TreeConfig::decode(&mut reader).unwrap(), config);
-        reader.finish().unwrap();
+        let changes: [(usize, u8, &str); 3] = [
+            (0, 3, "tree options have version 3, this build knows 1 and 2"),
+            (bytes.len() - 6, 20, "codec zstd in version 1 at level 20"),
+            (bytes.len() - 1, b'u', "codec zstu in version 1 at level 3"),
+        ];
+        for (at, byte, message) in changes {
+            let mut other = bytes.clone();
+            other[at] = byte;
+            let error = TreeConfig::decode(&mut Reader::new(&other, "tree options")).unwrap_err();
+            assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported, "{error}");
+            assert!(error.message().contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn flushes_have_the_upper_codec_and_compactions_and_loads_what_lies_below_them_says() {
+        use JobKind::{Compaction, Flush, Load};
+        let (upper, below) = (Compression::Lz4, Compression::ZSTD);
+        for (bottom, at_bottom) in [(None, upper), (Some(below), below)] {
+            let codecs = Codecs { upper, bottom };
+            let of = |kind| [codecs.of_job(kind, false), codecs.of_job(kind, true)];
+            assert_eq!(of(Flush), [upper, upper]);
+            assert_eq!(of(Compaction), [upper, at_bottom]);
+            assert_eq!(of(Load), [at_bottom, at_bottom]);
+        }
     }
 
     #[test]
     fn an_option_out_of_range_is_refused_by_name() {
+        let bottom = |level| Some(Compression::Zstd { level });
         let broken = [
             (TreeConfig { levels: 1, ..TreeConfig::default() }, "levels is 1"),
             (TreeConfig { l0_trigger: 0, ..TreeConfig::default() }, "l0_trigger is 0"),
@@ -191,6 +314,10 @@ mod tests {
             (TreeConfig { memtable_len: u64::MAX, ..TreeConfig::default() }, "memtable_len is"),
             (TreeConfig { level_multiplier: 1, ..TreeConfig::default() }, "level_multiplier is 1"),
             (TreeConfig { sealed_max: 0, ..TreeConfig::default() }, "sealed_max is 0"),
+            (
+                TreeConfig { bottom_compression: bottom(0), ..TreeConfig::default() },
+                "bottom_compression: zstd level is 0, the limits are 1 to 19",
+            ),
         ];
         for (config, message) in broken {
             let error = config.validate().unwrap_err();

@@ -2,7 +2,7 @@
 //! them by number and offset, and hands over finished ones. Where their bytes lie is the pool's
 //! business (DESIGN.md: "Edits name files, never slots").
 //!
-//! A [`FileMeta`] is a sequence of typed fields (`gabion_base::codec`), all critical:
+//! A [`FileMeta`] is a sequence of typed fields (`gabion_base::codec`), all critical but the last:
 //!
 //! ```text
 //!   tag  payload
@@ -23,6 +23,8 @@
 //!                                                     range deletes: fragments, their sequence numbers, bytes of
 //!                                                     starts and ends, smallest number; then up to 4 stretches of
 //!                                                     which nothing older is seen, ascending (absent: none)
+//!   13   version u16, level u16, name                 codec of its data blocks, as in a recipe; not critical (absent:
+//!                                                     stored as they are, or made by a build that did not tell)
 //! ```
 //!
 //! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be none then.
@@ -30,6 +32,7 @@
 use crate::entry::Keyspace;
 use crate::expiry::ExpirySpan;
 use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, last_before};
+use crate::sst::Compression;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -80,6 +83,9 @@ pub struct FileMeta {
     pub operands: Option<Operands>,
     /// Its range deletes, if it has any.
     pub ranges: Option<RangeDeletes>,
+    /// The codec that it was made with, by which it is decided whether it may rest at the bottom as it is. None also
+    /// where it is not told: the file itself always says.
+    pub compression: Compression,
 }
 
 /// The operands in a file.
@@ -105,6 +111,7 @@ mod tag {
     pub(super) const EXPIRY: u16 = 10;
     pub(super) const OPERANDS: u16 = 11;
     pub(super) const RANGES: u16 = 12;
+    pub(super) const CODEC: u16 = 13;
 }
 
 const WHAT: &str = "file description";
@@ -220,6 +227,9 @@ impl FileMeta {
         if let Some(ranges) = &self.ranges {
             field(tag::RANGES, &mut |p| encode_ranges(ranges, p));
         }
+        if self.compression != Compression::None {
+            put_field(out, tag::CODEC, 0, &self.compression.encode());
+        }
     }
 
     /// Decodes what [`FileMeta::encode`] made, and checks that it makes sense.
@@ -245,6 +255,7 @@ impl FileMeta {
             expiry: None,
             operands: None,
             ranges: None,
+            compression: Compression::None,
         };
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
@@ -254,7 +265,7 @@ impl FileMeta {
                 return Err(bad(format!("field {} is out of order", field.tag)));
             }
             last_tag = field.tag;
-            if field.tag > tag::RANGES {
+            if field.tag > tag::CODEC {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
@@ -306,7 +317,14 @@ impl FileMeta {
                 let (count, first_ms) = (payload.u64()?, payload.u64()?);
                 self.operands = Some(Operands { count, first_ms });
             }
-            _ => self.ranges = Some(decode_ranges(&mut payload)?),
+            tag::RANGES => self.ranges = Some(decode_ranges(&mut payload)?),
+            _ => {
+                self.compression = Compression::decode(payload, WHAT)?;
+                if self.compression == Compression::None {
+                    return Err(bad(format!("{}: a codec that is none", self.id)));
+                }
+                return Ok(());
+            }
         }
         payload.finish()
     }
@@ -627,6 +645,7 @@ mod tests {
                     seen_from: SequenceNumber(8),
                 }],
             }),
+            compression: Compression::ZSTD,
         }
     }
 
@@ -641,6 +660,19 @@ mod tests {
         out.clear();
         meta.encode(&mut out);
         assert_eq!(FileMeta::decode(&out).unwrap(), meta);
+        meta.compression = Compression::None;
+        let with_codec = core::mem::take(&mut out);
+        meta.encode(&mut out);
+        assert_eq!(FileMeta::decode(&out).unwrap(), meta);
+        // The last field, which a build that does not know it may skip.
+        assert_eq!(with_codec[..out.len()], out);
+        assert_eq!(with_codec[out.len()..][..4], [13, 0, 0, 0]);
+        let mut none = out.clone();
+        put_field(&mut none, 13, 0, &Compression::None.encode());
+        assert_eq!(FileMeta::decode(&none).unwrap_err().kind(), ErrorKind::Corruption);
+        let mut newer = out;
+        put_field(&mut newer, 13, 0, b"\x01\0\0\0brotli");
+        assert_eq!(FileMeta::decode(&newer).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(meta.rounded_len(), 2 * CHUNK_LEN + 8192);
     }
 

@@ -50,7 +50,7 @@ pub mod version;
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache, TableCache};
-pub use config::{LEVEL1_MEMTABLES, TreeConfig};
+pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};
@@ -65,6 +65,6 @@ pub use read::{
 };
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};
-pub use sst::{Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
+pub use sst::{BlockCodec, Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
 pub use tree::{JobContext, LevelStats, Pressure, Tree, WriteState};
 pub use version::{Version, Versions};

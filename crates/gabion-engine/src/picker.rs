@@ -9,6 +9,9 @@
 //!   overlap. They go to the first level that is in use, or is worth it.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
+//! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the tree
+//! has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
+//!
 //! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
 //! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
 //! deletes give back what they delete. Then files are written anew in which much has expired.
@@ -269,7 +272,10 @@ impl<'a> Picker<'a> {
             files.iter().map(|file| file.len).sum()
         };
         let alone = chosen.len() == 1 && below.is_empty();
-        let movable = may_move && alone && overlap_len(&smallest, &largest) <= grandparent_max;
+        let movable = may_move
+            && alone
+            && overlap_len(&smallest, &largest) <= grandparent_max
+            && !chosen.iter().any(|file| self.is_to_be_packed(output_level, file));
         let mut inputs: Vec<_> = chosen.into_iter().map(|file| (level, file)).collect();
         inputs.extend(below.iter().map(|file| (output_level, file.clone())));
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
@@ -285,6 +291,14 @@ impl<'a> Picker<'a> {
             bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
             inputs,
         })
+    }
+
+    /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew in its place: once in
+    /// its life, as it then has the bottom's codec. Not without room for it: a move needs none.
+    fn is_to_be_packed(&self, level: u8, file: &FileMeta) -> bool {
+        self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
+            && self.fits(file.len, 0)
+            && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
     }
 
     /// Where outputs at `level` must end so that none overlaps too much of the level below it.

@@ -35,7 +35,7 @@ mod merging;
 mod range;
 
 use crate::batch::BatchReader;
-use crate::config::TreeConfig;
+use crate::config::{Codecs, TreeConfig};
 use crate::counter::Operand;
 use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
@@ -544,7 +544,7 @@ impl Tree {
                 snapshots,
                 now_ms: self.now_ms,
                 floor: self.floor,
-                sst: self.config.sst.clone(),
+                sst: self.config.sst_of_job(pick.kind, pick.bottommost),
                 merging,
             },
             memtables,
@@ -789,10 +789,22 @@ impl Tree {
         self.readers.stats(&self.state, self.flushed.memtable, now_ms)
     }
 
-    /// Its configuration.
+    /// Its configuration, with the codecs that it has now.
     #[must_use]
     pub const fn config(&self) -> &TreeConfig {
         &self.config
+    }
+
+    /// Takes other codecs, for jobs that begin from now on. Only who begins jobs has to; nothing remembers it beyond this
+    /// tree's life.
+    ///
+    /// # Errors
+    /// Invalid input for a level out of its limits; nothing has changed then.
+    pub fn set_codecs(&mut self, codecs: Codecs) -> Result<()> {
+        codecs.check()?;
+        self.config.sst.compression = codecs.upper;
+        self.config.bottom_compression = codecs.bottom;
+        Ok(())
     }
 
     /// The current version.

@@ -6,7 +6,7 @@ use crate::process;
 use crate::settings::{self, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
-use gabion_engine::LocalCache;
+use gabion_engine::{Codecs, LocalCache};
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -102,7 +102,9 @@ impl Host for ServerHost {
         let node = self.node.borrow();
         let config = node.config();
         let settings = Settings::of(&node, &self.cache);
-        let options: [(&str, String); 16] = [
+        let Codecs { upper, bottom } = settings.codecs;
+        let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
+        let options: [(&str, String); 18] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -114,6 +116,8 @@ impl Host for ServerHost {
             ("save", String::new()),
             ("gabion-ack", config.ack.as_str().into()),
             (settings::BLOCK_CACHE_BYTES, settings.block_cache_bytes.to_string()),
+            (settings::BOTTOM_COMPRESSION, bottom),
+            (settings::COMPRESSION, upper.to_string()),
             ("gabion-compaction", config.compaction.as_str().into()),
             ("gabion-group", config.group.get().to_string()),
             ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
@@ -127,8 +131,7 @@ impl Host for ServerHost {
         let before = Settings::of(&self.node.borrow(), &self.cache);
         let known = |name: &str| self.options().iter().any(|(other, _)| other == name);
         let settings = before.with(options, known)?;
-        settings.apply(&mut self.node.borrow_mut(), &self.cache);
-        Ok(())
+        settings.apply(&mut self.node.borrow_mut(), &self.cache)
     }
 
     fn info(&self) -> ServerInfo {

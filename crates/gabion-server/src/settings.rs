@@ -3,15 +3,21 @@
 use crate::commands::NotSet;
 use bytes::Bytes;
 use gabion_base::number::parse_u64;
-use gabion_engine::{LocalCache, PinBudget};
+use gabion_engine::{Codecs, LocalCache, PinBudget};
 use gabion_node::Node;
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
+pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
+pub(crate) const COMPRESSION: &str = "gabion-compression";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 3] = [BLOCK_CACHE_BYTES, READER_AGE_MS, READER_STATES];
+const SETTABLE: [&str; 5] =
+    [BLOCK_CACHE_BYTES, BOTTOM_COMPRESSION, COMPRESSION, READER_AGE_MS, READER_STATES];
+const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
+/// The codec of the bottom when it is that of all levels.
+pub(crate) const SAME: &str = "same";
 
 /// What is to be set, or is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +26,15 @@ pub(crate) struct Settings {
     pub(crate) block_cache_bytes: usize,
     /// What readers may keep of what compactions have replaced.
     pub(crate) readers: PinBudget,
+    /// The codecs of files that this replica makes from now on.
+    pub(crate) codecs: Codecs,
 }
 
 impl Settings {
     /// Those of a replica.
     pub(crate) fn of(node: &Node, cache: &LocalCache) -> Self {
-        Self { block_cache_bytes: cache.blocks.capacity(), readers: node.pin_budget() }
+        let (block_cache_bytes, readers) = (cache.blocks.capacity(), node.pin_budget());
+        Self { block_cache_bytes, readers, codecs: node.tree().config().codecs() }
     }
 
     /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at before values.
@@ -56,7 +65,15 @@ impl Settings {
 
     fn set(&mut self, name: &str, value: &[u8]) -> Result<(), &'static str> {
         let integer = parse_u64(value).ok_or("argument couldn't be parsed into an integer");
+        let codec = || {
+            let text = std::str::from_utf8(value).unwrap_or_default();
+            text.parse().map_err(|_| NO_CODEC)
+        };
         match name {
+            COMPRESSION => self.codecs.upper = codec()?,
+            BOTTOM_COMPRESSION => {
+                self.codecs.bottom = if value == SAME.as_bytes() { None } else { Some(codec()?) };
+            }
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
@@ -68,9 +85,13 @@ impl Settings {
     }
 
     /// Makes them so. What is too much for smaller ones goes at once.
-    pub(crate) fn apply(self, node: &mut Node, cache: &LocalCache) {
+    pub(crate) fn apply(self, node: &mut Node, cache: &LocalCache) -> Result<(), NotSet> {
+        let refused =
+            |_| NotSet::Refused { name: Bytes::from_static(COMPRESSION.as_bytes()), why: NO_CODEC };
+        node.set_codecs(Some(self.codecs)).map_err(refused)?;
         cache.blocks.set_capacity(self.block_cache_bytes);
         node.set_pin_budget(self.readers);
+        Ok(())
     }
 }
 
@@ -93,9 +114,13 @@ fn memory(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_engine::Compression;
 
-    const BEFORE: Settings =
-        Settings { block_cache_bytes: 64, readers: PinBudget { age_ms_max: 5, states_max: 6 } };
+    const BEFORE: Settings = Settings {
+        block_cache_bytes: 64,
+        readers: PinBudget { age_ms_max: 5, states_max: 6 },
+        codecs: Codecs { upper: Compression::None, bottom: None },
+    };
 
     fn with(options: &[(&str, &str)]) -> Result<Settings, NotSet> {
         let own = |text: &str| Bytes::copy_from_slice(text.as_bytes());
@@ -116,6 +141,16 @@ mod tests {
         let readers = PinBudget { age_ms_max: 0, states_max: 9 };
         let set = with(&[(READER_AGE_MS, "0"), (READER_STATES, "9")]);
         assert_eq!(set, Ok(Settings { readers, ..BEFORE }));
+        let codecs = |upper, bottom| Ok(Settings { codecs: Codecs { upper, bottom }, ..BEFORE });
+        let (lz4, zstd) = (Compression::Lz4, Compression::Zstd { level: 9 });
+        assert_eq!(with(&[(COMPRESSION, "lz4")]), codecs(lz4, None));
+        let both = [(COMPRESSION, "lz4"), (BOTTOM_COMPRESSION, "zstd:9")];
+        assert_eq!(with(&both), codecs(lz4, Some(zstd)));
+        assert_eq!(
+            with(&[(BOTTOM_COMPRESSION, "none")]),
+            codecs(Compression::None, Some(Compression::None))
+        );
+        assert_eq!(with(&[(BOTTOM_COMPRESSION, SAME)]), Ok(BEFORE));
     }
 
     #[test]
@@ -125,6 +160,11 @@ mod tests {
         for text in ["", "kb", "-1", "1tb", "1.5g", "20000000000gb"] {
             let wanted = refused(BLOCK_CACHE_BYTES, "argument must be a memory value");
             assert_eq!(with(&[(BLOCK_CACHE_BYTES, text)]), wanted, "{text}");
+        }
+        for (option, text) in
+            [(COMPRESSION, SAME), (COMPRESSION, "gzip"), (BOTTOM_COMPRESSION, "zstd:20")]
+        {
+            assert_eq!(with(&[(option, text)]), refused(option, NO_CODEC), "{text}");
         }
         let wanted = refused(READER_AGE_MS, "argument couldn't be parsed into an integer");
         assert_eq!(with(&[(READER_STATES, "1"), (READER_AGE_MS, "soon")]), wanted);

@@ -436,6 +436,16 @@ fn options_change(client: &mut Client) {
     assert_eq!(client.text(&["CONFIG", "GET", cache]), is("8388608"));
     assert_eq!(client.text(&["CONFIG", "SET", cache, "1mb"]), "+OK\r\n");
     assert_eq!(client.text(&["CONFIG", "GET", cache]), is("1048576"));
+    let mut codec =
+        |name: &str| client.text(&["CONFIG", "GET", &format!("gabion-{name}compression")]);
+    assert!(codec("").ends_with("\r\nnone\r\n"));
+    assert!(codec("bottom-").ends_with("\r\nsame\r\n"));
+    let lz4 = ["CONFIG", "SET", "gabion-compression", "lz4", "gabion-bottom-compression", "zstd"];
+    assert_eq!(client.text(&lz4), "+OK\r\n");
+    let mut codec =
+        |name: &str| client.text(&["CONFIG", "GET", &format!("gabion-{name}compression")]);
+    assert!(codec("").ends_with("\r\nlz4\r\n"));
+    assert!(codec("bottom-").ends_with("\r\nzstd:3\r\n"));
     let age = ["CONFIG", "SET", "gabion-reader-age-ms", "0", "gabion-reader-states", "0"];
     assert_eq!(client.text(&age), "+OK\r\n");
 }

@@ -10,7 +10,7 @@ use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
 use gabion_base::{Error, ErrorKind, LogPosition};
-use gabion_engine::{FinishedFile, Keyspace, LoadBuilder};
+use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder};
 use gabion_node::{AckLevel, LoadId, Node, WriteGate};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +140,7 @@ pub fn load_files(node: &mut Node, id: LoadId, writes: &[(u64, Option<u64>)]) ->
         let value = encode_value(value.expect("a load deletes nothing"));
         pairs.extend(user_keys(*key).into_iter().map(|name| (name, value.clone())));
     }
-    let sst = node.tree().config().sst.clone();
+    let sst = node.tree().config().sst_of_job(JobKind::Load, false);
     let mut builder = LoadBuilder::new(node.config().group, node.state().term, sst, 1_500);
     let mut files = Vec::new();
     for (name, value) in pairs {

@@ -40,6 +40,9 @@ pub struct CommonArgs {
     /// How blocks of files are compressed.
     #[arg(long, value_enum, default_value_t = Codec::None)]
     pub compression: Codec,
+    /// The same for the bottom of the tree, where most bytes lie [default: as --compression].
+    #[arg(long, value_enum)]
+    pub bottom_compression: Option<Codec>,
     /// Records in the data set [default: 4,000,000 of up to 128 bytes, 3,000,000 of up to 512, else
     /// 2,000,000; a quarter of it with --quick]
     #[arg(long)]
@@ -92,6 +95,9 @@ impl RunArgs {
         add("memtable-size", common.memtable_size.to_string().into());
         add("background-threads", common.background_threads.to_string().into());
         add("seed", common.seed.to_string().into());
+        if let Some(codec) = common.bottom_compression {
+            add("bottom-compression", codec.as_str().into());
+        }
         let numbers = [
             ("records", common.records),
             ("operations", common.operations),
@@ -200,6 +206,7 @@ impl RunArgs {
                 cache_len,
                 block_len: self.common.block_size,
                 codec: self.common.compression,
+                bottom_codec: self.common.bottom_compression,
                 background_threads: self.common.background_threads,
                 is_direct: !self.common.buffered,
                 log: self.log,

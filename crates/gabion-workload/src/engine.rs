@@ -33,10 +33,12 @@ impl Log {
 /// How blocks of files are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Codec {
-    /// Not at all, on any level.
+    /// Not at all.
     None,
-    /// LZ4, on every level.
+    /// LZ4.
     Lz4,
+    /// Zstandard, at its authors' level of choice, 3. Not every engine's program has it.
+    Zstd,
 }
 
 impl Codec {
@@ -46,6 +48,7 @@ impl Codec {
         match self {
             Self::None => "none",
             Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
         }
     }
 }
@@ -64,6 +67,8 @@ pub struct EngineOptions {
     pub cache_len: u64,
     /// Bytes of a block of a file; `None` for what the engine's guide recommends.
     pub block_len: Option<u64>,
+    /// How blocks are compressed at the bottom, as each engine understands it; `None`: as everywhere.
+    pub bottom_codec: Option<Codec>,
     /// How blocks are compressed.
     pub codec: Codec,
     /// Threads that flush and compact.

@@ -1,7 +1,7 @@
 //! What one run found.
 
 use crate::args::Plan;
-use crate::engine::Engine;
+use crate::engine::{Codec, Engine};
 use crate::usage::Used;
 use crate::work::Tally;
 use serde_json::{Value, json};
@@ -56,6 +56,7 @@ impl Row {
             "cache": options.cache_len,
             "block_size": options.block_len,
             "compression": options.codec.as_str(),
+            "bottom_compression": options.bottom_codec.map(Codec::as_str),
             "background_threads": options.background_threads,
             "direct_io": options.is_direct,
             "seed": plan.seed,

@@ -86,7 +86,7 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
         compaction: spec.compaction,
         ack: spec.ack,
         memtable_len: spec.memtable_len,
-        compression: spec.compression,
+        codecs: spec.codecs,
     })
 }
 
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::units::size;
     use gabion_base::units::MIB;
-    use gabion_engine::sst::Compression;
+    use gabion_engine::Codecs;
     use gabion_node::{AckLevel, CompactionMode};
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
             // Whatever others free meanwhile, nine of these do not fit.
             pool_len: free,
             memtable_len: 16 * MIB,
-            compression: Compression::None,
+            codecs: Codecs::default(),
             dir,
         };
         let error = Processes.check_room(&spec).unwrap_err();

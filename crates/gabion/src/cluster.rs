@@ -15,8 +15,8 @@ use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
-use gabion_engine::sst::{Compression, SstOptions};
-use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
+use gabion_engine::sst::SstOptions;
+use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) compaction: CompactionMode,
     pub(crate) ack: AckLevel,
     pub(crate) memtable_len: u64,
-    pub(crate) compression: Compression,
+    pub(crate) codecs: Codecs,
 }
 
 /// The three doors of a replica.
@@ -90,12 +90,8 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-fn compression_name(compression: Compression) -> &'static str {
-    match compression {
-        Compression::None => "none",
-        Compression::Lz4 => "lz4",
-    }
-}
+/// The codec of the bottom in `cluster.json`, where it has one of its own.
+const BOTTOM: &str = "bottom_compression";
 
 impl Settings {
     /// The replicas' numbers, from the head of the chain to its tail.
@@ -141,7 +137,8 @@ impl Settings {
             tree: TreeConfig {
                 memtable_len: self.memtable_len,
                 level1_len: level1_len.max(default.sst_len),
-                sst: SstOptions { compression: self.compression, ..SstOptions::default() },
+                sst: SstOptions { compression: self.codecs.upper, ..SstOptions::default() },
+                bottom_compression: self.codecs.bottom,
                 ..default
             },
         }
@@ -175,7 +172,7 @@ impl Settings {
     }
 
     fn to_json(&self) -> Value {
-        json!({
+        let mut value = json!({
             "format": FORMAT,
             "made_by": env!("CARGO_PKG_VERSION"),
             "group": self.group.get(),
@@ -185,8 +182,12 @@ impl Settings {
             "compaction": self.compaction.as_str(),
             "ack": self.ack.as_str(),
             "memtable_size": self.memtable_len,
-            "compression": compression_name(self.compression),
-        })
+            "compression": self.codecs.upper.to_string(),
+        });
+        if let Some(codec) = self.codecs.bottom {
+            value[BOTTOM] = codec.to_string().into();
+        }
+        value
     }
 
     fn from_json(value: &Value) -> Result<Self, String> {
@@ -204,6 +205,10 @@ impl Settings {
             ));
         }
         let unknown = |name: &str| format!("`{name}` is {}, which is unknown", value[name]);
+        let codec = |name: &str| {
+            let codec = value[name].as_str().and_then(|text| text.parse().ok());
+            codec.ok_or_else(|| unknown(name))
+        };
         let group = number("group")?;
         let replicas = number("replicas")?;
         let port = number("port")?;
@@ -229,10 +234,9 @@ impl Settings {
                 _ => return Err(unknown("ack")),
             },
             memtable_len: number("memtable_size")?,
-            compression: match value["compression"].as_str() {
-                Some("none") => Compression::None,
-                Some("lz4") => Compression::Lz4,
-                _ => return Err(unknown("compression")),
+            codecs: Codecs {
+                upper: codec("compression")?,
+                bottom: value.get(BOTTOM).map(|_| codec(BOTTOM)).transpose()?,
             },
         })
     }
@@ -251,7 +255,10 @@ impl Settings {
             compaction: wanted.compaction.map_or(CompactionMode::Primary, |it| it.mode()),
             ack: wanted.ack.map_or(AckLevel::Replicated, |it| it.level()),
             memtable_len: wanted.memtable_size.unwrap_or(0),
-            compression: wanted.compression.map_or(Compression::None, |it| it.compression()),
+            codecs: Codecs {
+                upper: wanted.compression.unwrap_or_default(),
+                bottom: wanted.bottom_compression,
+            },
         };
         if wanted.pool_size.is_none() {
             let share = free / 5 * 4 / u64::from(replicas);
@@ -333,8 +340,11 @@ impl Settings {
         same("--ack", level, self.ack.as_str().to_owned())?;
         let len = wanted.memtable_size.map(exact_size);
         same("--memtable-size", len, exact_size(self.memtable_len))?;
-        let codec = wanted.compression.map(|it| compression_name(it.compression()).to_owned());
-        same("--compression", codec, compression_name(self.compression).to_owned())
+        let codec = wanted.compression.map(|it| it.to_string());
+        same("--compression", codec, self.codecs.upper.to_string())?;
+        // As it is kept: one that is the same as above is another than none of its own.
+        let made = self.codecs.bottom.map_or("that of --compression".into(), |it| it.to_string());
+        same("--bottom-compression", wanted.bottom_compression.map(|it| it.to_string()), made)
     }
 }
 

@@ -38,17 +38,21 @@ mod verify;
 
 use crate::at_rest::AtRest;
 use crate::cluster::{self, replica_dir};
-use crate::options::{DataOption, DbCommand, DbOptions, DbPlace, DumpCommand};
+use crate::options::{CodecOptions, DataOption, DbCommand, DbOptions, DbPlace, DumpCommand};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_db::Db;
+use gabion_db::{Db, RunOptions};
 use out::{Out, Told};
 use std::path::PathBuf;
 
 pub(crate) fn run(options: &DbOptions) -> Result<u8> {
     match &options.command {
-        DbCommand::Compact { from, to } => return compact::run(&options.place, from, to),
-        DbCommand::Load { file } => return load::run(&options.place, file.as_deref()),
-        DbCommand::Open { words } => return prompt::run(&options.place, words),
+        DbCommand::Compact { from, to, codecs } => {
+            return compact::run(&options.place, codecs, from, to);
+        }
+        DbCommand::Load { file, codecs } => {
+            return load::run(&options.place, codecs, file.as_deref());
+        }
+        DbCommand::Open { words, codecs } => return prompt::run(&options.place, codecs, words),
         _ => {}
     }
     let pool = open(&options.place)?;
@@ -106,8 +110,8 @@ fn pool_path(place: &DbPlace) -> Result<PathBuf> {
     Ok(pool)
 }
 
-/// Opens a store to run it, which only a group of one allows.
-fn open_store(place: &DbPlace, what: &str) -> Result<(Db, PathBuf)> {
+/// Opens a store to run it, which only a group of one allows, with other codecs where they are said.
+fn open_store(place: &DbPlace, wanted: &CodecOptions, what: &str) -> Result<(Db, PathBuf)> {
     let path = pool_path(place)?;
     let members = open(place)?.pool()?.group.members.len();
     if members > 1 {
@@ -122,6 +126,10 @@ fn open_store(place: &DbPlace, what: &str) -> Result<(Db, PathBuf)> {
         Error::invalid(format!("{}: is not the `pool` of a directory", path.display()))
     })?;
     let db = Db::open(dir, &gabion_db::Options::default())?;
+    let mut codecs = db.codecs();
+    codecs.upper = wanted.compression.unwrap_or(codecs.upper);
+    codecs.bottom = wanted.bottom_compression.or(codecs.bottom);
+    db.set_run_options(RunOptions { codecs: Some(codecs), ..db.run_options() })?;
     for notice in db.take_notices() {
         eprintln!("gabion: {notice}");
     }

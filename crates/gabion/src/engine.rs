@@ -33,12 +33,18 @@ struct Embedded {
     durability: Durability,
 }
 
-fn db_options(options: &EngineOptions) -> Options {
-    let default = TreeConfig::default();
-    let compression = match options.codec {
+const fn compression(codec: Codec) -> Compression {
+    match codec {
         Codec::None => Compression::None,
         Codec::Lz4 => Compression::Lz4,
-    };
+        Codec::Zstd => Compression::ZSTD,
+    }
+}
+
+fn db_options(options: &EngineOptions) -> Options {
+    let default = TreeConfig::default();
+    let compression = compression(options.codec);
+    let bottom_compression = options.bottom_codec.map(self::compression);
     let block_len = options.block_len.map_or(default.sst.block_len, |len| len as u32);
     let sst = SstOptions { compression, block_len, ..SstOptions::default() };
     let level1_len = LEVEL1_MEMTABLES * options.memtable_len;
@@ -48,12 +54,14 @@ fn db_options(options: &EngineOptions) -> Options {
             memtable_len: options.memtable_len,
             level1_len: level1_len.max(default.sst_len),
             sst,
+            bottom_compression,
             ..default
         },
         run: RunOptions {
             block_cache_len: options.cache_len as usize,
             // A flush has a thread of its own.
             compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
+            codecs: None,
         },
         ..Options::default()
     }

@@ -1,7 +1,7 @@
 //! What can be typed. Every option says what happens without it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gabion_bench::parse_bytes;
+use gabion_bench::{parse_bytes, parse_codec};
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode};
@@ -86,9 +86,13 @@ pub(crate) struct FixedOptions {
     /// Memory of a MemTable before it is flushed, 64KiB to 1GiB [default: 16MiB, or a sixty-fourth of a pool that is below 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
-    /// Compression of data blocks [default: none]
-    #[arg(long, value_name = "CODEC", value_enum)]
-    pub(crate) compression: Option<Codec>,
+    /// Compression of data blocks: none, lz4, zstd, or zstd:LEVEL from 1 to 19 [default: none]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) compression: Option<Compression>,
+    /// The same for files below which nothing of their range lies: nine tenths of the bytes. Usual: lz4 above zstd
+    /// [default: as --compression]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) bottom_compression: Option<Compression>,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -199,6 +203,8 @@ pub(crate) enum DbCommand {
         /// The first key that is no longer wanted [default: none, to the end]
         #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
         to: Option<std::ffi::OsString>,
+        #[command(flatten)]
+        codecs: CodecOptions,
     },
     /// Load sorted records into a store, all at once and without its log: one JSON object per line, as `scan --json`
     /// prints them. Writes; only in a group of one
@@ -206,13 +212,28 @@ pub(crate) enum DbCommand {
         /// Where the lines are [default: the standard input]
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+        #[command(flatten)]
+        codecs: CodecOptions,
     },
     /// Open a store to read and write it: one command, or a prompt; `help` lists them. Only a group of one
     Open {
         /// The command, as in `gabion db open put key value`; a prompt without it
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         words: Vec<std::ffi::OsString>,
+        #[command(flatten)]
+        codecs: CodecOptions,
     },
+}
+
+/// The codecs of the files that a command makes. Each file says its own, so they need not be those of the store.
+#[derive(Args, Debug, Default)]
+pub(crate) struct CodecOptions {
+    /// Compression of the files that are made meanwhile: none, lz4, zstd, or zstd:LEVEL [default: the store's]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) compression: Option<Compression>,
+    /// The same for those at the bottom; `compact` writes anew what lies there with another [default: the store's]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) bottom_compression: Option<Compression>,
 }
 
 /// Which pairs.
@@ -362,24 +383,6 @@ impl Ack {
         match self {
             Self::Replicated => AckLevel::Replicated,
             Self::Durable => AckLevel::Durable,
-        }
-    }
-}
-
-/// Compression of data blocks.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Codec {
-    /// As they are
-    None,
-    /// LZ4, where it saves at least an eighth
-    Lz4,
-}
-
-impl Codec {
-    pub(crate) const fn compression(self) -> Compression {
-        match self {
-            Self::None => Compression::None,
-            Self::Lz4 => Compression::Lz4,
         }
     }
 }

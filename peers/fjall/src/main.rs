@@ -34,11 +34,20 @@ fn failed(error: fjall::Error) -> Error {
     Error::with_source(ErrorKind::Io, "fjall", error)
 }
 
-fn keyspace_options(options: &EngineOptions) -> KeyspaceCreateOptions {
-    let codec = match options.codec {
-        Codec::None => CompressionType::None,
-        Codec::Lz4 => CompressionType::Lz4,
-    };
+/// The codec of all levels: fjall has no zstd, and no codec of its own for wherever the bottom is.
+fn codec(options: &EngineOptions) -> Result<CompressionType> {
+    let refused = |what| Err(Error::unsupported(format!("fjall has {what}")));
+    if options.bottom_codec.is_some_and(|codec| codec != options.codec) {
+        return refused("no --bottom-compression");
+    }
+    match options.codec {
+        Codec::None => Ok(CompressionType::None),
+        Codec::Lz4 => Ok(CompressionType::Lz4),
+        Codec::Zstd => refused("no zstd: none or lz4"),
+    }
+}
+
+fn keyspace_options(options: &EngineOptions, codec: CompressionType) -> KeyspaceCreateOptions {
     // By default a file is as long as a MemTable: 64 MiB.
     let strategy = compaction::Leveled::default().with_table_target_size(options.memtable_len);
     let keyspace = KeyspaceCreateOptions::default()
@@ -85,12 +94,13 @@ impl Engine for Fjall {
     }
 
     fn open(options: &EngineOptions) -> Result<Self> {
+        let codec = codec(options)?;
         let database = Database::builder(&options.directory)
             .cache_size(options.cache_len)
             .worker_threads(options.background_threads as usize)
             .open()
             .map_err(failed)?;
-        let records = database.keyspace("records", || keyspace_options(options)).map_err(failed)?;
+        let records = database.keyspace("records", || keyspace_options(options, codec)).map_err(failed)?;
         Ok(Self { database, records, log: options.log })
     }
 

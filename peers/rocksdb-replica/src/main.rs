@@ -7,7 +7,7 @@
 //! - GETs of a turn are one `MultiGet`, whose values are pinned and copied once, into the reply.
 
 use bytes::Bytes;
-use engine_rocksdb::{NAME, db_options, failed, write_options};
+use engine_rocksdb::{NAME, check_codecs, db_options, failed, write_options};
 use gabion_base::{Error, Result};
 use gabion_baseline::{Batch, Counters, Found, State, Store, Written, program};
 use gabion_workload::EngineOptions;
@@ -128,6 +128,7 @@ impl Store for RocksDb {
 
     fn open(options: &EngineOptions) -> Result<Self> {
         let jobs = Arc::new(Jobs::default());
+        check_codecs(options)?;
         let mut db = db_options(options);
         db.add_event_listener(Counting(Arc::clone(&jobs)));
         let writes = [false, true].map(|no_slowdown| {
@@ -244,6 +245,7 @@ mod tests {
             cache_len: 8 << 20,
             block_len: None,
             codec: Codec::None,
+            bottom_codec: None,
             background_threads: 2,
             is_direct: false,
             log: Log::On,

@@ -9,7 +9,7 @@
 //! - [cache]: "Block Cache": <https://github.com/facebook/rocksdb/wiki/Block-Cache>
 //! - [direct]: "Direct IO": <https://github.com/facebook/rocksdb/wiki/Direct-IO>
 
-use gabion_base::{Error, ErrorKind};
+use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Codec, EngineOptions, Log, locked_version};
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options, WriteOptions,
@@ -73,7 +73,29 @@ fn table_options(options: &EngineOptions) -> BlockBasedOptions {
     table
 }
 
-/// Options of a database.
+const fn codec(codec: Codec) -> DBCompressionType {
+    match codec {
+        Codec::None => DBCompressionType::None,
+        Codec::Lz4 => DBCompressionType::Lz4,
+        Codec::Zstd => DBCompressionType::Zstd,
+    }
+}
+
+/// Refuses what this RocksDB was built without.
+///
+/// # Errors
+/// Unsupported: zstd is asked for.
+pub fn check_codecs(options: &EngineOptions) -> Result<()> {
+    if options.codec != Codec::Zstd && options.bottom_codec != Some(Codec::Zstd) {
+        return Ok(());
+    }
+    Err(Error::unsupported(
+        "this RocksDB was built without zstd; the feature `zstd` of rust-rocksdb, in peers/rocksdb/Cargo.toml, builds \
+         it anew with it, in half an hour",
+    ))
+}
+
+/// Options of a database, whose codecs were checked.
 #[must_use]
 pub fn db_options(options: &EngineOptions) -> Options {
     let mut db = Options::default();
@@ -91,12 +113,8 @@ pub fn db_options(options: &EngineOptions) -> Options {
     db.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES as i32);
     db.set_max_bytes_for_level_base(level_1);
     db.set_target_file_size_base(level_1 / LEVEL_1_FILES);
-    let codec = match options.codec {
-        Codec::None => DBCompressionType::None,
-        Codec::Lz4 => DBCompressionType::Lz4,
-    };
-    db.set_compression_type(codec);
-    db.set_bottommost_compression_type(codec);
+    db.set_compression_type(codec(options.codec));
+    db.set_bottommost_compression_type(codec(options.bottom_codec.unwrap_or(options.codec)));
     // [direct].
     db.set_use_direct_reads(options.is_direct);
     db.set_use_direct_io_for_flush_and_compaction(options.is_direct);

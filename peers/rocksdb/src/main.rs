@@ -5,7 +5,7 @@ use engine_rocksdb as settings;
 use gabion_base::Result;
 use gabion_workload::{Engine, EngineOptions, Key, Log, program};
 use rust_rocksdb::{DB, FlushOptions, ReadOptions, WaitForCompactOptions, WriteOptions};
-use settings::{db_options, failed, write_options};
+use settings::{check_codecs, db_options, failed, write_options};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ impl Engine for RocksDb {
     }
 
     fn open(options: &EngineOptions) -> Result<Self> {
+        check_codecs(options)?;
         let db = DB::open(&db_options(options), &options.directory).map_err(failed)?;
         let writes = write_options(options.log);
         Ok(Self { db, writes })

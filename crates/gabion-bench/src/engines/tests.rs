@@ -53,6 +53,7 @@ fn what_is_typed_reaches_the_engines_program() {
     let words = [
         "--quick",
         "--compression=lz4",
+        "--bottom-compression=zstd",
         "--compressibility=0.25",
         "--records=1000",
         "--operations=900",

@@ -148,6 +148,14 @@ pub(super) fn length(len: u64) -> String {
 }
 
 /// Every setting.
+/// One codec, or that of the bottom with it.
+pub(super) fn codecs(upper: &str, bottom: Option<&str>) -> String {
+    match bottom {
+        None => upper.to_owned(),
+        Some(bottom) => format!("{upper}, at the bottom {bottom}"),
+    }
+}
+
 pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let s = settings;
     let mut facts = vec![
@@ -159,7 +167,9 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
         ("clients", format!("{}, {} requests under way each", s.clients, s.pipeline)),
         ("threads of clients", s.threads.to_string()),
     ];
-    facts.extend(s.compression.iter().map(|codec| ("compression", codec.clone())));
+    let codec = s.compression.iter();
+    let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
+    facts.extend(codec.map(|codec| ("compression", codec)));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
     let percents = s.offered.iter().map(|percent| format!("{percent} %")).collect::<Vec<_>>();

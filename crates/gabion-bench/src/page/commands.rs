@@ -97,6 +97,7 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], replicas: &[us
         .option("value-size", s.value_size)
         .option("compressibility", s.compressibility)
         .optional("compression", s.compression.as_ref())
+        .optional("bottom-compression", s.bottom_compression.as_ref())
         .option("distribution", &s.distribution)
         .option("clients", s.clients)
         .option("pipeline", s.pipeline)
@@ -181,6 +182,7 @@ fn engine(group: &Group<'_>, peers: &[&str], workloads: &[&str]) -> String {
         .option("records", s.records)
         .option("compressibility", s.compressibility)
         .option("compression", &s.compression)
+        .optional("bottom-compression", s.bottom_compression.as_ref())
         .option("memtable-size", s.memtable_len)
         .optional("block-size", s.block_len)
         // Where workloads have different ones, they are those that the command gives them by

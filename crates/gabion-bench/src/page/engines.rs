@@ -1,7 +1,7 @@
 //! The sections about engines alone: this one beside others, workload by workload.
 
 use super::chart::{Chart, Form, Series};
-use super::clusters::{debug_build, length};
+use super::clusters::{codecs, debug_build, length};
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::{EngineRun, EngineSettings};
 use super::stats::{Better, Ratio, Sample, significant};
@@ -108,7 +108,7 @@ pub(super) fn facts(settings: &EngineSettings) -> Vec<(&'static str, String)> {
         ("bytes of a value", grouped(s.value_size)),
         ("log", s.log.clone()),
         ("compressibility", s.compressibility.to_string()),
-        ("compression", s.compression.clone()),
+        ("compression", codecs(&s.compression, s.bottom_compression.as_deref())),
         ("MemTable", length(s.memtable_len)),
         ("blocks", blocks),
         ("background threads", s.background_threads.to_string()),

@@ -78,6 +78,8 @@ pub(super) struct Settings {
     pub(super) ack: Option<String>,
     pub(super) memtable_len: Option<u64>,
     pub(super) compression: Option<String>,
+    /// Where the bottom has one of its own.
+    pub(super) bottom_compression: Option<String>,
     /// Of runs that are measured beside RubbleDB's baseline.
     pub(super) baseline_log: Option<String>,
     /// Loads that are offered in open loops, in percent of what one system answered.
@@ -144,6 +146,8 @@ pub(super) struct EngineSettings {
     pub(super) records: u64,
     pub(super) compressibility: f64,
     pub(super) compression: String,
+    /// Where the bottom has one of its own.
+    pub(super) bottom_compression: Option<String>,
     pub(super) memtable_len: u64,
     /// What the engine's own guide recommends where nothing is said.
     pub(super) block_len: Option<u64>,
@@ -320,6 +324,7 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         ack: optional(config.find("ack"), Field::text)?,
         memtable_len: optional(config.find("memtable_bytes"), Field::count)?,
         compression: optional(config.find("compression"), Field::text)?,
+        bottom_compression: optional(config.find("bottom_compression"), Field::text)?,
         baseline_log: optional(config.find("baseline_log"), Field::text)?,
         offered: match config.find("offered") {
             Some(offered) => offered.items()?.iter().map(Field::count).collect::<Result<_>>()?,
@@ -431,6 +436,7 @@ fn engine_settings(row: &Field<'_>) -> Result<EngineSettings> {
         records: count("records")?,
         compressibility: row.get("compressibility")?.number()?,
         compression: row.get("compression")?.text()?,
+        bottom_compression: optional(row.find("bottom_compression"), Field::text)?,
         memtable_len: count("memtable_size")?,
         block_len: optional(row.find("block_size"), Field::count)?,
         background_threads: count("background_threads")?,

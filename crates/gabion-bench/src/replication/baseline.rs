@@ -3,7 +3,7 @@
 use super::Cell;
 use crate::launch::RunningCluster;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_engine::Compression;
+use gabion_engine::{Codecs, Compression};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -26,6 +26,19 @@ const TICK: Duration = Duration::from_millis(10);
 pub(super) struct Chain {
     /// From the tail to the head, as they were started.
     replicas: Vec<(Child, SocketAddr)>,
+}
+
+/// The codec of a chain as its program names it.
+pub(super) fn codec_word(codecs: Codecs) -> Result<&'static str> {
+    match codecs {
+        Codecs { upper: Compression::None, bottom: None } => Ok("none"),
+        Codecs { upper: Compression::Lz4, bottom: None } => Ok("lz4"),
+        Codecs { upper, bottom } => Err(Error::invalid(format!(
+            "RubbleDB's baseline has --compression none or lz4, on all levels (its RocksDB is built \
+             without zstd); {} was asked for",
+            bottom.map_or(upper.to_string(), |bottom| format!("{upper} above {bottom}"))
+        ))),
+    }
 }
 
 impl Chain {
@@ -56,10 +69,7 @@ impl Chain {
     ) -> Result<[SocketAddr; 2]> {
         let cluster = &cell.cluster;
         let what = || format!("{}, replica {place} of {}", program.display(), cluster.replicas);
-        let compression = match cluster.compression {
-            Compression::None => "none",
-            Compression::Lz4 => "lz4",
-        };
+        let compression = codec_word(cluster.codecs)?;
         let mut command = Command::new(program);
         command
             .args(["--place", &place.to_string(), "--of", &cluster.replicas.to_string()])

@@ -90,6 +90,10 @@ fn a_bad_option_is_refused_by_name_and_limit() {
         (&["--systems=primary,primary"], "--systems names primary twice"),
         (&["--offered=0"], "--offered is 0, allowed are 1 to 1000"),
         (&["--offered=80,80"], "--offered names 80 twice"),
+        (
+            &["--compression=lz4", "--bottom-compression=zstd"],
+            "(its RocksDB is built without zstd); lz4 above zstd:3 was asked for",
+        ),
         (&["--workloads=a"], "`load` comes first"),
         (&["--seed=1", "--threads=9"], "--threads is 9, allowed are 1 to 2"),
     ];

@@ -1,7 +1,8 @@
 //! Compaction on demand.
 
 use super::{Dir, Model, Random, check, key, options};
-use gabion_db::{Db, DbStats, Options};
+use gabion_db::{Db, DbStats, Options, RunOptions, replica};
+use gabion_engine::{Codecs, Compression};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Levels that hold files.
@@ -47,6 +48,86 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     drop(db);
     let db = Db::open(&dir.0, &options()).unwrap();
     assert_eq!(db.range(b"", None).count(), 0);
+}
+
+#[test]
+fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew() {
+    let dir = Dir::new("codecs");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(4));
+    let fill = |db: &Db, model: &mut Model, round: u64| {
+        for n in 0..2_000 {
+            let value = format!("{:x}/{n:0100}", n * n * 7_919 + round).into_bytes();
+            db.put(&key(n), &value).unwrap();
+            model.insert(key(n), value);
+        }
+        db.compact_range(b"", None).unwrap();
+    };
+    fill(&db, &mut model, 1);
+    let plain = file_bytes(&db.stats());
+
+    // Whatever had been compacted before has the new codec after a compaction that finds nothing else to do.
+    let before = db.run_options();
+    let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
+    db.set_run_options(RunOptions { codecs: Some(codecs), ..before }).unwrap();
+    db.compact_range(b"", None).unwrap();
+    let stats = db.stats();
+    let packed = file_bytes(&stats);
+    assert!(packed * 2 < plain, "{packed} of {plain} bytes");
+    check(&db, &model, &mut random);
+    db.compact_range(b"", None).unwrap();
+    assert_eq!(db.stats().counters.compactions, stats.counters.compactions);
+
+    // So has what is written from now on.
+    fill(&db, &mut model, 2);
+    check(&db, &model, &mut random);
+    let packed = file_bytes(&db.stats());
+    assert!(packed * 2 < plain, "{packed} of {plain} bytes");
+    assert_eq!(db.codecs(), codecs);
+    db.set_run_options(before).unwrap();
+    assert_eq!(db.codecs(), Codecs::default());
+    fill(&db, &mut model, 3);
+    check(&db, &model, &mut random);
+    let unpacked = file_bytes(&db.stats());
+    assert!(unpacked > plain * 9 / 10, "{unpacked} and {plain} bytes");
+    drop(db);
+
+    let run = RunOptions { codecs: Some(codecs), ..options().run };
+    let db = Db::open(&dir.0, &Options { run, ..options() }).unwrap();
+    db.compact_range(b"", None).unwrap();
+    assert!(file_bytes(&db.stats()) * 2 < plain);
+    check(&db, &model, &mut random);
+}
+
+#[test]
+fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
+    let dir = Dir::new("codecs-moved");
+    let mut options = options();
+    options.tree.sst.compression = Compression::Lz4;
+    options.tree.bottom_compression = Some(Compression::Zstd { level: 5 });
+    let db = Db::create(&dir.0, &options).unwrap();
+    // Ascending keys, each file of which would go down as it is.
+    (0..20_000).for_each(|n| db.put(&key(n), format!("{n:0100}").as_bytes()).unwrap());
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    let stats = db.stats();
+    assert!(levels(&stats).into_iter().max() >= Some(2), "{:?}", stats.levels);
+    drop(db);
+    let node = replica::open_replica(
+        &dir.0,
+        options.io,
+        gabion_node::NodeOptions::default(),
+        0,
+        |_, _| Ok(()),
+    );
+    let version = node.unwrap().node.tree().version().clone();
+    for (level, file) in version.files() {
+        let wanted = if level == 0 { Compression::Lz4 } else { Compression::Zstd { level: 5 } };
+        assert_eq!(file.compression, wanted, "L{level}: {}", file.id);
+    }
+    // Written once when it was flushed and once when it came to lie at the bottom.
+    let most = stats.counters.flushes + stats.counters.flushes / 4;
+    assert!(stats.counters.compactions <= most, "{:?}", stats.counters);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Picks the jobs of a compaction on demand: everything in a range of keys goes, level after level, to the
-//! level where it comes to rest, and nothing that is deleted or cleared is left there.
+//! level where it comes to rest, and nothing that is deleted or cleared is left there, nor a file of another codec than
+//! the tree has for its bottom now.
 //!
 //! Each step follows from the version, the files that are busy and the position, and raises the position:
 //! so it ends, also while writers add to the range. What they add after it began may stay above.
@@ -116,7 +117,7 @@ impl Picker<'_> {
         let files = self.version.overlapping(level, &position.from, &position.to);
         let file = files.iter().find(|file| {
             let is_done = position.done.as_ref().is_some_and(|done| file.largest <= *done);
-            !is_done && (!is_last || gone.is_in(file))
+            !is_done && (!is_last || gone.is_in(file) || self.has_other_codec(level, file))
         })?;
         if self.is_busy(file) {
             return Some(RangeStep::Wait);
@@ -131,6 +132,12 @@ impl Picker<'_> {
         let Some(pick) = pick else { return Some(RangeStep::Wait) };
         position.picked = Some((file.id, file.largest.clone()));
         Some(RangeStep::Job(pick))
+    }
+
+    /// Whether a file at the bottom was made with another codec than it would be now.
+    fn has_other_codec(&self, level: u8, file: &FileMeta) -> bool {
+        file.compression != self.config.codecs().at_bottom()
+            && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
     }
 
     /// Writes a file anew in its own level, without what nobody can see.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::expiry::ExpirySpan;
 use crate::range_delete::{Deleted, RangeDeletes};
+use crate::sst::{Compression, SstOptions};
 use alloc::string::String;
 use alloc::vec;
 use alloc::{format, string::ToString};
@@ -42,6 +43,7 @@ pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
         expiry: None,
         operands: None,
         ranges: None,
+        compression: Compression::None,
     }
 }
 
@@ -81,6 +83,38 @@ fn the_oldest_file_of_l0_moves_down_alone_when_nothing_overlaps_it() {
     assert_eq!(picked(&l0, &[]), "TrivialMove 0:4 to 1 bottommost");
     let reached_through_another = ["0:4[a-b]=1", "0:5[k-z]=1", "0:6[b-k]=1", "0:7[zz-zz]=1"];
     assert_eq!(picked(&reached_through_another, &[]), "Compaction 0:6 0:5 0:4 to 1 bottommost");
+}
+
+/// As [`picked`], where the upper codec is LZ4, the bottom's zstd, and so is that of the files `packed`.
+fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String {
+    let all = version(files);
+    let files = all.files().map(|(level, file)| {
+        let is_packed = packed.contains(&file.id.number);
+        let compression = if is_packed { Compression::ZSTD } else { Compression::Lz4 };
+        (level, FileMeta { compression, ..(**file).clone() })
+    });
+    let (version, busy) = (Version::of(7, files.collect()), BTreeSet::new());
+    let sst = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
+    let bottom_compression = Some(Compression::ZSTD);
+    let config =
+        TreeConfig { level1_len: 32 * MIB, sst, bottom_compression, ..TreeConfig::default() };
+    let picker = Picker::new(&config, &version, &busy).within(slots_free, Estimate::Usual);
+    picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
+}
+
+#[test]
+fn a_file_without_the_bottoms_codec_is_written_anew_where_it_would_move_to_the_bottom() {
+    let l0 = ["0:4[a-b]=1", "0:5[c-d]=1", "0:6[e-f]=1", "0:7[g-h]=1"];
+    assert_eq!(picked_with_codecs(&l0, &[], u64::MAX), "Compaction 0:4 to 1 bottommost");
+    assert_eq!(picked_with_codecs(&l0, &[4], u64::MAX), "TrivialMove 0:4 to 1 bottommost");
+    // Something lies deeper down, so it is not the bottom yet.
+    let above = [&l0[..], &["1:9[x-z]=1", "2:1[a-c]=1"]].concat();
+    assert_eq!(picked_with_codecs(&above, &[1, 9], u64::MAX), "TrivialMove 0:4 to 1");
+    // A move needs no room.
+    assert_eq!(picked_with_codecs(&l0, &[], 0), "TrivialMove 0:4 to 1 bottommost");
+    let l1 = ["1:1[a-c]=48", "1:2[x-z]=48", "2:3[m-m]=1"];
+    assert_eq!(picked_with_codecs(&l1, &[3], u64::MAX), "Compaction 1:1 to 2 bottommost");
+    assert_eq!(picked_with_codecs(&l1, &[1, 3], u64::MAX), "TrivialMove 1:1 to 2 bottommost");
 }
 
 #[test]

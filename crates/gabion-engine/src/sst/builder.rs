@@ -4,8 +4,9 @@
 //! for an entry but the hash of its key.
 
 use super::block::{Area, BlockWriter, common_prefix_len};
+use super::codec::Compressor;
 use super::{
-    BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, SstOptions, block_crc, filter,
+    BLOCK_TRAILER_LEN, BlockCodec, FOOTER_LEN, Footer, Properties, SstOptions, block_crc, filter,
 };
 use crate::counter::Operand;
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace, Trailer, compare};
@@ -17,13 +18,10 @@ use crate::range_delete::{Fragment, Fragments};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use gabion_base::units::{CHUNK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX, round_up_to_block};
+use gabion_base::units::{CHUNK_LEN, round_up_to_block};
 use gabion_base::{FileId, FileKind, GroupId, SequenceNumber, Term, crc};
 use gabion_media::{AlignedBuf, Buffers};
-use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-/// Raw blocks up to this length may be compressed at any ratio: what a reader reserves for one is small.
-pub(super) const ANY_RATIO_LEN_MAX: usize = 64 * 1024;
 /// Bytes that a builder starts with when nobody says more.
 const CAPACITY_FIRST: usize = 256 * 1024;
 /// What properties take at most, besides two keys and the clears.
@@ -129,7 +127,7 @@ impl SstBuilder {
             last_trailer: Trailer::FIRST,
             hashes: Vec::new(),
             separator: Vec::new(),
-            compressor: (options.compression == Compression::Lz4).then(Compressor::new),
+            compressor: Compressor::of(options.compression),
             chunks: Chunks::default(),
             properties: Properties {
                 entries: 0,
@@ -379,6 +377,7 @@ impl SstBuilder {
             expiry: self.expiry,
             operands: self.operands,
             ranges: properties.ranges.described(),
+            compression: properties.options.compression,
         };
         FinishedFile { meta, bytes, memory }
     }
@@ -386,14 +385,14 @@ impl SstBuilder {
     /// Ends the data block: compression, checksum. Its index entry waits for the next key.
     fn end_block(&mut self) {
         let start = self.data.finish(&mut self.area);
-        let mut compression = Compression::None;
+        let mut stored_as = BlockCodec::None;
         if let Some(compressor) = &mut self.compressor
-            && let Some(compressed) = compressor.compress(&self.area.bytes()[start..])
+            && let Some((compressed, codec)) = compressor.compress(&self.area.bytes()[start..])
         {
             self.area.replace_from(start, compressed);
-            compression = Compression::Lz4;
+            stored_as = codec;
         }
-        let stored_len = self.seal(start, compression);
+        let stored_len = self.seal(start, stored_as);
         self.pending = Some((start as u32, stored_len));
         self.data_blocks += 1;
     }
@@ -402,12 +401,12 @@ impl SstBuilder {
     fn whole_block(&mut self, body: &[u8]) {
         let start = self.area.len();
         self.area.extend(body);
-        self.seal(start, Compression::None);
+        self.seal(start, BlockCodec::None);
     }
 
     /// Appends a block's trailer; returns its length with it.
-    fn seal(&mut self, start: usize, compression: Compression) -> u32 {
-        self.area.extend(&[compression as u8]);
+    fn seal(&mut self, start: usize, codec: BlockCodec) -> u32 {
+        self.area.extend(&[codec as u8]);
         let crc = block_crc(&self.area.bytes()[start..], self.group, self.id, start as u64);
         self.area.extend(&crc.to_le_bytes());
         assert!(self.area.len() as u64 <= FILE_LEN_MAX, "{} is over 2 GiB", self.id);
@@ -447,43 +446,4 @@ fn shorten(out: &mut Vec<u8>, last: &[u8], next: &[u8]) -> bool {
         return false;
     }
     out.len() < last.len()
-}
-
-/// LZ4 with tables that are used again. Which table serves a block depends on the block alone.
-struct Compressor {
-    small: CompressTable,
-    large: Option<CompressTable>,
-    out: Vec<u8>,
-}
-
-impl Compressor {
-    const RAW_LEN: usize = 4;
-
-    fn new() -> Self {
-        Self { small: CompressTable::small(), large: None, out: Vec::new() }
-    }
-
-    /// The compressed body, if it is worth it and a reader will accept it.
-    fn compress(&mut self, raw: &[u8]) -> Option<&[u8]> {
-        if raw.len() > SST_BLOCK_LEN_MAX {
-            return None;
-        }
-        let most = Self::RAW_LEN + get_maximum_output_size(raw.len());
-        if self.out.len() < most {
-            self.out.resize(most, 0);
-        }
-        self.out[..Self::RAW_LEN].copy_from_slice(&(raw.len() as u32).to_le_bytes());
-        // The library would turn a small table into a large one for good at this length.
-        let table = match raw.len() < u16::MAX as usize {
-            true => &mut self.small,
-            false => self.large.get_or_insert_with(CompressTable::large),
-        };
-        let out = &mut self.out[Self::RAW_LEN..most];
-        let len =
-            compress_into_with_table(raw, out, table).expect("the output has room for any input");
-        let stored_len = Self::RAW_LEN + len;
-        let worth_it = stored_len <= raw.len() - raw.len() / 8;
-        let accepted = raw.len() <= ANY_RATIO_LEN_MAX.max(stored_len * COMPRESSION_RATIO_MAX);
-        (worth_it && accepted).then(|| &self.out[..stored_len])
-    }
 }

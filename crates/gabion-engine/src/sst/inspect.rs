@@ -2,8 +2,9 @@
 //! [`SstReader`](super::SstReader), which refuses a file unless all of it that is not data is whole.
 
 use super::block::BlockCursor;
-use super::reader::{check_block, corrupt, decompress, read_exactly};
-use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, MAGIC, Properties};
+use super::codec::decompress;
+use super::reader::{check_block, corrupt, read_exactly};
+use super::{BLOCK_TRAILER_LEN, BlockCodec, FOOTER_LEN, Footer, MAGIC, Properties};
 use crate::entry::{Entry, Trailer};
 use crate::file::FileSource;
 use alloc::format;
@@ -35,7 +36,7 @@ pub struct IndexEntry {
 /// A data block that was checked against its checksum.
 pub struct DataBlock {
     /// How its body is stored.
-    pub compression: Compression,
+    pub codec: BlockCodec,
     body: Bytes,
     cursor: BlockCursor,
     entered: bool,
@@ -74,8 +75,8 @@ impl<S: FileSource> Inspector<S> {
         let (id, len) = (self.footer.id, (range.end - range.start) as usize);
         let stored = read_exactly(&self.source, id, u64::from(range.start), len).await?;
         match check_block(&stored, self.footer.group, id, range.start)? {
-            Compression::None => Ok(stored.slice(..len - BLOCK_TRAILER_LEN)),
-            Compression::Lz4 => Err(corrupt(id, format!("part at {} is compressed", range.start))),
+            BlockCodec::None => Ok(stored.slice(..len - BLOCK_TRAILER_LEN)),
+            _ => Err(corrupt(id, format!("part at {} is compressed", range.start))),
         }
     }
 
@@ -136,16 +137,16 @@ impl<S: FileSource> Inspector<S> {
             return Err(corrupt(id, format!("index names a block of {len} bytes at {offset}")));
         }
         let stored = read_exactly(&self.source, id, u64::from(offset), len as usize).await?;
-        let compression = check_block(&stored, self.footer.group, id, offset)?;
-        let body = match compression {
-            Compression::None => stored.slice(..stored.len() - BLOCK_TRAILER_LEN),
-            Compression::Lz4 => {
+        let codec = check_block(&stored, self.footer.group, id, offset)?;
+        let body = match codec {
+            BlockCodec::None => stored.slice(..stored.len() - BLOCK_TRAILER_LEN),
+            _ => {
                 let mut raw = Vec::new();
-                decompress(id, &stored, offset, &mut raw)?;
+                decompress(id, &stored, offset, codec, &mut raw)?;
                 Bytes::from(raw)
             }
         };
-        Ok(DataBlock { compression, body, cursor: BlockCursor::new(), entered: false })
+        Ok(DataBlock { codec, body, cursor: BlockCursor::new(), entered: false })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::block::BlockCursor;
 use super::reader::{BlockHandle, SstReader, corrupt, read_exactly};
-use super::{BLOCK_TRAILER_LEN, Compression};
+use super::{BLOCK_TRAILER_LEN, BlockCodec};
 use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{Entry, Trailer};
 use crate::file::FileSource;
@@ -483,16 +483,16 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
             None => &self.joined[..],
         };
         self.block = match (self.reader.check_block(stored, handle)?, found) {
-            (Compression::Lz4, _) => {
-                self.reader.decompress(stored, handle, &mut self.raw)?;
-                Block::Raw
-            }
-            (Compression::None, Some(range)) => {
+            (BlockCodec::None, Some(range)) => {
                 Block::Piece(range.start..range.end - BLOCK_TRAILER_LEN)
             }
-            (Compression::None, None) => {
+            (BlockCodec::None, None) => {
                 self.joined.truncate(self.joined.len() - BLOCK_TRAILER_LEN);
                 Block::Joined
+            }
+            (codec, _) => {
+                self.reader.decompress(stored, handle, codec, &mut self.raw)?;
+                Block::Raw
             }
         };
         Ok(())

@@ -20,10 +20,12 @@
 //!  │ body │ compression u8 │ crc u32 │
 //!  crc = CRC32C(body, compression), lineage (group, kind, file number, block offset) folded in
 //!  compression 0: the body as it is     1 (data only): │ raw length u32 │ LZ4 block │
+//!                                       2 (data only): │ raw length u32 │ Zstandard frame │
 //! ```
 //!
-//! LZ4 is kept when it saves at least an eighth, the raw length is at most 4 MiB and either the raw
-//! length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves.
+//! A compressed body is kept when it is at least an eighth shorter, the raw length is at most 4 MiB and either the
+//! raw length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves. A frame says how long
+//! its content is and has neither dictionary nor checksum.
 //!
 //! **Data and index bodies**: entries in tree order, then restart points.
 //!
@@ -65,6 +67,7 @@
 
 mod block;
 mod builder;
+mod codec;
 mod filter;
 mod guide;
 pub mod inspect;
@@ -72,10 +75,12 @@ mod iter;
 mod options;
 mod properties;
 mod reader;
+mod zstd;
 
 pub use builder::SstBuilder;
+pub use codec::{BlockCodec, Compression};
 pub use iter::{SstIter, SstScan};
-pub use options::{Compression, SstOptions};
+pub use options::SstOptions;
 pub use properties::Properties;
 pub use reader::SstReader;
 pub(crate) use reader::{BlockHandle, key_hash};

@@ -1,64 +1,11 @@
 //! What decides an SST's bytes besides its entries: part of the recipe that makes it.
 
-use super::FORMAT_VERSION;
+use super::{Compression, FORMAT_VERSION};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{Error, Result};
-
-/// How data blocks are stored. The numbers are part of the format of a block; a recipe names the codec
-/// in full, as another encoder of the same codec may well write other bytes (FAULTS.md E13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Compression {
-    /// As they are.
-    None = 0,
-    /// LZ4, where it saves at least an eighth.
-    Lz4 = 1,
-}
-
-impl Compression {
-    /// The compression that a stored byte means, if it means one.
-    #[must_use]
-    pub const fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            0 => Some(Self::None),
-            1 => Some(Self::Lz4),
-            _ => None,
-        }
-    }
-
-    /// What a recipe says: the encoder's name, the version of its output, and its level. The version is
-    /// raised whenever the bytes of `tests/engine/golden_sst.rs` change with the encoder.
-    const fn codec(self) -> (&'static [u8], u16, u16) {
-        match self {
-            Self::None => (b"none", 1, 0),
-            Self::Lz4 => (b"lz4", 1, 0),
-        }
-    }
-
-    fn encode(self) -> Vec<u8> {
-        let (name, version, level) = self.codec();
-        let mut out = Vec::with_capacity(4 + name.len());
-        out.put_u16(version);
-        out.put_u16(level);
-        out.put_bytes(name);
-        out
-    }
-
-    fn decode(mut payload: Reader<'_>) -> Result<Self> {
-        let (version, level) = (payload.u16()?, payload.u16()?);
-        let name = payload.bytes(payload.remaining())?;
-        let known = [Self::None, Self::Lz4];
-        known.into_iter().find(|known| known.codec() == (name, version, level)).ok_or_else(|| {
-            Error::unsupported(format!(
-                "{WHAT}: codec {} in version {version} at level {level} is not known to this build",
-                name.escape_ascii()
-            ))
-        })
-    }
-}
 
 /// Options of an SST. Encoded as typed fields, all critical: `1` version u16, `2` block length u32,
 /// `3` restart intervals of data and index u32 × 2, `4` codec (version u16, level u16, name), `5` filter
@@ -73,7 +20,8 @@ pub struct SstOptions {
     pub restart_interval: u32,
     /// The same for the index; 4 by default, as it is searched at each read and held in memory.
     pub index_restart_interval: u32,
-    /// Compression of data blocks; none by default.
+    /// Compression of data blocks; none by default. A tree may have another for what lies at its bottom:
+    /// [`TreeConfig::bottom_compression`](crate::TreeConfig::bottom_compression).
     pub compression: Compression,
     /// Bits of the Bloom filter per key; 0 (no filter) to 32, 10 by default: about 1.1 % of the
     /// look-ups of absent keys then read a block in vain.
@@ -116,6 +64,7 @@ impl SstOptions {
         within("restart_interval", self.restart_interval, 1, 1024)?;
         within("index_restart_interval", self.index_restart_interval, 1, 1024)?;
         within("filter_bits_per_key", self.filter_bits_per_key, 0, 32)?;
+        self.compression.check(WHAT)?;
         if self.format_version == FORMAT_VERSION {
             return Ok(());
         }
@@ -166,7 +115,7 @@ impl SstOptions {
                     options.index_restart_interval = payload.u32()?;
                 }
                 4 => {
-                    options.compression = Compression::decode(payload)?;
+                    options.compression = Compression::decode(payload, WHAT)?;
                     continue;
                 }
                 _ => {
@@ -199,6 +148,8 @@ mod tests {
     #[test]
     fn options_survive_encoding_and_nonsense_is_refused() {
         let options = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
+        let zstd = |level| Compression::Zstd { level };
+        let packed = |level| SstOptions { compression: zstd(level), ..SstOptions::default() };
         let mut out = Vec::new();
         options.encode(&mut out);
         assert_eq!(SstOptions::decode(&out).unwrap(), options);
@@ -207,24 +158,23 @@ mod tests {
             (SstOptions { restart_interval: 0, ..options.clone() }, ErrorKind::Corruption),
             (SstOptions { index_restart_interval: 0, ..options.clone() }, ErrorKind::Corruption),
             (SstOptions { filter_bits_per_key: 33, ..options.clone() }, ErrorKind::Corruption),
+            (packed(0), ErrorKind::Unsupported),
+            (packed(20), ErrorKind::Unsupported),
             (SstOptions { format_version: 2, ..options }, ErrorKind::Unsupported),
         ] {
             out.clear();
             bad.encode(&mut out);
             assert_eq!(SstOptions::decode(&out).unwrap_err().kind(), kind, "{bad:?}");
         }
-        for (version, level, name) in
-            [(2, 0, &b"lz4"[..]), (1, 3, b"lz4"), (1, 0, b"zstd"), (1, 0, b"")]
-        {
-            let mut codec = Vec::new();
-            codec.put_u16(version);
-            codec.put_u16(level);
-            codec.put_bytes(name);
-            let error = Compression::decode(Reader::new(&codec, WHAT)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        }
         let error = SstOptions { block_len: 7, ..SstOptions::default() }.check().unwrap_err();
         assert_eq!(error.message(), "SST options: block_len is 7, the limits are 512 to 1048576");
+        let error = packed(20).check().unwrap_err();
+        assert_eq!(error.message(), "SST options: zstd level is 20, the limits are 1 to 19");
+        for level in 1..=19 {
+            out.clear();
+            packed(level).encode(&mut out);
+            assert_eq!(SstOptions::decode(&out).unwrap(), packed(level));
+        }
     }
 
     proptest! {

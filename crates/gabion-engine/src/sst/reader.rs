@@ -1,9 +1,11 @@
 //! An open SST: its index and filter in memory, its blocks through the cache.
 
 use super::block::{BlockView, Found};
-use super::builder::ANY_RATIO_LEN_MAX;
+use super::codec::decompress;
 use super::guide::Guide;
-use super::{BLOCK_TRAILER_LEN, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter};
+use super::{
+    BLOCK_TRAILER_LEN, BlockCodec, Compression, FOOTER_LEN, Footer, Properties, block_crc, filter,
+};
 use crate::cache::ReadCache;
 use crate::entry::{Entry, Trailer};
 use crate::file::{FileMeta, FileSource};
@@ -12,7 +14,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
-use gabion_base::units::{BLOCK_LEN, COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX};
+use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
 use gabion_media::{Buf as _, Bytes};
 
@@ -78,8 +80,8 @@ impl SstReader {
         let part = |at: u32, end: u32| -> Result<Bytes> {
             let range = (at - footer.filter_at) as usize..(end - footer.filter_at) as usize;
             match check_block(&parts[range.clone()], group, id, at)? {
-                Compression::None => Ok(parts.slice(range.start..range.end - BLOCK_TRAILER_LEN)),
-                Compression::Lz4 => Err(corrupt(id, format!("part at {at} is compressed"))),
+                BlockCodec::None => Ok(parts.slice(range.start..range.end - BLOCK_TRAILER_LEN)),
+                _ => Err(corrupt(id, format!("part at {at} is compressed"))),
             }
         };
         let index = part(footer.index_at, footer.properties_at)?;
@@ -125,6 +127,7 @@ impl SstReader {
             && sequences
             && p.clears == meta.clears
             && p.ranges.described() == meta.ranges
+            && (meta.compression == Compression::None || meta.compression == p.options.compression)
             && meta.smallest <= p.smallest
             && p.largest <= meta.largest;
         if same { Ok(()) } else { Err(corrupt(self.id, "properties are not what the edit says")) }
@@ -315,11 +318,9 @@ impl SstReader {
         let mut raw = Vec::new();
         // A copy even if it was not compressed: the medium's buffer is larger than the block.
         let body = match self.check_block(stored, handle)? {
-            Compression::None => {
-                Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN])
-            }
-            Compression::Lz4 => {
-                self.decompress(stored, handle, &mut raw)?;
+            BlockCodec::None => Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN]),
+            codec => {
+                self.decompress(stored, handle, codec, &mut raw)?;
                 Bytes::from(raw)
             }
         };
@@ -328,7 +329,7 @@ impl SstReader {
     }
 
     /// Checks a stored block, compression byte and checksum included.
-    pub(super) fn check_block(&self, stored: &[u8], handle: BlockHandle) -> Result<Compression> {
+    pub(super) fn check_block(&self, stored: &[u8], handle: BlockHandle) -> Result<BlockCodec> {
         check_block(stored, self.group, self.id, handle.offset)
     }
 
@@ -337,9 +338,10 @@ impl SstReader {
         &self,
         stored: &[u8],
         handle: BlockHandle,
+        codec: BlockCodec,
         raw: &mut Vec<u8>,
     ) -> Result<()> {
-        decompress(self.id, stored, handle.offset, raw)
+        decompress(self.id, stored, handle.offset, codec, raw)
     }
 
     #[cold]
@@ -363,32 +365,13 @@ pub(super) fn corrupt(id: FileId, what: impl Into<String>) -> Error {
     Error::corruption(format!("{id}: {}", what.into()))
 }
 
-/// Decompresses the stored block at `offset`, which was checked, into `raw`, whose old content goes.
-pub(super) fn decompress(id: FileId, stored: &[u8], offset: u32, raw: &mut Vec<u8>) -> Result<()> {
-    let body = &stored[..stored.len() - BLOCK_TRAILER_LEN];
-    let bad = |what: &str| corrupt(id, format!("block at {offset} {what}"));
-    let (len, compressed) =
-        body.split_first_chunk::<4>().ok_or_else(|| bad("has no raw length"))?;
-    let len = u32::from_le_bytes(*len) as usize;
-    let len_max = ANY_RATIO_LEN_MAX.max(body.len() * COMPRESSION_RATIO_MAX);
-    if len > SST_BLOCK_LEN_MAX.min(len_max) {
-        return Err(bad("would be larger than its compression allows"));
-    }
-    raw.clear();
-    raw.resize(len, 0);
-    match lz4_flex::block::decompress_into(compressed, raw) {
-        Ok(found) if found == len => Ok(()),
-        _ => Err(bad("does not decompress to its length")),
-    }
-}
-
 /// Checks the stored block at `offset`.
 pub(super) fn check_block(
     stored: &[u8],
     group: GroupId,
     id: FileId,
     offset: u32,
-) -> Result<Compression> {
+) -> Result<BlockCodec> {
     let parts = stored.split_last_chunk::<4>();
     let Some((covered, crc, &byte)) =
         parts.and_then(|(covered, crc)| covered.last().map(|byte| (covered, crc, byte)))
@@ -403,7 +386,7 @@ pub(super) fn check_block(
             format!("block at {offset} has checksum {found:#010x}, expected {stored_crc:#010x}"),
         ));
     }
-    Compression::from_byte(byte).ok_or_else(|| {
+    BlockCodec::from_byte(byte).ok_or_else(|| {
         Error::unsupported(format!("{id}: block at {offset} has unknown compression {byte}"))
     })
 }

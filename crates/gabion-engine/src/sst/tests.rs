@@ -141,14 +141,28 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
     })
 }
 
+fn codecs() -> impl Strategy<Value = Compression> {
+    prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Lz4),
+        (1..=7u8).prop_map(|level| Compression::Zstd { level }),
+    ]
+}
+
 fn options() -> impl Strategy<Value = SstOptions> {
-    (512u32..6_000, 1u32..20, 1u32..6, any::<bool>(), 0u32..14).prop_map(
-        |(block_len, restart_interval, index_restart_interval, lz4, filter_bits_per_key)| {
+    (512u32..6_000, 1u32..20, 1u32..6, codecs(), 0u32..14).prop_map(
+        |(
+            block_len,
+            restart_interval,
+            index_restart_interval,
+            compression,
+            filter_bits_per_key,
+        )| {
             SstOptions {
                 block_len,
                 restart_interval,
                 index_restart_interval,
-                compression: if lz4 { Compression::Lz4 } else { Compression::None },
+                compression,
                 filter_bits_per_key,
                 ..SstOptions::default()
             }
@@ -273,9 +287,9 @@ proptest! {
     #[test]
     fn crafted_files_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
-        lz4: bool,
+        compression in codecs(),
     ) {
-        let (file, rows) = canonical(if lz4 { Compression::Lz4 } else { Compression::None }, 9);
+        let (file, rows) = canonical(compression, 9);
         let blocks = blocks_of(&file);
         let mut image = file.bytes.to_vec();
         for (at, byte) in changes {
@@ -389,7 +403,7 @@ fn errs_or_is_right(source: &Memory, meta: &FileMeta, rows: &[Row]) -> bool {
 
 #[test]
 fn every_flipped_bit_of_an_image_is_an_error_and_never_a_wrong_answer() {
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
         let (file, rows) = canonical(compression, 9);
         assert!(blocks_of(&file).len() >= 6, "several blocks are wanted");
         assert!(!errs_or_is_right(&Memory::of(&[&file]), &file.meta, &rows));
@@ -498,7 +512,7 @@ fn a_scan_reads_in_large_steps_and_nothing_beyond_its_range() {
 
 #[test]
 fn the_largest_keys_and_values_survive() {
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
         let options = SstOptions { compression, ..SstOptions::default() };
         let longest = crate::entry::ENGINE_KEY_LEN_MAX;
         let noise: Vec<u8> =
@@ -520,7 +534,7 @@ fn the_largest_keys_and_values_survive() {
             assert!(found.is_some_and(|(t, v)| t == *trailer && v == value));
         }
         assert!(file.meta.largest.len() <= 256);
-        if compression == Compression::Lz4 {
+        if compression != Compression::None {
             // The small block of zeros is compressed far beyond 1 : 64; what is over 4 MiB is not at all.
             assert!(file.meta.len < (8 << 20) + (8 << 20) + (3 << 20) + 300_000);
         }
@@ -562,7 +576,7 @@ fn an_empty_file_is_refused() {
 
 #[test]
 fn the_checksums_of_chunks_are_those_of_the_finished_bytes() {
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
         let options = SstOptions { compression, ..SstOptions::default() };
         let rows: Vec<Row> = (0..60u64)
             .map(|n| {
@@ -582,7 +596,7 @@ fn an_inspector_shows_every_part_and_passes_a_block_that_is_damaged() {
     let rows: Vec<Row> = (0..500_u64)
         .map(|i| (format!("\u{1}key{i:05}").into_bytes(), put(i + 1), vec![b'v'; 40]))
         .collect();
-    let options = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
+    let options = SstOptions { compression: Compression::ZSTD, ..SstOptions::default() };
     let file = build(&options, 9, &rows);
     let (id, len) = (file.meta.id, file.meta.rounded_len());
     let entries = |source: &Memory| -> (Vec<Row>, Vec<u32>) {

@@ -4,6 +4,7 @@ use super::{Tree, check_last};
 use crate::edit::Edit;
 use crate::file::FileMeta;
 use crate::recipe::{JobKind, Recipe};
+use crate::sst::{Compression, SstOptions};
 use crate::version::Version;
 use alloc::vec::Vec;
 use gabion_base::{Error, Result, SequenceNumber, Term};
@@ -47,6 +48,8 @@ impl Tree {
         let (Some(first), Some(last)) = (numbers().min(), numbers().max()) else {
             return Err(Error::invalid("a load of no files"));
         };
+        // As they were when the load began.
+        let compression = files.first().map_or(Compression::None, |file| file.compression);
         let recipe = Recipe {
             kind: JobKind::Load,
             term,
@@ -61,7 +64,7 @@ impl Tree {
             snapshots: Vec::new(),
             now_ms: self.now_ms,
             floor: self.floor,
-            sst: self.config.sst.clone(),
+            sst: SstOptions { compression, ..self.config.sst.clone() },
             merging: None,
         };
         let numbered = |file: FileMeta| {

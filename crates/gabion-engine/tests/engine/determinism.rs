@@ -1,5 +1,5 @@
 //! FAULTS.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
-//! replica, on any thread, beside any number of others, wherever its reads are held up, with either codec, and
+//! replica, on any thread, beside any number of others, wherever its reads are held up, with every codec, and
 //! however a MemTable came to hold its entries. What the processor can do shows in checksums or nowhere: they
 //! are those of a portable implementation.
 
@@ -18,10 +18,11 @@ const RUNS: [usize; 3] = [1, 2, 7];
 
 /// A replica with several files in L0 and L1 and a MemTable to be flushed, all from one seed, and the next
 /// compaction.
-fn replica_with_work(seed: u64, compression: Compression) -> Replica {
+fn replica_with_work(seed: u64, codecs: Codecs) -> Replica {
     let mut random = Random::new(seed);
-    let sst = SstOptions { compression, ..SstOptions::default() };
-    let mut replica = Replica::new(TreeConfig { sst, ..small_config() });
+    let sst = SstOptions { compression: codecs.upper, ..SstOptions::default() };
+    let bottom_compression = codecs.bottom;
+    let mut replica = Replica::new(TreeConfig { sst, bottom_compression, ..small_config() });
     let mut number = 0;
     for round in 0..12u64 {
         let mut batch = BatchBuilder::new();
@@ -77,6 +78,10 @@ fn jobs(replica: &mut Replica) -> Option<[JobInputs; 2]> {
     let snapshots = [SequenceNumber(100), SequenceNumber(500)];
     let flush = replica.tree.next_flush(&context(&snapshots))?;
     let compaction = replica.tree.next_compaction(&context(&snapshots))?;
+    let codecs = replica.tree.config().codecs();
+    for Recipe { kind, bottommost, sst, .. } in [&flush.recipe, &compaction.recipe] {
+        assert_eq!(sst.compression, codecs.of_job(*kind, *bottommost));
+    }
     compaction.recipe.kind.makes_files().then_some([flush, compaction])
 }
 
@@ -138,7 +143,7 @@ fn run_elsewhere(
 
 /// The bytes of the files that the jobs of a seed make, the same wherever they run; none when no compaction is
 /// due.
-fn made_everywhere(seed: u64, yields: u64, of: Compression) -> Result<Option<u64>, TestCaseError> {
+fn made_everywhere(seed: u64, yields: u64, of: Codecs) -> Result<Option<u64>, TestCaseError> {
     let mut here = replica_with_work(seed, of);
     let Some(jobs) = jobs(&mut here) else { return Ok(None) };
     let there = replica_with_work(seed, of);
@@ -167,12 +172,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
     fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {
-        let plain = made_everywhere(seed, yields, Compression::None)?;
-        let packed = made_everywhere(seed, yields, Compression::Lz4)?;
-        let (Some(plain), Some(packed)) = (plain, packed) else {
+        let (plain, lz4) = (Codecs::default(), Compression::Lz4);
+        let packed = Codecs { upper: lz4, bottom: None };
+        let by_place = Codecs { upper: lz4, bottom: Some(Compression::Zstd { level: 5 }) };
+        let plain = made_everywhere(seed, yields, plain)?;
+        let packed = made_everywhere(seed, yields, packed)?;
+        let by_place = made_everywhere(seed, yields, by_place)?;
+        let (Some(plain), Some(packed), Some(by_place)) = (plain, packed, by_place) else {
             return Err(TestCaseError::reject("no compaction is due"));
         };
         prop_assert!(packed < plain, "{packed} bytes with LZ4, {plain} without");
+        prop_assert!(by_place < plain, "{by_place} bytes with two codecs, {plain} without");
     }
 
     #[test]

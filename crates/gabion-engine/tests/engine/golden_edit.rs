@@ -28,6 +28,7 @@ fn meta(number: u64) -> FileMeta {
         expiry: None,
         operands: None,
         ranges: None,
+        compression: Compression::None,
     }
 }
 
@@ -159,10 +160,32 @@ fn tree() -> Tree {
 }
 
 #[test]
+fn golden_bytes_of_a_recipe_with_zstd() {
+    let sst = SstOptions { compression: Compression::ZSTD, ..SstOptions::default() };
+    let recipe = Recipe { sst, ..recipe(JobKind::Compaction) };
+    let mut bytes = Vec::new();
+    recipe.encode(&mut bytes);
+    assert_eq!(hex(&bytes), golden!("recipe_zstd"));
+    assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
+    let at = bytes.windows(4).position(|name| name == b"zstd").unwrap();
+    // The version of the encoder's output, its level, its name.
+    for (at, byte) in [(at - 4, 2), (at - 2, 0), (at - 2, 20), (at, b'x')] {
+        let mut other = bytes.clone();
+        other[at] = byte;
+        let error = Recipe::decode(&other).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported, "{error}");
+    }
+}
+
+#[test]
 fn golden_bytes_of_options_and_of_a_snapshot() {
     let mut bytes = Vec::new();
     TreeConfig::default().encode(&mut bytes);
     assert_eq!(hex(&bytes), golden!("tree_config"));
+    bytes.clear();
+    let bottom_compression = Some(Compression::Zstd { level: 7 });
+    TreeConfig { bottom_compression, ..TreeConfig::default() }.encode(&mut bytes);
+    assert_eq!(hex(&bytes), golden!("tree_config_bottom"));
     let snapshot = tree().snapshot();
     assert_eq!(hex(&snapshot), golden!("tree_snapshot"));
     let again = Tree::open(TreeConfig::default(), GroupId(7), &snapshot).unwrap();

@@ -195,7 +195,23 @@ fn files_with_range_deletes_and_their_descriptions_have_these_bytes() {
 fn large_ssts_have_these_checksums() {
     let lz4 = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
     let wide = SstOptions { block_len: 100_000, ..lz4.clone() };
-    let found: Vec<(u64, u32)> = [SstOptions::default(), lz4, wide]
+    let zstd = |level, block_len| SstOptions {
+        compression: Compression::Zstd { level },
+        block_len,
+        ..SstOptions::default()
+    };
+    let options = [
+        SstOptions::default(),
+        lz4,
+        wide,
+        zstd(1, 4_096),
+        zstd(3, 4_096),
+        zstd(3, 100_000),
+        zstd(7, 32_768),
+        zstd(12, 100_000),
+        zstd(19, 16_384),
+    ];
+    let found: Vec<(u64, u32)> = options
         .iter()
         .map(|options| {
             let file = large(options);
@@ -205,8 +221,41 @@ fn large_ssts_have_these_checksums() {
         .collect();
     assert_eq!(
         found,
-        [(2_858_581, 0x3b14_0f68), (2_035_504, 0x20be_9b10), (1_955_384, 0xe87a_6807)]
+        [
+            (2_858_581, 0x3b14_0f68),
+            (2_035_504, 0x20be_9b10),
+            (1_955_384, 0xe87a_6807),
+            (1_708_872, 0x07dd_d55e),
+            (1_705_975, 0x0fad_59a4),
+            (1_544_920, 0x6c5b_c358),
+            (1_552_492, 0x7876_9916),
+            (1_518_385, 0x26bf_548c),
+            (1_573_598, 0x36f3_eb6e),
+        ]
     );
+}
+
+/// With a block that zstd makes shorter, and one that it does not.
+fn packed() -> FinishedFile {
+    let compression = Compression::ZSTD;
+    let options = SstOptions { block_len: 512, compression, ..SstOptions::default() };
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(11), Term(3));
+    let put = |n| Trailer::new(SequenceNumber(n), EntryKind::Put);
+    for n in 0..12 {
+        builder.add(format!("\u{1}fig{n:02}").as_bytes(), put(20 + n), b"purple, purple, purple!!");
+    }
+    let noise: Vec<u8> = (0..60u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    builder.add(b"\x01grape", put(19), &noise);
+    builder.finish()
+}
+
+#[test]
+fn a_file_with_zstd_and_its_description_have_these_bytes() {
+    let file = packed();
+    assert_eq!(file.meta.compression, Compression::ZSTD);
+    let (sst, meta) =
+        (include_str!("golden/zstd_sst.hex"), include_str!("golden/zstd_file_meta.hex"));
+    has_these_bytes(&file, sst, meta);
 }
 
 #[test]

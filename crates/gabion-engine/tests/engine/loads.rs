@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 /// Files of these keys, each of which is its own value twice; so short that there are several.
 fn files(driven: &mut Driven, names: &[&str]) -> Vec<FileMeta> {
-    let (sst, files) = (driven.replica.tree.config().sst.clone(), driven.replica.files.clone());
+    let (sst, files) = (
+        driven.replica.tree.config().sst_of_job(JobKind::Load, false),
+        driven.replica.files.clone(),
+    );
     let mut builder = LoadBuilder::new(GROUP, TERM, sst, 700);
     let mut made = Vec::new();
     for name in names {

@@ -34,7 +34,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{PinBudget, ReadView, ReaderStats, Tree, WriteState};
+use gabion_engine::{Codecs, PinBudget, ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -394,6 +394,15 @@ impl Node {
     /// Changes how many compactions may run at once. Those under way go on.
     pub fn set_compactions_max(&mut self, compactions_max: usize) {
         self.options.compactions_max = compactions_max;
+    }
+
+    /// Changes the codecs of files that are made from now on by jobs of this member's; none: those of the group. Other
+    /// members need not know: each recipe names its own.
+    ///
+    /// # Errors
+    /// Invalid input for a level out of its limits; nothing has changed then.
+    pub fn set_codecs(&mut self, codecs: Option<Codecs>) -> gabion_base::Result<()> {
+        self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))
     }
 
     /// Changes what readers may keep. Those past a smaller budget end with the next event.

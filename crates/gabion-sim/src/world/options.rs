@@ -54,7 +54,7 @@ pub struct Options {
     pub compaction: CompactionMode,
     /// What an acknowledgement means.
     pub ack: AckLevel,
-    /// How files are compressed.
+    /// How files are compressed; with LZ4, in every other seed those at the bottom with zstd.
     pub compression: Compression,
     /// What slow reads may keep of what compactions replaced.
     pub pin_budget: PinBudget,
@@ -185,8 +185,10 @@ pub enum Targets {
 /// A group whose trees grow deep with little data.
 pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     let sst = SstOptions { compression: options.compression, ..SstOptions::default() };
+    let is_mixed = options.compression == Compression::Lz4 && seed % 8 == 1;
     let tree = options.tree.clone().unwrap_or_else(|| TreeConfig {
         sst,
+        bottom_compression: is_mixed.then_some(Compression::ZSTD),
         memtable_len: 24 * 1024,
         l0_trigger: 2 + (seed % 3) as u32,
         sst_len: 64 * 1024,

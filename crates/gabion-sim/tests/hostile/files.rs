@@ -158,7 +158,7 @@ fn of_changes() -> Vec<Format> {
 /// What a tree, its files and its jobs are.
 fn of_descriptions() -> Vec<Format> {
     let mut sst_options = Vec::new();
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
         let mut bytes = Vec::new();
         SstOptions { compression, ..SstOptions::default() }.encode(&mut bytes);
         sst_options.push(bytes);
@@ -182,7 +182,7 @@ fn of_descriptions() -> Vec<Format> {
             is_canonical: false,
             ..Format::new(
                 "description of a file",
-                of_engine!("file_meta", "expiring_file_meta"),
+                of_engine!("file_meta", "expiring_file_meta", "zstd_file_meta"),
                 move |bytes| {
                     let meta = FileMeta::decode(bytes)?;
                     encoded(&|out| meta.encode(out))
@@ -191,12 +191,16 @@ fn of_descriptions() -> Vec<Format> {
         },
         Format {
             is_canonical: false,
-            ..Format::new("options of a tree", of_engine!("tree_config"), move |bytes| {
-                let mut reader = Reader::new(bytes, "tree options");
-                let config = TreeConfig::decode(&mut reader)?;
-                reader.finish()?;
-                encoded(&|out| config.encode(out))
-            })
+            ..Format::new(
+                "options of a tree",
+                of_engine!("tree_config", "tree_config_bottom"),
+                move |bytes| {
+                    let mut reader = Reader::new(bytes, "tree options");
+                    let config = TreeConfig::decode(&mut reader)?;
+                    reader.finish()?;
+                    encoded(&|out| config.encode(out))
+                },
+            )
         },
         Format {
             fields_at: Some(0),
@@ -237,7 +241,13 @@ fn ssts() -> Vec<Format> {
     let bare = SstOptions { filter_bits_per_key: 0, restart_interval: 1, ..plain.clone() };
     let with_ranges = sst("SST with range deletes", &plain, true);
     let mut formats = vec![with_ranges, nothing_but_ranges()];
-    let others = [("SST", plain), ("SST with LZ4", lz4), ("SST without a filter", bare)];
+    let zstd = SstOptions { compression: Compression::ZSTD, ..plain.clone() };
+    let others = [
+        ("SST", plain),
+        ("SST with LZ4", lz4),
+        ("SST with zstd", zstd),
+        ("SST without a filter", bare),
+    ];
     formats.extend(others.map(|(name, options)| sst(name, &options, false)));
     formats
 }

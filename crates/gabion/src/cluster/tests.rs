@@ -1,7 +1,8 @@
 //! Settings and their limits, `cluster.json`, the lock, and what creation and removal leave.
 
 use super::*;
-use crate::options::{Ack, Codec, Compaction};
+use crate::options::{Ack, Compaction};
+use gabion_engine::Compression;
 
 fn made() -> Settings {
     Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), 100 * GIB).unwrap()
@@ -83,7 +84,11 @@ fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not()
         ),
         (FixedOptions { ack: Some(Ack::Durable), ..none() }, "--ack durable"),
         (FixedOptions { memtable_size: Some(MIB), ..none() }, "--memtable-size 1MiB"),
-        (FixedOptions { compression: Some(Codec::Lz4), ..none() }, "--compression lz4"),
+        (FixedOptions { compression: Some(Compression::Lz4), ..none() }, "--compression lz4"),
+        (
+            FixedOptions { bottom_compression: Some(Compression::ZSTD), ..none() },
+            "--bottom-compression zstd:3: /d was made with that of --compression",
+        ),
     ] {
         let error = settings.check_fixed(&wanted, Path::new("/d")).unwrap_err();
         assert!(error.message().contains(name), "{error}");
@@ -98,9 +103,12 @@ fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not()
 fn settings_survive_their_file() {
     let dir = directory("settings");
     assert_eq!(load(&dir).unwrap(), None);
-    let settings = Settings { compression: Compression::Lz4, port: 7000, ..made() };
-    save(&dir, &settings).unwrap();
-    assert_eq!(load(&dir).unwrap(), Some(settings));
+    let (upper, bottom) = (Compression::Lz4, Some(Compression::Zstd { level: 7 }));
+    for codecs in [Codecs { upper, bottom: None }, Codecs { upper, bottom }] {
+        let settings = Settings { codecs, port: 7000, ..made() };
+        save(&dir, &settings).unwrap();
+        assert_eq!(load(&dir).unwrap(), Some(settings));
+    }
 }
 
 #[test]
@@ -114,7 +122,9 @@ fn data_of_another_version_is_refused_with_both_versions() {
 
 #[test]
 fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
-    for name in ["group", "replicas", "port", "pool_size", "compaction", "ack", "compression"] {
+    for name in
+        ["group", "replicas", "port", "pool_size", "compaction", "ack", "compression", BOTTOM]
+    {
         for strange in [json!(null), json!(0.5), json!("x"), json!(99_999_999_999_u64)] {
             let mut value = made().to_json();
             value[name] = strange.clone();

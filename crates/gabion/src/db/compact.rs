@@ -2,7 +2,7 @@
 
 use super::out::{Out, Told};
 use super::records::checked;
-use crate::options::DbPlace;
+use crate::options::{CodecOptions, DbPlace};
 use crate::screen::Progress;
 use crate::units::{count, size};
 use gabion_base::Result;
@@ -15,10 +15,15 @@ use std::time::Duration;
 /// How often it is said how far it is.
 const EVERY: Duration = Duration::from_millis(200);
 
-pub(super) fn run(place: &DbPlace, from: &Option<OsString>, to: &Option<OsString>) -> Result<u8> {
+pub(super) fn run(
+    place: &DbPlace,
+    codecs: &CodecOptions,
+    from: &Option<OsString>,
+    to: &Option<OsString>,
+) -> Result<u8> {
     let from = from.as_deref().map(checked).transpose()?.unwrap_or_default();
     let to = to.as_deref().map(checked).transpose()?;
-    let (db, _) = super::open_store(place, "to compact")?;
+    let (db, _) = super::open_store(place, codecs, "to compact")?;
     let mut out = Out::new(std::io::stdout(), place.json);
     let told = compact(&db, from, to, &mut out);
     drop(db);

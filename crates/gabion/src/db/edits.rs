@@ -101,7 +101,14 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "operands_from_ms": meta.operands.map(|operands| operands.first_ms),
         "range_deletes": meta.ranges.as_ref().map_or(0, |ranges| ranges.fragments),
         "range_deletes_from": meta.ranges.as_ref().map(|ranges| ranges.first_sequence.get()),
+        // None, or not told by the build that made it; the file itself says.
+        "codec": told_codec(meta).map(|codec| codec.to_string()),
     })
+}
+
+/// The codec that a description names.
+pub(super) fn told_codec(meta: &FileMeta) -> Option<Compression> {
+    (meta.compression != Compression::None).then_some(meta.compression)
 }
 
 /// Clears of keyspaces as `keyspace:sequence`.
@@ -144,15 +151,7 @@ pub(super) fn options_fields(options: &SstOptions) -> Value {
         "format": options.format_version, "block_len": options.block_len,
         "restart_interval": options.restart_interval,
         "index_restart_interval": options.index_restart_interval,
-        "compression": compression_name(options.compression),
+        "compression": options.compression.to_string(),
         "filter_bits_per_key": options.filter_bits_per_key,
     })
-}
-
-/// A codec as the command line names it.
-pub(super) fn compression_name(compression: Compression) -> &'static str {
-    match compression {
-        Compression::None => "none",
-        Compression::Lz4 => "lz4",
-    }
 }

@@ -1,6 +1,6 @@
 //! `gabion db dump file`: an SST, part by part.
 
-use super::edits::{clears, compression_name, file_fields, options_fields};
+use super::edits::{clears, file_fields, options_fields};
 use super::log::{add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
@@ -72,7 +72,7 @@ fn parts<S: FileSource>(pool: &AtRest, file: &Inspector<S>, entries: bool, out: 
         let mut fields = index_fields(number, entry);
         match pool.wait(file.block(entry)) {
             Ok(mut block) => {
-                fields["compression"] = compression_name(block.compression).into();
+                fields["compression"] = block.codec.as_str().into();
                 fields["raw_len"] = block.raw_len().into();
                 fields["crc_ok"] = true.into();
                 out.item(0, "block", fields)?;

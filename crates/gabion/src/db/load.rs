@@ -1,7 +1,7 @@
 //! `gabion db load`: sorted records become files of a store, as `scan --json` prints them.
 
 use super::out::{Out, Told};
-use crate::options::DbPlace;
+use crate::options::{CodecOptions, DbPlace};
 use crate::screen::Progress;
 use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// Records between two looks at how far it is.
 const SAY_EVERY: u64 = 50_000;
 
-pub(super) fn run(place: &DbPlace, file: Option<&Path>) -> Result<u8> {
+pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -> Result<u8> {
     let input: Box<dyn BufRead> = match file.filter(|file| *file != Path::new("-")) {
         None => Box::new(stdin().lock()),
         Some(path) => {
@@ -25,7 +25,7 @@ pub(super) fn run(place: &DbPlace, file: Option<&Path>) -> Result<u8> {
             Box::new(BufReader::with_capacity(1 << 20, opened))
         }
     };
-    let (db, _) = super::open_store(place, "to load into")?;
+    let (db, _) = super::open_store(place, codecs, "to load into")?;
     let mut out = Out::new(std::io::stdout(), place.json);
     let told = tell(load(&db, input, !place.json), &mut out);
     drop(db);

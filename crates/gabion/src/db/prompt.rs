@@ -3,7 +3,7 @@
 use super::out::{Out, Told, bytes, quoted};
 use super::{compact, copy};
 use crate::lines::Lines;
-use crate::options::DbPlace;
+use crate::options::{CodecOptions, DbPlace};
 use crate::repl::split;
 use crate::screen::put;
 use crate::units::size;
@@ -33,8 +33,8 @@ help, quit
 Words are separated by blanks; \"a b\\x00\" is one word. An empty word (\"\") as TO is the end.
 ";
 
-pub(super) fn run(place: &DbPlace, words: &[OsString]) -> Result<u8> {
-    let (db, dir) = super::open_store(place, "to write to")?;
+pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, words: &[OsString]) -> Result<u8> {
+    let (db, dir) = super::open_store(place, codecs, "to write to")?;
     if !words.is_empty() {
         let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         return carry_out(&db, &words, place.json);

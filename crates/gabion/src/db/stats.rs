@@ -1,5 +1,6 @@
 //! `gabion db stats`: what a pool holds, as far as it can be read.
 
+use super::edits::told_codec;
 use super::log::log_fields;
 use super::out::{Out, Told, engine_key, quoted};
 use super::pool::superblock_fields;
@@ -13,7 +14,9 @@ use gabion_node::open::OpenedPool;
 use gabion_node::{Node, NodeOptions, opaque};
 use gabion_pool::inspect;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 pub(super) fn show(pool: &AtRest, out: &mut Out) -> Told {
     let mut stats = Map::new();
@@ -84,9 +87,19 @@ fn levels(tree: &Tree) -> Value {
             "raw_bytes": sum(|file| file.raw_key_bytes + file.raw_value_bytes),
             "smallest": files.iter().map(|file| &file.smallest).min().map(|key| engine_key(key)),
             "largest": files.iter().map(|file| &file.largest).max().map(|key| engine_key(key)),
+            "codecs": codecs(files),
         })
     };
     (0..version.level_count()).map(one).collect()
+}
+
+/// How many files have which codec; those that do not tell one are left out.
+fn codecs(files: &[Arc<FileMeta>]) -> Value {
+    let mut codecs: BTreeMap<String, u64> = BTreeMap::new();
+    for codec in files.iter().filter_map(|file| told_codec(file)) {
+        *codecs.entry(codec.to_string()).or_default() += 1;
+    }
+    json!(codecs)
 }
 
 /// Bytes of files that the edits since the last checkpoint added.
@@ -238,6 +251,13 @@ fn levels_text(levels: &Value) -> String {
         if ranges > 0 {
             let _ = writeln!(out, "          and {}", count(ranges, "range delete"));
         }
+        let codecs = level["codecs"].as_object().into_iter().flatten();
+        let codecs: Vec<_> = codecs
+            .map(|(codec, files)| format!("{} {codec}", count(number(files), "file")))
+            .collect();
+        if !codecs.is_empty() {
+            let _ = writeln!(out, "          {}", codecs.join(", "));
+        }
     }
     if any { out } else { "levels    no files\n".to_owned() }
 }
@@ -322,10 +342,11 @@ mod tests {
         let level = |level: u64, files: u64| {
             json!({
                 "level": level, "files": files, "bytes": 4096, "entries": 1234, "deletes": 5,
-                "smallest": "a", "largest": "x".repeat(40),
+                "smallest": "a", "largest": "x".repeat(40), "codecs": { "lz4": 1, "zstd:3": 1 },
             })
         };
         let shown = levels_text(&json!([level(0, 0), level(1, 2)]));
+        assert_eq!(shown.lines().nth(2), Some("          1 file lz4, 1 file zstd:3"));
         let wanted =
             "   L1     2    4.0 KiB        1,234          5  \"a\" to \"xxxxxxxxxxxxxxxxxxxxxxx…";
         assert_eq!(shown.lines().nth(1), Some(wanted));

@@ -4,6 +4,7 @@ use super::super::tests::{describe, meta, version};
 use super::*;
 use crate::config::TreeConfig;
 use crate::edit::Edit;
+use crate::sst::Compression;
 use crate::version::Version;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -20,11 +21,12 @@ fn key(text: &str) -> Vec<u8> {
 }
 
 /// The version after a job: what it merged is one file, numbered on, without garbage.
-fn after(version: &Version, pick: &Pick, number: u64) -> Version {
+fn after(config: &TreeConfig, version: &Version, pick: &Pick, number: u64) -> Version {
     let inputs = || pick.inputs.iter().map(|(_, file)| file);
     let smallest = inputs().map(|file| file.smallest.clone()).min().unwrap();
     let largest = inputs().map(|file| file.largest.clone()).max().unwrap();
-    let merged = FileMeta { smallest, largest, ..meta(number, "", "", 16 * MIB) };
+    let compression = config.codecs().of_job(pick.kind, pick.bottommost);
+    let merged = FileMeta { smallest, largest, compression, ..meta(number, "", "", 16 * MIB) };
     let added = match pick.kind {
         JobKind::TrivialMove => (*pick.inputs[0].1).clone(),
         _ => merged,
@@ -50,20 +52,22 @@ fn jobs(files: &[&str], dirty: &[u64], from: &str, to: Option<&str>) -> Vec<Stri
         let deletes = u64::from(dirty.contains(&file.id.number));
         (level, FileMeta { deletes, ..(**file).clone() })
     });
-    let mut version = Version::of(7, with_deletes.collect());
-    let (config, busy) = (config(), BTreeSet::new());
-    let to = to.map(key);
-    let begun = Picker::new(&config, &version, &busy).begin_range(&key(from), to.as_deref(), 100);
+    jobs_of(&config(), Version::of(7, with_deletes.collect()), from, to)
+}
+
+fn jobs_of(config: &TreeConfig, mut version: Version, from: &str, to: Option<&str>) -> Vec<String> {
+    let (to, busy) = (to.map(key), BTreeSet::new());
+    let begun = Picker::new(config, &version, &busy).begin_range(&key(from), to.as_deref(), 100);
     let Some(mut position) = begun else { return Vec::new() };
     let mut said = Vec::new();
     for number in 100.. {
-        let picker = Picker::new(&config, &version, &busy);
+        let picker = Picker::new(config, &version, &busy);
         match picker.pick_range(&mut position, Gone::default()) {
             RangeStep::Done => return said,
             RangeStep::Wait => panic!("nothing is under way: {said:?}"),
             RangeStep::Job(pick) => {
                 said.push(describe(&pick));
-                version = after(&version, &pick, number);
+                version = after(config, &version, &pick, number);
             }
         }
         assert!(said.len() < 50, "it ends: {said:?}");
@@ -97,6 +101,26 @@ fn a_file_that_holds_deletes_is_written_anew_in_the_last_level_and_not_moved_the
         jobs(&files, &[2, 3], "", None),
         ["Compaction 2:2 to 3 bottommost", "Compaction 3:3 to 3 bottommost"]
     );
+}
+
+#[test]
+fn what_lies_at_the_bottom_with_another_codec_is_written_anew() {
+    let said = |packed: &[u64]| {
+        let files = version(&["2:2[a-b]", "3:3[c-d]", "3:4[e-f]", "4:5[e-e]"]);
+        let files = files.files().map(|(level, file)| {
+            let is_packed = packed.contains(&file.id.number);
+            let compression = if is_packed { Compression::ZSTD } else { Compression::None };
+            (level, FileMeta { compression, ..(**file).clone() })
+        });
+        let bottom_compression = Some(Compression::ZSTD);
+        let config = TreeConfig { bottom_compression, ..config() };
+        jobs_of(&config, Version::of(7, files.collect()), "", Some("d"))
+    };
+    let anew = ["Compaction 2:2 to 3 bottommost", "Compaction 3:3 to 3 bottommost"];
+    assert_eq!(said(&[]), anew);
+    assert_eq!(said(&[2]), ["TrivialMove 2:2 to 3 bottommost", anew[1]]);
+    assert_eq!(said(&[3]), anew[..1]);
+    assert_eq!(said(&[2, 3]), ["TrivialMove 2:2 to 3 bottommost"]);
 }
 
 #[test]

@@ -48,6 +48,14 @@ fn sst(sst: SstOptions) -> Options {
     tree(|tree| tree.sst = sst)
 }
 
+/// With one codec above and another at the bottom.
+fn bottom(above: Compression, bottom: Compression) -> Options {
+    tree(|tree| {
+        tree.sst.compression = above;
+        tree.bottom_compression = Some(bottom);
+    })
+}
+
 fn set(name: &'static str, options: Options) -> Set {
     Set { name, options, ends_readers: false }
 }
@@ -116,6 +124,10 @@ fn of_files() -> Vec<Set> {
             "LZ4 in blocks of 16 KiB",
             sst(SstOptions { compression: lz4, block_len: 16 << 10, ..other() }),
         ),
+        set("zstd", sst(SstOptions { compression: Compression::ZSTD, ..other() })),
+        set("LZ4 above zstd", bottom(lz4, Compression::ZSTD)),
+        set("nothing above LZ4", bottom(Compression::None, lz4)),
+        set("LZ4 above nothing", bottom(lz4, Compression::None)),
     ]
 }
 
@@ -160,6 +172,7 @@ fn together() -> Vec<Set> {
             filter_bits_per_key: 0,
             ..SstOptions::default()
         },
+        bottom_compression: Some(Compression::Zstd { level: 1 }),
         ..TreeConfig::default()
     };
     let (every, durable) = (CompactionMode::EveryReplica, AckLevel::Durable);

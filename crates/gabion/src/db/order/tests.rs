@@ -4,7 +4,7 @@ use super::*;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{FileId, GroupId, Term};
 use gabion_engine::range_delete::Fragments;
-use gabion_engine::{EntryKind, RangeDelete, SstBuilder, TreeConfig};
+use gabion_engine::{Compression, EntryKind, RangeDelete, SstBuilder, TreeConfig};
 
 fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileMeta {
     FileMeta {
@@ -25,6 +25,7 @@ fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileM
         expiry: None,
         operands: None,
         ranges: None,
+        compression: Compression::None,
     }
 }
 
