@@ -10,12 +10,13 @@ use crate::clock::Clock;
 use crate::jobs::{IoThread, JobSink, JobThreads};
 use crate::options::RunOptions;
 use crate::read::Placements;
+use crate::views::Views;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 use gabion_engine::{SharedView, Tree};
 use gabion_node::work::{BuiltFile, Done, Work, WorkId};
 use gabion_node::{Node, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How often time passes for writers that wait.
@@ -58,14 +59,9 @@ pub(crate) struct Threads {
     pub(crate) io: IoThread,
 }
 
-/// The store, shared by handles and threads.
-pub(crate) struct Shared {
-    core: Mutex<Core>,
-    /// Something happened that a writer may have waited for.
-    progress: Condvar,
-    clock: Clock,
-    /// The newest view. Its read point is that of the moment when its shape became; see `newest`.
-    view: RwLock<SharedView>,
+/// What each write changes and each read reads: lines of memory of their own, so that a write takes nothing else away.
+#[repr(align(128))]
+struct Shown {
     /// The last write that readers see.
     sequence: AtomicU64,
     /// The group time by which they judge what has expired; stored after `sequence`, so that who has this time
@@ -73,6 +69,17 @@ pub(crate) struct Shared {
     now_ms: AtomicU64,
     /// When something may expire next, by the clock; `u64::MAX`: nothing will.
     due_ms: AtomicU64,
+}
+
+/// The store, shared by handles and threads.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    /// Something happened that a writer may have waited for.
+    progress: Condvar,
+    clock: Clock,
+    /// The newest view. Its read point is that of the moment when its shape became; see `newest`.
+    views: Views,
+    shown: Shown,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
     pub(crate) group: GroupId,
@@ -89,10 +96,12 @@ impl Shared {
     ) -> Self {
         let view = node.tree().shared_view();
         Self {
-            sequence: AtomicU64::new(view.sequence().get()),
-            now_ms: AtomicU64::new(view.now_ms()),
-            due_ms: AtomicU64::new(0),
-            view: RwLock::new(view),
+            shown: Shown {
+                sequence: AtomicU64::new(view.sequence().get()),
+                now_ms: AtomicU64::new(view.now_ms()),
+                due_ms: AtomicU64::new(0),
+            },
+            views: Views::new(&view),
             core: Mutex::new(Core {
                 carried_on_at: LogPosition::ZERO,
                 active: node.tree().active_id(),
@@ -150,18 +159,19 @@ impl Shared {
 
     /// The tree as of the last write that was applied whole, and of now, where something may have expired.
     ///
-    /// A writer that made a new shape publishes it before the number of its write, and under the lock that
+    /// A writer that made a new shape publishes it before the number of its write, and under locks of which one
     /// is held here for reading; so the number read belongs to this shape, or to a part of it. The time is
     /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
     /// what the write keeps.
     pub(crate) fn newest(&self) -> SharedView {
-        let due_ms = self.due_ms.load(Ordering::Acquire);
+        let due_ms = self.shown.due_ms.load(Ordering::Acquire);
         if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
             self.pass_time();
         }
-        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        let now_ms = self.now_ms.load(Ordering::Acquire);
-        view.at(SequenceNumber(self.sequence.load(Ordering::Acquire)), now_ms)
+        self.views.with(|view| {
+            let now_ms = self.shown.now_ms.load(Ordering::Acquire);
+            view.at(SequenceNumber(self.shown.sequence.load(Ordering::Acquire)), now_ms)
+        })
     }
 
     /// The clock's time, in milliseconds since 1970.
@@ -182,7 +192,7 @@ impl Shared {
         if is_due(&core) {
             // The log takes nothing now: reads need not ask each time.
             let later_ms = self.clock.now_ms() + TICK.as_millis() as u64;
-            self.due_ms.store(later_ms, Ordering::Release);
+            self.shown.due_ms.store(later_ms, Ordering::Release);
         }
     }
 
@@ -203,10 +213,10 @@ impl Shared {
 
     /// Shows readers what is in the MemTables that they know, and by what time.
     fn show(&self, tree: &Tree) {
-        self.sequence.store(tree.last_sequence().get(), Ordering::Release);
-        self.now_ms.store(tree.now_ms(), Ordering::Release);
+        self.shown.sequence.store(tree.last_sequence().get(), Ordering::Release);
+        self.shown.now_ms.store(tree.now_ms(), Ordering::Release);
         let due_ms = tree.time_due_ms().unwrap_or(u64::MAX);
-        self.due_ms.store(due_ms, Ordering::Release);
+        self.shown.due_ms.store(due_ms, Ordering::Release);
     }
 
     /// Lets the machine carry on and does what it wants done; then readers see what was written.
@@ -228,12 +238,8 @@ impl Shared {
         let newest = core.node.tree().shared_view();
         core.active = core.node.tree().active_id();
         core.shape = core.node.tree().shape_number();
-        let is_known = {
-            let known = self.view.read().unwrap_or_else(PoisonError::into_inner);
-            known.is_same_shape(&newest)
-        };
-        if !is_known {
-            *self.view.write().unwrap_or_else(PoisonError::into_inner) = newest;
+        if !self.views.with(|known| known.is_same_shape(&newest)) {
+            self.views.publish(&newest);
         }
         self.show(core.node.tree());
     }

@@ -6,7 +6,7 @@ use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::iter::{Bounds, Cursor, Range};
 use crate::jobs::{IoThread, JobThreads};
 use crate::options::{Durability, Options, RunOptions};
-use crate::read::{Placements, Snapshot};
+use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
 use crate::replica::{self, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
@@ -436,7 +436,7 @@ impl Db {
     /// # Errors
     /// Corruption with file and offset; I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        self.snapshot().get(key)
+        Ok(self.look_up(key)?.map(|found| found.value))
     }
 
     /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`].
@@ -444,7 +444,7 @@ impl Db {
     /// # Errors
     /// As [`Self::get`].
     pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        self.snapshot().look_up(key)
+        look_up_newest(&self.0.shared, key)
     }
 
     /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there. Costs what
@@ -464,7 +464,7 @@ impl Db {
         &self,
         keys: impl IntoIterator<Item = &'a [u8]>,
     ) -> Vec<Result<Option<Bytes>>> {
-        self.snapshot().multi_get(keys)
+        look_up_many(&self.0.shared.newest(), &self.0.shared, keys)
     }
 
     /// The pairs with keys in `from..to` at this moment; see [`Snapshot::range`].

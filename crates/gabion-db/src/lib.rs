@@ -60,6 +60,7 @@ mod options;
 mod ranges;
 mod read;
 pub mod replica;
+mod views;
 
 pub use batch::{Expiry, WriteBatch};
 pub use db::{Db, DbStats};

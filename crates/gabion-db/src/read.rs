@@ -1,7 +1,7 @@
 //! Reading, on any thread and without the machine's lock: snapshots, look-ups and sizes.
 
 use crate::cache::SharedCache;
-use crate::core::Handle;
+use crate::core::{Handle, Shared};
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
@@ -12,7 +12,7 @@ use gabion_media::{AlignedBuf, Completion, Medium, Operation, OperationKind};
 use gabion_node::Locate;
 use gabion_pool::{FilePlacement, Geometry, extents};
 use std::future::Future;
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -62,11 +62,12 @@ impl Placements {
     }
 }
 
-/// The files of a store, read where they lie by the thread that wants them.
+/// The files of a store, read where they lie by the thread that wants them. `H` leads to the store: a handle of its own,
+/// or, for as long as a call takes, a reference.
 #[derive(Clone)]
-pub(crate) struct Files(Handle);
+pub(crate) struct Files<H = Handle>(H);
 
-impl Files {
+impl<H: Deref<Target = Shared>> Files<H> {
     fn placement(&self, file: FileId) -> Result<Arc<FilePlacement>> {
         let known = &self.0.placements.known;
         if let Some(found) = known.read().unwrap_or_else(PoisonError::into_inner).get(&file) {
@@ -159,7 +160,7 @@ fn blocks_of(placement: &FilePlacement, offset: u64, len: usize) -> Result<(u64,
     Ok((start, end.div_ceil(block) * block - start))
 }
 
-impl FileSource for Files {
+impl<H: Deref<Target = Shared>> FileSource for Files<H> {
     async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
         self.read_now(file, offset, len)
     }
@@ -189,6 +190,46 @@ pub(crate) fn tables(handle: &Handle) -> StoreTables {
     Tables { source: Files(handle.clone()), cache: handle.cache.clone(), group }
 }
 
+/// The same for as long as a call takes, without counting who has them.
+fn tables_of(shared: &Shared) -> Tables<Files<&Shared>, &SharedCache> {
+    Tables { source: Files(shared), cache: &shared.cache, group: shared.group }
+}
+
+/// What a user's key has, by the newest view.
+pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
+    look_up(&shared.newest(), shared, key)
+}
+
+fn look_up(view: &SharedView, shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
+    with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))
+}
+
+/// What many of the user's keys have.
+pub(crate) fn look_up_many<'a>(
+    view: &SharedView,
+    shared: &Shared,
+    keys: impl IntoIterator<Item = &'a [u8]>,
+) -> Vec<Result<Option<Bytes>>> {
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    for key in keys {
+        bytes.push(Keyspace::User as u8);
+        bytes.extend_from_slice(key);
+        ends.push(bytes.len());
+    }
+    let mut start = 0;
+    let keys = ends.iter().map(|&end| &bytes[std::mem::replace(&mut start, end)..end]);
+    let keys: Vec<&[u8]> = keys.collect();
+    let mut values = Vec::new();
+    values.resize_with(keys.len(), || Ok(None));
+    let give = |at: usize, found: Result<Option<Found>>| {
+        values[at] = found.map(|found| found.map(|found| found.value));
+        Ok(())
+    };
+    let all = now(view.look_up_many(&tables_of(shared), &keys, give));
+    debug_assert!(all.is_ok(), "each error is given with its key");
+    values
+}
+
 /// The result of a future that waits for nothing but reads of this thread.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -203,6 +244,19 @@ pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
     engine_key.push(Keyspace::User as u8);
     engine_key.extend_from_slice(key);
     engine_key
+}
+
+/// The same for as long as `give` takes; short ones need no memory of their own.
+fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
+    let mut short = [0; 64];
+    match short.get_mut(..=key.len()).and_then(<[u8]>::split_first_mut) {
+        Some((keyspace, rest)) => {
+            *keyspace = Keyspace::User as u8;
+            rest.copy_from_slice(key);
+            give(&short[..=key.len()])
+        }
+        None => give(&engine_key(key)),
+    }
 }
 
 /// The store as of one moment: later writes do not show, and what had not expired by then does not expire. Keeps MemTables and files alive that compaction
@@ -229,7 +283,7 @@ impl Snapshot {
     /// # Errors
     /// Corruption with file and offset; I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        now(self.view.get(&self.tables, &engine_key(key)))
+        Ok(self.look_up(key)?.map(|found| found.value))
     }
 
     /// The value of a key, if it has one, with the time at which it expires. Costs what [`Self::get`] costs.
@@ -237,7 +291,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Self::get`].
     pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        now(self.view.look_up(&self.tables, &engine_key(key)))
+        look_up(&self.view, &self.tables.source.0, key)
     }
 
     /// The values of many keys, in their order. The keys may come in any order, and any of them more than once. To
@@ -271,24 +325,7 @@ impl Snapshot {
         &self,
         keys: impl IntoIterator<Item = &'a [u8]>,
     ) -> Vec<Result<Option<Bytes>>> {
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-        for key in keys {
-            bytes.push(Keyspace::User as u8);
-            bytes.extend_from_slice(key);
-            ends.push(bytes.len());
-        }
-        let mut start = 0;
-        let keys = ends.iter().map(|&end| &bytes[std::mem::replace(&mut start, end)..end]);
-        let keys: Vec<&[u8]> = keys.collect();
-        let mut values = Vec::new();
-        values.resize_with(keys.len(), || Ok(None));
-        let give = |at: usize, found: Result<Option<Found>>| {
-            values[at] = found.map(|found| found.map(|found| found.value));
-            Ok(())
-        };
-        let all = now(self.view.look_up_many(&self.tables, &keys, give));
-        debug_assert!(all.is_ok(), "each error is given with its key");
-        values
+        look_up_many(&self.view, &self.tables.source.0, keys)
     }
 
     /// A cursor over the pairs with these keys, before the first: `iter(..)`, `iter("a".."b")`,

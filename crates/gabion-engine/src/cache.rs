@@ -65,7 +65,7 @@ macro_rules! forward_cache {
     )*};
 }
 
-forward_cache!(Rc<C>, Arc<C>);
+forward_cache!(&C, Rc<C>, Arc<C>);
 
 /// The caches of one thread.
 pub struct LocalCache {

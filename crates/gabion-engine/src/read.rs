@@ -260,10 +260,17 @@ impl SharedView {
         self.point.now_ms
     }
 
+    /// The same view, with a count of its own: its clones and those of this one change different memory, so
+    /// that threads do not take it from each other.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { pin: self.pin.apart(), point: self.point }
+    }
+
     /// Whether both views read the same MemTables and files under the same floor.
     #[must_use]
     pub fn is_same_shape(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pin.0, &other.pin.0) && self.point.floor == other.point.floor
+        self.pin.0.is_same(&other.pin.0) && self.point.floor == other.point.floor
     }
 
     /// The files.

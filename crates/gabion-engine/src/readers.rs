@@ -73,6 +73,15 @@ pub(crate) struct Shape {
     pub(crate) version: Arc<Version>,
 }
 
+impl Shape {
+    /// Whether both are of the same MemTables and the same version.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.version, &other.version)
+            && self.memtables.len() == other.memtables.len()
+            && self.memtables.iter().zip(&other.memtables).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
 /// What a view sees, kept for the length of one read whatever becomes of the view meanwhile. To be
 /// dropped right after it: no budget ends it.
 #[derive(Clone)]
@@ -83,6 +92,12 @@ impl Pin {
     #[must_use]
     pub fn version(&self) -> &Arc<Version> {
         &self.0.version
+    }
+
+    /// The same, counted by itself.
+    pub(crate) fn apart(&self) -> Self {
+        let Shape { memtables, version } = &*self.0;
+        Self(Arc::new(Shape { memtables: memtables.clone(), version: version.clone() }))
     }
 }
 
