@@ -20,7 +20,7 @@ use crate::entry::{EntryKind, Trailer};
 use crate::file::{FileMeta, FileSource, noted};
 use crate::readers::{Pin, Release, State};
 use crate::sst::SstReader;
-use crate::version::Version;
+use crate::version::{FileRef, Version};
 use alloc::rc::{Rc, Weak};
 use alloc::sync::Arc;
 use core::cell::RefCell;
@@ -53,18 +53,31 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         Ok(self.cache.keep_reader(meta.id, reader))
     }
 
-    /// The newest of a key's entries in a file, or of the range deletes that cover it there.
+    /// The reader of a file of a version, which is found there from then on.
+    #[inline]
+    async fn reader_at<'a>(&self, file: FileRef<'a>) -> Result<&'a SstReader> {
+        match file.opened.get() {
+            Some(reader) => Ok(reader),
+            None => Ok(file.opened.keep(self.reader(file.meta).await?)),
+        }
+    }
+
+    /// The newest of a key's entries in a file, or of the range deletes that cover it there. The key has this
+    /// [`key_hash`](crate::sst::key_hash).
+    #[inline]
     async fn get(
         &self,
-        meta: &FileMeta,
+        file: FileRef<'_>,
         key: &[u8],
+        hash: u64,
         at: SequenceNumber,
     ) -> Result<Option<(Trailer, Bytes)>> {
+        let FileRef { meta, .. } = file;
         if meta.smallest_sequence > at {
             return Ok(None);
         }
-        let reader = self.reader(meta).await?;
-        let found = reader.get(&self.source, &self.cache, key, at).await;
+        let reader = self.reader_at(file).await?;
+        let found = reader.get_hashed(&self.source, &self.cache, key, hash, at).await;
         if meta.ranges.is_none() {
             return noted(&self.source, meta.id, found);
         }

@@ -21,18 +21,42 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::Range;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::EDIT_LEN_MAX;
 use gabion_base::{Error, FileId, Result};
 
+mod finder;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use finder::FileRef;
+use finder::Finder;
+
 /// The files of a level in order: L0 newest first, others ascending by key.
 type Level = Arc<Vec<Arc<FileMeta>>>;
 
 /// One state of the tree's files. Immutable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Version {
     levels: Vec<Level>,
+    /// Follows from `levels`.
+    finder: Finder,
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        self.levels == other.levels
+    }
+}
+
+impl Eq for Version {}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Version").field("levels", &self.levels).finish_non_exhaustive()
+    }
 }
 
 impl Version {
@@ -43,7 +67,13 @@ impl Version {
     #[must_use]
     pub fn new(levels: u8) -> Self {
         assert!((2..=LEVELS_MAX).contains(&levels), "levels are checked with the configuration");
-        Self { levels: (0..levels).map(|_| Level::default()).collect() }
+        Self::with((0..levels).map(|_| Level::default()).collect())
+    }
+
+    /// A version of these levels, whose files are in order.
+    fn with(levels: Vec<Level>) -> Self {
+        let finder = Finder::of(&levels, None);
+        Self { levels, finder }
     }
 
     /// How many levels there are, L0 included.
@@ -86,6 +116,44 @@ impl Version {
         let start = files.partition_point(|file| &file.largest[..] < smallest);
         let end = files.partition_point(|file| &file.smallest[..] <= largest);
         files.get(start..end).unwrap_or(&[])
+    }
+
+    /// The rank of a key among the bounds of this version's files, for [`Version::place`] and [`Version::may_hold`].
+    #[inline]
+    pub(crate) fn rank(&self, key: &[u8]) -> u64 {
+        self.finder.rank(key)
+    }
+
+    /// The place of the first file of a level below L0 that does not end before `key`, which has this rank; the
+    /// number of files when there is none.
+    #[inline]
+    pub(crate) fn place(&self, level: u8, key: &[u8], rank: u64) -> usize {
+        debug_assert!(level > 0, "files of L0 are not sorted by key");
+        self.finder.place(usize::from(level), self.level(level), key, rank)
+    }
+
+    /// Whether the file at a place of a level may hold `key`, which has this rank.
+    #[inline]
+    pub(crate) fn may_hold(&self, level: u8, at: usize, key: &[u8], rank: u64) -> bool {
+        let file = &self.level(level)[at];
+        self.finder.may_hold(usize::from(level), at, file, key, rank)
+    }
+
+    /// The file at a place of a level, with its reader.
+    #[inline]
+    pub(crate) fn file_at(&self, level: u8, at: usize) -> FileRef<'_> {
+        FileRef { meta: &self.level(level)[at], opened: self.finder.opened(usize::from(level), at) }
+    }
+
+    /// The files that may hold `key`, from new to old: those of L0, then at most one of each level.
+    #[inline]
+    pub(crate) fn files_for<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = FileRef<'a>> {
+        let rank = self.rank(key);
+        let newest = (0..self.level(0).len()).map(|at| (0, at));
+        let below = (1..self.level_count()).map(move |level| (level, self.place(level, key, rank)));
+        let below = below.filter(|&(level, at)| at < self.level(level).len());
+        let within = move |&(level, at): &(u8, usize)| self.may_hold(level, at, key, rank);
+        newest.chain(below).filter(within).map(|(level, at)| self.file_at(level, at))
     }
 
     /// Whether any level from `level` on may hold keys of `smallest..=largest`.
@@ -160,6 +228,7 @@ impl Version {
         for level in touched {
             next.sort_and_check(level).map_err(|e| e.within(format!("edit {}", edit.number)))?;
         }
+        next.finder = Finder::of(&next.levels, Some((&self.levels, &self.finder)));
         Ok(next)
     }
 
@@ -200,7 +269,7 @@ impl Version {
             Arc::make_mut(&mut version.levels[usize::from(level)]).push(Arc::new(meta));
             version.sort_and_check(level).unwrap();
         }
-        version
+        Self::with(version.levels)
     }
 
     /// A flush adds what is newer than all of L0, or readers would find the wrong version first.
@@ -298,7 +367,7 @@ impl Version {
                 return Err(Error::corruption(format!("version: level {level} is not in order")));
             }
         }
-        Ok(version)
+        Ok(Self::with(version.levels))
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   MemTables, new to old: keys that are there have their answer
-//!   each run of files, new to old (a file of L0, a level below), for the keys without one:
+//!   each run of files, new to old (a file of L0, a level below), for the keys without one, step by step for all of them:
 //!     the file of each ─► its filter ─► its block, by the index ─► the block's bytes in the cache ─► answer
 //!                            └ says no: on to the next run            └ not there: the key waits
 //!   all blocks that are waited for: read at once ─► answers; where a block did not have its key after all,
@@ -20,13 +20,11 @@ use super::walk::{Found, Newest, ReadPoint};
 use super::{Tables, newer_of};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
-use crate::file::{FileMeta, FileRange, FileSource, noted};
+use crate::file::{FileRange, FileSource, noted};
 use crate::readers::Shape;
 use crate::sst::{BlockHandle, SstReader, key_hash};
-use crate::version::Version;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::{MIB, TRANSFER_LEN_MAX};
@@ -41,6 +39,8 @@ const READ_LEN_MAX: usize = 4 * MIB as usize;
 struct Sought<'k> {
     key: &'k [u8],
     hash: u64,
+    /// Among the bounds of files.
+    rank: u64,
     /// Who asked for it: places in the order of the keys.
     asked: Range<u32>,
     /// The first run of files that was not asked.
@@ -60,14 +60,21 @@ enum State {
 }
 
 /// A block that is not in memory.
-struct Missing {
-    reader: Arc<SstReader>,
+struct Missing<'a> {
+    reader: &'a SstReader,
     handle: BlockHandle,
 }
 
-/// Where a key may be, by a file's filter and index.
-struct Hit {
+/// A key and the file of a run that may have it, by its bounds.
+struct Asked<'a> {
     sought: u32,
+    reader: &'a SstReader,
+}
+
+/// Where a key may be, by a file's filter and index.
+struct Hit<'a> {
+    sought: u32,
+    reader: &'a SstReader,
     handle: BlockHandle,
 }
 
@@ -80,7 +87,7 @@ struct Many<'a, 'k, S, C, G> {
     order: Vec<u32>,
     /// Ascending by key.
     sought: Vec<Sought<'k>>,
-    missing: Vec<Missing>,
+    missing: Vec<Missing<'a>>,
     /// Keys with the block that each waits for, in the order of blocks.
     waiting: Vec<(u32, u32)>,
     give: G,
@@ -97,7 +104,7 @@ impl ReadPoint {
         check: impl Fn() -> Result<()>,
         give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
     ) -> Result<()> {
-        let (order, sought) = sorted(keys);
+        let (order, sought) = sorted(keys, |key| shape.version.rank(key));
         let (missing, waiting) = (Vec::new(), Vec::new());
         let mut many = Many { point: self, shape, tables, order, sought, missing, waiting, give };
         many.ask_memtables()?;
@@ -113,7 +120,7 @@ impl ReadPoint {
 }
 
 /// The places of `keys` in their order, and each of them once.
-fn sorted(keys: &[impl AsRef<[u8]>]) -> (Vec<u32>, Vec<Sought<'_>>) {
+fn sorted(keys: &[impl AsRef<[u8]>], rank: impl Fn(&[u8]) -> u64) -> (Vec<u32>, Vec<Sought<'_>>) {
     assert!(u32::try_from(keys.len()).is_ok(), "so many keys are not in memory");
     let key = |place: u32| keys[place as usize].as_ref();
     let mut order: Vec<u32> = (0..keys.len() as u32).collect();
@@ -126,6 +133,7 @@ fn sorted(keys: &[impl AsRef<[u8]>]) -> (Vec<u32>, Vec<Sought<'_>>) {
             None => sought.push(Sought {
                 key,
                 hash: key_hash(key),
+                rank: rank(key),
                 asked: at..at + 1,
                 run: 0,
                 state: State::Open,
@@ -135,16 +143,7 @@ fn sorted(keys: &[impl AsRef<[u8]>]) -> (Vec<u32>, Vec<Sought<'_>>) {
     (order, sought)
 }
 
-/// The files of a run, ascending and disjoint: one of L0, or a level below.
-fn files_of(version: &Version, run: u32) -> &[Arc<FileMeta>] {
-    let (run, newest) = (run as usize, version.level(0));
-    match newest.get(run) {
-        Some(file) => core::slice::from_ref(file),
-        None => version.level((run - newest.len() + 1) as u8),
-    }
-}
-
-impl<S, C, G> Many<'_, '_, S, C, G>
+impl<'a, S, C, G> Many<'a, '_, S, C, G>
 where
     S: FileSource,
     C: ReadCache,
@@ -191,85 +190,100 @@ where
     /// Goes through all runs of files, and leaves keys waiting for what is not in memory.
     async fn ask_files(&mut self, check: &impl Fn() -> Result<()>) -> Result<()> {
         let version = &self.shape.version;
-        let runs = version.level(0).len() as u32 + u32::from(version.level_count()) - 1;
+        let newest = version.level(0).len();
+        let runs = newest as u32 + u32::from(version.level_count()) - 1;
         for run in 0..runs {
-            let files = files_of(version, run);
-            let is_open = |sought: &Sought<'_>| sought.state == State::Open && sought.run <= run;
-            let (mut at, mut file) = (0, 0);
-            while let Some(key) = self.sought.get(at) {
-                if !is_open(key) {
-                    at += 1;
-                    continue;
-                }
-                file += files[file..].partition_point(|meta| meta.largest[..] < *key.key);
-                let Some(meta) = files.get(file) else { break };
-                let rest = &self.sought[at..];
-                let before = rest.partition_point(|sought| *sought.key < meta.smallest[..]);
-                let within = rest.partition_point(|sought| *sought.key <= meta.largest[..]);
-                let (from, to) = (at + before, at + within);
-                if self.sought[from..to].iter().any(is_open) {
-                    self.ask_file(meta, run, from..to, check).await?;
-                }
-                at = to.max(at + 1);
-            }
+            let (level, at) = match run as usize {
+                at if at < newest => (0, Some(at)),
+                below => ((below - newest + 1) as u8, None),
+            };
+            let asked = self.open_files(run, level, at, check).await?;
+            let hits = self.ask_filters(&asked)?;
+            self.look_into_blocks(run, &hits)?;
         }
         Ok(())
     }
 
-    /// Asks a file for keys that lie within its bounds.
-    async fn ask_file(
+    /// The files that keys lie in by their bounds, of a level below L0 or at a place of L0, opened. Asks for what is looked at
+    /// next in each, as what lies apart is waited for at once.
+    async fn open_files(
         &mut self,
-        meta: &FileMeta,
         run: u32,
-        keys: Range<usize>,
+        level: u8,
+        newest: Option<usize>,
         check: &impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        if meta.smallest_sequence > self.point.sequence {
-            return Ok(());
-        }
-        let reader = self.tables.reader(meta).await;
-        check()?;
-        let asked = |sought: &Sought<'_>| sought.state == State::Open && sought.run <= run;
-        let reader = match reader {
-            Ok(reader) => reader,
-            Err(error) => {
-                for at in keys {
-                    if asked(&self.sought[at]) {
-                        self.answer(at as u32, Err(error.clone()))?;
-                    }
-                }
-                return Ok(());
-            }
-        };
-        let sought = self.sought[keys.clone()].iter().filter(|sought| asked(sought));
-        sought.for_each(|sought| reader.prefetch_filter(sought.hash));
-        let mut hits = Vec::new();
-        for at in keys {
-            let sought = &self.sought[at];
-            if !asked(sought) {
+    ) -> Result<Vec<Asked<'a>>> {
+        let (shape, tables) = (self.shape, self.tables);
+        let version = &shape.version;
+        let mut asked = Vec::new();
+        // Keys are sorted, so those of a file follow each other.
+        let mut last: Option<(usize, Result<&SstReader>)> = None;
+        for sought in 0..self.sought.len() as u32 {
+            let Sought { key, rank, hash, run: from, state, .. } = self.sought[sought as usize];
+            if state != State::Open || from > run {
                 continue;
             }
+            let at = newest.unwrap_or_else(|| version.place(level, key, rank));
+            if at == version.level(level).len() {
+                break;
+            }
+            let file = version.file_at(level, at);
+            let is_seen = file.meta.smallest_sequence <= self.point.sequence;
+            if !is_seen || !version.may_hold(level, at, key, rank) {
+                continue;
+            }
+            let reader = match last.take_if(|(place, _)| *place == at) {
+                Some((_, reader)) => reader,
+                None => {
+                    let reader = tables.reader_at(file).await;
+                    check()?;
+                    reader
+                }
+            };
+            match &reader {
+                Ok(reader) => {
+                    reader.prefetch_filter(hash);
+                    asked.push(Asked { sought, reader });
+                }
+                Err(error) => self.answer(sought, Err(error.clone()))?,
+            }
+            last = Some((at, reader));
+        }
+        Ok(asked)
+    }
+
+    /// The blocks in which keys may be, by filters and indexes.
+    fn ask_filters(&mut self, asked: &[Asked<'a>]) -> Result<Vec<Hit<'a>>> {
+        let mut hits = Vec::with_capacity(asked.len());
+        for &Asked { sought: at, reader } in asked {
+            let sought = &self.sought[at as usize];
             let found = match reader.may_contain_hash(sought.hash) {
                 true => reader.find_block(sought.key, Trailer::seek(self.point.sequence)),
                 false => Ok(None),
             };
-            match noted(&self.tables.source, meta.id, found) {
-                Ok(Some(handle)) => hits.push(Hit { sought: at as u32, handle }),
-                Ok(None) if meta.ranges.is_none() => {}
-                Ok(None) => self.found(&reader, at as u32, None)?,
-                Err(error) => self.answer(at as u32, Err(error))?,
+            match noted(&self.tables.source, reader.id(), found) {
+                Ok(Some(handle)) => hits.push(Hit { sought: at, reader, handle }),
+                Ok(None) if reader.ranges().is_empty() => {}
+                Ok(None) => self.found(reader, at, None)?,
+                Err(error) => self.answer(at, Err(error))?,
             }
         }
-        self.look_into_blocks(&reader, run, &hits)
+        Ok(hits)
     }
 
-    /// Looks into the blocks of a file that are in memory. Keys of others wait.
-    fn look_into_blocks(&mut self, reader: &Arc<SstReader>, run: u32, hits: &[Hit]) -> Result<()> {
-        for same in hits.chunk_by(|a, b| a.handle == b.handle) {
-            let handle = same[0].handle;
-            let block = self.tables.cache.block(reader.id(), u64::from(handle.offset));
+    /// Looks into the blocks that are in memory. Keys of others wait.
+    fn look_into_blocks(&mut self, run: u32, hits: &[Hit<'a>]) -> Result<()> {
+        let is_same =
+            |a: &Hit<'_>, b: &Hit<'_>| a.reader.id() == b.reader.id() && a.handle == b.handle;
+        let cached = |same: &[Hit<'_>]| {
+            let Hit { reader, handle, .. } = &same[0];
+            self.tables.cache.block(reader.id(), u64::from(handle.offset))
+        };
+        let blocks: Vec<_> = hits.chunk_by(is_same).map(cached).collect();
+        for (same, block) in hits.chunk_by(is_same).zip(blocks) {
+            let Hit { reader, handle, .. } = same[0];
             if block.is_none() {
-                self.missing.push(Missing { reader: reader.clone(), handle });
+                self.missing.push(Missing { reader, handle });
             }
             for &Hit { sought: at, .. } in same {
                 match &block {
@@ -371,7 +385,7 @@ struct Wave {
 }
 
 /// The first of `missing`, at least one: those that adjoin as one range.
-fn wave(missing: &[Missing]) -> Wave {
+fn wave(missing: &[Missing<'_>]) -> Wave {
     let (mut ranges, mut len, mut blocks) = (Vec::<FileRange>::new(), 0, 0);
     for Missing { reader, handle } in missing {
         let (offset, stored_len) = (u64::from(handle.offset), handle.stored_len as usize);
@@ -398,7 +412,7 @@ fn wave(missing: &[Missing]) -> Wave {
 
 impl<S: FileSource, C: ReadCache> Tables<S, C> {
     /// The decoded bodies of blocks, which go to the cache too.
-    async fn read_blocks(&self, blocks: &[Missing], wave: Wave) -> Vec<Result<Bytes>> {
+    async fn read_blocks(&self, blocks: &[Missing<'_>], wave: Wave) -> Vec<Result<Bytes>> {
         let ranges = wave.ranges;
         let read = self.source.read_many(&ranges).await;
         debug_assert_eq!(read.len(), ranges.len());

@@ -16,6 +16,7 @@ use crate::entry::{EntryKind, Keyspace, Trailer};
 use crate::expiry::{EXPIRY_LEN, expiry_of};
 use crate::file::FileSource;
 use crate::readers::Shape;
+use crate::sst::key_hash;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -125,21 +126,12 @@ impl ReadPoint {
                 return self.judge(key, trailer, value, bytes);
             }
         }
-        let version = &shape.version;
-        // Newer flushes come first, so the first find is the newest.
-        for meta in version.level(0).iter().filter(|meta| meta.may_hold(key)) {
-            if let Some((trailer, value)) = tables.get(meta, key, self.sequence).await? {
+        let hash = key_hash(key);
+        for file in shape.version.files_for(key) {
+            if let Some((trailer, value)) = tables.get(file, key, hash, self.sequence).await? {
                 return self.judge(key, trailer, &value, |at| value.slice(at..));
             }
             check()?;
-        }
-        for level in 1..version.level_count() {
-            for meta in version.overlapping(level, key, key) {
-                if let Some((trailer, value)) = tables.get(meta, key, self.sequence).await? {
-                    return self.judge(key, trailer, &value, |at| value.slice(at..));
-                }
-                check()?;
-            }
         }
         Ok(Newest::Value(None))
     }

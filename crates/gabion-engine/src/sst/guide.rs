@@ -5,6 +5,7 @@
 //! file are a few kilobytes in one piece.
 
 use super::block::{BlockCursor, common_prefix_len};
+use crate::rank::rank;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -77,18 +78,6 @@ fn common_prefix(index: &[u8]) -> Result<Box<[u8]>> {
     while walk.advance(index)? {}
     let len = common_prefix_len(&first, walk.key());
     Ok(first[..len].into())
-}
-
-#[inline]
-fn rank(rest: &[u8]) -> u64 {
-    match rest.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_be_bytes(bytes)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -200,7 +200,20 @@ impl SstReader {
         key: &[u8],
         read_sequence: SequenceNumber,
     ) -> Result<Option<(Trailer, Bytes)>> {
-        if !self.is_loaded_by(read_sequence) || !self.may_contain(key) {
+        self.get_hashed(source, cache, key, key_hash(key), read_sequence).await
+    }
+
+    /// The same for a key with this [`key_hash`].
+    #[inline]
+    pub(crate) async fn get_hashed(
+        &self,
+        source: &impl FileSource,
+        cache: &impl ReadCache,
+        key: &[u8],
+        hash: u64,
+        read_sequence: SequenceNumber,
+    ) -> Result<Option<(Trailer, Bytes)>> {
+        if !self.is_loaded_by(read_sequence) || !self.may_contain_hash(hash) {
             return Ok(None);
         }
         let target = Trailer::seek(read_sequence);

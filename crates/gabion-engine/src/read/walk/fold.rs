@@ -55,12 +55,10 @@ impl ReadPoint {
                 return Ok(Met::Break((Base::Absent, None)));
             }
         }
-        let version = &shape.version;
-        let newest = version.level(0).iter().filter(|meta| meta.may_hold(key));
-        let below = (1..version.level_count()).flat_map(|n| version.overlapping(n, key, key));
-        for meta in newest.chain(below) {
+        let hash = key_hash(key);
+        for file in shape.version.files_for(key) {
             let mut at = self.sequence;
-            while let Some((trailer, value)) = tables.get(meta, key, at).await? {
+            while let Some((trailer, value)) = tables.get(file, key, hash, at).await? {
                 let met = self.take(folding, key, trailer, &value, || value.clone())?;
                 if met.is_break() {
                     return Ok(met);
