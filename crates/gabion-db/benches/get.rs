@@ -1,4 +1,4 @@
-//! What a look-up costs in an embedded store, by way of asking. Each way is measured in slices of a thousand look-ups, of which
+//! What a look-up costs in an embedded store, by way of asking. Each way is measured in slices of a hundred look-ups, of which
 //! the fastest quarter counts: so other programs on the machine show little.
 //!
 //! `cargo bench -p gabion-db --bench get -- [RECORDS] [VALUE_LEN] [THREADS] [WAY]`; 1,000,000 of 100 bytes, one thread and every way
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Look-ups of a slice, and keys that are asked for at once.
-const SLICE: u64 = 1000;
+const SLICE: u64 = 100;
 const MANY: usize = 10;
 const MEASURED: Duration = Duration::from_secs(3);
 

@@ -15,14 +15,18 @@
 //! of a thread as `Rc`. Who reads on several threads puts them behind locks of its own and implements
 //! [`ReadCache`].
 
+mod table;
+
+use crate::skip_list::prefetch;
 use crate::sst::SstReader;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use gabion_base::{FileId, HashMap, HashSet};
+use gabion_base::{FileId, FileKind, HashMap, HashSet};
 use gabion_media::Bytes;
+use table::Table;
 
 /// What a block costs besides its bytes: its slot, its place in the map and a queue, its reference count.
 pub const BLOCK_OVERHEAD: usize = 128;
@@ -133,20 +137,73 @@ struct Inner {
     stats: CacheStats,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    files: HashMap<FileId, HashMap<u64, u32>>,
+    /// Slots with blocks, by file and offset.
+    table: Table,
+    /// The blocks of each file that has any.
+    files: HashMap<FileId, Blocks>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
     ghosts: VecDeque<(FileId, u64)>,
     ghost_names: HashSet<(FileId, u64)>,
 }
 
+/// In one line of memory.
+#[repr(align(64))]
 struct Slot {
-    file: FileId,
+    /// Of the file, and its kind: apart, for the line.
+    number: u64,
+    kind: FileKind,
     offset: u64,
     /// None when its file was evicted; the slot is free once its queue comes to it.
     block: Option<Bytes>,
+    /// Neighbours in the list of the file's blocks; [`NONE`] at its ends.
+    before: u32,
+    after: u32,
     uses: u8,
     in_small: bool,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    #[inline]
+    const fn file(&self) -> FileId {
+        FileId { kind: self.kind, number: self.number }
+    }
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// The blocks of a file, as a list through their slots.
+#[derive(Clone, Copy)]
+struct Blocks {
+    first: u32,
+    count: u32,
+}
+
+/// By what a block is found: as good as random for neighbours, and not the bits by which callers may choose one of
+/// several caches.
+#[inline]
+fn tag(file: FileId, offset: u64) -> u32 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let name = file.number.wrapping_mul(K) ^ offset ^ (file.kind as u64) << 56;
+    let product = u128::from(name) * u128::from(K.rotate_left(32) | 1);
+    ((product as u64 ^ (product >> 64) as u64) >> 16) as u32
+}
+
+/// Bytes at the front of a block that are asked for when it is: as many as a block has by default.
+const PREFETCH_LEN: usize = 4096;
+
+/// Asks for what a search in a block may look at: its restart points, at the end, and entries one after the other.
+#[inline]
+fn prefetch_block(block: &Bytes) {
+    const LINE_LEN: usize = 64;
+    let at = block.as_ptr();
+    prefetch(at.wrapping_add(block.len().saturating_sub(1)));
+    for line in (0..block.len().min(PREFETCH_LEN)).step_by(LINE_LEN) {
+        prefetch(at.wrapping_add(line));
+    }
 }
 
 const fn charge(block: &Bytes) -> usize {
@@ -163,6 +220,7 @@ impl BlockCache {
             stats: CacheStats::default(),
             slots: Vec::new(),
             free: Vec::new(),
+            table: Table::default(),
             files: HashMap::default(),
             small: VecDeque::new(),
             main: VecDeque::new(),
@@ -192,15 +250,18 @@ impl BlockCache {
     #[must_use]
     pub fn get(&self, file: FileId, offset: u64) -> Option<Bytes> {
         let inner = &mut *self.inner.borrow_mut();
-        let found = inner.files.get(&file).and_then(|blocks| blocks.get(&offset));
-        let Some(&index) = found else {
+        let Some(index) = inner.find(file, offset) else {
             inner.stats.misses += 1;
             return None;
         };
         let slot = &mut inner.slots[index as usize];
-        slot.uses = (slot.uses + 1).min(USES_MAX);
+        let block = slot.block.as_ref()?;
+        // Before the count of its readers, which lies elsewhere and is waited for.
+        prefetch_block(block);
         inner.stats.hits += 1;
-        slot.block.clone()
+        let block = block.clone();
+        slot.uses = (slot.uses + 1).min(USES_MAX);
+        Some(block)
     }
 
     /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not
@@ -208,16 +269,24 @@ impl BlockCache {
     pub fn insert(&self, file: FileId, offset: u64, block: Bytes) {
         let inner = &mut *self.inner.borrow_mut();
         let bytes = charge(&block);
-        let present = inner.files.get(&file).is_some_and(|blocks| blocks.contains_key(&offset));
-        if present || bytes > inner.capacity {
+        if inner.find(file, offset).is_some() || bytes > inner.capacity {
             return;
         }
         while inner.stats.bytes + bytes > inner.capacity {
             inner.evict_one();
         }
         let in_small = !inner.ghost_names.remove(&(file, offset));
-        let index = inner.new_slot(Slot { file, offset, block: Some(block), uses: 0, in_small });
-        inner.files.entry(file).or_default().insert(offset, index);
+        let index = inner.new_slot(Slot {
+            number: file.number,
+            kind: file.kind,
+            offset,
+            block: Some(block),
+            before: NONE,
+            after: NONE,
+            uses: 0,
+            in_small,
+        });
+        inner.link(index);
         inner.stats.bytes += bytes;
         inner.stats.blocks += 1;
         if in_small {
@@ -231,8 +300,13 @@ impl BlockCache {
     /// Forgets the blocks of a file that is no longer live.
     pub fn evict_file(&self, file: FileId) {
         let inner = &mut *self.inner.borrow_mut();
-        let Some(blocks) = inner.files.remove(&file) else { return };
-        for &index in blocks.values() {
+        let Some(Blocks { first, .. }) = inner.files.remove(&file) else { return };
+        let mut next = first;
+        while next != NONE {
+            let index = next;
+            let slot = &inner.slots[index as usize];
+            next = slot.after;
+            inner.table.remove(tag(file, slot.offset), index);
             inner.forget(index);
         }
         let dead = inner.small.len() + inner.main.len() - inner.stats.blocks;
@@ -244,7 +318,7 @@ impl BlockCache {
     /// Blocks of a file that are here: whether its successors are worth warming.
     #[must_use]
     pub fn blocks_of(&self, file: FileId) -> usize {
-        self.inner.borrow().files.get(&file).map_or(0, HashMap::len)
+        self.inner.borrow().files.get(&file).map_or(0, |blocks| blocks.count as usize)
     }
 
     /// What the cache did since it was made, and what it holds.
@@ -255,6 +329,52 @@ impl BlockCache {
 }
 
 impl Inner {
+    /// The slot of a block.
+    #[inline]
+    fn find(&self, file: FileId, offset: u64) -> Option<u32> {
+        let is_it = |index: u32| {
+            let slot = &self.slots[index as usize];
+            slot.offset == offset && slot.file() == file
+        };
+        self.table.find(tag(file, offset), is_it)
+    }
+
+    /// Has the block in a slot found, by itself and with its file.
+    fn link(&mut self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let (file, offset) = (slot.file(), slot.offset);
+        self.table.insert(tag(file, offset), index);
+        let blocks = self.files.entry(file).or_insert(Blocks { first: NONE, count: 0 });
+        let after = core::mem::replace(&mut blocks.first, index);
+        blocks.count += 1;
+        self.slots[index as usize].after = after;
+        if let Some(after) = self.slots.get_mut(after as usize) {
+            after.before = index;
+        }
+    }
+
+    /// Undoes [`Self::link`].
+    fn unlink(&mut self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let &Slot { offset, before, after, .. } = slot;
+        let file = slot.file();
+        self.table.remove(tag(file, offset), index);
+        if let Some(after) = self.slots.get_mut(after as usize) {
+            after.before = before;
+        }
+        if let Some(before) = self.slots.get_mut(before as usize) {
+            before.after = after;
+        }
+        let Some(blocks) = self.files.get_mut(&file) else { return };
+        blocks.count -= 1;
+        if blocks.first == index {
+            blocks.first = after;
+        }
+        if blocks.count == 0 {
+            self.files.remove(&file);
+        }
+    }
+
     fn new_slot(&mut self, slot: Slot) -> u32 {
         match self.free.pop() {
             Some(index) => {
@@ -263,7 +383,7 @@ impl Inner {
             }
             None => {
                 self.slots.push(slot);
-                (self.slots.len() - 1) as u32
+                self.slots.len() as u32 - 1
             }
         }
     }
@@ -294,7 +414,7 @@ impl Inner {
         let slot = &mut self.slots[index as usize];
         let Some(block) = &slot.block else { return self.free.push(index) };
         if slot.uses == 0 {
-            let name = (slot.file, slot.offset);
+            let name = (slot.file(), slot.offset);
             self.drop_block(index);
             self.remember_ghost(name);
             return;
@@ -320,13 +440,7 @@ impl Inner {
 
     /// Frees a slot that no queue names any more.
     fn drop_block(&mut self, index: u32) {
-        let Slot { file, offset, .. } = self.slots[index as usize];
-        if let Some(blocks) = self.files.get_mut(&file) {
-            blocks.remove(&offset);
-            if blocks.is_empty() {
-                self.files.remove(&file);
-            }
-        }
+        self.unlink(index);
         self.forget(index);
         self.free.push(index);
         self.stats.evictions += 1;
@@ -430,7 +544,21 @@ mod tests {
         let small: usize = live().filter(|(s, _)| s.in_small).map(|(_, c)| c).sum();
         assert_eq!(inner.small_bytes, small);
         assert!(inner.stats.bytes <= inner.capacity);
-        assert_eq!(inner.files.values().map(HashMap::len).sum::<usize>(), inner.stats.blocks);
+        assert_eq!(inner.table.len(), inner.stats.blocks);
+        assert_eq!(
+            inner.files.values().map(|f| f.count as usize).sum::<usize>(),
+            inner.stats.blocks
+        );
+        for (file, blocks) in &inner.files {
+            let (mut before, mut at, mut count) = (NONE, blocks.first, 0);
+            while at != NONE {
+                let slot = &inner.slots[at as usize];
+                assert!(slot.file() == *file && slot.before == before && slot.block.is_some());
+                assert_eq!(inner.find(*file, slot.offset), Some(at));
+                (before, at, count) = (at, slot.after, count + 1);
+            }
+            assert_eq!(count, blocks.count);
+        }
         assert_eq!(inner.small.len() + inner.main.len() + inner.free.len(), inner.slots.len());
         assert!(inner.ghost_names.len() <= inner.ghosts.len());
     }

@@ -5,10 +5,10 @@
 //! file are a few kilobytes in one piece.
 
 use super::block::{BlockCursor, common_prefix_len};
+use super::reader::BlockHandle;
 use crate::rank::rank;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::Range;
 use gabion_base::{Error, Result};
 
 /// The separators of an index, as far as eight bytes tell them apart.
@@ -19,39 +19,40 @@ pub(super) struct Guide {
     /// The next eight bytes of each as a number, zeros behind its end. Ascending; a smaller rank is a smaller
     /// separator, of equal ranks nothing follows.
     ranks: Vec<u64>,
-    /// Where each separator's value lies in the index.
-    values: Vec<Range<u32>>,
+    /// Where the block of each lies.
+    handles: Vec<BlockHandle>,
 }
 
 impl Guide {
+    /// `handle` makes one of a separator's value.
+    ///
     /// # Errors
-    /// Corruption when the index is not one, or its separators are seen to be out of order.
-    pub(super) fn of(index: &[u8]) -> Result<Self> {
+    /// Corruption when the index is not one, or its separators are seen to be out of order; that of `handle`.
+    pub(super) fn of(index: &[u8], handle: impl Fn(&[u8]) -> Result<BlockHandle>) -> Result<Self> {
         let prefix = common_prefix(index)?;
-        let (mut ranks, mut values) = (Vec::new(), Vec::new());
+        let (mut ranks, mut handles) = (Vec::new(), Vec::new());
         let mut walk = BlockCursor::new();
         walk.enter(index)?;
         while walk.advance(index)? {
             let rank = walk.key().strip_prefix(&*prefix).map(rank);
             let rank = rank.filter(|rank| ranks.last().is_none_or(|last| last <= rank));
             ranks.push(rank.ok_or_else(|| Error::corruption("separators are out of order"))?);
-            let value = walk.value_range();
-            values.push(value.start as u32..value.end as u32);
+            handles.push(handle(&index[walk.value_range()])?);
         }
         ranks.shrink_to_fit();
-        values.shrink_to_fit();
-        Ok(Self { prefix, ranks, values })
+        handles.shrink_to_fit();
+        Ok(Self { prefix, ranks, handles })
     }
 
     /// Bytes of memory held.
     pub(super) fn memory_used(&self) -> usize {
-        self.prefix.len() + size_of_val(&*self.ranks) + size_of_val(&*self.values)
+        self.prefix.len() + size_of_val(&*self.ranks) + size_of_val(&*self.handles)
     }
 
-    /// Where the value of the first separator at or after any entry of `key` lies in the index, or that there is
-    /// none; nothing if eight bytes do not tell.
+    /// Where the block of the first separator at or after any entry of `key` lies, or that there is none; nothing if
+    /// eight bytes do not tell.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> Option<Option<Range<usize>>> {
+    pub(super) fn find(&self, key: &[u8]) -> Option<Option<BlockHandle>> {
         let at = match key.strip_prefix(&*self.prefix) {
             Some(rest) => {
                 let rank = rank(rest);
@@ -64,8 +65,7 @@ impl Guide {
             None if *key < *self.prefix => 0,
             None => self.ranks.len(),
         };
-        let usable = |value: &Range<u32>| value.start as usize..value.end as usize;
-        Some(self.values.get(at).map(usable))
+        Some(self.handles.get(at).copied())
     }
 }
 
@@ -100,11 +100,12 @@ mod tests {
             let keys: BTreeSet<Vec<u8>> = keys.into_iter().map(|k| [&prefix[..], &k].concat()).collect();
             let area = index_of(keys.iter().map(|key| &key[..]));
             let (guide, view) =
-                (Guide::of(area.bytes()).unwrap(), BlockView::parse(area.bytes()).unwrap());
+                (guide_of(area.bytes()).unwrap(), BlockView::parse(area.bytes()).unwrap());
             prop_assert_eq!(guide.ranks.len(), keys.len());
             let with_prefix = sought.iter().map(|k| [&prefix[..], k].concat());
             for key in sought.iter().cloned().chain(with_prefix).chain(keys.iter().cloned()) {
-                let expected = view.search(&key, Trailer::FIRST).unwrap().map(|found| found.value);
+                let expected = view.search(&key, Trailer::FIRST).unwrap();
+                let expected = expected.map(|found| handle(&area.bytes()[found.value]).unwrap());
                 if let Some(found) = guide.find(&key) {
                     prop_assert_eq!(found, expected);
                 }
@@ -117,14 +118,13 @@ mod tests {
         let key = |n: u64| format!("\u{1}user{n:09}");
         let keys: Vec<_> = (0..4000).map(|n| key(10 * n)).collect();
         let area = index_of(keys.iter().map(|key| key.as_bytes()));
-        let guide = Guide::of(area.bytes()).unwrap();
+        let guide = guide_of(area.bytes()).unwrap();
         for n in 0..40_000u64 {
             let found = guide.find(key(n).as_bytes());
             assert_eq!(found.is_none(), n.is_multiple_of(10), "{n}");
             let Some(found) = found else { continue };
-            let value =
-                found.map(|at| area.bytes()[at].try_into().map(u64::from_le_bytes).unwrap());
-            assert_eq!(value, (n < 39_990).then_some(n / 10 + 1), "{n}");
+            let number = found.map(|handle| u64::from(handle.offset));
+            assert_eq!(number, (n < 39_990).then_some(n / 10 + 1), "{n}");
         }
     }
 
@@ -132,15 +132,22 @@ mod tests {
     fn separators_out_of_order_are_refused() {
         for keys in [[&b"a1"[..], b"b", b"a2"], [b"ab", b"aa", b"ac"], [b"b", b"a", b""]] {
             let area = index_of(keys.into_iter());
-            let error = format!("{}", Guide::of(area.bytes()).err().expect("refused"));
+            let error = format!("{}", guide_of(area.bytes()).err().expect("refused"));
             assert!(error.contains("out of order"), "{error}");
         }
         let area = index_of([&b""[..], b"\x02\x02\x01", b"\x02\x02\x02"].into_iter());
-        let guide = Guide::of(area.bytes()).unwrap();
-        assert_eq!(
-            guide.find(b"\x02\x01").map(|at| at.map(|at| area.bytes()[at][0])),
-            Some(Some(1))
-        );
+        let guide = guide_of(area.bytes()).unwrap();
+        assert_eq!(guide.find(b"\x02\x01").map(|found| found.map(|at| at.offset)), Some(Some(1)));
+    }
+
+    /// Blocks that have their numbers for offsets.
+    fn handle(value: &[u8]) -> Result<BlockHandle> {
+        let number = u64::from_le_bytes(value.try_into().unwrap());
+        Ok(BlockHandle { offset: number as u32, stored_len: 1 })
+    }
+
+    fn guide_of(index: &[u8]) -> Result<Guide> {
+        Guide::of(index, handle)
     }
 
     fn index_of<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Area {

@@ -90,7 +90,8 @@ impl SstReader {
         }
         let guide = match footer.data_blocks {
             0 => Guide::default(),
-            _ => Guide::of(&index).map_err(|error| error.within(format!("{id}: index")))?,
+            _ => Guide::of(&index, |value| handle(value, id, footer.filter_at))
+                .map_err(|error| error.within(format!("{id}: index")))?,
         };
         let mut reader = Self {
             group,
@@ -249,7 +250,7 @@ impl SstReader {
     /// The block in which (key, trailer) or the first entry after it lies, if there is one.
     pub(crate) fn find_block(&self, key: &[u8], trailer: Trailer) -> Result<Option<BlockHandle>> {
         if let Some(found) = self.guide.find(key) {
-            return found.map(|value| self.handle(value)).transpose();
+            return Ok(found);
         }
         let found = BlockView::parse(&self.index).and_then(|index| index.search(key, trailer));
         match found.map_err(|error| self.in_index(error))? {
@@ -267,17 +268,7 @@ impl SstReader {
 
     /// The handle in an index entry's value, checked against the file.
     pub(super) fn handle(&self, value: Range<usize>) -> Result<BlockHandle> {
-        let handle = self.index.get(value).and_then(|bytes| <&[u8; 8]>::try_from(bytes).ok()).map(
-            |&[a, b, c, d, e, f, g, h]| BlockHandle {
-                offset: u32::from_le_bytes([a, b, c, d]),
-                stored_len: u32::from_le_bytes([e, f, g, h]),
-            },
-        );
-        let fits = |h: &BlockHandle| {
-            h.stored_len as usize > BLOCK_TRAILER_LEN
-                && h.offset.checked_add(h.stored_len).is_some_and(|end| end <= self.data_len)
-        };
-        handle.filter(fits).ok_or_else(|| corrupt(self.id, "index names a block outside the data"))
+        handle(self.index.get(value).unwrap_or_default(), self.id, self.data_len)
     }
 
     /// The index, for cursors over blocks.
@@ -371,6 +362,19 @@ impl SstReader {
     pub(super) const fn data_len(&self) -> u32 {
         self.data_len
     }
+}
+
+/// The handle in an index entry's value, checked against the bytes of the file's data.
+fn handle(value: &[u8], id: FileId, data_len: u32) -> Result<BlockHandle> {
+    let handle = <&[u8; 8]>::try_from(value).ok().map(|&[a, b, c, d, e, f, g, h]| BlockHandle {
+        offset: u32::from_le_bytes([a, b, c, d]),
+        stored_len: u32::from_le_bytes([e, f, g, h]),
+    });
+    let fits = |h: &BlockHandle| {
+        h.stored_len as usize > BLOCK_TRAILER_LEN
+            && h.offset.checked_add(h.stored_len).is_some_and(|end| end <= data_len)
+    };
+    handle.filter(fits).ok_or_else(|| corrupt(id, "index names a block outside the data"))
 }
 
 #[cold]
