@@ -61,3 +61,41 @@ fn thread_number() -> usize {
     // In the destructor of another thread-local value there may be none any more: any place will do.
     NUMBER.try_with(|number| *number).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::GroupId;
+    use gabion_engine::{Tree, TreeConfig};
+    use std::sync::Arc;
+
+    fn tree() -> Tree {
+        Tree::create(TreeConfig::default(), GroupId(1)).unwrap()
+    }
+
+    #[test]
+    fn every_thread_finds_what_was_published_last_and_nothing_keeps_what_was_before() {
+        let (trees, seen) = ([tree(), tree()], 40);
+        let [first, second] = [trees[0].shared_view(), trees[1].shared_view()];
+        let holders = Arc::strong_count(first.version());
+        let views = Views::new(&first);
+        assert_eq!(Arc::strong_count(first.version()), holders + views.0.len());
+        let finds = |view: &SharedView| {
+            thread::scope(|scope| {
+                let looks = (0..seen).map(|_| {
+                    scope.spawn(|| (thread_number(), views.with(|found| found.is_same_shape(view))))
+                });
+                let looks: Vec<_> = looks.collect();
+                let looks = looks.into_iter().map(|look| look.join().unwrap());
+                looks.collect::<std::collections::BTreeMap<usize, bool>>()
+            })
+        };
+        let before = finds(&first);
+        assert!(before.len() == seen && before.values().all(|found| *found), "{before:?}");
+        views.publish(&second);
+        let after = finds(&second);
+        assert!(after.len() == seen && after.values().all(|found| *found), "{after:?}");
+        assert_eq!(Arc::strong_count(first.version()), holders);
+        assert!(!first.is_same_shape(&second) && first.is_same_shape(&first.apart()));
+    }
+}

@@ -1,8 +1,8 @@
 //! The skip list under a MemTable.
 //!
 //! One writer at a time, any number of readers without locks. Memory is only ever appended and is
-//! freed all at once, so an address is valid for the life of the list. This module and those in
-//! it are the only ones of the crate with `unsafe`; what makes it sound:
+//! freed all at once, so an address is valid for the life of the list. This module, those in it and `once`
+//! are the only ones of the crate with `unsafe`; what makes it sound:
 //!
 //! 1. A cell (an entry's bytes), a leaf and a tower are written completely before what leads to them is
 //!    stored (release), and reached only through that (acquire). A slot of a leaf is written before the order
