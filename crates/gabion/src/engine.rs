@@ -133,9 +133,13 @@ impl Engine for Embedded {
     }
 
     fn scan(&self, from: &[u8], count: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
-        for pair in self.db.range(from, None).take(count) {
-            let (key, value) = pair?;
-            read(&key, &value);
+        let mut cursor = self.db.iter(from..);
+        for _ in 0..count {
+            if !cursor.next()? {
+                break;
+            }
+            let Some((key, value)) = cursor.pair() else { break };
+            read(key, value);
         }
         Ok(())
     }
