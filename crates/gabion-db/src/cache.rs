@@ -10,6 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// Two threads meet in one of them seldom enough, and each is still large against a block.
 const SHARDS: usize = 16;
 
+/// Blocks that begin in the same 64 KiB of a file are in one shard, so that who goes through them takes its lock once
+/// for several; two threads seldom read there at the same time.
+const STRETCH_BITS: u32 = 16;
+
 /// Blocks and open files, shared by threads.
 pub(crate) struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
@@ -30,8 +34,8 @@ impl SharedCache {
     }
 
     fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
-        // Fibonacci hashing of what differs between neighbours.
-        let mixed = (file.number ^ (offset >> 9)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Fibonacci hashing of what differs between neighbouring stretches.
+        let mixed = (file.number ^ (offset >> STRETCH_BITS)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = (mixed >> 60) as usize % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,6 +72,16 @@ impl SharedCache {
 impl ReadCache for SharedCache {
     fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
         self.shard(file, offset).get(file, offset)
+    }
+
+    fn blocks(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>) {
+        for run in offsets.chunk_by(|a, b| a >> STRETCH_BITS == b >> STRETCH_BITS) {
+            let before = found.len();
+            self.shard(file, run[0]).get_run(file, run, found);
+            if found.len() - before < run.len() {
+                return;
+            }
+        }
     }
 
     fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {

@@ -126,7 +126,30 @@ impl EngineRange {
 /// and reads their blocks from the device where they are not cached. A step in the direction of the last move
 /// goes on from there: about as much either way in files, where each block is read once and its entries
 /// parsed once; backwards about every tenth step in a MemTable is a search of it. Turning round is a
-/// seek. Nothing is copied but the key; [`Self::key`] and [`Self::value`] lend what is there.
+/// seek. Nothing is copied or allocated for a pair but its key, in memory that the next step uses again;
+/// [`Self::key`] and [`Self::value`] lend what is there until then. A step forwards takes about 0.1 µs while blocks are in
+/// the cache. Where they are not, it reads the more of them at once the further it goes, from one of each file after a seek to
+/// 128 KiB; until it is elsewhere a cursor shares up to that much with the cache for each file of L0 and each level.
+///
+/// ```
+/// # use gabion_db::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("gabion-db-lend-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+/// for (key, count) in [("apples", 3u64), ("pears", 4), ("plums", 5)] {
+///     db.put(key.as_bytes(), &count.to_le_bytes())?;
+/// }
+/// // Sums what it is lent: nothing of it is copied.
+/// let (mut cursor, mut sum) = (db.iter("p"..), 0);
+/// while cursor.next()? {
+///     let count = cursor.value().and_then(|value| value.try_into().ok());
+///     sum += count.map_or(0, u64::from_le_bytes);
+/// }
+/// assert_eq!(sum, 9);
+/// # drop((cursor, db));
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), gabion_base::Error>(())
+/// ```
 ///
 /// # Errors
 /// Every move: corruption with file and offset; I/O. After an error the cursor is at no pair and further
@@ -183,8 +206,13 @@ impl Cursor {
         clippy::should_implement_trait,
         reason = "an Iterator's would own what this one lends"
     )]
+    #[inline]
     pub fn next(&mut self) -> Result<bool> {
-        self.go(Move::Next)
+        // Nearly always there is nothing to wait for.
+        match self.walk.try_next() {
+            Some(stepped) => stepped,
+            None => self.go(Move::Next),
+        }
     }
 
     /// To the pair before; to the last from past it.
@@ -266,7 +294,8 @@ impl IntoIterator for Cursor {
 /// ```
 ///
 /// `Send` and `Sync`. Each end that is used is a [`Cursor`], and costs what its steps do; a pair costs the
-/// allocation of its key, and of its value when that comes from a MemTable, besides.
+/// allocation of its key, and of its value when that comes from a MemTable, besides. Who keeps no pair goes through a
+/// [`Cursor`], which lends them.
 pub struct Range {
     /// None when it has ended.
     ends: Option<Ends>,
@@ -291,7 +320,8 @@ impl Ends {
         let to = if is_back && end.is_none() { Move::Last } else { to };
         let new = || Cursor::new(&self.snapshot, self.range.clone());
         let end = end.get_or_insert_with(new);
-        if !end.go(to)? {
+        let is_there = if to == Move::Next { end.next() } else { end.go(to) };
+        if !is_there? {
             return Ok(None);
         }
         // Both have a key: who comes to no pair ends the range.

@@ -34,11 +34,20 @@ pub const BLOCK_OVERHEAD: usize = 128;
 /// Uses that are remembered for a block at most.
 const USES_MAX: u8 = 3;
 
+/// Blocks whose memory is asked for side by side: processors wait for about ten lines at a time.
+const RUN_MAX: usize = 8;
+
+/// Bytes of a line of memory.
+pub(crate) const LINE_LEN: usize = 64;
+
 /// What reads leave for each other: decoded blocks and open files. Shared by reference, so every call takes
 /// `&self`.
 pub trait ReadCache {
     /// The block at `offset` of `file`, if it is here.
     fn block(&self, file: FileId, offset: u64) -> Option<Bytes>;
+    /// The blocks at `offsets` of `file`, which ascend, up to the first that is not here: added to `found` in this
+    /// order. That one counts as no miss, as nobody is in need of it yet.
+    fn blocks(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>);
     /// Keeps a block, at the cost of others, or does not.
     fn keep_block(&self, file: FileId, offset: u64, block: Bytes);
     /// The reader of `file`, if it is open.
@@ -52,6 +61,10 @@ macro_rules! forward_cache {
         impl<C: ReadCache + ?Sized> ReadCache for $pointer {
             fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
                 (**self).block(file, offset)
+            }
+
+            fn blocks(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>) {
+                (**self).blocks(file, offsets, found);
             }
 
             fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
@@ -96,6 +109,10 @@ impl LocalCache {
 impl ReadCache for LocalCache {
     fn block(&self, file: FileId, offset: u64) -> Option<Bytes> {
         self.blocks.get(file, offset)
+    }
+
+    fn blocks(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>) {
+        self.blocks.get_run(file, offsets, found);
     }
 
     fn keep_block(&self, file: FileId, offset: u64, block: Bytes) {
@@ -163,12 +180,34 @@ struct Slot {
     in_small: bool,
 }
 
-const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<Slot>() == LINE_LEN);
 
 impl Slot {
     #[inline]
     const fn file(&self) -> FileId {
         FileId { kind: self.kind, number: self.number }
+    }
+
+    /// The block, which is used once more.
+    #[inline]
+    fn take(&mut self) -> Option<Bytes> {
+        // Most are used often: nothing is written then, so that the line stays with other processors.
+        if self.uses < USES_MAX {
+            self.uses += 1;
+        }
+        self.block.clone()
+    }
+
+    /// Asks for what whoever goes through the block touches first: its first entries, its end, which says where
+    /// entries end, and what is behind, where an allocator that had both in a row has put the count of those who
+    /// share it.
+    #[inline]
+    fn prefetch(&self) {
+        let Some(block) = &self.block else { return };
+        let end = block.as_ptr().wrapping_add(block.len());
+        for at in [block.as_ptr(), end.wrapping_sub(1), end.wrapping_add(LINE_LEN - 1)] {
+            prefetch(at);
+        }
     }
 }
 
@@ -198,7 +237,6 @@ const PREFETCH_LEN: usize = 4096;
 /// Asks for what a search in a block may look at: its restart points, at the end, and entries one after the other.
 #[inline]
 fn prefetch_block(block: &Bytes) {
-    const LINE_LEN: usize = 64;
     let at = block.as_ptr();
     prefetch(at.wrapping_add(block.len().saturating_sub(1)));
     for line in (0..block.len().min(PREFETCH_LEN)).step_by(LINE_LEN) {
@@ -255,13 +293,33 @@ impl BlockCache {
             return None;
         };
         let slot = &mut inner.slots[index as usize];
-        let block = slot.block.as_ref()?;
         // Before the count of its readers, which lies elsewhere and is waited for.
-        prefetch_block(block);
+        prefetch_block(slot.block.as_ref()?);
         inner.stats.hits += 1;
-        let block = block.clone();
-        slot.uses = (slot.uses + 1).min(USES_MAX);
-        Some(block)
+        slot.take()
+    }
+
+    /// The blocks at `offsets` of `file`, up to the first that is not here: added to `found` in this order. Costs
+    /// less than [`Self::get`] for each: what lies in memory for one is asked for while another's is on its way.
+    pub fn get_run(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>) {
+        let inner = &mut *self.inner.borrow_mut();
+        for offsets in offsets.chunks(RUN_MAX) {
+            let mut places = [0; RUN_MAX];
+            let mut count = 0;
+            for (place, offset) in places.iter_mut().zip(offsets) {
+                let Some(index) = inner.find(file, *offset) else { break };
+                *place = index as usize;
+                count += 1;
+            }
+            for &place in &places[..count] {
+                inner.slots[place].prefetch();
+            }
+            found.extend(places[..count].iter().filter_map(|&place| inner.slots[place].take()));
+            inner.stats.hits += count as u64;
+            if count < offsets.len() {
+                return;
+            }
+        }
     }
 
     /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not

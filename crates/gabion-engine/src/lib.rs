@@ -63,7 +63,7 @@ pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
 pub use range_delete::{RangeDelete, RangeDeletes};
 pub use read::{
-    Found, Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables,
+    Found, Lent, Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables,
 };
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};

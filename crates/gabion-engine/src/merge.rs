@@ -5,6 +5,9 @@
 //! it sink. Cursors of which two hold an equal entry (same key, same trailer) do not occur, as a sequence
 //! number names one entry; the cursor number settles even that, so that order never depends on memory.
 //!
+//! Nearly always the next entry is of the same cursor as the last. So the merge keeps in mind which one comes second:
+//! while the top stays before it, a step is one comparison however many cursors there are, and with one left none.
+//!
 //! Readers also merge backwards: the same heap with the largest entry on top. A merge goes one way from
 //! one call of [`Merge::restart`] to the next; to turn round, all cursors are put on the other side first.
 
@@ -22,8 +25,11 @@ pub(crate) trait Cursor {
     async fn advance(&mut self) -> Result<()>;
 }
 
-/// A cursor that goes both ways.
+/// A cursor for readers, which goes both ways.
 pub(crate) trait ReverseCursor: Cursor {
+    /// To the next entry if that is in memory; else `None`, and nothing has changed.
+    fn try_advance(&mut self) -> Option<Result<()>>;
+
     /// To the entry before.
     async fn retreat(&mut self) -> Result<()>;
 }
@@ -33,6 +39,8 @@ pub(crate) struct Merge<C> {
     cursors: Vec<C>,
     /// Numbers of the cursors that are not at their end; a heap by entry.
     heap: Vec<usize>,
+    /// Which place of the heap comes first behind the top, 1 or 2; 0 if that is not known.
+    second: usize,
 }
 
 impl<C: Cursor> Merge<C> {
@@ -41,7 +49,7 @@ impl<C: Cursor> Merge<C> {
         let mut heap: Vec<usize> =
             (0..cursors.len()).filter(|&i| cursors[i].entry().is_some()).collect();
         heap.sort_by(|&a, &b| order::<C, false>(&cursors, a, b));
-        Self { cursors, heap }
+        Self { cursors, heap, second: 0 }
     }
 
     /// The entry on top: the smallest, or the largest when the merge goes backwards; none at the end.
@@ -69,6 +77,7 @@ impl<C: Cursor> Merge<C> {
     fn settle_top<const REVERSE: bool>(&mut self, top: usize) {
         if self.cursors[top].entry().is_none() {
             self.heap.swap_remove(0);
+            self.second = 0;
         }
         self.sink::<REVERSE>();
     }
@@ -76,25 +85,46 @@ impl<C: Cursor> Merge<C> {
     /// Lets the top cursor sink to its place.
     #[inline]
     fn sink<const REVERSE: bool>(&mut self) {
+        let second = match self.second {
+            0 => first_below::<C, REVERSE>(&self.heap, &self.cursors, 0),
+            second => Some(second),
+        };
+        let Some(second) = second else { return };
+        if order::<C, REVERSE>(&self.cursors, self.heap[0], self.heap[second]).is_le() {
+            self.second = second;
+            return;
+        }
+        self.sink_below::<REVERSE>(second);
+    }
+
+    /// Lets the top cursor sink below the one at `child`, which comes before it, to its place.
+    fn sink_below<const REVERSE: bool>(&mut self, mut child: usize) {
+        self.second = 0;
         let (heap, cursors) = (&mut self.heap, &self.cursors);
         let mut at = 0;
         loop {
-            let mut child = 2 * at + 1;
-            if child >= heap.len() {
-                return;
-            }
-            if child + 1 < heap.len()
-                && order::<C, REVERSE>(cursors, heap[child + 1], heap[child]).is_lt()
-            {
-                child += 1;
-            }
-            if order::<C, REVERSE>(cursors, heap[at], heap[child]).is_le() {
-                return;
-            }
             heap.swap(at, child);
             at = child;
+            let Some(below) = first_below::<C, REVERSE>(heap, cursors, at) else { return };
+            if order::<C, REVERSE>(cursors, heap[at], heap[below]).is_le() {
+                return;
+            }
+            child = below;
         }
     }
+}
+
+/// Which of the places below `at` comes first, if there is one.
+#[inline]
+fn first_below<C: Cursor, const REVERSE: bool>(
+    heap: &[usize],
+    cursors: &[C],
+    at: usize,
+) -> Option<usize> {
+    let child = 2 * at + 1;
+    let (&left, right) = (heap.get(child)?, heap.get(child + 1));
+    let is_right = right.is_some_and(|&right| order::<C, REVERSE>(cursors, right, left).is_lt());
+    Some(child + usize::from(is_right))
 }
 
 impl<C: ReverseCursor> Merge<C> {
@@ -113,10 +143,22 @@ impl<C: ReverseCursor> Merge<C> {
     /// Merges from where the cursors stand: on with [`Merge::advance`], or with [`Merge::retreat`] when
     /// `REVERSE`.
     pub(crate) fn restart<const REVERSE: bool>(&mut self) {
+        self.second = 0;
         let (heap, cursors) = (&mut self.heap, &self.cursors);
         heap.clear();
         heap.extend((0..cursors.len()).filter(|&i| cursors[i].entry().is_some()));
         heap.sort_by(|&a, &b| order::<C, REVERSE>(cursors, a, b));
+    }
+
+    /// As [`Merge::advance`] without waiting: `None`, with nothing changed, when the next entry is not in memory.
+    #[inline]
+    pub(crate) fn try_advance(&mut self) -> Option<Result<()>> {
+        let Some(&top) = self.heap.first() else { return Some(Ok(())) };
+        let advanced = self.cursors[top].try_advance()?;
+        if advanced.is_ok() {
+            self.settle_top::<false>(top);
+        }
+        Some(advanced)
     }
 
     /// To the entry before.

@@ -228,6 +228,41 @@ impl<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static> ReadIterat
         Ok(pair)
     }
 
+    /// Goes to a pair and on from there the same way, as long as there is one and `give`, which is lent each, returns
+    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then. Costs less for each pair than [`Self::go`], as nothing is copied
+    /// that `give` does not copy.
+    ///
+    /// # Errors
+    /// As [`Self::go`].
+    pub async fn each(
+        &mut self,
+        to: Move<'_>,
+        mut give: impl FnMut(Lent<'_, S, C>) -> bool,
+    ) -> Result<bool> {
+        let taken = self.merge.take();
+        let mut cursors = match taken {
+            Some(cursors) => cursors,
+            None => self.open()?,
+        };
+        let state = &self.view.state;
+        let step = match to {
+            Move::First | Move::Next | Move::Seek(_) => Move::Next,
+            Move::Last | Move::Prev | Move::SeekForPrev(_) => Move::Prev,
+        };
+        let mut is_there = self.walk.go(&mut cursors, to, || state.check()).await?;
+        while is_there && give(Lent { walk: &self.walk, cursors: &cursors }) {
+            let at_once = if step == Move::Next { self.walk.try_next(&mut cursors) } else { None };
+            is_there = match at_once {
+                Some(stepped) => stepped?,
+                None => self.walk.go(&mut cursors, step, || state.check()).await?,
+            };
+        }
+        if self.view.state.check().is_ok() {
+            *self.merge.borrow_mut() = Some(cursors);
+        }
+        Ok(is_there)
+    }
+
     fn open(&mut self) -> Result<Cursors<S, C>> {
         let pin = self.view.pin()?;
         if core::mem::replace(&mut self.is_open, true) {
@@ -236,6 +271,26 @@ impl<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static> ReadIterat
         let cursor: Weak<dyn Release> = Rc::<RefCell<_>>::downgrade(&self.merge);
         self.view.state.add_cursor(cursor);
         Ok(self.walk.open(&pin.0))
+    }
+}
+
+/// A pair that an iterator is at.
+pub struct Lent<'a, S: FileSource, C> {
+    walk: &'a Walk<S, C>,
+    cursors: &'a Cursors<S, C>,
+}
+
+impl<S: FileSource + Clone, C: ReadCache + Clone> Lent<'_, S, C> {
+    /// The engine key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.walk.key().unwrap_or_default()
+    }
+
+    /// The value, to keep. It shares the memory of a block, if it comes from a file.
+    #[must_use]
+    pub fn value_bytes(&self) -> Bytes {
+        self.walk.value_bytes(self.cursors).unwrap_or_default()
     }
 }
 
@@ -384,6 +439,17 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> SharedIterator<S, C> {
         let is_there = self.walk.go(&mut merge, to, || Ok(())).await?;
         self.merge = Some(merge);
         Ok(is_there)
+    }
+
+    /// As [`Self::go`] to the next pair, without waiting, where the iterator goes forwards and all that the step needs
+    /// is in memory. Else nothing, and [`Self::go`] is to be called: the iterator may be at no pair meanwhile.
+    #[inline]
+    pub fn try_next(&mut self) -> Option<Result<bool>> {
+        let stepped = self.walk.try_next(self.merge.as_mut()?)?;
+        if stepped.is_err() {
+            self.merge = None;
+        }
+        Some(stepped)
     }
 
     /// The engine key here; none at no pair.

@@ -225,6 +225,9 @@ fn put_items(out: &mut Vec<u8>, kind: u8, items: &[Reply], protocol: Protocol) {
 
 fn put_pairs(out: &mut Vec<u8>, pairs: &[(Bytes, Bytes)], protocol: Protocol) {
     let is_nested = protocol == Protocol::Resp3;
+    // One growth instead of several, each of which copies what is there: headers and line ends are at most 25 bytes.
+    let len_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len() + 2 * 25 + 4;
+    out.reserve(25 + pairs.iter().map(len_of).sum::<usize>());
     put_header(out, b'*', if is_nested { pairs.len() } else { 2 * pairs.len() } as i64);
     for (key, value) in pairs {
         if is_nested {

@@ -215,23 +215,24 @@ impl Store for NodeStore {
         with_values: bool,
         order: Order,
     ) -> Result<Page> {
-        let mut page = PageBuilder::new(limit, bytes_max, with_values);
+        let mut page = PageBuilder::new(limit, bytes_max);
         if limit == 0 {
             return Ok(page.finish());
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
         let mut scan = self.0.node.borrow().view().scan(&self.0.tables, &from, Some(&to));
-        let (mut to, step) = match order {
-            Order::Ascending => (Move::First, Move::Next),
-            Order::Descending => (Move::Last, Move::Prev),
+        let to = match order {
+            Order::Ascending => Move::First,
+            Order::Descending => Move::Last,
         };
-        while let Some((key, value)) = scan.go(to).await? {
-            if page.push(key.slice(1..), value) {
-                return Ok(page.cut());
-            }
-            to = step;
-        }
-        Ok(page.finish())
+        let is_cut = scan
+            .each(to, |pair| {
+                let value = if with_values { pair.value_bytes() } else { Bytes::new() };
+                // Behind the keyspace byte.
+                page.push(Bytes::copy_from_slice(&pair.key()[1..]), value)
+            })
+            .await?;
+        Ok(if is_cut { page.cut() } else { page.finish() })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

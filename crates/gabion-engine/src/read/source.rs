@@ -152,6 +152,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Source<S, C> {
 }
 
 impl<S: FileSource + Clone, C: ReadCache + Clone> Cursor for Source<S, C> {
+    #[inline]
     fn entry(&self) -> Option<Entry<'_>> {
         match self {
             Self::Table(iter) => iter.entry(),
@@ -171,6 +172,17 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Cursor for Source<S, C> {
 }
 
 impl<S: FileSource + Clone, C: ReadCache + Clone> ReverseCursor for Source<S, C> {
+    #[inline]
+    fn try_advance(&mut self) -> Option<Result<()>> {
+        match self {
+            Self::Table(iter) => {
+                iter.advance();
+                Some(Ok(()))
+            }
+            Self::Level(level) => level.try_advance(),
+        }
+    }
+
     async fn retreat(&mut self) -> Result<()> {
         match self {
             Self::Table(iter) => {
@@ -238,6 +250,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
             noted(&self.tables.source, iter.file(), advanced)?;
         }
         self.settle().await
+    }
+
+    /// As [`Self::advance`] without waiting: `None`, with nothing changed, when the next entry is not in memory or in
+    /// another file.
+    #[inline]
+    fn try_advance(&mut self) -> Option<Result<()>> {
+        let Some(iter) = &mut self.current else { return Some(Ok(())) };
+        let advanced = iter.try_advance()?;
+        Some(noted(&self.tables.source, iter.file(), advanced))
     }
 
     async fn retreat(&mut self) -> Result<()> {

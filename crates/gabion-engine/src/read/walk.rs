@@ -275,14 +275,54 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         check()?;
-        let goes_on = self.place == Place::Pair && self.way == Way::Forwards;
-        if to == Move::Next && goes_on {
-            return self.forwards(cursors, Start::Pair, check).await;
+        if to == Move::Next
+            && let Some(stepped) = self.try_next(cursors)
+        {
+            return stepped;
         }
         self.go_elsewhere(cursors, to, check).await
     }
 
-    /// Every move but the commonest, a step forwards after another.
+    /// The commonest move, a step forwards after another, where all that it needs is in memory. Nothing if it is
+    /// another, if something has to be waited for, or looked up, or added up: then [`Self::go`] to the next pair does
+    /// the rest.
+    #[inline]
+    pub(super) fn try_next(&mut self, cursors: &mut Cursors<S, C>) -> Option<Result<bool>> {
+        if self.place != Place::Pair || self.way != Way::Forwards {
+            return None;
+        }
+        loop {
+            if let Err(error) = cursors.merge.try_advance()? {
+                return Some(Err(error));
+            }
+            let within = |key: &[u8]| self.to.as_ref().is_none_or(|to| key < &to[..]);
+            let Some(entry) = cursors.merge.entry().filter(|entry| within(entry.key)) else {
+                self.place = Place::AfterLast;
+                return Some(Ok(false));
+            };
+            let sequence = entry.trailer.sequence();
+            if sequence > self.point.sequence || entry.key == &self.key[..] {
+                continue;
+            }
+            if entry.trailer.kind() == EntryKind::Merge || !cursors.shows(entry.key, sequence) {
+                // The pair before is left, and this entry not judged.
+                (self.way, self.held) = (Way::Past, Held::Nothing);
+                return None;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+            match self.point.alive(entry.key, entry.trailer, entry.value) {
+                Ok(Some(alive)) => {
+                    self.alive = alive;
+                    return Some(Ok(true));
+                }
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// Every move that [`Self::try_next`] did not make.
     async fn go_elsewhere(
         &mut self,
         cursors: &mut Cursors<S, C>,
@@ -296,6 +336,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             (Move::Next, Place::AfterLast) | (Move::Prev, Place::BeforeFirst) => Ok(false),
             (Move::Next, Place::Pair) if self.way == Way::Past => {
                 self.forwards(cursors, Start::Past, check).await
+            }
+            (Move::Next, Place::Pair) if self.way == Way::Forwards => {
+                self.forwards(cursors, Start::Pair, check).await
             }
             (Move::Next, Place::Pair) => {
                 let next = successor(&self.key);

@@ -199,6 +199,11 @@ struct Parts {
 
 /// What a search found.
 pub(super) struct Found {
+    /// Where the entry begins in the body.
+    start: usize,
+    /// Bytes of its key that are those of the key that was looked for; the rest lies in the body.
+    shared: usize,
+    unshared: Range<usize>,
     /// The entry's trailer; a separator's may have no kind.
     pub(super) trailer: Trailer,
     /// Where its value lies in the body.
@@ -270,13 +275,14 @@ impl<'a> BlockView<'a> {
         // Bytes that the entry before has in common with `key`; that entry is before the target.
         let mut matched = 0;
         while at < self.entries.len() {
+            let start = at;
             let parts = self.parts(at)?;
             at = parts.value.end;
             if parts.shared > matched {
                 // It differs from `key` where the entry before it did, so it is before it too.
                 continue;
             }
-            let unshared = &self.entries[parts.unshared];
+            let unshared = &self.entries[parts.unshared.clone()];
             let rest = &key[parts.shared..];
             match unshared.cmp(rest) {
                 Ordering::Less => {
@@ -290,6 +296,9 @@ impl<'a> BlockView<'a> {
                 order => {
                     let key_equal = order == Ordering::Equal;
                     return Ok(Some(Found {
+                        start,
+                        shared: parts.shared,
+                        unshared: parts.unshared,
                         trailer: parts.trailer,
                         value: parts.value,
                         key_equal,
@@ -514,15 +523,26 @@ impl BlockCursor {
 
     /// To the first entry of `body` at or after (key, trailer); false if there is none.
     pub(super) fn seek(&mut self, body: &[u8], key: &[u8], trailer: Trailer) -> Result<bool> {
-        self.enter(body)?;
-        let at = BlockView::parse(body)?.last_restart_before(key, trailer)?;
-        self.value = at..at;
-        while self.advance(body)? {
-            if crate::entry::compare(&self.key, self.trailer, key, trailer) != Ordering::Less {
-                return Ok(true);
-            }
+        self.leave();
+        self.key.clear();
+        let view = BlockView::parse(body)?;
+        self.end = view.entries.len();
+        let found = view.search(key, trailer);
+        if found.is_err() {
+            self.leave();
         }
-        Ok(false)
+        let Some(found) = found? else {
+            self.start = self.end;
+            self.value = self.end..self.end;
+            return Ok(false);
+        };
+        self.key.extend_from_slice(&key[..found.shared]);
+        self.key.extend_from_slice(&body[found.unshared]);
+        self.trailer = found.trailer;
+        self.start = found.start;
+        self.value = found.value;
+        self.valid = true;
+        Ok(true)
     }
 
     /// At no entry, of no body.

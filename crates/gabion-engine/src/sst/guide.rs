@@ -49,11 +49,34 @@ impl Guide {
         self.prefix.len() + size_of_val(&*self.ranks) + size_of_val(&*self.handles)
     }
 
+    /// Separators, of which each block has one.
+    pub(super) const fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Where the block of a separator lies, if there are so many.
+    #[inline]
+    pub(super) fn handle(&self, at: usize) -> Option<BlockHandle> {
+        self.handles.get(at).copied()
+    }
+
+    /// The place of a block, of which each begins behind the one before.
+    pub(super) fn place_of(&self, block: BlockHandle) -> Option<usize> {
+        self.handles.binary_search_by_key(&block.offset, |handle| handle.offset).ok()
+    }
+
     /// Where the block of the first separator at or after any entry of `key` lies, or that there is none; nothing if
     /// eight bytes do not tell.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<Option<BlockHandle>> {
-        let at = match key.strip_prefix(&*self.prefix) {
+        self.place(key).map(|at| self.handle(at))
+    }
+
+    /// Which is the first separator at or after any entry of `key`, their number if there is none; nothing if
+    /// eight bytes do not tell.
+    #[inline]
+    pub(super) fn place(&self, key: &[u8]) -> Option<usize> {
+        Some(match key.strip_prefix(&*self.prefix) {
             Some(rest) => {
                 let rank = rank(rest);
                 let at = self.ranks.partition_point(|&r| r < rank);
@@ -64,8 +87,7 @@ impl Guide {
             }
             None if *key < *self.prefix => 0,
             None => self.ranks.len(),
-        };
-        Some(self.handles.get(at).copied())
+        })
     }
 }
 

@@ -1,82 +1,30 @@
-//! Two cursors over an open SST: [`SstIter`] for readers, through the block cache; [`SstScan`] for jobs,
-//! in large sequential reads past the cache.
+//! [`SstIter`]: a cursor for readers over an open SST, through the block cache. The one for jobs is in `scan`.
+//!
+//! A reader of one entry is after one block. Who goes on from block to block is likely to go further, so the cursor
+//! then takes several in hand: what it waits for of the cache, of memory or of the device, it waits for once.
 
 use super::block::BlockCursor;
-use super::reader::{BlockHandle, SstReader, corrupt, read_exactly};
-use super::{BLOCK_TRAILER_LEN, BlockCodec};
-use crate::cache::{LocalCache, ReadCache};
+use super::reader::{BlockHandle, SstReader, read_exactly};
+use crate::cache::{LINE_LEN, LocalCache, ReadCache};
 use crate::entry::{Entry, Trailer};
 use crate::file::FileSource;
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::poll_fn;
 use core::ops::Range;
-use core::pin::Pin;
-use core::task::Poll;
-use gabion_base::units::BLOCK_LEN;
-use gabion_base::{FileId, Result, SequenceNumber};
+use gabion_base::{Error, FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
-/// Steps through the blocks that the index names; a file without entries has none.
-struct IndexCursor {
-    cursor: BlockCursor,
-}
-
-impl IndexCursor {
-    const fn new() -> Self {
-        Self { cursor: BlockCursor::new() }
-    }
-
-    fn first(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
-        if reader.index().is_empty() {
-            return Ok(None);
-        }
-        self.cursor.enter(reader.index()).map_err(|error| reader.in_index(error))?;
-        self.advance(reader)
-    }
-
-    /// To the block in which (key, trailer) or the first entry after it lies.
-    fn seek(
-        &mut self,
-        reader: &SstReader,
-        key: &[u8],
-        trailer: Trailer,
-    ) -> Result<Option<BlockHandle>> {
-        if reader.index().is_empty() {
-            return Ok(None);
-        }
-        let found = self.cursor.seek(reader.index(), key, trailer);
-        self.here(reader, found)
-    }
-
-    fn advance(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
-        let found = self.cursor.advance(reader.index());
-        self.here(reader, found)
-    }
-
-    /// To the block before, or to the last from past it.
-    fn retreat(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
-        let found = self.cursor.retreat(reader.index());
-        self.here(reader, found)
-    }
-
-    fn last(&mut self, reader: &SstReader) -> Result<Option<BlockHandle>> {
-        if reader.index().is_empty() {
-            return Ok(None);
-        }
-        self.cursor.enter_at_end(reader.index()).map_err(|error| reader.in_index(error))?;
-        self.retreat(reader)
-    }
-
-    fn here(&self, reader: &SstReader, found: Result<bool>) -> Result<Option<BlockHandle>> {
-        match found.map_err(|error| reader.in_index(error))? {
-            true => reader.handle(self.cursor.value_range()).map(Some),
-            false => Ok(None),
-        }
-    }
-}
+/// Blocks that a cursor for readers has in hand ahead of its own, at most: what is waited for of memory and locks is
+/// waited for once for all of them. The first step from a block to the next looks one ahead, each further one twice
+/// as many, so that a short scan fetches little that it does not come to.
+const AHEAD_MAX: usize = 8;
+/// Bytes of a block in hand of which the memory is asked for before the cursor comes to it.
+const PREFETCH_LEN: usize = 8 << 10;
+/// What a cursor that goes on to a block that is not in the cache reads at once, in bytes of blocks that follow each
+/// other: the block with one or two more at first, then twice as much each time, as long as nothing but the last read
+/// tells how far it will go (as RocksDB's automatic readahead does).
+const READ_AHEAD_LEN: Range<u32> = 8 << 10..128 << 10;
 
 /// A cursor for readers. Owns what it reads from, so `S` is `&Source`, `Rc<Source>` or the like.
 ///
@@ -85,9 +33,17 @@ pub struct SstIter<S: FileSource, C = Rc<LocalCache>> {
     reader: Arc<SstReader>,
     source: S,
     cache: C,
-    index: IndexCursor,
+    /// The place of the block here among the file's, or their number.
+    at: usize,
     cursor: BlockCursor,
+    /// Empty at no block.
     block: Bytes,
+    /// The blocks behind it, as far as they are in hand; the next one is the last.
+    ahead: Vec<Bytes>,
+    /// Blocks that are worth to be looked for ahead.
+    ahead_len: usize,
+    /// Bytes of the last read that was one of several in a row; 0 after a seek.
+    read_len: u32,
 }
 
 impl<S: FileSource, C: ReadCache> SstIter<S, C> {
@@ -98,9 +54,12 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
             reader,
             source,
             cache,
-            index: IndexCursor::new(),
+            at: 0,
             cursor: BlockCursor::new(),
             block: Bytes::new(),
+            ahead: Vec::new(),
+            ahead_len: 1,
+            read_len: 0,
         }
     }
 
@@ -115,9 +74,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// # Errors
     /// Corruption, naming file and offset; what the source reports.
     pub async fn seek_to_first(&mut self) -> Result<()> {
-        self.leave();
-        let handle = self.index.first(&self.reader)?;
-        self.enter(handle).await?;
+        self.enter(0).await?;
         self.advance().await
     }
 
@@ -140,11 +97,9 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
 
     /// As [`Self::seek`], by sequence numbers as they are stored.
     async fn seek_stored(&mut self, key: &[u8], sequence: SequenceNumber) -> Result<()> {
-        self.leave();
         let target = Trailer::seek(sequence);
-        let handle = self.index.seek(&self.reader, key, target)?;
-        self.enter(handle).await?;
-        let Some(handle) = handle else { return Ok(()) };
+        let at = self.reader.place_of_block(key, target);
+        let Some(handle) = self.load(at).await? else { return Ok(()) };
         match self.cursor.seek(&self.block, key, target) {
             Ok(true) => self.check_here(),
             // The separator is after the target, but the block's last entry is not.
@@ -162,19 +117,74 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// As [`SstIter::seek_to_first`].
     pub async fn advance(&mut self) -> Result<()> {
         loop {
+            if let Some(advanced) = self.try_advance() {
+                return advanced;
+            }
+            self.enter_next().await?;
+        }
+    }
+
+    /// As [`SstIter::advance`] without waiting: `None`, with nothing changed, when the next block is not in memory or
+    /// there is none.
+    #[inline]
+    pub(crate) fn try_advance(&mut self) -> Option<Result<()>> {
+        loop {
             match self.cursor.advance(&self.block) {
-                Ok(true) => return self.check_here(),
-                Ok(false) if self.block.is_empty() => return Ok(()),
+                Ok(true) => return Some(self.check_here()),
+                Ok(false) if self.block.is_empty() => return Some(Ok(())),
                 Ok(false) => {}
                 Err(error) => {
                     self.leave();
-                    return Err(error.within(alloc::format!("{}", self.reader.id())));
+                    return Some(Err(error.within(alloc::format!("{}", self.reader.id()))));
                 }
             }
-            self.leave();
-            let handle = self.index.advance(&self.reader)?;
-            self.enter(handle).await?;
+            match self.enter_ahead() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
         }
+    }
+
+    /// Before the first entry of the next block, if it is in memory.
+    fn enter_ahead(&mut self) -> Result<bool> {
+        if self.ahead.is_empty() {
+            let looked = self.look_ahead();
+            if looked.is_err() {
+                self.leave();
+            }
+            looked?;
+        }
+        let Some(block) = self.ahead.pop() else { return Ok(false) };
+        self.at += 1;
+        self.block = block;
+        // Whoever looks at values waits for memory more than for anything else, and here there is time for it.
+        if let Some(next) = self.ahead.last() {
+            for line in next[..next.len().min(PREFETCH_LEN)].chunks(LINE_LEN) {
+                crate::skip_list::prefetch(line.as_ptr());
+            }
+        }
+        if let Err(error) = self.cursor.enter(&self.block) {
+            let at = self.at;
+            self.leave();
+            return Err(self.in_block(at, error));
+        }
+        Ok(true)
+    }
+
+    /// Takes the next blocks in hand, up to the first that is not in memory.
+    fn look_ahead(&mut self) -> Result<()> {
+        let mut offsets = [0; AHEAD_MAX];
+        let mut count = 0;
+        for offset in &mut offsets[..self.ahead_len] {
+            let Some(handle) = self.reader.block_at(self.at + 1 + count) else { break };
+            *offset = u64::from(handle.offset);
+            count += 1;
+        }
+        self.cache.blocks(self.reader.id(), &offsets[..count], &mut self.ahead);
+        self.ahead_len = if self.ahead.len() < count { 1 } else { (2 * count).clamp(1, AHEAD_MAX) };
+        self.ahead.reverse();
+        Ok(())
     }
 
     /// Goes to the last entry.
@@ -182,9 +192,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// # Errors
     /// As [`SstIter::seek_to_first`].
     pub async fn seek_to_last(&mut self) -> Result<()> {
-        self.leave();
-        let handle = self.index.last(&self.reader)?;
-        self.enter_at_end(handle).await?;
+        self.enter_at_end(self.reader.block_count().checked_sub(1)).await?;
         self.retreat().await
     }
 
@@ -193,11 +201,9 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// # Errors
     /// As [`SstIter::seek_to_first`].
     pub async fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.leave();
-        let found = self.index.seek(&self.reader, key, Trailer::FIRST)?;
+        let at = self.reader.place_of_block(key, Trailer::FIRST);
         // In this block or the one before: a separator may be after the target without an entry that is.
-        let Some(handle) = found else { return self.seek_to_last().await };
-        self.enter(found).await?;
+        let Some(handle) = self.load(at).await? else { return self.seek_to_last().await };
         if let Err(error) = self.cursor.seek(&self.block, key, Trailer::FIRST) {
             self.leave();
             return Err(self.reader.at(handle, error));
@@ -225,9 +231,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
                     return Err(error.within(alloc::format!("{}", self.reader.id())));
                 }
             }
-            self.leave();
-            let handle = self.index.retreat(&self.reader)?;
-            self.enter_at_end(handle).await?;
+            self.enter_at_end(self.at.checked_sub(1)).await?;
         }
     }
 
@@ -248,32 +252,83 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     fn leave(&mut self) {
         self.cursor.leave();
         self.block = Bytes::new();
+        self.ahead.clear();
+        self.ahead_len = 1;
+        self.read_len = 0;
     }
 
-    /// Before the first entry of a block, or at no entry of none.
-    async fn enter(&mut self, handle: Option<BlockHandle>) -> Result<()> {
-        self.leave();
-        let Some(handle) = handle else { return Ok(()) };
-        self.load(handle).await?;
+    /// Before the first entry of the block at this place, or at no entry of none.
+    async fn enter(&mut self, at: usize) -> Result<()> {
+        let Some(handle) = self.load(Ok(at)).await? else { return Ok(()) };
         let entered = self.cursor.enter(&self.block);
         self.entered(handle, entered)
     }
 
-    /// Past the last entry of a block, or at no entry of none.
-    async fn enter_at_end(&mut self, handle: Option<BlockHandle>) -> Result<()> {
-        self.leave();
-        let Some(handle) = handle else { return Ok(()) };
-        self.load(handle).await?;
+    /// Past the last entry of the block at this place, or at no entry of none.
+    async fn enter_at_end(&mut self, at: Option<usize>) -> Result<()> {
+        let at = at.unwrap_or(self.reader.block_count());
+        let Some(handle) = self.load(Ok(at)).await? else { return Ok(()) };
         let entered = self.cursor.enter_at_end(&self.block);
         self.entered(handle, entered)
     }
 
-    async fn load(&mut self, handle: BlockHandle) -> Result<()> {
+    /// Makes the block at this place the current one, if there is one; the cursor is in none yet.
+    async fn load(&mut self, at: Result<usize>) -> Result<Option<BlockHandle>> {
+        self.leave();
+        self.at = at?.min(self.reader.block_count());
+        let Some(handle) = self.reader.block_at(self.at) else { return Ok(None) };
         self.block = match self.cache.block(self.reader.id(), u64::from(handle.offset)) {
             Some(block) => block,
             None => self.reader.read_block(&self.source, &self.cache, handle).await?,
         };
-        Ok(())
+        Ok(Some(handle))
+    }
+
+    /// Before the first entry of the block behind the one here, which is not in hand, or at no entry if there is none.
+    async fn enter_next(&mut self) -> Result<()> {
+        let at = (self.at + 1).min(self.reader.block_count());
+        let read_len = (2 * self.read_len).clamp(READ_AHEAD_LEN.start, READ_AHEAD_LEN.end);
+        self.leave();
+        self.at = at;
+        let Some(handle) = self.reader.block_at(at) else { return Ok(()) };
+        self.block = match self.cache.block(self.reader.id(), u64::from(handle.offset)) {
+            Some(block) => block,
+            None => self.read_ahead(handle, read_len).await?,
+        };
+        self.read_len = read_len;
+        let entered = self.cursor.enter(&self.block);
+        self.entered(handle, entered)
+    }
+
+    /// Reads a block, at whose place the cursor is, and in the same read those behind it that end within `len` bytes,
+    /// which then are in hand. What is wrong with those is no error here: they are read again when their turn comes.
+    async fn read_ahead(&mut self, handle: BlockHandle, len: u32) -> Result<Bytes> {
+        let mut handles = Vec::new();
+        while let Some(next) = self.reader.block_at(self.at + 1 + handles.len())
+            && next.end().checked_sub(handle.offset).is_some_and(|all| all <= len)
+        {
+            handles.push(next);
+        }
+        if let Some(last) = handles.last() {
+            let all_len = (last.end() - handle.offset) as usize;
+            let offset = u64::from(handle.offset);
+            let read = read_exactly(&self.source, self.reader.id(), offset, all_len).await;
+            if let Ok(stored) = read {
+                let keep = |it: &BlockHandle| {
+                    // Nothing but blocks in a row lies within what was read.
+                    let at = it.offset.checked_sub(handle.offset)? as usize;
+                    let stored = stored.get(at..at + it.stored_len as usize)?;
+                    Some(self.reader.keep_stored(&self.cache, *it, stored))
+                };
+                if let Some(block) = keep(&handle) {
+                    let block = block?;
+                    self.ahead.extend(handles.iter().map_while(|it| keep(it)?.ok()));
+                    self.ahead.reverse();
+                    return Ok(block);
+                }
+            }
+        }
+        self.reader.read_block(&self.source, &self.cache, handle).await
     }
 
     fn entered(&mut self, handle: BlockHandle, entered: Result<()>) -> Result<()> {
@@ -283,330 +338,19 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         entered.map_err(|error| self.reader.at(handle, error))
     }
 
+    #[cold]
+    fn in_block(&self, at: usize, error: Error) -> Error {
+        match self.reader.block_at(at) {
+            Some(handle) => self.reader.at(handle, error),
+            None => error,
+        }
+    }
+
     fn check_here(&mut self) -> Result<()> {
         let checked = self.reader.entry_trailer(self.cursor.trailer());
         if checked.is_err() {
             self.leave();
         }
         checked.map(|_| ())
-    }
-}
-
-/// A cursor for jobs: every entry of a key range once, in order. Reads past the cache, one piece ahead of what it
-/// parses, and parses blocks where they lie.
-pub struct SstScan<'a, S: FileSource> {
-    reader: Arc<SstReader>,
-    from: Vec<u8>,
-    to: Option<Vec<u8>>,
-    index: IndexCursor,
-    cursor: BlockCursor,
-    state: State,
-    stream: Stream<'a, S>,
-    /// The block that the cursor is in.
-    block: Block,
-    /// A block that lies in several pieces, put together.
-    joined: Vec<u8>,
-    /// A block that was decompressed.
-    raw: Vec<u8>,
-}
-
-enum State {
-    NotStarted,
-    InBlock,
-    Ended,
-}
-
-enum Block {
-    Piece(Range<usize>),
-    Joined,
-    Raw,
-}
-
-impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
-    /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no entry
-    /// until the first [`SstScan::advance`]. Each read covers `read_len` bytes of the device (256 KiB to 1
-    /// MiB is good); two such pieces are in memory at a time.
-    #[must_use]
-    pub fn new(
-        reader: Arc<SstReader>,
-        source: S,
-        from: &[u8],
-        to: Option<&[u8]>,
-        read_len: usize,
-    ) -> Self {
-        Self {
-            stream: Stream {
-                source,
-                file: reader.id(),
-                read_len: u32::try_from(read_len).unwrap_or(u32::MAX),
-                end: reader.data_len(),
-                piece: Bytes::new(),
-                piece_at: 0,
-                ahead: None,
-            },
-            reader,
-            from: from.to_vec(),
-            to: to.map(<[u8]>::to_vec),
-            index: IndexCursor::new(),
-            cursor: BlockCursor::new(),
-            state: State::NotStarted,
-            block: Block::Piece(0..0),
-            joined: Vec::new(),
-            raw: Vec::new(),
-        }
-    }
-
-    /// The file that is read.
-    #[must_use]
-    pub fn file(&self) -> FileId {
-        self.reader.id()
-    }
-
-    /// Goes to the first or next entry; `false` past the last. After an error the scan has ended.
-    ///
-    /// # Errors
-    /// Corruption, naming file and offset; what the source reports.
-    #[inline]
-    pub async fn advance(&mut self) -> Result<bool> {
-        match self.try_advance() {
-            Some(result) => result,
-            None => self.advance_to_block().await,
-        }
-    }
-
-    /// As [`SstScan::advance`] without waiting: `None` when the next block has to be entered first.
-    #[inline]
-    fn try_advance(&mut self) -> Option<Result<bool>> {
-        match self.state {
-            State::InBlock => {}
-            State::NotStarted => return None,
-            State::Ended => return Some(Ok(false)),
-        }
-        let body = match &self.block {
-            Block::Piece(range) => &self.stream.piece[range.clone()],
-            Block::Joined => &self.joined[..],
-            Block::Raw => &self.raw[..],
-        };
-        match self.cursor.advance(body) {
-            Ok(true) => Some(self.accept()),
-            Ok(false) => None,
-            Err(error) => {
-                self.end();
-                Some(Err(error.within(alloc::format!("{}", self.reader.id()))))
-            }
-        }
-    }
-
-    /// The entry here; `None` past the last and before the first.
-    #[inline]
-    #[must_use]
-    pub fn entry(&self) -> Option<Entry<'_>> {
-        let stored = match &self.block {
-            Block::Piece(range) => self.cursor.entry(&self.stream.piece[range.clone()]),
-            Block::Joined => self.cursor.entry(&self.joined),
-            Block::Raw => self.cursor.entry(&self.raw),
-        };
-        stored.map(|entry| self.reader.as_read(entry))
-    }
-
-    /// Whether the entry here is within the range, and of a kind that exists.
-    #[inline]
-    fn accept(&mut self) -> Result<bool> {
-        if let Err(error) = self.reader.entry_trailer(self.cursor.trailer()) {
-            self.end();
-            return Err(error);
-        }
-        if let Some(to) = &self.to
-            && self.cursor.key() >= &to[..]
-        {
-            self.end();
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    fn end(&mut self) {
-        self.state = State::Ended;
-        self.cursor.leave();
-        self.block = Block::Piece(0..0);
-        self.stream.close();
-    }
-
-    async fn advance_to_block(&mut self) -> Result<bool> {
-        let result = self.enter_blocks().await;
-        if !matches!(result, Ok(true)) {
-            self.end();
-        }
-        result
-    }
-
-    async fn enter_blocks(&mut self) -> Result<bool> {
-        loop {
-            let first = matches!(self.state, State::NotStarted);
-            let handle = if first { self.start()? } else { self.index.advance(&self.reader)? };
-            // Behind the block in which `to` belongs, everything is beyond it.
-            let handle = handle.filter(|handle| handle.offset < self.stream.end);
-            let Some(handle) = handle else { return Ok(false) };
-            self.enter(handle).await?;
-            self.state = State::InBlock;
-            let body = match &self.block {
-                Block::Piece(range) => &self.stream.piece[range.clone()],
-                Block::Joined => &self.joined[..],
-                Block::Raw => &self.raw[..],
-            };
-            let found = match first {
-                true => self.cursor.seek(body, &self.from, Trailer::FIRST),
-                false => self.cursor.enter(body).and_then(|()| self.cursor.advance(body)),
-            };
-            if found.map_err(|error| self.reader.at(handle, error))? {
-                return self.accept();
-            }
-        }
-    }
-
-    /// Finds the first block and the end of the last.
-    fn start(&mut self) -> Result<Option<BlockHandle>> {
-        if let Some(to) = &self.to
-            && let Some(last) = self.reader.find_block(to, Trailer::FIRST)?
-        {
-            self.stream.end = last.end();
-        }
-        self.index.seek(&self.reader, &self.from, Trailer::FIRST)
-    }
-
-    /// Makes `handle`'s checked body the current block.
-    async fn enter(&mut self, handle: BlockHandle) -> Result<()> {
-        self.cursor.leave();
-        let found = self.stream.find(handle, &mut self.joined).await?;
-        let stored = match &found {
-            Some(range) => &self.stream.piece[range.clone()],
-            None => &self.joined[..],
-        };
-        self.block = match (self.reader.check_block(stored, handle)?, found) {
-            (BlockCodec::None, Some(range)) => {
-                Block::Piece(range.start..range.end - BLOCK_TRAILER_LEN)
-            }
-            (BlockCodec::None, None) => {
-                self.joined.truncate(self.joined.len() - BLOCK_TRAILER_LEN);
-                Block::Joined
-            }
-            (codec, _) => {
-                self.reader.decompress(stored, handle, codec, &mut self.raw)?;
-                Block::Raw
-            }
-        };
-        Ok(())
-    }
-}
-
-/// A read that has begun.
-type Read<'a> = Pin<Box<dyn Future<Output = Result<Bytes>> + 'a>>;
-
-/// A file's bytes in pieces, one of which is on its way while the one before it is parsed: a device that works
-/// while the merge does, for one box a piece.
-struct Stream<'a, S: FileSource> {
-    source: S,
-    file: FileId,
-    read_len: u32,
-    /// Where the last block of the range ends; nothing is read beyond.
-    end: u32,
-    piece: Bytes,
-    piece_at: u32,
-    /// The read of the next piece, or what it gave.
-    ahead: Option<Ahead<'a>>,
-}
-
-enum Ahead<'a> {
-    Reading(Read<'a>),
-    Read(Result<Bytes>),
-}
-
-impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
-    /// Where a block lies in the piece here, having gone to the one in which it ends. A block that lies in several is
-    /// put together in `joined` instead.
-    async fn find(
-        &mut self,
-        handle: BlockHandle,
-        joined: &mut Vec<u8>,
-    ) -> Result<Option<Range<usize>>> {
-        let at = handle.offset.checked_sub(self.piece_at).map(|at| at as usize);
-        let at = at.filter(|at| *at < self.piece.len());
-        let Some(at) = at else {
-            // The first block of the range, or one that begins where the last piece ends.
-            if handle.offset != self.piece_end() {
-                self.close();
-                self.piece_at = handle.offset;
-            }
-            self.next().await?;
-            return self.find_from(0, handle, joined).await;
-        };
-        self.find_from(at, handle, joined).await
-    }
-
-    /// As [`Self::find`], of a block that begins at `at` in the piece here.
-    async fn find_from(
-        &mut self,
-        at: usize,
-        handle: BlockHandle,
-        joined: &mut Vec<u8>,
-    ) -> Result<Option<Range<usize>>> {
-        let len = handle.stored_len as usize;
-        if self.piece.len() - at >= len {
-            return Ok(Some(at..at + len));
-        }
-        joined.clear();
-        joined.extend_from_slice(&self.piece[at..]);
-        while joined.len() < len {
-            self.next().await?;
-            let part = self.piece.len().min(len - joined.len());
-            joined.extend_from_slice(&self.piece[..part]);
-        }
-        Ok(None)
-    }
-
-    fn piece_end(&self) -> u32 {
-        self.piece_at + self.piece.len() as u32
-    }
-
-    /// Goes to the next piece and has the one behind it read.
-    async fn next(&mut self) -> Result<()> {
-        let at = self.piece_end();
-        if at >= self.end {
-            return Err(corrupt(self.file, "index names a block outside the range"));
-        }
-        // Its buffer is free for the piece after the next.
-        self.piece = Bytes::new();
-        self.piece_at = at;
-        let read = match self.ahead.take() {
-            Some(Ahead::Read(result)) => result,
-            Some(Ahead::Reading(read)) => read.await,
-            None => self.read(at).await,
-        };
-        self.piece = read?;
-        let next = self.piece_end();
-        if next < self.end {
-            let mut read = self.read(next);
-            // Polled once, so that it begins.
-            let first = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
-            self.ahead = Some(match first {
-                Poll::Ready(result) => Ahead::Read(result),
-                Poll::Pending => Ahead::Reading(read),
-            });
-        }
-        Ok(())
-    }
-
-    /// The piece that begins at `at`. It ends at a block of the device, so that it is one transfer and no more.
-    fn read(&self, at: u32) -> Read<'a> {
-        let room = self.read_len.saturating_sub(at % BLOCK_LEN as u32).max(1);
-        let len = self.end.saturating_sub(at).min(room);
-        let (source, file) = (self.source.clone(), self.file);
-        Box::pin(async move { read_exactly(&source, file, u64::from(at), len as usize).await })
-    }
-
-    /// Nothing is read any more. What is on its way goes nowhere.
-    fn close(&mut self) {
-        self.ahead = None;
-        self.piece = Bytes::new();
     }
 }

@@ -75,15 +75,17 @@ mod iter;
 mod options;
 mod properties;
 mod reader;
+mod scan;
 mod zstd;
 
 pub use builder::SstBuilder;
 pub use codec::{BlockCodec, Compression};
-pub use iter::{SstIter, SstScan};
+pub use iter::SstIter;
 pub use options::SstOptions;
 pub use properties::Properties;
 pub use reader::SstReader;
 pub(crate) use reader::{BlockHandle, key_hash};
+pub use scan::SstScan;
 
 #[cfg(test)]
 mod tests;

@@ -259,6 +259,33 @@ impl SstReader {
         }
     }
 
+    /// Data blocks.
+    pub(super) const fn block_count(&self) -> usize {
+        self.guide.len()
+    }
+
+    /// The place among the file's blocks of the one in which (key, trailer) or the first entry after it lies; their
+    /// number if there is none.
+    pub(super) fn place_of_block(&self, key: &[u8], trailer: Trailer) -> Result<usize> {
+        if let Some(at) = self.guide.place(key) {
+            return Ok(at);
+        }
+        let found = BlockView::parse(&self.index).and_then(|index| index.search(key, trailer));
+        match found.map_err(|error| self.in_index(error))? {
+            Some(Found { value, .. }) => self
+                .guide
+                .place_of(self.handle(value)?)
+                .ok_or_else(|| corrupt(self.id, "index has a separator that its guide has not")),
+            None => Ok(self.block_count()),
+        }
+    }
+
+    /// The block at this place among the file's, if there are so many.
+    #[inline]
+    pub(super) fn block_at(&self, at: usize) -> Option<BlockHandle> {
+        self.guide.handle(at)
+    }
+
     /// Where the block begins in which the first entry at or after every entry of `key` lies, if there is
     /// one. From the index alone.
     pub(crate) fn offset_of(&self, key: &[u8]) -> Result<Option<u64>> {
@@ -269,11 +296,6 @@ impl SstReader {
     /// The handle in an index entry's value, checked against the file.
     pub(super) fn handle(&self, value: Range<usize>) -> Result<BlockHandle> {
         handle(self.index.get(value).unwrap_or_default(), self.id, self.data_len)
-    }
-
-    /// The index, for cursors over blocks.
-    pub(super) fn index(&self) -> &[u8] {
-        &self.index
     }
 
     /// An entry's trailer from what is stored, checked.

@@ -19,6 +19,8 @@ use gabion_base::{ErrorKind, SequenceNumber};
 use gabion_media::{AlignedBuf, Bytes};
 use proptest::prelude::*;
 
+mod ahead;
+
 const GROUP: GroupId = GroupId(5);
 const TERM: Term = Term(2);
 
@@ -367,11 +369,8 @@ fn uniform(number: u64) -> (FinishedFile, Vec<Row>) {
 fn blocks_of(file: &FinishedFile) -> Vec<(usize, usize)> {
     let source = Memory::of(&[file]);
     let reader = open(&source, &file.meta).unwrap();
-    let mut cursor = block::BlockCursor::new();
-    cursor.enter(reader.index()).unwrap();
     let mut blocks = Vec::new();
-    while cursor.advance(reader.index()).unwrap() {
-        let handle = reader.handle(cursor.value_range()).unwrap();
+    while let Some(handle) = reader.block_at(blocks.len()) {
         blocks.push((handle.offset as usize, handle.end() as usize));
     }
     let footer_at = file.meta.len as usize - FOOTER_LEN;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::edit::{Edit, Flushed};
 use crate::file::FileMeta;
+use crate::sst::Compression;
 use core::ptr;
 use gabion_base::{LogPosition, MemTableId, SequenceNumber, Term};
 use proptest::prelude::*;
@@ -19,6 +20,7 @@ fn meta(number: u64, smallest: &[u8], largest: &[u8]) -> FileMeta {
         largest_sequence: SequenceNumber(number),
         entries: 1,
         deletes: 0,
+        compression: Compression::None,
         raw_key_bytes: 1,
         raw_value_bytes: 1,
         clears: vec![],

@@ -301,11 +301,10 @@ pub(crate) async fn range(store: &impl Store, args: &[Bytes]) -> Outcome {
     let mut walk = range_walk(&args[1], &args[2], options.order)?.filter(|_| options.limit > 0);
     while let Some(at) = &mut walk {
         let limit = (options.limit - pairs.len()).min(PAGE_KEYS);
-        let page = at.page(store, limit, PAGE_BYTES, options.with_values).await?;
-        for (key, value) in page.pairs.into_iter().take(options.limit - pairs.len()) {
-            room.take(key.len() + value.len())?;
-            pairs.push((key, value));
-        }
+        let mut page = at.page(store, limit, PAGE_BYTES, options.with_values).await?;
+        page.pairs.truncate(options.limit - pairs.len());
+        page.pairs.iter().try_for_each(|(key, value)| room.take(key.len() + value.len()))?;
+        pairs.append(&mut page.pairs);
         if pairs.len() == options.limit || !at.advance(page.resume_after).await {
             walk = None;
         }

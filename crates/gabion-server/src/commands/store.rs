@@ -150,21 +150,19 @@ pub(crate) struct PageBuilder {
     bytes: usize,
     limit: usize,
     bytes_max: usize,
-    with_values: bool,
 }
 
 impl PageBuilder {
     /// An empty page with these limits.
-    pub(crate) fn new(limit: usize, bytes_max: usize, with_values: bool) -> Self {
-        Self { page: Page::default(), bytes: 0, limit, bytes_max, with_values }
+    pub(crate) fn new(limit: usize, bytes_max: usize) -> Self {
+        Self { page: Page::default(), bytes: 0, limit, bytes_max }
     }
 
-    /// Adds a pair. Returns whether that filled the page.
+    /// Adds a pair. Returns whether there is room for another.
     pub(crate) fn push(&mut self, key: Bytes, value: Bytes) -> bool {
-        let value = if self.with_values { value } else { Bytes::new() };
         self.bytes += key.len() + value.len();
         self.page.pairs.push((key, value));
-        self.page.pairs.len() >= self.limit || self.bytes >= self.bytes_max
+        self.page.pairs.len() < self.limit && self.bytes < self.bytes_max
     }
 
     /// The page, after the end of the range.

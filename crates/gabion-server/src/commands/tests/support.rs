@@ -128,7 +128,7 @@ impl Store for MemoryStore {
         order: Order,
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
-        let mut page = PageBuilder::new(limit, bytes_max, with_values);
+        let mut page = PageBuilder::new(limit, bytes_max);
         let state = self.state();
         let mut range = state.range::<[u8], _>((start, end));
         let next = || match order {
@@ -138,7 +138,8 @@ impl Store for MemoryStore {
         let mut pairs = core::iter::from_fn(next).peekable();
         let is_cut = loop {
             let Some((key, value)) = pairs.next() else { break false };
-            if page.push(key.clone(), value.value.clone()) && pairs.peek().is_some() {
+            let value = if with_values { value.value.clone() } else { Bytes::new() };
+            if !page.push(key.clone(), value) && pairs.peek().is_some() {
                 break true;
             }
         };
