@@ -1,6 +1,7 @@
 //! Everything at length, in shards: a shard that ended well is written down under the target directory
 //! for its commit, and not run again, so that a soak that was cut short goes on where it was.
 
+use crate::cluster::need_space;
 use crate::shipping;
 use crate::steps::{Step, head_commit, run, some_seeds, target_directory};
 use std::fs;
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
+/// Records of the shard that loads many into a store within 2 GiB of memory, and bytes of disk that it needs.
+const MANY: u64 = 100_000_000;
+const MANY_DISK: u64 = 40 << 30;
 /// How many times as many hostile inputs as `cargo test` takes.
 const HOSTILE: &str = "300";
 /// How many times as many runs under other options.
@@ -46,6 +50,7 @@ pub(crate) fn soak(hours: f64) -> Step {
     let load = format!("load of {LOAD} records");
     let once = [
         load.as_str(),
+        "memory",
         "flipped bits",
         "range deletes",
         "hostile bytes",
@@ -124,9 +129,22 @@ fn run_shard(shard: &str) -> Step {
             let shown = ["--release", "--", "--nocapture", "metamorphic::"];
             run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
         }
+        _ if shard == "memory" => many_records(),
         _ if shard == "planted" => crate::steps::planted(),
         _ => run("cargo", &["xtask", shard], &[]),
     }
+}
+
+/// Many records, every one of which is read and compared behind the load, in a process that may have 2 GiB resident.
+/// The cache is filled by then, and every file is open.
+fn many_records() -> Step {
+    let directory = format!("{}/soak/memory", target_directory()?);
+    need_space(&format!("a store of {MANY} records"), MANY_DISK)?;
+    let records = MANY.to_string();
+    let gabion = ["run", "--release", "-p", "gabion", "--", "bench", "engine-run"];
+    let load = ["--workload", "fillrandom", "--records", &records, "--value-size", "100"];
+    let store = ["--log", "on", "--cache", "512MiB", "--memory-max", "2GiB", "--dir", &directory];
+    run("cargo", &[&gabion[..], &load, &store].concat(), &[])
 }
 
 /// The figures of docs/benchmarks.md.

@@ -142,7 +142,8 @@ impl EngineArgs {
 
     fn run_args(&self, cell: Cell, dir: PathBuf) -> RunArgs {
         let Cell { log, value_size, workload } = cell;
-        RunArgs { workload, dir, value_size, log, common: self.common.clone() }
+        let memory_max = None;
+        RunArgs { workload, dir, value_size, log, memory_max, common: self.common.clone() }
     }
 }
 

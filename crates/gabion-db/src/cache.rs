@@ -1,9 +1,9 @@
 //! Caches that all threads read through: shards of the engine's block cache, each behind a lock of its
-//! own, and the open files.
+//! own, and the open files behind one that look-ups share.
 
 use bytes::Bytes;
-use gabion_base::{FileId, HashMap};
-use gabion_engine::cache::CacheStats;
+use gabion_base::FileId;
+use gabion_engine::cache::{CacheStats, OpenFiles};
 use gabion_engine::{BlockCache, ReadCache, SstReader};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -17,20 +17,24 @@ const STRETCH_BITS: u32 = 16;
 /// Blocks and open files, shared by threads.
 pub(crate) struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
-    open: RwLock<HashMap<FileId, Arc<SstReader>>>,
+    open: RwLock<OpenFiles>,
 }
 
 impl SharedCache {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, open_len: usize) -> Self {
         let shard = || Mutex::new(BlockCache::new(capacity / SHARDS));
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), open: RwLock::default() }
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            open: RwLock::new(OpenFiles::new(open_len)),
+        }
     }
 
-    /// Changes the bytes that all blocks together may take.
-    pub(crate) fn set_capacity(&self, capacity: usize) {
+    /// Changes the bytes that all blocks together may take, and those of open files.
+    pub(crate) fn set_capacity(&self, capacity: usize, open_len: usize) {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).set_capacity(capacity / SHARDS);
         }
+        self.open.write().unwrap_or_else(PoisonError::into_inner).set_capacity(open_len);
     }
 
     fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
@@ -45,7 +49,7 @@ impl SharedCache {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).evict_file(file);
         }
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(file);
     }
 
     /// Sums over the shards.
@@ -64,8 +68,7 @@ impl SharedCache {
 
     /// Bytes of the index and filter of open files.
     pub(crate) fn open_bytes(&self) -> usize {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.values().map(|reader| reader.memory_used()).sum()
+        self.open.read().unwrap_or_else(PoisonError::into_inner).memory_used()
     }
 }
 
@@ -89,11 +92,14 @@ impl ReadCache for SharedCache {
     }
 
     fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(file)
     }
 
     fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        open.entry(file).or_insert(reader).clone()
+        self.open.write().unwrap_or_else(PoisonError::into_inner).keep(file, reader)
+    }
+
+    fn pin_reader(&self, file: FileId) -> bool {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).pin(file)
     }
 }

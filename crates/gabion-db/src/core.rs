@@ -13,6 +13,7 @@ use crate::read::Placements;
 use crate::views::Views;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 use gabion_engine::{SharedView, Tree};
+use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, Work, WorkId};
 use gabion_node::{Node, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
     pub(crate) group: GroupId,
+    /// Buffers of all threads.
+    pub(crate) buffers: Arc<BufferMeter>,
     notices: Mutex<Vec<String>>,
 }
 
@@ -93,6 +96,7 @@ impl Shared {
         run: RunOptions,
         placements: Placements,
         group: GroupId,
+        buffers: Arc<BufferMeter>,
     ) -> Self {
         let view = node.tree().shared_view();
         Self {
@@ -113,9 +117,10 @@ impl Shared {
             }),
             progress: Condvar::new(),
             clock,
-            cache: Arc::new(SharedCache::new(run.block_cache_len)),
+            cache: Arc::new(SharedCache::new(run.block_cache_len, run.open_files_len)),
             placements,
             group,
+            buffers,
             notices: Mutex::default(),
         }
     }

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::iter::{Bounds, Cursor, Range};
 use crate::jobs::{IoThread, JobThreads};
+use crate::memory::{Budgets, Memory};
 use crate::options::{Durability, Options, RunOptions};
 use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
 use crate::replica::{self, OpenedReplica};
@@ -64,6 +65,8 @@ pub struct DbStats {
     pub damaged_files: usize,
     /// Bytes of memory charged for MemTables.
     pub memtable_bytes: u64,
+    /// All memory of the store, by what for.
+    pub memory: Memory,
 }
 
 fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
@@ -163,7 +166,14 @@ impl Db {
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
         let placements = Placements::new(parts.file.clone(), parts.geometry);
-        let shared = Arc::new(Shared::new(node, clock, options.run, placements, parts.group));
+        let shared = Arc::new(Shared::new(
+            node,
+            clock,
+            options.run,
+            placements,
+            parts.group,
+            parts.buffers.clone(),
+        ));
         shared.notices().extend(remarks);
         let sink = Sink(Arc::downgrade(&shared));
         let ticker = sink.clone();
@@ -586,7 +596,8 @@ impl Db {
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
         core.node.set_codecs(options.codecs)?;
-        self.0.shared.cache.set_capacity(options.block_cache_len);
+        self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len);
+        core.node.close_files();
         self.0.shared.carry_on(&mut core);
         Ok(())
     }
@@ -610,6 +621,14 @@ impl Db {
             index_bytes: shared.cache.open_bytes(),
             damaged_files: node.damaged_files().count(),
             memtable_bytes: node.tree().memtables_len(),
+            memory: Memory::of(
+                node,
+                &shared.buffers,
+                Budgets {
+                    block_cache: (cache.bytes, core.run.block_cache_len),
+                    open_files: (shared.cache.open_bytes(), core.run.open_files_len),
+                },
+            ),
         }
     }
 

@@ -4,6 +4,7 @@
 use gabion_base::{Error, GroupId, Result};
 use gabion_engine::JobKind;
 use gabion_fabric::{BlockingMedium, MediumOptions, PoolFile};
+use gabion_media::BufferMeter;
 use gabion_node::LocalStore;
 use gabion_node::work::{self, BuiltFile, Done, JobOrder, Work, WorkId};
 use gabion_pool::Geometry;
@@ -26,6 +27,8 @@ pub struct StoreParts {
     pub pool_id: [u8; 16],
     /// The owner of the region.
     pub group: GroupId,
+    /// Counts the buffers of all threads: what jobs read ahead, and files that are built, written and shipped.
+    pub buffers: Arc<BufferMeter>,
 }
 
 /// Who is told what the threads did. A clone is the same.
@@ -62,6 +65,7 @@ impl StoreParts {
     pub fn blocking(&self) -> Result<(BlockingMedium, LocalStore)> {
         let options = MediumOptions { notify: false, ..self.options };
         let medium = BlockingMedium::new(self.file.medium(options)?);
+        medium.handle().count_buffers_by(self.buffers.clone());
         let store = LocalStore {
             medium: medium.handle().clone(),
             geometry: self.geometry,

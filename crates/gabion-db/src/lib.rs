@@ -14,6 +14,7 @@
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`BulkLoad`]: sorted pairs that become files at once.
 //! - [`Snapshot`]: the store at one moment. [`Cursor`] and [`Range`]: its pairs in order, either way.
+//! - [`memory`]: what a store takes of it, by what for.
 //! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
 //!
 //! ```
@@ -56,6 +57,7 @@ mod db;
 mod iter;
 pub mod jobs;
 mod load;
+pub mod memory;
 mod options;
 mod ranges;
 mod read;

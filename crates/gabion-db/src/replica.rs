@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The pool's file in a replica's directory.
 pub fn pool_path(dir: &Path) -> PathBuf {
@@ -163,7 +164,9 @@ pub fn open_replica(
         geometry: local.geometry,
         pool_id: local.pool_id,
         group: local.group,
+        buffers: Arc::default(),
     };
+    medium.handle().count_buffers_by(parts.buffers.clone());
     let opening = pool.open_node(Box::new(ring), options, now_ms);
     let (node, _) = medium.block_on(opening)?;
     parts.file.forget_failed_flush()?;

@@ -530,7 +530,7 @@ fn options_change_while_a_store_is_open() {
     assert_eq!(cached(0), (0, 0));
 
     for compactions_max in [0, 65] {
-        let wrong = RunOptions { compactions_max, block_cache_len: 5, codecs: None };
+        let wrong = RunOptions { compactions_max, block_cache_len: 5, ..RunOptions::default() };
         let error = db.set_run_options(wrong).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let wanted = format!("compactions_max is {compactions_max}, 1 to 64 are possible");

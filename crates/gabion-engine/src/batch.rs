@@ -50,6 +50,14 @@ pub struct BatchBuilder {
     ranges: usize,
 }
 
+impl BatchBuilder {
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub const fn memory_used(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
 impl Default for BatchBuilder {
     fn default() -> Self {
         Self::new()

@@ -1,4 +1,4 @@
-//! Memory for what readers need again: decoded blocks within a budget, and the readers of live files.
+//! Memory for what readers need again: decoded blocks and the readers of live files, within a budget each.
 //!
 //! Blocks are kept by S3-FIFO (Yang et al., SOSP 2023): a block enters a small queue of a tenth of the
 //! budget and reaches the main queue only when it is used there, or comes back soon after it left. So one
@@ -15,7 +15,10 @@
 //! of a thread as `Rc`. Who reads on several threads puts them behind locks of its own and implements
 //! [`ReadCache`].
 
+mod open;
 mod table;
+
+pub use open::{OPEN_FILES_LEN, OpenFiles, TableCache};
 
 use crate::skip_list::prefetch;
 use crate::sst::SstReader;
@@ -54,6 +57,8 @@ pub trait ReadCache {
     fn reader(&self, file: FileId) -> Option<Arc<SstReader>>;
     /// Keeps the reader of a live file and returns the one that is kept: somebody may have been faster.
     fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader>;
+    /// Whether the reader of a file that is open may be kept elsewhere until the file is retired.
+    fn pin_reader(&self, file: FileId) -> bool;
 }
 
 macro_rules! forward_cache {
@@ -78,6 +83,10 @@ macro_rules! forward_cache {
             fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
                 (**self).keep_reader(file, reader)
             }
+
+            fn pin_reader(&self, file: FileId) -> bool {
+                (**self).pin_reader(file)
+            }
         }
     )*};
 }
@@ -93,10 +102,10 @@ pub struct LocalCache {
 }
 
 impl LocalCache {
-    /// Empty caches; of blocks at most `capacity` bytes.
+    /// Empty caches; of blocks at most `capacity` bytes, of open files [`OPEN_FILES_LEN`].
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { blocks: BlockCache::new(capacity), open: TableCache::new() }
+        Self { blocks: BlockCache::new(capacity), open: TableCache::new(OPEN_FILES_LEN) }
     }
 
     /// Forgets a file that is no longer live.
@@ -125,6 +134,10 @@ impl ReadCache for LocalCache {
 
     fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
         self.open.keep(file, reader)
+    }
+
+    fn pin_reader(&self, file: FileId) -> bool {
+        self.open.pin(file)
     }
 }
 
@@ -528,54 +541,6 @@ impl Inner {
                 live
             });
         }
-    }
-}
-
-/// The readers of live files. Each is opened once and stays until its file is retired.
-#[derive(Default)]
-pub struct TableCache {
-    readers: RefCell<HashMap<FileId, Arc<SstReader>>>,
-}
-
-impl TableCache {
-    /// A cache without readers.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The reader of `file`, if it is open.
-    #[must_use]
-    pub fn get(&self, file: FileId) -> Option<Arc<SstReader>> {
-        self.readers.borrow().get(&file).cloned()
-    }
-
-    /// Keeps the reader of a live file. Of several all share the first, which is returned.
-    pub fn keep(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        self.readers.borrow_mut().entry(file).or_insert(reader).clone()
-    }
-
-    /// Forgets a retired file. Who holds its reader keeps it.
-    pub fn remove(&self, file: FileId) {
-        self.readers.borrow_mut().remove(&file);
-    }
-
-    /// Bytes that the open readers hold.
-    #[must_use]
-    pub fn memory_used(&self) -> usize {
-        self.readers.borrow().values().map(|reader| reader.memory_used()).sum()
-    }
-
-    /// Open readers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.readers.borrow().len()
-    }
-
-    /// Whether no reader is open.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

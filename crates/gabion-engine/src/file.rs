@@ -123,6 +123,23 @@ impl FileMeta {
         round_up_to_block(self.len)
     }
 
+    /// Bytes of memory that the description takes, shared as an `Arc`.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        let ranges = self.ranges.as_ref().map_or(0, |ranges| {
+            let ends = ranges.widest.iter().map(|it| it.start.capacity() + it.end.capacity());
+            ranges.widest.capacity() * size_of::<Deleted>() + ends.sum::<usize>()
+        });
+        // The counts of an `Arc` stand before what it holds.
+        2 * size_of::<usize>()
+            + size_of::<Self>()
+            + self.chunk_crcs.capacity() * size_of::<u32>()
+            + self.smallest.capacity()
+            + self.largest.capacity()
+            + self.clears.capacity() * size_of::<(Keyspace, SequenceNumber)>()
+            + ranges
+    }
+
     /// Whether `key` lies within the file's bounds. A key that does may still not be in the file.
     #[must_use]
     pub fn may_hold(&self, key: &[u8]) -> bool {

@@ -13,7 +13,7 @@ use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
 use crate::expiry::{ExpirySpan, expiry_of};
 use crate::range_delete::{MEMTABLE_RANGES_MAX, RangeDelete, Stretch, TableRanges};
 use crate::skip_list::{Cursor, ListWriter, SkipList};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
@@ -30,9 +30,23 @@ pub struct MemTable {
     ranges: TableRanges,
 }
 
+/// A table that left the tree, as far as readers or jobs still have it.
+pub(crate) struct KeptTable {
+    list: Weak<SkipList>,
+    bytes: usize,
+}
+
+impl KeptTable {
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        if self.list.strong_count() > 0 { self.bytes } else { 0 }
+    }
+}
+
 /// What handles of the same entries share.
 struct Counts {
     memory_used: AtomicUsize,
+    allocated: AtomicUsize,
     len: AtomicUsize,
     // Sequence number + 1 of the newest clear of each keyspace; 0: none.
     clears: [AtomicU64; 2],
@@ -60,6 +74,7 @@ impl MemTable {
             list: Arc::new(SkipList::new(id.get(), prefix)),
             counts: Arc::new(Counts {
                 memory_used: AtomicUsize::new(0),
+                allocated: AtomicUsize::new(0),
                 len: AtomicUsize::new(0),
                 clears: Default::default(),
                 smallest_sequence: AtomicU64::new(u64::MAX),
@@ -243,7 +258,7 @@ impl MemTable {
 
     /// What is gone once nothing keeps the entries' memory any more.
     #[cfg(test)]
-    pub(crate) fn memory(&self) -> alloc::sync::Weak<SkipList> {
+    pub(crate) fn memory(&self) -> Weak<SkipList> {
         Arc::downgrade(&self.list)
     }
 
@@ -252,6 +267,20 @@ impl MemTable {
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.counts.memory_used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory that the table takes from the allocator: in steps of up to 1 MiB for entries, leaves and links
+    /// each, and of range deletes what is charged. May differ between replicas.
+    #[must_use]
+    pub fn allocated(&self) -> usize {
+        let ranges = self.range_deletes();
+        let ranges = ranges.map(|it| it.start.len() + it.end.len() + ENTRY_OVERHEAD);
+        self.counts.allocated.load(Ordering::Relaxed) + ranges.sum::<usize>()
+    }
+
+    /// What lets go of nothing and tells whether the entries' memory is still kept by anybody.
+    pub(crate) fn kept(&self) -> KeptTable {
+        KeptTable { list: Arc::downgrade(&self.list), bytes: self.allocated() }
     }
 
     /// Entries and range deletes.
@@ -351,14 +380,12 @@ impl MemTableWriter<'_> {
             // Read-modify-write without a race: there is one writer.
             counts.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
         }
+        let allocated = self.list.allocated();
+        if allocated != counts.allocated.load(Ordering::Relaxed) {
+            counts.allocated.store(allocated, Ordering::Relaxed);
+        }
         counts.note_times(sequence, kind, value);
         counts.add(sequence, key.len() + value.len() + ENTRY_OVERHEAD);
-    }
-
-    /// Bytes of memory that the table's nodes really took, which may differ between replicas.
-    #[must_use]
-    pub fn allocated(&mut self) -> usize {
-        self.list.allocated()
     }
 }
 

@@ -24,6 +24,7 @@ use crate::version::{FileRef, Version};
 use alloc::rc::{Rc, Weak};
 use alloc::sync::Arc;
 use core::cell::RefCell;
+use core::ops::Deref;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
 pub use size::RangeSize;
@@ -53,13 +54,22 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         Ok(self.cache.keep_reader(meta.id, reader))
     }
 
-    /// The reader of a file of a version, which is found there from then on.
+    /// The reader of a file of a version, which is found there from then on if it is pinned.
     #[inline]
-    async fn reader_at<'a>(&self, file: FileRef<'a>) -> Result<&'a SstReader> {
+    async fn reader_at<'a>(&self, file: FileRef<'a>) -> Result<OpenedFile<'a>> {
         match file.opened.get() {
-            Some(reader) => Ok(reader),
-            None => Ok(file.opened.keep(self.reader(file.meta).await?)),
+            Some(reader) => Ok(OpenedFile::Pinned(reader)),
+            None => self.open_at(file).await,
         }
+    }
+
+    #[cold]
+    async fn open_at<'a>(&self, file: FileRef<'a>) -> Result<OpenedFile<'a>> {
+        let reader = self.reader(file.meta).await?;
+        Ok(match self.cache.pin_reader(file.meta.id) {
+            true => OpenedFile::Pinned(file.opened.keep(reader)),
+            false => OpenedFile::Shared(reader),
+        })
     }
 
     /// The newest of a key's entries in a file, or of the range deletes that cover it there. The key has this
@@ -83,6 +93,27 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         }
         let found = noted(&self.source, meta.id, found)?;
         Ok(newer_of(found, reader.ranges().newest(key, at)))
+    }
+}
+
+/// The reader of a file of a version.
+#[derive(Clone)]
+enum OpenedFile<'a> {
+    /// Kept beside the file.
+    Pinned(&'a SstReader),
+    /// Kept by the cache, for as long as there is room.
+    Shared(Arc<SstReader>),
+}
+
+impl Deref for OpenedFile<'_> {
+    type Target = SstReader;
+
+    #[inline]
+    fn deref(&self) -> &SstReader {
+        match self {
+            Self::Pinned(reader) => reader,
+            Self::Shared(reader) => reader,
+        }
     }
 }
 

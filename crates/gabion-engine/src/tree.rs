@@ -42,7 +42,7 @@ use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
 use crate::file::FileMeta;
 use crate::job::{Estimate, JobInputs, JobOutput, job_slots, only_as_bytes, output_files_max};
-use crate::memtable::MemTable;
+use crate::memtable::{KeptTable, MemTable};
 use crate::picker::{Pick, Picker};
 use crate::range_delete::{RangeDelete, check_range};
 use crate::read::{ReadPoint, ReadView, SharedView};
@@ -113,6 +113,19 @@ pub struct LevelStats {
     pub bytes: u64,
 }
 
+/// Bytes of memory that a tree takes from the allocator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeMemory {
+    /// The MemTable being filled.
+    pub active: u64,
+    /// MemTables that wait for their flush to be applied.
+    pub sealed: u64,
+    /// Flushed MemTables that views, iterators or jobs still have.
+    pub kept: u64,
+    /// Descriptions of the files of the current version, and of those that left it and may still be read.
+    pub files: u64,
+}
+
 /// One replica's tree.
 pub struct Tree {
     config: TreeConfig,
@@ -125,6 +138,8 @@ pub struct Tree {
     state: Rc<State>,
     shape_number: u64,
     readers: Readers,
+    /// Flushed MemTables that somebody may still have.
+    kept: Vec<KeptTable>,
     last_sequence: SequenceNumber,
     last_edit: u64,
     flushed: Flushed,
@@ -202,6 +217,7 @@ impl Tree {
             state,
             shape_number: 0,
             readers: Readers::default(),
+            kept: Vec::new(),
             last_sequence: flushed.sequence,
             last_edit,
             flushed,
@@ -294,6 +310,13 @@ impl Tree {
         let state = state_of(&self.active, &self.sealed, &self.versions);
         let earlier = core::mem::replace(&mut self.state, state);
         self.readers.replaced(&earlier);
+    }
+
+    /// Has files looked up anew whose readers were kept beside them, after the budget of open files changed. Who reads
+    /// meanwhile keeps what it has.
+    pub fn close_files(&mut self) {
+        self.versions.close_files();
+        self.reshape();
     }
 
     // ----- writes -------------------------------------------------------------------------------
@@ -697,6 +720,9 @@ impl Tree {
         };
         self.versions.apply(edit)?;
         if let Some(flushed) = edit.flushed {
+            self.kept.retain(|table| table.bytes() > 0);
+            let gone = self.sealed.iter().filter(|sealed| sealed.table.id() <= flushed.memtable);
+            self.kept.extend(gone.map(|sealed| sealed.table.kept()));
             self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
             self.flushed = flushed;
             self.jobs.flushing.retain(|memtable| *memtable > flushed.memtable);
@@ -830,6 +856,19 @@ impl Tree {
     pub fn memtables_len(&self) -> u64 {
         let sealed = self.sealed.iter().map(|sealed| sealed.table.memory_used() as u64);
         sealed.sum::<u64>() + self.active_len()
+    }
+
+    /// Bytes of memory that the tree takes, by what for.
+    #[must_use]
+    pub fn memory(&self) -> TreeMemory {
+        let sealed = self.sealed.iter().map(|sealed| sealed.table.allocated() as u64);
+        let leaving = self.leaving_files().iter().map(|file| file.memory_used() as u64);
+        TreeMemory {
+            active: self.active.allocated() as u64,
+            sealed: sealed.sum(),
+            kept: self.kept.iter().map(|table| table.bytes() as u64).sum(),
+            files: self.version().memory_used() as u64 + leaving.sum::<u64>(),
+        }
     }
 
     /// Whether the MemTable being filled holds nothing.

@@ -102,6 +102,13 @@ impl Version {
             .flat_map(|(level, files)| files.iter().map(move |file| (level as u8, file)))
     }
 
+    /// Bytes of memory that the descriptions of its files take.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        let places = self.levels.iter().map(|files| files.capacity() * size_of::<Arc<FileMeta>>());
+        places.sum::<usize>() + self.files().map(|(_, file)| file.memory_used()).sum::<usize>()
+    }
+
     /// The file of a level with this id.
     #[must_use]
     pub fn file(&self, level: u8, id: FileId) -> Option<&Arc<FileMeta>> {
@@ -417,6 +424,13 @@ impl Versions {
         }
         self.current = Arc::new(next);
         Ok(())
+    }
+
+    /// Forgets which readers of files were kept in the current version: the next has the same files and no readers.
+    pub(crate) fn close_files(&mut self) {
+        let levels = self.current.levels.clone();
+        let finder = Finder::of(&levels, None);
+        self.current = Arc::new(Version { levels, finder });
     }
 
     /// Files that nothing can read any more, each reported once, ascending.

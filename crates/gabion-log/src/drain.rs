@@ -68,6 +68,11 @@ impl Drains {
         }
     }
 
+    /// Bytes of memory of the buffers of drains, under way or kept.
+    pub(crate) fn memory_used(&self) -> usize {
+        self.buffers.memory_used()
+    }
+
     pub(crate) fn durable(&self) -> u64 {
         self.durable
     }

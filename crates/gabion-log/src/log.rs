@@ -185,6 +185,13 @@ impl Log {
         log
     }
 
+    /// Bytes of memory that it takes beside the ring: buffers of drains, records that came before others, and where
+    /// records end. Those that are being sent or applied are counted by nobody: the window of each member bounds them.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.drains.memory_used() + self.early_len as usize + self.marks.memory_used()
+    }
+
     /// What makes this log different from others.
     #[must_use]
     pub fn config(&self) -> &LogConfig {

@@ -2,9 +2,11 @@
 //! reference-counted [`Bytes`], so that one buffer serves the local write, every shipment and the
 //! resend without a copy.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use gabion_base::units::BLOCK_LEN;
 
 #[derive(Clone, Copy, Zeroable, Pod)]
@@ -14,24 +16,75 @@ struct Page([u8; BLOCK_LEN]);
 const _: () = assert!(size_of::<Page>() == BLOCK_LEN);
 const _: () = assert!(align_of::<Page>() == BLOCK_LEN);
 
+/// Counts the memory of buffers for as long as they live, wherever they are: being filled, written, shipped by
+/// several threads, kept to be used again. Shared by those who make buffers for one purpose.
+#[derive(Debug, Default)]
+pub struct BufferMeter {
+    held: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl BufferMeter {
+    /// Bytes that the buffers take now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The most that they have taken so far.
+    #[must_use]
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+/// What a buffer has on its meter.
+#[derive(Default)]
+struct Charge {
+    meter: Option<Arc<BufferMeter>>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn set(&mut self, bytes: usize) {
+        let Some(meter) = &self.meter else { return };
+        if bytes > self.bytes {
+            let held = meter.held.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            meter.peak.fetch_max(held + bytes - self.bytes, Ordering::Relaxed);
+        } else {
+            meter.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// A byte buffer whose first byte lies on a 4 KiB boundary. Grows by appending; everything beyond
 /// what was written is zero.
 pub struct AlignedBuf {
     pages: Vec<Page>,
     len: usize,
+    charge: Charge,
 }
 
 impl AlignedBuf {
     /// An empty buffer with room for `capacity` bytes before it grows.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { pages: Vec::with_capacity(capacity.div_ceil(BLOCK_LEN)), len: 0 }
+        let pages = Vec::with_capacity(capacity.div_ceil(BLOCK_LEN));
+        Self { pages, len: 0, charge: Charge::default() }
     }
 
     /// `len` zero bytes.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        Self { pages: bytemuck::zeroed_vec(len.div_ceil(BLOCK_LEN)), len }
+        let pages = bytemuck::zeroed_vec(len.div_ceil(BLOCK_LEN));
+        Self { pages, len, charge: Charge::default() }
     }
 
     /// A copy of `bytes`.
@@ -40,6 +93,15 @@ impl AlignedBuf {
         let mut buf = Self::with_capacity(bytes.len());
         buf.extend(bytes);
         buf
+    }
+
+    /// Has the buffer's memory counted by `meter`, and by no other, until it is freed.
+    pub fn count_by(&mut self, meter: &Arc<BufferMeter>) {
+        let is_counted = |by: &Arc<BufferMeter>| Arc::ptr_eq(by, meter);
+        if !self.charge.meter.as_ref().is_some_and(is_counted) {
+            self.charge = Charge { meter: Some(meter.clone()), bytes: 0 };
+            self.charge.set(self.capacity());
+        }
     }
 
     /// Bytes in use.
@@ -92,6 +154,9 @@ impl AlignedBuf {
         let pages = len.div_ceil(BLOCK_LEN);
         if pages > self.pages.len() {
             self.pages.resize(pages, Page([0; BLOCK_LEN]));
+            if self.capacity() != self.charge.bytes {
+                self.charge.set(self.capacity());
+            }
         }
     }
 }
@@ -139,6 +204,27 @@ mod tests {
         let frozen = buf.freeze();
         assert_eq!(frozen.as_ptr() as usize % BLOCK_LEN, 0);
         assert_eq!(frozen.len(), 8192);
+    }
+
+    #[test]
+    fn a_meter_counts_a_buffer_as_long_as_it_lives_and_as_it_grows() {
+        let (meter, other) = (Arc::new(BufferMeter::default()), Arc::new(BufferMeter::default()));
+        let mut buf = AlignedBuf::with_capacity(5000);
+        buf.count_by(&meter);
+        buf.count_by(&meter);
+        assert_eq!(meter.held(), buf.capacity());
+        buf.extend(&[1; 50_000]);
+        assert_eq!(meter.held(), buf.capacity());
+        assert!(meter.held() >= 50_000);
+        buf.count_by(&other);
+        assert_eq!((meter.held(), other.held()), (0, buf.capacity()));
+        assert_eq!(meter.peak(), other.held());
+        let frozen = buf.freeze();
+        let part = frozen.slice(10..20);
+        drop(frozen);
+        assert!(other.held() > 0, "somebody has a part of it");
+        drop(part);
+        assert_eq!(other.held(), 0);
     }
 
     #[test]

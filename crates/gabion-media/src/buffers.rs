@@ -81,6 +81,12 @@ impl Buffers {
         self.files.push(buffer);
     }
 
+    /// Bytes of memory of all buffers that it has, those included that are lent.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.idle.iter().chain(&self.files).map(|buffer| buffer.capacity()).sum()
+    }
+
     /// Lets go of buffers until they have at most `len_max` bytes.
     pub fn limit(&mut self, len_max: usize) {
         self.idle.truncate(len_max / TRANSFER_LEN_MAX);

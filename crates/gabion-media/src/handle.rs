@@ -6,7 +6,7 @@
 
 use crate::buffers::Buffers;
 use crate::medium::{Completion, Medium, MediumProperties, Operation, OperationKind, Outcome};
-use crate::{AlignedBuf, Bytes};
+use crate::{AlignedBuf, BufferMeter, Bytes};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -34,6 +34,7 @@ struct Inner {
     slots: HashMap<u64, Slot>,
     scratch: Vec<Completion>,
     buffers: Buffers,
+    meter: Arc<BufferMeter>,
 }
 
 /// A shared medium whose operations can be awaited.
@@ -50,7 +51,13 @@ impl MediumHandle {
             slots: HashMap::default(),
             scratch: Vec::new(),
             buffers: Buffers::default(),
+            meter: Arc::default(),
         })))
+    }
+
+    /// Has the buffers that are made for reads and for files from now on counted by `meter`.
+    pub fn count_buffers_by(&self, meter: Arc<BufferMeter>) {
+        self.0.borrow_mut().meter = meter;
     }
 
     /// What the medium needs and promises.
@@ -124,7 +131,8 @@ impl MediumHandle {
     /// # Errors
     /// The medium's error.
     pub async fn read(&self, offset: u64, len: usize) -> Result<AlignedBuf> {
-        let into = AlignedBuf::zeroed(len);
+        let mut into = AlignedBuf::zeroed(len);
+        into.count_by(&self.0.borrow().meter);
         let ended = self.submit_one(OperationKind::Read { offset, into }).await;
         ended.outcome.into_result()?;
         ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
@@ -148,7 +156,9 @@ impl MediumHandle {
         ranges: impl Iterator<Item = (u64, usize)>,
     ) -> Vec<Result<Bytes>> {
         let take = |(offset, len)| {
-            let into = self.0.borrow_mut().buffers.take(len);
+            let inner = &mut *self.0.borrow_mut();
+            let mut into = inner.buffers.take(len);
+            into.count_by(&inner.meter);
             OperationKind::Read { offset, into }
         };
         let kinds: Vec<OperationKind> = ranges.map(take).collect();
@@ -171,7 +181,10 @@ impl MediumHandle {
     /// A buffer for a file that is to be built: [`Buffers::take_for_file`].
     #[must_use]
     pub fn take_for_file(&self, capacity: usize) -> AlignedBuf {
-        self.0.borrow_mut().buffers.take_for_file(capacity)
+        let inner = &mut *self.0.borrow_mut();
+        let mut buffer = inner.buffers.take_for_file(capacity);
+        buffer.count_by(&inner.meter);
+        buffer
     }
 
     /// Takes the buffer of a file back: [`Buffers::put_of_file`].

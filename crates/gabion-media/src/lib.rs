@@ -29,7 +29,7 @@ pub mod simulated;
 pub mod task;
 pub mod transport;
 
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, BufferMeter};
 pub use buffers::Buffers;
 pub use bytes::{Buf, Bytes};
 pub use handle::MediumHandle;

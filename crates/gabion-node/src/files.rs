@@ -54,6 +54,14 @@ impl FileMap {
         self.0.places.borrow_mut().remove(&file);
     }
 
+    /// Bytes of memory that the map takes, beside the placements, which it shares with the pool.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        let places = self.0.places.borrow();
+        // A byte of each place says whether it is taken.
+        places.capacity() * (size_of::<(FileId, Arc<FilePlacement>)>() + 1)
+    }
+
     /// What reads have met since the last call.
     pub(crate) fn take_damage(&self) -> BTreeMap<FileId, Error> {
         self.0.damaged.take()

@@ -81,6 +81,13 @@ pub struct FilePlacement {
 }
 
 impl FilePlacement {
+    /// Bytes of memory that it takes, shared as an `Arc`.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        // The counts of an `Arc` stand before what it holds.
+        2 * size_of::<usize>() + size_of::<Self>() + self.slots.capacity() * size_of::<Placed>()
+    }
+
     /// Whether length and slots agree, the region has the slots, and none is named twice.
     ///
     /// # Errors

@@ -129,6 +129,14 @@ impl Pool {
         self.slots.state(slot)
     }
 
+    /// Bytes of memory that slots, files and what is staged take, about: nodes of trees are taken to be two thirds full.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        const NODE: usize = (size_of::<FileId>() + size_of::<FileEntry>()) * 3 / 2;
+        let files = self.files.values().map(|entry| NODE + entry.placement.memory_used());
+        self.slots.memory_used() + files.sum::<usize>() + self.journal.staged.capacity()
+    }
+
     /// Where a file lies; also a retired one that still has readers.
     #[must_use]
     pub fn placement(&self, file: FileId) -> Option<Arc<FilePlacement>> {

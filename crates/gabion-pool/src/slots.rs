@@ -198,6 +198,11 @@ impl SlotTable {
         self.counts
     }
 
+    /// Bytes of memory that the table takes; of the free runs their numbers.
+    pub(crate) fn memory_used(&self) -> usize {
+        self.states.capacity() * size_of::<SlotState>() + self.free.0.len() * 2 * size_of::<u32>()
+    }
+
     pub(crate) fn state(&self, slot: SlotIndex) -> Option<SlotState> {
         self.states.get(slot.0 as usize).copied()
     }

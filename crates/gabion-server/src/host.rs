@@ -6,11 +6,15 @@ use crate::process;
 use crate::settings::{self, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
+use gabion_db::memory::{Budgets, Memory};
 use gabion_engine::{Codecs, LocalCache};
+use gabion_media::BufferMeter;
+use gabion_node::Node;
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes and connections of the doors since the start.
 #[derive(Default)]
@@ -61,6 +65,8 @@ pub(crate) struct ServerHost {
     pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
     pub(crate) cache: Rc<LocalCache>,
+    /// Buffers of all threads.
+    pub(crate) buffers: Arc<BufferMeter>,
     pub(crate) clients_max: usize,
     pub(crate) now_us: Cell<u64>,
 }
@@ -72,6 +78,16 @@ impl ServerHost {
 
     pub(crate) fn uptime_ms(&self) -> u64 {
         (self.now_us.get() - self.started_us) / 1000
+    }
+
+    /// What memory the replica takes, by what for.
+    pub(crate) fn memory(&self, node: &Node) -> Memory {
+        let LocalCache { blocks, open } = &*self.cache;
+        let budgets = Budgets {
+            block_cache: (blocks.stats().bytes, blocks.capacity()),
+            open_files: (open.memory_used(), open.capacity()),
+        };
+        Memory::of(node, &self.buffers, budgets)
     }
 
     fn member(&self, member: &MemberStatus, is_up: bool) -> Option<MemberInfo> {
@@ -104,7 +120,7 @@ impl Host for ServerHost {
         let settings = Settings::of(&node, &self.cache);
         let Codecs { upper, bottom } = settings.codecs;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let options: [(&str, String); 18] = [
+        let options: [(&str, String); 19] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -121,6 +137,7 @@ impl Host for ServerHost {
             ("gabion-compaction", config.compaction.as_str().into()),
             ("gabion-group", config.group.get().to_string()),
             ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
+            (settings::OPEN_FILES_BYTES, settings.open_files_bytes.to_string()),
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
             (settings::READER_STATES, settings.readers.states_max.to_string()),
         ];
@@ -143,7 +160,7 @@ impl Host for ServerHost {
         // Only the head knows who has joined it; elsewhere it counts that this node has.
         let to_head = members.iter().find(|member| member.id == head);
         let replicas = members.iter().filter(|member| is_head && member.is_joined);
-        let (counters, readers) = (node.counters(), node.readers());
+        let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
         ServerInfo {
@@ -156,12 +173,9 @@ impl Host for ServerHost {
             uptime_s,
             maxclients: self.clients_max as u64,
             memory_resident: gabion_proc::memory_bytes(),
-            memory_used: node.tree().active_len()
-                + node.tree().sealed_count() as u64 * node.config().tree.memtable_len
-                + readers.memtable_bytes
-                + self.cache.blocks.stats().bytes as u64
-                + node.config().ring_len,
+            memory_used: memory.bytes(),
             memory_max: 0,
+            memory_kinds: memory.kinds.iter().map(|kind| (kind.name, kind.bytes)).collect(),
             connections_received: self.traffic.accepted.get(),
             connections_rejected: self.traffic.rejected.get(),
             net_input_bytes: self.traffic.client_received.get(),

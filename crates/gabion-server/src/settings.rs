@@ -9,12 +9,19 @@ use gabion_node::Node;
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
 pub(crate) const COMPRESSION: &str = "gabion-compression";
+pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 5] =
-    [BLOCK_CACHE_BYTES, BOTTOM_COMPRESSION, COMPRESSION, READER_AGE_MS, READER_STATES];
+const SETTABLE: [&str; 6] = [
+    BLOCK_CACHE_BYTES,
+    BOTTOM_COMPRESSION,
+    COMPRESSION,
+    OPEN_FILES_BYTES,
+    READER_AGE_MS,
+    READER_STATES,
+];
 const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
@@ -24,6 +31,8 @@ pub(crate) const SAME: &str = "same";
 pub(crate) struct Settings {
     /// Bytes of memory for decoded blocks of files.
     pub(crate) block_cache_bytes: usize,
+    /// Bytes of memory for indexes and filters of open files.
+    pub(crate) open_files_bytes: usize,
     /// What readers may keep of what compactions have replaced.
     pub(crate) readers: PinBudget,
     /// The codecs of files that this replica makes from now on.
@@ -33,8 +42,12 @@ pub(crate) struct Settings {
 impl Settings {
     /// Those of a replica.
     pub(crate) fn of(node: &Node, cache: &LocalCache) -> Self {
-        let (block_cache_bytes, readers) = (cache.blocks.capacity(), node.pin_budget());
-        Self { block_cache_bytes, readers, codecs: node.tree().config().codecs() }
+        Self {
+            block_cache_bytes: cache.blocks.capacity(),
+            open_files_bytes: cache.open.capacity(),
+            readers: node.pin_budget(),
+            codecs: node.tree().config().codecs(),
+        }
     }
 
     /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at before values.
@@ -78,7 +91,11 @@ impl Settings {
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
                 let len = memory(value).and_then(|len| usize::try_from(len).ok());
-                self.block_cache_bytes = len.ok_or("argument must be a memory value")?;
+                let len = len.ok_or("argument must be a memory value")?;
+                match name {
+                    OPEN_FILES_BYTES => self.open_files_bytes = len,
+                    _ => self.block_cache_bytes = len,
+                }
             }
         }
         Ok(())
@@ -90,6 +107,8 @@ impl Settings {
             |_| NotSet::Refused { name: Bytes::from_static(COMPRESSION.as_bytes()), why: NO_CODEC };
         node.set_codecs(Some(self.codecs)).map_err(refused)?;
         cache.blocks.set_capacity(self.block_cache_bytes);
+        cache.open.set_capacity(self.open_files_bytes);
+        node.close_files();
         node.set_pin_budget(self.readers);
         Ok(())
     }
@@ -118,6 +137,7 @@ mod tests {
 
     const BEFORE: Settings = Settings {
         block_cache_bytes: 64,
+        open_files_bytes: 65,
         readers: PinBudget { age_ms_max: 5, states_max: 6 },
         codecs: Codecs { upper: Compression::None, bottom: None },
     };
@@ -138,6 +158,8 @@ mod tests {
         for (text, len) in [("3mb", 3 << 20), ("1g", 1_000_000_000), ("1Gb", 1 << 30)] {
             assert_eq!(cache(text), Ok(len), "{text}");
         }
+        let set = with(&[(OPEN_FILES_BYTES, "1kb")]);
+        assert_eq!(set, Ok(Settings { open_files_bytes: 1_024, ..BEFORE }));
         let readers = PinBudget { age_ms_max: 0, states_max: 9 };
         let set = with(&[(READER_AGE_MS, "0"), (READER_STATES, "9")]);
         assert_eq!(set, Ok(Settings { readers, ..BEFORE }));

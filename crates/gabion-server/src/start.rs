@@ -144,6 +144,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         started_us: clock.now_us(),
         run_id: seed,
         cache,
+        buffers: parts.buffers.clone(),
         clients_max: CLIENTS_MAX,
         now_us: Cell::new(clock.now_us()),
     });

@@ -3,6 +3,7 @@
 use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
+use gabion_db::memory::{Memory, MemoryKind};
 use gabion_node::{DamagedFile, Node, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,6 +71,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "cpu_seconds": cpu_total(),
         "cpu_seconds_by_role": cpu_by_role(),
         "memory_bytes": gabion_proc::memory_bytes(),
+        "memory": memory(&host.memory(&node)),
         "read_bytes": gabion_proc::device_bytes().0,
         "write_bytes": gabion_proc::device_bytes().1,
         "net": net(server),
@@ -118,6 +120,13 @@ fn slots(node: &Node) -> Value {
         "retired": counts.retired,
         "quarantined": counts.quarantined,
     })
+}
+
+/// Each kind's bytes now, and at most where there is a bound.
+fn memory(memory: &Memory) -> Value {
+    let one =
+        |kind: &MemoryKind| (kind.name.to_owned(), json!({"bytes": kind.bytes, "max": kind.max}));
+    Value::Object(memory.kinds.iter().map(one).collect())
 }
 
 fn readers(node: &Node) -> Value {

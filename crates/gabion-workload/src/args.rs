@@ -26,6 +26,10 @@ pub struct RunArgs {
     /// The engine's write-ahead log.
     #[arg(long, value_enum, default_value_t = Log::Off)]
     pub log: Log,
+    /// Most bytes of memory that the process may have had resident when everything is checked, this instrument's own
+    /// included (4 for each record); over it the run fails.
+    #[arg(long, value_parser = parse_bytes)]
+    pub memory_max: Option<u64>,
     /// What is the same for all runs that are compared.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -99,6 +103,7 @@ impl RunArgs {
             add("bottom-compression", codec.as_str().into());
         }
         let numbers = [
+            ("memory-max", self.memory_max),
             ("records", common.records),
             ("operations", common.operations),
             ("seconds", common.seconds),
@@ -140,6 +145,8 @@ pub struct Plan {
     pub compressibility: f64,
     /// Seed of the values and of the choice of records.
     pub seed: u64,
+    /// Most bytes that the process may have had resident at the end.
+    pub memory_max: Option<u64>,
     /// What the engine is opened with.
     pub engine: EngineOptions,
 }
@@ -199,6 +206,7 @@ impl RunArgs {
             value_len: self.value_size as usize,
             compressibility: self.common.compressibility,
             seed: self.common.seed,
+            memory_max: self.memory_max,
             engine: EngineOptions {
                 directory: self.dir.clone(),
                 disk_len: 0,

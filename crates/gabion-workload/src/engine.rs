@@ -151,6 +151,11 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
+    /// What it says of its memory now: bytes by what for, where it says anything.
+    fn memory(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Closes it.
     ///
     /// # Errors

@@ -42,6 +42,11 @@ impl Ledger {
         self.entered.len() as u64
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_used(&self) -> u64 {
+        size_of_val(&*self.entered) as u64
+    }
+
     /// The values that are written.
     pub(crate) fn values(&self) -> &Values {
         &self.values

@@ -4,11 +4,23 @@ use crate::args::Plan;
 use crate::engine::{Codec, Engine};
 use crate::usage::Used;
 use crate::work::Tally;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Raised whenever a workload does something else or a figure means something else: rows are compared
 /// only within one revision.
 pub const REVISION: u64 = 1;
+
+/// Memory of a run, in bytes.
+pub(crate) struct Memory {
+    /// Most that was resident when all was quiet.
+    pub(crate) peak: u64,
+    /// Most that was resident when all was checked.
+    pub(crate) peak_checked: u64,
+    /// What the instrument itself keeps of the records.
+    pub(crate) instrument: u64,
+    /// What the engine says of its own, when all was checked.
+    pub(crate) engine: Vec<(&'static str, u64)>,
+}
 
 /// What one run found, as JSON: figures first, then what they hold for.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +32,7 @@ impl Row {
         tally: &Tally,
         used: &Used,
         quiet: Option<&Used>,
-        peak_memory: u64,
+        memory: &Memory,
         (space_len, data_len): (u64, u64),
     ) -> Self {
         let ratio = |of: u64, to: u64| (to > 0).then(|| of as f64 / to as f64);
@@ -42,7 +54,10 @@ impl Row {
             "write_amp": ratio(all.write_bytes, tally.written_len),
             "read_amp": ratio(used.read_bytes, tally.read_len),
             "space_amp": ratio(space_len, data_len),
-            "peak_memory": peak_memory,
+            "peak_memory": memory.peak,
+            "peak_memory_checked": memory.peak_checked,
+            "instrument_memory": memory.instrument,
+            "memory": memory.engine.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes))).collect::<Map<_, _>>(),
             "wall_seconds": used.wall_seconds,
             "quiet_seconds": quiet.map(|quiet| quiet.wall_seconds),
             "cpu_us_per_op_quiet": quiet.map(|quiet| us_per_op(quiet.cpu_seconds)),

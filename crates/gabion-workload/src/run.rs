@@ -3,7 +3,7 @@
 use crate::args::Plan;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
-use crate::row::Row;
+use crate::row::{Memory, Row};
 use crate::usage::{Usage, directory_len, free_len, peak_memory};
 use crate::values::Values;
 use crate::work::Shared;
@@ -94,9 +94,26 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
         say("checking all records");
         check_all(&engine, plan, &ledger)?;
     }
+    let memory = Memory {
+        peak: peak_memory,
+        peak_checked: check_memory(plan)?,
+        instrument: ledger.memory_used(),
+        engine: engine.memory(),
+    };
     engine.close()?;
     let data_len = ledger.present() * record_len(plan);
-    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), peak_memory, (space_len, data_len)))
+    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &memory, (space_len, data_len)))
+}
+
+/// The most that was resident, unless it was too much.
+fn check_memory(plan: &Plan) -> Result<u64> {
+    let peak = peak_memory()?;
+    match plan.memory_max {
+        Some(max) if peak > max => Err(Error::limit(format!(
+            "{peak} bytes of memory were resident, --memory-max is {max}"
+        ))),
+        _ => Ok(peak),
+    }
 }
 
 fn record_len(plan: &Plan) -> u64 {

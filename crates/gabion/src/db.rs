@@ -27,6 +27,7 @@ mod edits;
 mod file;
 mod load;
 mod log;
+mod memory;
 mod order;
 mod out;
 mod pool;

@@ -4,6 +4,7 @@
 use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
+use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
@@ -59,6 +60,7 @@ fn db_options(options: &EngineOptions) -> Options {
         },
         run: RunOptions {
             block_cache_len: options.cache_len as usize,
+            open_files_len: OPEN_FILES_LEN,
             // A flush has a thread of its own.
             compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
             codecs: None,
@@ -155,6 +157,10 @@ impl Engine for Embedded {
 
     fn space_len(&self) -> Result<Option<u64>> {
         Ok(Some(self.db.stats().slot_bytes))
+    }
+
+    fn memory(&self) -> Vec<(&'static str, u64)> {
+        self.db.stats().memory.kinds.iter().map(|kind| (kind.name, kind.bytes)).collect()
     }
 
     fn close(self) -> Result<()> {

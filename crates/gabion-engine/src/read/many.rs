@@ -17,7 +17,7 @@
 //! (see [`crate::counter`]) are then read one by one.
 
 use super::walk::{Found, Newest, ReadPoint};
-use super::{Tables, newer_of};
+use super::{OpenedFile, Tables, newer_of};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileRange, FileSource, noted};
@@ -61,20 +61,20 @@ enum State {
 
 /// A block that is not in memory.
 struct Missing<'a> {
-    reader: &'a SstReader,
+    reader: OpenedFile<'a>,
     handle: BlockHandle,
 }
 
 /// A key and the file of a run that may have it, by its bounds.
 struct Asked<'a> {
     sought: u32,
-    reader: &'a SstReader,
+    reader: OpenedFile<'a>,
 }
 
 /// Where a key may be, by a file's filter and index.
 struct Hit<'a> {
     sought: u32,
-    reader: &'a SstReader,
+    reader: OpenedFile<'a>,
     handle: BlockHandle,
 }
 
@@ -198,7 +198,7 @@ where
                 below => ((below - newest + 1) as u8, None),
             };
             let asked = self.open_files(run, level, at, check).await?;
-            let hits = self.ask_filters(&asked)?;
+            let hits = self.ask_filters(asked)?;
             self.look_into_blocks(run, &hits)?;
         }
         Ok(())
@@ -217,7 +217,7 @@ where
         let version = &shape.version;
         let mut asked = Vec::new();
         // Keys are sorted, so those of a file follow each other.
-        let mut last: Option<(usize, Result<&SstReader>)> = None;
+        let mut last: Option<(usize, Result<OpenedFile<'a>>)> = None;
         for sought in 0..self.sought.len() as u32 {
             let Sought { key, rank, hash, run: from, state, .. } = self.sought[sought as usize];
             if state != State::Open || from > run {
@@ -243,7 +243,7 @@ where
             match &reader {
                 Ok(reader) => {
                     reader.prefetch_filter(hash);
-                    asked.push(Asked { sought, reader });
+                    asked.push(Asked { sought, reader: reader.clone() });
                 }
                 Err(error) => self.answer(sought, Err(error.clone()))?,
             }
@@ -253,9 +253,9 @@ where
     }
 
     /// The blocks in which keys may be, by filters and indexes.
-    fn ask_filters(&mut self, asked: &[Asked<'a>]) -> Result<Vec<Hit<'a>>> {
+    fn ask_filters(&mut self, asked: Vec<Asked<'a>>) -> Result<Vec<Hit<'a>>> {
         let mut hits = Vec::with_capacity(asked.len());
-        for &Asked { sought: at, reader } in asked {
+        for Asked { sought: at, reader } in asked {
             let sought = &self.sought[at as usize];
             let found = match reader.may_contain_hash(sought.hash) {
                 true => reader.find_block(sought.key, Trailer::seek(self.point.sequence)),
@@ -264,7 +264,7 @@ where
             match noted(&self.tables.source, reader.id(), found) {
                 Ok(Some(handle)) => hits.push(Hit { sought: at, reader, handle }),
                 Ok(None) if reader.ranges().is_empty() => {}
-                Ok(None) => self.found(reader, at, None)?,
+                Ok(None) => self.found(&reader, at, None)?,
                 Err(error) => self.answer(at, Err(error))?,
             }
         }
@@ -281,9 +281,9 @@ where
         };
         let blocks: Vec<_> = hits.chunk_by(is_same).map(cached).collect();
         for (same, block) in hits.chunk_by(is_same).zip(blocks) {
-            let Hit { reader, handle, .. } = same[0];
+            let Hit { ref reader, handle, .. } = same[0];
             if block.is_none() {
-                self.missing.push(Missing { reader, handle });
+                self.missing.push(Missing { reader: reader.clone(), handle });
             }
             for &Hit { sought: at, .. } in same {
                 match &block {

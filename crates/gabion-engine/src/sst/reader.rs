@@ -22,6 +22,8 @@ use gabion_media::{Buf as _, Bytes};
 pub struct SstReader {
     group: GroupId,
     id: FileId,
+    /// Bytes of memory in which filter, index and properties were read.
+    read_len: u32,
     data_len: u32,
     index: Bytes,
     guide: Guide,
@@ -97,6 +99,8 @@ impl SstReader {
             group,
             loaded_at: SequenceNumber::ZERO,
             id,
+            read_len: footer.footer_at.next_multiple_of(BLOCK_LEN as u32)
+                - footer.filter_at / BLOCK_LEN as u32 * BLOCK_LEN as u32,
             data_len: footer.filter_at,
             filter: part(footer.filter_at, footer.index_at)?,
             index,
@@ -158,13 +162,14 @@ impl SstReader {
         self.loaded_at <= sequence
     }
 
-    /// Bytes of memory held: index, what guides through it, filter, and range deletes.
+    /// Bytes of memory held: the blocks of the device in which filter, index and properties lie, what guides through
+    /// the index, and range deletes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         let ranges = self.properties.ranges.as_slice();
         let ranges: usize =
             ranges.iter().map(|range| range.stored_len() + size_of_val(range)).sum();
-        self.index.len() + self.guide.memory_used() + self.filter.len() + ranges + size_of::<Self>()
+        self.read_len as usize + self.guide.memory_used() + ranges + size_of::<Self>()
     }
 
     /// Whether the file may hold an entry of `key`; `false` is certain.

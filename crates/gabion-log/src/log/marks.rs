@@ -15,6 +15,11 @@ impl Marks {
         Self(VecDeque::from([start]))
     }
 
+    /// Bytes of memory that they take.
+    pub(crate) fn memory_used(&self) -> usize {
+        self.0.capacity() * size_of::<Anchor>()
+    }
+
     /// Remembers the end of the newest record, and forgets what a ring of `ring_len` does not
     /// reach.
     pub(crate) fn push(&mut self, tail: Anchor, ring_len: u64) {

@@ -12,6 +12,7 @@ mod load;
 mod log;
 mod log_repair;
 mod marks;
+mod memory;
 mod messages;
 mod pace;
 mod planted;
@@ -40,6 +41,7 @@ use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
 pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
+pub use memory::NodeMemory;
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")
@@ -403,6 +405,17 @@ impl Node {
     /// Invalid input for a level out of its limits; nothing has changed then.
     pub fn set_codecs(&mut self, codecs: Option<Codecs>) -> gabion_base::Result<()> {
         self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))
+    }
+
+    /// To be called after the budget of open files changed: see [`Tree::close_files`].
+    pub fn close_files(&mut self) {
+        self.tree.close_files();
+    }
+
+    /// Compactions that may run at once.
+    #[must_use]
+    pub const fn compactions_max(&self) -> usize {
+        self.options.compactions_max
     }
 
     /// Changes what readers may keep. Those past a smaller budget end with the next event.

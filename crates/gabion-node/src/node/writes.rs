@@ -32,6 +32,13 @@ pub(super) struct Writing {
     failed: Option<Error>,
 }
 
+impl Writing {
+    /// Bytes of memory that the record under way takes.
+    pub(super) fn memory_used(&self) -> usize {
+        self.batch.memory_used() + self.key.capacity()
+    }
+}
+
 impl Node {
     /// Whether a write can be taken now.
     #[must_use]

@@ -25,8 +25,10 @@ pub struct ServerInfo {
     pub maxclients: u64,
     /// Resident memory in bytes.
     pub memory_resident: u64,
-    /// Memory that MemTables, caches and rings take, in bytes.
+    /// Memory that the replica takes by its own account, the ring included, in bytes.
     pub memory_used: u64,
+    /// The same by what for, in bytes.
+    pub memory_kinds: Vec<(&'static str, u64)>,
     /// The memory budget in bytes; 0: none.
     pub memory_max: u64,
     /// Connections since the start.
@@ -123,6 +125,9 @@ impl Commands {
                 out.line("used_memory_rss", info.memory_resident);
                 out.line("maxmemory", info.memory_max);
                 out.line("maxmemory_policy", "noeviction");
+                for (kind, bytes) in &info.memory_kinds {
+                    out.line(&format!("gabion_{kind}"), bytes);
+                }
             }
             "persistence" => {
                 // Everything is in the log before it is acknowledged.

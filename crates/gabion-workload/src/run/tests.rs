@@ -43,6 +43,19 @@ fn caught<const DEFECT: u8>(workload: Workload, what: &str) {
 }
 
 #[test]
+fn a_run_that_takes_more_memory_than_it_may_fails() {
+    let plan = |memory_max| Plan { memory_max, ..plan(Workload::Fillseq) };
+    let run = |plan: &Plan| run::<Memory<{ defect::NONE }>>(plan, &mut |_| {});
+    let row = run(&plan(Some(1 << 40))).unwrap();
+    let peak = row.json()["peak_memory_checked"].as_u64().unwrap();
+    assert_eq!(row.json()["instrument_memory"], 4 * 2000);
+    assert!(row.json()["peak_memory"].as_u64().unwrap() <= peak);
+    let error = run(&plan(Some(1 << 20))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert!(error.message().contains("--memory-max is 1048576"), "{error}");
+}
+
+#[test]
 fn every_workload_passes_on_a_map() {
     for &workload in Workload::all() {
         let row = run_with::<{ defect::NONE }>(workload).unwrap();

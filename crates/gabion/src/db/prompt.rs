@@ -1,7 +1,7 @@
 //! `gabion db open`: a store to read and write by hand, one command or a prompt.
 
 use super::out::{Out, Told, bytes, quoted};
-use super::{compact, copy};
+use super::{compact, copy, memory};
 use crate::lines::Lines;
 use crate::options::{CodecOptions, DbPlace};
 use crate::repl::split;
@@ -174,7 +174,7 @@ fn stats(db: &Db, out: &mut Out) -> Told {
     if out.json {
         return out.document(&json!({
             "levels": compact::levels(&stats), "slot_bytes": stats.slot_bytes,
-            "memtable_bytes": stats.memtable_bytes, "damaged_files": stats.damaged_files,
+            "memtable_bytes": stats.memtable_bytes, "memory": memory::fields(&stats.memory), "damaged_files": stats.damaged_files,
             "failure": db.failure().map(|error| error.to_string()),
         }));
     }
@@ -184,6 +184,7 @@ fn stats(db: &Db, out: &mut Out) -> Told {
         size(stats.memtable_bytes),
         size(stats.slot_bytes)
     ))?;
+    out.text(&memory::text(&memory::fields(&stats.memory)))?;
     if stats.damaged_files > 0 {
         out.text(&format!("damaged files {}\n", stats.damaged_files))?;
     }

@@ -2,6 +2,7 @@
 
 use super::edits::told_codec;
 use super::log::log_fields;
+use super::memory;
 use super::out::{Out, Told, engine_key, quoted};
 use super::pool::superblock_fields;
 use crate::at_rest::AtRest;
@@ -9,7 +10,10 @@ use crate::units::{count, size};
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, FileKind, Result};
 use gabion_bench::grouped;
+use gabion_db::RunOptions;
+use gabion_db::memory::{Budgets, Memory};
 use gabion_engine::{Edit, FileMeta, JobKind, Tree};
+use gabion_media::BufferMeter;
 use gabion_node::open::OpenedPool;
 use gabion_node::{Node, NodeOptions, opaque};
 use gabion_pool::inspect;
@@ -60,6 +64,7 @@ fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error
     let (node, report) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
     stats.insert("log".into(), log_fields(&state, flushed, Some(&report)));
     stats.insert("memtables".into(), memtables(&node));
+    stats.insert("memory".into(), memory::fields(&memory_of(&node)));
     Ok(())
 }
 
@@ -158,12 +163,24 @@ fn memtables(node: &Node) -> Value {
     })
 }
 
+/// What a start takes, and all files once they are open.
+fn memory_of(node: &Node) -> Memory {
+    let run = RunOptions::default();
+    let (version, tree) = (node.tree().version(), &node.config().tree);
+    let indexes: u64 = version.files().map(|(_, file)| memory::index_len(file, tree)).sum();
+    let budgets = Budgets {
+        block_cache: (0, run.block_cache_len),
+        open_files: ((indexes as usize).min(run.open_files_len), run.open_files_len),
+    };
+    Memory::of(node, &BufferMeter::default(), budgets)
+}
+
 /// How a part of the statistics is written.
 type Text = fn(&Value) -> String;
 
 fn to_text(stats: &Value) -> String {
     let mut out = String::new();
-    let parts: [(&str, Text); 7] = [
+    let parts: [(&str, Text); 8] = [
         ("pool", pool_text),
         ("slots", slots_text),
         ("replica", replica_text),
@@ -171,6 +188,7 @@ fn to_text(stats: &Value) -> String {
         ("amplification", amplification_text),
         ("log", log_text),
         ("memtables", memtables_text),
+        ("memory", memory::text),
     ];
     for (name, text) in parts {
         if !stats[name].is_null() {

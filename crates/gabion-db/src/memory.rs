@@ -1,0 +1,118 @@
+//! What memory a store takes, by what for: the one place that adds it up. Shared with the server.
+//!
+//! ```text
+//!   Node ───► MemTables, descriptions, log ─┐
+//!   caches ─► blocks, open files           ─┼─► Memory ─► DbStats, GABION STATUS, INFO
+//!   meter ──► buffers of all threads        ─┤
+//!   options ► ring, most of each kind      ─┘
+//! ```
+//!
+//! Each kind is counted where it is taken from the allocator, or charged by what its parts take; a test holds the
+//! sum against a counting allocator (tests/memory.rs). What is not in it: the program and its threads' stacks (16 MiB
+//! or so), what the allocator keeps of what was freed, connections of a server and what is on its way in them.
+
+use gabion_base::units::{SLOT_LEN, TRANSFER_LEN_MAX};
+use gabion_media::BufferMeter;
+use gabion_node::{Node, NodeMemory};
+
+/// Memory of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryKind {
+    /// What for, as in JSON: lower case, words joined by `_`.
+    pub name: &'static str,
+    /// Bytes now.
+    pub bytes: u64,
+    /// The most bytes that it may be; `None` where only what users do bounds it.
+    pub max: Option<u64>,
+    /// Whether it is from the allocator; the ring is a mapped file.
+    pub is_heap: bool,
+}
+
+/// All memory of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Kind by kind; none is a part of another.
+    pub kinds: Vec<MemoryKind>,
+}
+
+/// What is there now and the most there may be, in bytes, of what readers share.
+#[derive(Clone, Copy, Debug)]
+pub struct Budgets {
+    /// Decoded blocks of files.
+    pub block_cache: (usize, usize),
+    /// Indexes and filters of open files.
+    pub open_files: (usize, usize),
+}
+
+/// What a file takes at most of memory to be described and placed: two keys of up to 256 bytes, checksums and slots,
+/// and some for its places in maps.
+const FILE_DESCRIBED_LEN: u64 = 1024;
+/// What a slot takes beside.
+const SLOT_DESCRIBED_LEN: u64 = 64;
+/// A MemTable takes memory in chunks of so many bytes, for entries, leaves and links each.
+const MEMTABLE_SLACK_LEN: u64 = 3 << 20;
+/// Bytes of a record's place in the log, one for each 4 KiB of the ring, in a queue that doubles.
+const MARK_LEN: u64 = 128;
+
+impl Memory {
+    /// What the machine, the buffers and the caches of a store take.
+    #[must_use]
+    pub fn of(node: &Node, buffers: &BufferMeter, budgets: Budgets) -> Self {
+        let NodeMemory { tree, pool, log } = node.memory();
+        let config = node.config();
+        let memtable_max = config.tree.memtable_len + MEMTABLE_SLACK_LEN;
+        let sealed_max = u64::from(config.tree.sealed_max);
+        let slots = u64::from(node.pool().counts().total);
+        let described_max = slots * (FILE_DESCRIBED_LEN + SLOT_DESCRIBED_LEN);
+        let log_max = config.ring_len / 4096 * MARK_LEN
+            + 2 * config.segment_len
+            + 4 * TRANSFER_LEN_MAX as u64;
+        let heap = |name, bytes: u64, max| MemoryKind { name, bytes, max, is_heap: true };
+        let budget =
+            |name, (bytes, max): (usize, usize)| heap(name, bytes as u64, Some(max as u64));
+        let ring = config.ring_len;
+        Self {
+            kinds: vec![
+                heap("memtable_active", tree.active, Some(memtable_max)),
+                heap("memtables_sealed", tree.sealed, Some(sealed_max * memtable_max)),
+                heap("memtables_of_readers", tree.kept, None),
+                budget("block_cache", budgets.block_cache),
+                budget("open_files", budgets.open_files),
+                heap("buffers", buffers.held() as u64, Some(buffers_max(node))),
+                heap("descriptions", tree.files + pool, Some(described_max)),
+                heap("log", log, Some(log_max)),
+                MemoryKind { name: "ring", bytes: ring, max: Some(ring), is_heap: false },
+            ],
+        }
+    }
+
+    /// Bytes of all kinds.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.bytes).sum()
+    }
+
+    /// Bytes of those kinds that are from the allocator.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        self.kinds.iter().filter(|kind| kind.is_heap).map(|kind| kind.bytes).sum()
+    }
+
+    /// The most bytes of all kinds that have a bound.
+    #[must_use]
+    pub fn max(&self) -> u64 {
+        self.kinds.iter().filter_map(|kind| kind.max).sum()
+    }
+}
+
+/// The most bytes of buffers. A thread of jobs has a file that it builds and three in which files were built before,
+/// some of which are still being written; one that compacts has two pieces of each input ahead, of which there is one
+/// for each file of L0 and one for the level below.
+fn buffers_max(node: &Node) -> u64 {
+    const PIECE: u64 = TRANSFER_LEN_MAX as u64;
+    let (tree, compactions) = (&node.config().tree, node.compactions_max() as u64);
+    let files = 4 * (tree.sst_len + 64 * 1024).next_multiple_of(SLOT_LEN);
+    let inputs = 2 * PIECE * (u64::from(tree.l0_stop) + 2);
+    // The thread for segments and the placement log reads a few pieces, when a replica starts or lags.
+    (1 + compactions) * files + compactions * inputs + 16 * PIECE + node.unshipped_bytes_max()
+}

@@ -1,0 +1,180 @@
+//! What a store says of its memory against what the allocator gave it. A program of its own, as it counts every byte of
+//! the process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that meets an error has failed; this one has files"
+)]
+
+use gabion_db::memory::Memory;
+use gabion_db::{Db, Options, RunOptions};
+use gabion_engine::TreeConfig;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system allocator's with the same arguments; counting allocates nothing.
+#[allow(unsafe_code, reason = "an allocator cannot be had otherwise")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        NOW.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `at` came from `System` with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        NOW.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        NOW.fetch_add(len, Ordering::Relaxed);
+        // SAFETY: `at` came from `System` with this layout, and `len` is the caller's.
+        let moved = unsafe { System.realloc(at, layout, len) };
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        moved
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A directory that is gone when the test ends.
+struct Dir(PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const MIB: usize = 1 << 20;
+const RECORDS: u64 = 80_000;
+
+/// What nobody counts: threads, channels and media (50 kB), what hash tables and queues of the caches have room for
+/// (400 kB here at worst), a job's scratch. A MemTable, a file in the making or the cache that was left out would be
+/// several times that.
+const UNCOUNTED_LEN: usize = 512 << 10;
+
+/// A store, and what the process had taken before it was opened.
+struct Counted {
+    db: Db,
+    before: usize,
+}
+
+impl Counted {
+    /// Holds what the store at rest says against what it took, and returns what it says of each kind.
+    fn compare(&self, when: &str) -> impl Fn(&str) -> usize + use<> {
+        self.db.wait_until_quiet().unwrap();
+        let memory = self.within_bounds(when);
+        let found = NOW.load(Ordering::Relaxed) - self.before;
+        let said = memory.heap_bytes() as usize;
+        let margin = UNCOUNTED_LEN + found / 50;
+        assert!(
+            found.abs_diff(said) < margin,
+            "{when}: {found} bytes taken, {said} said: {memory:#?}"
+        );
+        move |name| memory.kinds.iter().find(|kind| kind.name == name).unwrap().bytes as usize
+    }
+
+    fn within_bounds(&self, when: &str) -> Memory {
+        let memory = self.db.stats().memory;
+        for kind in &memory.kinds {
+            assert!(kind.max.is_none_or(|max| kind.bytes <= max), "{when}: {kind:?}");
+        }
+        memory
+    }
+
+    fn put(&self, range: std::ops::Range<u64>) {
+        for n in range {
+            self.db.put(&key(n), &[n as u8; 100]).unwrap();
+            if n.is_multiple_of(2_000) {
+                self.within_bounds("while it is written to");
+            }
+        }
+    }
+
+    fn get_all(&self) {
+        for n in 0..RECORDS {
+            assert_eq!(self.db.get(&key(n)).unwrap().unwrap(), &[n as u8; 100][..]);
+        }
+    }
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+#[test]
+fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
+    let dir = Dir(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("db-memory"));
+    let _ = std::fs::remove_dir_all(&dir.0);
+    let mib = MIB as u64;
+    let run = RunOptions { block_cache_len: 6 * MIB, ..RunOptions::default() };
+    let options = Options {
+        pool_len: 256 * mib,
+        segment_len: mib,
+        ring_len: 4 * mib,
+        tree: TreeConfig {
+            memtable_len: 2 * mib,
+            sst_len: 2 * mib,
+            level1_len: 4 * mib,
+            ..TreeConfig::default()
+        },
+        run,
+        ..Options::default()
+    };
+    drop(Db::create(&dir.0, &options).unwrap());
+    let before = NOW.load(Ordering::Relaxed);
+    let store = Counted { db: Db::open(&dir.0, &options).unwrap(), before };
+    assert_eq!(store.compare("opened")("memtables_sealed"), 0);
+    store.put(0..10_000);
+    assert!(store.compare("a MemTable")("memtable_active") > MIB);
+    store.put(10_000..RECORDS);
+    assert!(store.compare("loaded")("buffers") > 4 * MIB, "files were built");
+    store.get_all();
+    let of = store.compare("read");
+    assert!(of("block_cache") > 5 * MIB);
+    let (all_open, third) = (of("open_files"), of("open_files") / 3);
+    assert!(all_open > 100_000);
+
+    store.db.set_run_options(RunOptions { open_files_len: third, ..run }).unwrap();
+    // In the order of the keys each file is opened once.
+    assert_eq!(store.db.iter(..).into_iter().count() as u64, RECORDS);
+    assert!((1..=third).contains(&store.compare("few open files")("open_files")));
+    // Some are found beside their files again, the others in turns.
+    for n in (0..RECORDS).step_by(97).chain((0..RECORDS).step_by(89)) {
+        assert!(store.db.get(&key(n)).unwrap().is_some());
+    }
+    let few = store.compare("some files that stay open")("open_files");
+    assert!((third / 3..=third).contains(&few), "{few} of {third}");
+
+    let snapshot = store.db.snapshot();
+    store.put(0..40_000);
+    store.db.flush().unwrap();
+    let of = store.compare("a snapshot keeps a MemTable");
+    assert!(of("memtables_of_readers") > 100_000);
+    assert_eq!(of("memtables_sealed"), 0);
+    drop(snapshot);
+    assert_eq!(store.compare("it is gone")("memtables_of_readers"), 0);
+
+    store.db.set_run_options(RunOptions { block_cache_len: 0, open_files_len: 0, ..run }).unwrap();
+    let of = store.compare("no caches");
+    assert_eq!((of("block_cache"), of("open_files")), (0, 0));
+    assert!(of("buffers") > 4 * MIB, "kept for files to come");
+    drop(store);
+    let left = NOW.load(Ordering::Relaxed) - before;
+    assert!(left < 64 << 10, "{left} bytes are not given back");
+}
