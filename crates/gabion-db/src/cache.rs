@@ -2,9 +2,11 @@
 //! own, and the open files behind one that look-ups share.
 
 use bytes::Bytes;
-use gabion_base::FileId;
-use gabion_engine::cache::{CacheStats, OpenFiles};
-use gabion_engine::{BlockCache, ReadCache, SstReader};
+use gabion_base::{FileId, GroupId, Result};
+use gabion_engine::cache::{CacheStats, OpenFiles, WarmCache, warm, warm_new};
+use gabion_engine::{BlockCache, FileMeta, ReadCache, SstReader};
+use gabion_node::work::BuiltFile;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Two threads meet in one of them seldom enough, and each is still large against a block.
@@ -14,10 +16,16 @@ const SHARDS: usize = 16;
 /// for several; two threads seldom read there at the same time.
 const STRETCH_BITS: u32 = 16;
 
+/// The blocks of a flush are kept where they are no more than such a part of the cache: that of its small queue,
+/// through which they go.
+const NEW_PART: usize = 10;
+
 /// Blocks and open files, shared by threads.
 pub(crate) struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
     open: RwLock<OpenFiles>,
+    /// Look-ups of blocks up to the last flush.
+    looked: AtomicU64,
 }
 
 impl SharedCache {
@@ -26,6 +34,7 @@ impl SharedCache {
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             open: RwLock::new(OpenFiles::new(open_len)),
+            looked: AtomicU64::new(0),
         }
     }
 
@@ -37,11 +46,39 @@ impl SharedCache {
         self.open.write().unwrap_or_else(PoisonError::into_inner).set_capacity(open_len);
     }
 
+    /// The bytes that all blocks together may take.
+    fn capacity(&self) -> usize {
+        SHARDS * self.shards[0].lock().unwrap_or_else(PoisonError::into_inner).capacity()
+    }
+
     fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
         // Fibonacci hashing of what differs between neighbouring stretches.
         let mixed = (file.number ^ (offset >> STRETCH_BITS)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = (mixed >> 60) as usize % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file that a job has built, and keeps of its blocks what readers will want, where they had of the job's
+    /// inputs. Of a flush, whose inputs are MemTables, they will want the newest there is, unless nothing was looked
+    /// for since the flush before.
+    ///
+    /// # Errors
+    /// Corruption when the bytes are not those of the file.
+    pub(crate) fn warm(
+        &self,
+        group: GroupId,
+        inputs: &[(u8, Arc<FileMeta>)],
+        file: &BuiltFile,
+    ) -> Result<()> {
+        if !inputs.is_empty() {
+            return warm(self, group, inputs, &file.meta, &file.bytes).map(|_| ());
+        }
+        let CacheStats { hits, misses, .. } = self.stats();
+        let looked = hits + misses;
+        if self.looked.swap(looked, Ordering::Relaxed) == looked {
+            return Ok(());
+        }
+        warm_new(self, group, &file.meta, &file.bytes, self.capacity() / NEW_PART).map(|_| ())
     }
 
     /// Forgets a file that is no longer live.
@@ -69,6 +106,22 @@ impl SharedCache {
     /// Bytes of the index and filter of open files.
     pub(crate) fn open_bytes(&self) -> usize {
         self.open.read().unwrap_or_else(PoisonError::into_inner).memory_used()
+    }
+}
+
+impl WarmCache for SharedCache {
+    fn blocks_here(&self, file: FileId) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.blocks_of(file, &mut offsets);
+        }
+        offsets.sort_unstable();
+        offsets
+    }
+
+    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) {
+        self.shard(file, offset).insert_warm(file, offset, block);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::options::RunOptions;
 use crate::read::Placements;
 use crate::views::Views;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
-use gabion_engine::{SharedView, Tree};
+use gabion_engine::{FileMeta, SharedView, Tree};
 use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, Work, WorkId};
 use gabion_node::{Node, Output};
@@ -334,7 +334,14 @@ impl Sink {
 }
 
 impl JobSink for Sink {
-    fn built(&self, id: WorkId, file: BuiltFile) {
+    fn built(&self, id: WorkId, inputs: &[(u8, Arc<FileMeta>)], file: BuiltFile) {
+        if let Some(shared) = self.0.upgrade() {
+            let warmed = shared.cache.warm(shared.group, inputs, &file);
+            // The store can do without; who reads the file later meets the same.
+            if let Err(error) = warmed {
+                shared.notices().push(format!("{}: not kept for readers: {error}", file.meta.id));
+            }
+        }
         self.with(|core| core.node.handle_job_file(id, file));
     }
 

@@ -2,7 +2,7 @@
 //! sleeps while its I/O is under way.
 
 use gabion_base::{Error, GroupId, Result};
-use gabion_engine::JobKind;
+use gabion_engine::{FileMeta, JobKind};
 use gabion_fabric::{BlockingMedium, MediumOptions, PoolFile};
 use gabion_media::BufferMeter;
 use gabion_node::LocalStore;
@@ -33,8 +33,8 @@ pub struct StoreParts {
 
 /// Who is told what the threads did. A clone is the same.
 pub trait JobSink: Clone + Send + 'static {
-    /// A job built a file, which is being written.
-    fn built(&self, id: WorkId, file: BuiltFile);
+    /// A job built a file of these inputs (level and file; none for a flush), which is being written.
+    fn built(&self, id: WorkId, inputs: &[(u8, Arc<FileMeta>)], file: BuiltFile);
     /// An order ended.
     fn done(&self, id: WorkId, done: Done);
     /// A thread ended by a panic.
@@ -164,7 +164,8 @@ fn spawn(
             let Ok((id, order)) = next else { return };
             let result = match &made {
                 Ok((medium, store)) => {
-                    let built = |file| sink.built(id, file);
+                    let inputs = order.inputs.files.clone();
+                    let built = |file| sink.built(id, &inputs, file);
                     medium.block_on(work::run_job(*order, store, built))
                 }
                 Err(error) => Err(error.clone().into()),

@@ -29,6 +29,8 @@ mod expiry;
 mod load;
 #[path = "db/ranges.rs"]
 mod ranges;
+#[path = "db/warm.rs"]
+mod warm;
 
 /// A directory that is gone when the test ends.
 struct Dir(PathBuf);

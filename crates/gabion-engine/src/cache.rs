@@ -9,6 +9,8 @@
 //!   insert ─► small (10 %) ── unused ─► forgotten, its name kept as a ghost
 //!                │  used                      │ inserted again while a ghost
 //!                └──────► main (90 %) ◄───────┘     main: used ones go round again
+//!                              ▲
+//!                            warmed: of a job whose inputs were here
 //! ```
 //!
 //! A [`BlockCache`] and a [`TableCache`] are single-threaded: a [`LocalCache`] is shared between the tasks
@@ -17,8 +19,10 @@
 
 mod open;
 mod table;
+mod warm;
 
 pub use open::{OPEN_FILES_LEN, OpenFiles, TableCache};
+pub use warm::{WarmCache, Warmed, warm, warm_new};
 
 use crate::skip_list::prefetch;
 use crate::sst::SstReader;
@@ -112,6 +116,19 @@ impl LocalCache {
     pub fn evict_file(&self, file: FileId) {
         self.blocks.evict_file(file);
         self.open.remove(file);
+    }
+}
+
+impl WarmCache for LocalCache {
+    fn blocks_here(&self, file: FileId) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        self.blocks.blocks_of(file, &mut offsets);
+        offsets.sort_unstable();
+        offsets
+    }
+
+    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) {
+        self.blocks.insert_warm(file, offset, block);
     }
 }
 
@@ -338,34 +355,13 @@ impl BlockCache {
     /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not
     /// taken.
     pub fn insert(&self, file: FileId, offset: u64, block: Bytes) {
-        let inner = &mut *self.inner.borrow_mut();
-        let bytes = charge(&block);
-        if inner.find(file, offset).is_some() || bytes > inner.capacity {
-            return;
-        }
-        while inner.stats.bytes + bytes > inner.capacity {
-            inner.evict_one();
-        }
-        let in_small = !inner.ghost_names.remove(&(file, offset));
-        let index = inner.new_slot(Slot {
-            number: file.number,
-            kind: file.kind,
-            offset,
-            block: Some(block),
-            before: NONE,
-            after: NONE,
-            uses: 0,
-            in_small,
-        });
-        inner.link(index);
-        inner.stats.bytes += bytes;
-        inner.stats.blocks += 1;
-        if in_small {
-            inner.small_bytes += bytes;
-            inner.small.push_back(index);
-        } else {
-            inner.main.push_back(index);
-        }
+        self.inner.borrow_mut().insert(file, offset, block, false);
+    }
+
+    /// Keeps a block in the main queue at once, though nobody used it yet: readers had what it was made of. It takes
+    /// the place of one that was not used for a round, or is not taken, and goes the same way when it is not used.
+    pub fn insert_warm(&self, file: FileId, offset: u64, block: Bytes) {
+        self.inner.borrow_mut().insert(file, offset, block, true);
     }
 
     /// Forgets the blocks of a file that is no longer live.
@@ -386,10 +382,14 @@ impl BlockCache {
         }
     }
 
-    /// Blocks of a file that are here: whether its successors are worth warming.
-    #[must_use]
-    pub fn blocks_of(&self, file: FileId) -> usize {
-        self.inner.borrow().files.get(&file).map_or(0, |blocks| blocks.count as usize)
+    /// Where the blocks of a file begin that are here, added to `offsets` in no order.
+    pub fn blocks_of(&self, file: FileId, offsets: &mut Vec<u64>) {
+        let inner = self.inner.borrow();
+        let mut next = inner.files.get(&file).map_or(NONE, |blocks| blocks.first);
+        while let Some(slot) = inner.slots.get(next as usize) {
+            offsets.push(slot.offset);
+            next = slot.after;
+        }
     }
 
     /// What the cache did since it was made, and what it holds.
@@ -400,6 +400,40 @@ impl BlockCache {
 }
 
 impl Inner {
+    fn insert(&mut self, file: FileId, offset: u64, block: Bytes, is_warm: bool) {
+        let bytes = charge(&block);
+        if self.find(file, offset).is_some() || bytes > self.capacity {
+            return;
+        }
+        while self.stats.bytes + bytes > self.capacity {
+            if is_warm && self.evicts_used() {
+                return;
+            }
+            self.evict_one();
+        }
+        let is_ghost = self.ghost_names.remove(&(file, offset));
+        let in_small = !is_warm && !is_ghost;
+        let index = self.new_slot(Slot {
+            number: file.number,
+            kind: file.kind,
+            offset,
+            block: Some(block),
+            before: NONE,
+            after: NONE,
+            uses: 0,
+            in_small,
+        });
+        self.link(index);
+        self.stats.bytes += bytes;
+        self.stats.blocks += 1;
+        if in_small {
+            self.small_bytes += bytes;
+            self.small.push_back(index);
+        } else {
+            self.main.push_back(index);
+        }
+    }
+
     /// The slot of a block.
     #[inline]
     fn find(&self, file: FileId, offset: u64) -> Option<u32> {
@@ -473,11 +507,24 @@ impl Inner {
 
     /// Frees one block, or takes a step towards it.
     fn evict_one(&mut self) {
-        if self.small_bytes > self.capacity / 10 || self.main.is_empty() {
+        if self.takes_of_small() {
             self.step_small();
         } else {
             self.step_main();
         }
+    }
+
+    /// Whether the next block to make room is one that was used since the round before.
+    fn evicts_used(&self) -> bool {
+        let queue = if self.takes_of_small() { &self.small } else { &self.main };
+        queue.front().is_some_and(|&index| {
+            let slot = &self.slots[index as usize];
+            slot.block.is_some() && slot.uses > 0
+        })
+    }
+
+    fn takes_of_small(&self) -> bool {
+        self.small_bytes > self.capacity / 10 || self.main.is_empty()
     }
 
     fn step_small(&mut self) {
@@ -589,20 +636,23 @@ mod tests {
     proptest! {
         #[test]
         fn a_cache_returns_what_was_put_in_or_nothing(
-            ops in prop::collection::vec((0u8..11, 0u64..4, 0u64..40, 1usize..900), 0..400),
+            ops in prop::collection::vec((0u8..13, 0u64..4, 0u64..40, 1usize..900), 0..400),
         ) {
             let cache = BlockCache::new(8_000);
             for (op, f, offset, len) in ops {
                 match op {
                     0 => {
                         cache.evict_file(file(f));
-                        prop_assert_eq!(cache.blocks_of(file(f)), 0);
+                        let mut left = Vec::new();
+                        cache.blocks_of(file(f), &mut left);
+                        prop_assert!(left.is_empty());
                         prop_assert!((0..40).all(|o| cache.get(file(f), o).is_none()));
                     }
                     10 => {
                         cache.set_capacity(len * 10);
                         prop_assert_eq!(cache.capacity(), len * 10);
                     }
+                    11..=12 => cache.insert_warm(file(f), offset, block(f * 40 + offset, len)),
                     1..=4 => cache.insert(file(f), offset, block(f * 40 + offset, len)),
                     _ => {
                         if let Some(found) = cache.get(file(f), offset) {

@@ -1,6 +1,7 @@
 //! What threads tell the loop.
 
 use gabion_db::jobs::JobSink;
+use gabion_engine::FileMeta;
 use gabion_fabric::nvme::TargetEvent;
 use gabion_node::work::{BuiltFile, Done, WorkId};
 use mio::Waker;
@@ -41,7 +42,7 @@ impl Mailbox {
 }
 
 impl JobSink for Mailbox {
-    fn built(&self, id: WorkId, file: BuiltFile) {
+    fn built(&self, id: WorkId, _: &[(u8, Arc<FileMeta>)], file: BuiltFile) {
         self.tell(Event::JobFile(id, file));
     }
 

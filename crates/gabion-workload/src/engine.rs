@@ -79,6 +79,28 @@ pub struct EngineOptions {
     pub log: Log,
 }
 
+/// What readers of an engine met. Jobs of its own do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Blocks that were in the cache.
+    pub hits: u64,
+    /// Blocks that were not.
+    pub misses: u64,
+    /// Bytes that were read of files, indexes and filters included.
+    pub bytes: u64,
+}
+
+impl Reads {
+    /// From `before` until now.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            hits: self.hits - before.hits,
+            misses: self.misses - before.misses,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+}
+
 /// An engine, called from several threads at once.
 ///
 /// Order of calls: [`Self::open`]; then any of the others; [`Self::close`]. What was there at `close`
@@ -149,6 +171,11 @@ pub trait Engine: Sized + Send + Sync {
     /// The engine's.
     fn space_len(&self) -> Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// What its readers have met so far, where it says so.
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 
     /// What it says of its memory now: bytes by what for, where it says anything.

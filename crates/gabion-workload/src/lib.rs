@@ -39,7 +39,7 @@ mod workload;
 
 pub use args::{CommonArgs, Plan, RunArgs, parse_bytes};
 pub use choose::{Chooser, Distribution, fnv_hash};
-pub use engine::{Codec, Engine, EngineOptions, Log};
+pub use engine::{Codec, Engine, EngineOptions, Log, Reads};
 pub use key::{KEY_LEN, Key, KeySpace, Permutation};
 pub use latencies::Latencies;
 pub use program::{locked_version, program, run_and_print};

@@ -1,7 +1,7 @@
 //! What one run found.
 
 use crate::args::Plan;
-use crate::engine::{Codec, Engine};
+use crate::engine::{Codec, Engine, Reads};
 use crate::usage::Used;
 use crate::work::Tally;
 use serde_json::{Map, Value, json};
@@ -32,6 +32,7 @@ impl Row {
         tally: &Tally,
         used: &Used,
         quiet: Option<&Used>,
+        reads: Option<Reads>,
         memory: &Memory,
         (space_len, data_len): (u64, u64),
     ) -> Self {
@@ -64,6 +65,9 @@ impl Row {
             "written_bytes": all.write_bytes,
             "read_bytes": used.read_bytes,
             "space_bytes": space_len,
+            "cache_hits": reads.map(|reads| reads.hits),
+            "cache_misses": reads.map(|reads| reads.misses),
+            "reader_bytes": reads.map(|reads| reads.bytes),
             "records": plan.records,
             "threads": plan.workload.threads(),
             "compressibility": plan.compressibility,

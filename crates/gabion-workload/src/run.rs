@@ -75,9 +75,10 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
         }
     }
     say("measuring");
-    let start = Usage::now()?;
+    let (start, reads) = (Usage::now()?, engine.reads());
     let tally = shared.drive(plan.operations, plan.limit, 1)?;
     let used = Usage::now()?.since(&start);
+    let reads = engine.reads().zip(reads).map(|(now, before)| now.since(before));
     let quiet = workload.writes().then(|| settle(&engine)).transpose()?;
     let quiet = quiet.map(|(end, watched)| {
         let mut used = end.since(&start);
@@ -102,7 +103,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     };
     engine.close()?;
     let data_len = ledger.present() * record_len(plan);
-    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &memory, (space_len, data_len)))
+    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), reads, &memory, (space_len, data_len)))
 }
 
 /// The most that was resident, unless it was too much.

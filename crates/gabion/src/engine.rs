@@ -7,7 +7,7 @@ use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
-use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, RunArgs};
+use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, Reads, RunArgs};
 use std::time::Duration;
 
 /// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions. Only what
@@ -157,6 +157,11 @@ impl Engine for Embedded {
 
     fn space_len(&self) -> Result<Option<u64>> {
         Ok(Some(self.db.stats().slot_bytes))
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        let stats = self.db.stats();
+        Some(Reads { hits: stats.cache_hits, misses: stats.cache_misses, bytes: stats.read_bytes })
     }
 
     fn memory(&self) -> Vec<(&'static str, u64)> {

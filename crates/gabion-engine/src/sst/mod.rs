@@ -66,6 +66,7 @@
 //! ```
 
 mod block;
+mod blocks;
 mod builder;
 mod codec;
 mod filter;
@@ -78,6 +79,7 @@ mod reader;
 mod scan;
 mod zstd;
 
+pub(crate) use blocks::Blocks;
 pub use builder::SstBuilder;
 pub use codec::{BlockCodec, Compression};
 pub use iter::SstIter;

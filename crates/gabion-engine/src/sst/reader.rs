@@ -291,6 +291,11 @@ impl SstReader {
         self.guide.handle(at)
     }
 
+    /// The index, for who goes through its separators.
+    pub(super) fn index(&self) -> &[u8] {
+        &self.index
+    }
+
     /// Where the block begins in which the first entry at or after every entry of `key` lies, if there is
     /// one. From the index alone.
     pub(crate) fn offset_of(&self, key: &[u8]) -> Result<Option<u64>> {
@@ -346,17 +351,24 @@ impl SstReader {
         handle: BlockHandle,
         stored: &[u8],
     ) -> Result<Bytes> {
-        let mut raw = Vec::new();
-        // A copy even if it was not compressed: the medium's buffer is larger than the block.
-        let body = match self.check_block(stored, handle)? {
-            BlockCodec::None => Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN]),
-            codec => {
-                self.decompress(stored, handle, codec, &mut raw)?;
-                Bytes::from(raw)
-            }
-        };
+        let body = self.decode_stored(handle, stored)?;
         cache.keep_block(self.id, u64::from(handle.offset), body.clone());
         Ok(body)
+    }
+
+    /// The decoded body of a block as it is stored, a copy in any case.
+    pub(crate) fn decode_stored(&self, handle: BlockHandle, stored: &[u8]) -> Result<Bytes> {
+        let mut raw = Vec::new();
+        // A copy even if it was not compressed: the medium's buffer is larger than the block.
+        match self.check_block(stored, handle)? {
+            BlockCodec::None => {
+                Ok(Bytes::copy_from_slice(&stored[..stored.len() - BLOCK_TRAILER_LEN]))
+            }
+            codec => {
+                self.decompress(stored, handle, codec, &mut raw)?;
+                Ok(Bytes::from(raw))
+            }
+        }
     }
 
     /// Checks a stored block, compression byte and checksum included.

@@ -6,7 +6,7 @@
 //! ```
 
 use super::back_off::BackOff;
-use super::{After, Mutant, Node, Order};
+use super::{After, Mutant, Node, Order, Output};
 use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
@@ -218,6 +218,10 @@ impl Node {
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
+        if !files.is_empty() {
+            // Whoever keeps blocks of what was built for readers to come need not.
+            self.outputs.push_back(Output::FilesGone(files));
+        }
         let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
         if is_damage && job.recipe.kind == JobKind::Compaction {
             return self.set_aside(job.recipe, &job.files, damaged, error);
