@@ -28,6 +28,8 @@ pub struct OpenFiles {
     clock: VecDeque<FileId>,
     bytes: usize,
     pinned_bytes: usize,
+    /// Bytes of the largest reader so far.
+    largest: usize,
     capacity: usize,
     opened: u64,
 }
@@ -47,7 +49,7 @@ impl OpenFiles {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let (files, clock) = (HashMap::default(), VecDeque::new());
-        Self { files, clock, bytes: 0, pinned_bytes: 0, capacity, opened: 0 }
+        Self { files, clock, bytes: 0, pinned_bytes: 0, largest: 0, capacity, opened: 0 }
     }
 
     /// The reader of `file`, if it is open.
@@ -69,6 +71,7 @@ impl OpenFiles {
         }
         let bytes = reader.memory_used();
         self.opened += 1;
+        self.largest = self.largest.max(bytes);
         self.make_room(bytes);
         self.bytes += bytes;
         self.clock.push_back(file);
@@ -82,8 +85,8 @@ impl OpenFiles {
     /// elsewhere as long.
     pub fn pin(&mut self, file: FileId) -> bool {
         let Some(open) = self.files.get_mut(&file) else { return false };
-        // What is left has room for a file as large as this one.
-        let others = open.bytes.max(self.capacity / UNPINNED_PART);
+        // What is left has room for a file, however large they are.
+        let others = self.largest.max(self.capacity / UNPINNED_PART);
         if !open.is_pinned && self.pinned_bytes + open.bytes + others <= self.capacity {
             open.is_pinned = true;
             self.pinned_bytes += open.bytes;
@@ -222,5 +225,42 @@ impl TableCache {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LocalCache;
+    use super::super::warm::open_built;
+    use super::super::warm::tests::{GROUP, file};
+
+    #[test]
+    fn pinned_files_stay_within_the_budget_until_it_changes_and_leave_room_for_others() {
+        let cache = LocalCache::new(0);
+        let open = |number: u64| {
+            let file = file(number, 0..1_000);
+            open_built(&cache, GROUP, &file.meta, &file.bytes).unwrap().memory_used()
+        };
+        let (id, len) = (gabion_base::FileId::sst, open(0));
+        assert!(!cache.open.pin(id(1)), "it is not open");
+        cache.open.set_capacity(16 * len);
+        assert_eq!(
+            (1..=20).filter(|&number| (open(number), cache.open.pin(id(number))).1).count(),
+            14
+        );
+        assert!(cache.open.memory_used() <= 16 * len);
+        assert!(
+            (1..=14)
+                .all(|number| cache.open.get(id(number)).is_some() && cache.open.pin(id(number)))
+        );
+        assert_eq!((15..=20).filter(|&number| cache.open.get(id(number)).is_some()).count(), 2);
+        cache.open.remove(id(3));
+        assert!(cache.open.pin(id(20)), "its place is free");
+        cache.open.set_capacity(4 * len);
+        assert_eq!((cache.open.len(), cache.open.memory_used()), (4, 4 * len));
+        let pinned = (1..=20).filter(|&number| cache.open.pin(id(number))).count();
+        assert_eq!(pinned, 3, "one is left for others");
+        cache.open.set_capacity(0);
+        assert!(cache.open.is_empty());
     }
 }

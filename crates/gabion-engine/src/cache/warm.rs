@@ -123,7 +123,7 @@ fn stored(bytes: &Bytes, handle: BlockHandle) -> &[u8] {
 }
 
 /// Opens a built file for the readers to come.
-fn open_built(
+pub(super) fn open_built(
     cache: &impl ReadCache,
     group: GroupId,
     file: &FileMeta,
@@ -198,7 +198,7 @@ impl<'a> Input<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cache::LocalCache;
     use crate::entry::{EntryKind, Trailer};
@@ -207,10 +207,10 @@ mod tests {
     use alloc::format;
     use gabion_base::{SequenceNumber, Term};
 
-    const GROUP: GroupId = GroupId(5);
+    pub(in super::super) const GROUP: GroupId = GroupId(5);
 
     /// A file of some of the keys below 4,000, thirty or so in a block.
-    fn file(number: u64, keys: impl Iterator<Item = u64>) -> FinishedFile {
+    pub(in super::super) fn file(number: u64, keys: impl Iterator<Item = u64>) -> FinishedFile {
         let options = SstOptions { block_len: 4096, ..SstOptions::default() };
         let mut builder = SstBuilder::new(&options, GROUP, FileId::sst(number), Term(1));
         for key in keys {
