@@ -115,7 +115,7 @@ fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
 #[test]
 fn damage_is_repaired_through_the_primary_when_only_another_secondary_has_the_file_whole() {
     let what = "two of three copies rot";
-    let mut world = world(what, options(2, 3), 2);
+    let mut world = world(what, options(1, 3), 1);
     let file = world.files(0)[0];
     for index in [0, 2] {
         world.rot(index, file);
@@ -123,6 +123,7 @@ fn damage_is_repaired_through_the_primary_when_only_another_secondary_has_the_fi
     }
     check(what, world.settle());
     let session = node(&world, 2).state().session;
+    assert!(world.files(2).contains(&file), "{what}: it was compacted");
     read_meets(what, &mut world, 2, file);
     // The primary has no whole copy at first, and is asked again after a pause.
     for _ in 0..30 {
