@@ -509,8 +509,8 @@ impl Db {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits for it. Never needed for durability: a restart is
-    /// faster afterwards, as less log is applied.
+    /// Writes what is in memory to a file and waits until it is there for the next start too. Never needed for
+    /// durability: a restart is faster afterwards, as less log is applied.
     ///
     /// # Errors
     /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
@@ -528,6 +528,11 @@ impl Db {
             {
                 return Err(Error::no_space(reason));
             }
+            core = self.0.shared.wait(core);
+        }
+        let edit = core.node.tree().last_edit();
+        while !core.node.is_edit_kept(edit) {
+            core.check()?;
             core = self.0.shared.wait(core);
         }
         Ok(())

@@ -109,6 +109,14 @@ impl Node {
         (!self.chain.is_joined()).then(|| "the group is starting".into())
     }
 
+    /// Whether every member has an edit in its placement log, so that none starts without it. Members that compact for
+    /// themselves do not tell.
+    #[must_use]
+    pub fn is_edit_kept(&self, edit: u64) -> bool {
+        self.config.compaction == CompactionMode::EveryReplica
+            || self.chain.edits_applied_min() >= edit
+    }
+
     fn edits_not_applied_everywhere(&self) -> u64 {
         if self.config.compaction == CompactionMode::EveryReplica {
             return 0;

@@ -242,7 +242,7 @@ fn ranges_are_deleted_by_hand_and_shown_by_what_looks_into_a_pool() {
     (0..9_000).for_each(|n| db.put(format!("n{n:04}").as_bytes(), &value).unwrap());
     db.flush().unwrap();
     drop(db);
-    let typed = "put m 1\nput x 2\ndelrange n0010 n8990\nput n0500 3\nflush\n";
+    let typed = "put m 1\nput x 2\ndelrange n0010 n8990\nput n0500 3\n";
     fine(&dir, &["open"], typed);
     assert_eq!(fine(&dir, &["scan"], "").lines().count(), 2 + 10 + 10 + 1);
     assert_eq!(fine(&dir, &["get", "n0500"], ""), "\"3\"\n");
@@ -250,6 +250,7 @@ fn ranges_are_deleted_by_hand_and_shown_by_what_looks_into_a_pool() {
     let log = fine(&dir, &["dump", "log", "--entries"], "");
     let line = log.lines().find(|line| line.contains("range-delete ")).unwrap();
     assert!(line.contains("n0010") && line.contains("n8990"), "{line}");
+    fine(&dir, &["open", "flush"], "");
     let files = fine(&dir, &["dump", "edits"], "");
     let added = files.lines().find(|line| line.contains("range_deletes=1"));
     let added = added.unwrap_or_else(|| panic!("{files}"));
