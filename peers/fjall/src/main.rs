@@ -100,7 +100,8 @@ impl Engine for Fjall {
             .worker_threads(options.background_threads as usize)
             .open()
             .map_err(failed)?;
-        let records = database.keyspace("records", || keyspace_options(options, codec)).map_err(failed)?;
+        let records =
+            database.keyspace("records", || keyspace_options(options, codec)).map_err(failed)?;
         Ok(Self { database, records, log: options.log })
     }
 
