@@ -6,7 +6,6 @@ use gabion_base::{FileId, GroupId, Result};
 use gabion_engine::cache::{CacheStats, OpenFiles, WarmCache, warm, warm_new};
 use gabion_engine::{BlockCache, FileMeta, ReadCache, SstReader};
 use gabion_node::work::BuiltFile;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Two threads meet in one of them seldom enough, and each is still large against a block.
@@ -20,12 +19,40 @@ const STRETCH_BITS: u32 = 16;
 /// through which they go.
 const NEW_PART: usize = 10;
 
+/// Bytes of built files that are looked at for warming for each block that was looked for: sixteen blocks of usual
+/// length.
+const LEN_PER_LOOK: u64 = 64 << 10;
+
+/// The part of the cache in bytes of built files that are looked at, at most, after the last look-up.
+const CREDIT_PART: u64 = 4;
+
+/// What may be warmed: whoever only writes would pay for it, all the more with a large cache that was filled before.
+#[derive(Default)]
+struct Credit {
+    /// Look-ups of blocks that were counted.
+    looked: u64,
+    /// Bytes of files.
+    bytes: u64,
+}
+
+impl Credit {
+    /// Takes the bytes of a file, if so many look-ups of late allow for it.
+    fn take(&mut self, looked: u64, len: u64, bytes_max: u64) -> bool {
+        let since = looked.saturating_sub(self.looked);
+        self.looked = looked;
+        let bytes = self.bytes.saturating_add(since.saturating_mul(LEN_PER_LOOK)).min(bytes_max);
+        let left = bytes.checked_sub(len);
+        self.bytes = left.unwrap_or(bytes);
+        left.is_some()
+    }
+}
+
 /// Blocks and open files, shared by threads.
 pub(crate) struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
     open: RwLock<OpenFiles>,
-    /// Look-ups of blocks up to the last flush.
-    looked: AtomicU64,
+    /// What may be warmed.
+    credit: Mutex<Credit>,
 }
 
 impl SharedCache {
@@ -34,7 +61,7 @@ impl SharedCache {
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             open: RwLock::new(OpenFiles::new(open_len)),
-            looked: AtomicU64::new(0),
+            credit: Mutex::default(),
         }
     }
 
@@ -59,8 +86,8 @@ impl SharedCache {
     }
 
     /// Opens a file that a job has built, and keeps of its blocks what readers will want, where they had of the job's
-    /// inputs. Of a flush, whose inputs are MemTables, they will want the newest there is, unless nothing was looked
-    /// for since the flush before.
+    /// inputs. Of a flush, whose inputs are MemTables, they will want the newest there is. Nothing is done where
+    /// little was looked for of late.
     ///
     /// # Errors
     /// Corruption when the bytes are not those of the file.
@@ -70,13 +97,16 @@ impl SharedCache {
         inputs: &[(u8, Arc<FileMeta>)],
         file: &BuiltFile,
     ) -> Result<()> {
+        let CacheStats { hits, misses, .. } = self.stats();
+        let (len, most) = (file.bytes.len() as u64, self.capacity() as u64 / CREDIT_PART);
+        let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_warm = credit.take(hits + misses, len, most);
+        drop(credit);
+        if !may_warm {
+            return Ok(());
+        }
         if !inputs.is_empty() {
             return warm(self, group, inputs, &file.meta, &file.bytes).map(|_| ());
-        }
-        let CacheStats { hits, misses, .. } = self.stats();
-        let looked = hits + misses;
-        if self.looked.swap(looked, Ordering::Relaxed) == looked {
-            return Ok(());
         }
         warm_new(self, group, &file.meta, &file.bytes, self.capacity() / NEW_PART).map(|_| ())
     }
@@ -154,5 +184,24 @@ impl ReadCache for SharedCache {
 
     fn pin_reader(&self, file: FileId) -> bool {
         self.open.write().unwrap_or_else(PoisonError::into_inner).pin(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_warmed_as_far_as_look_ups_of_late_allow_for_it() {
+        let (mut credit, mib) = (Credit::default(), 1 << 20);
+        assert!(!credit.take(0, 1, 16 * mib), "nobody reads");
+        assert!(credit.take(16, mib, 16 * mib));
+        assert!(!credit.take(16, 1, 16 * mib));
+        // However much was read, no more than this after the last of it.
+        let warmed = (0..100).filter(|_| credit.take(1_000_000, mib, 16 * mib)).count();
+        assert_eq!(warmed, 16);
+        // Where a block is looked for now and then, part of the files.
+        let warmed = (0..100).filter(|n| credit.take(1_000_000 + n, mib, 16 * mib)).count();
+        assert_eq!(warmed, 6);
     }
 }

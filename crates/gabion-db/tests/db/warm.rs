@@ -25,7 +25,7 @@ fn read_all(db: &Db, round: u8) -> (u64, u64) {
 fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
     let dir = Dir::new("warm");
     let mut options = options();
-    options.run = RunOptions { block_cache_len: 16 << 20, ..RunOptions::default() };
+    options.run = RunOptions { block_cache_len: 128 << 20, ..RunOptions::default() };
     let db = Db::create(&dir.0, &options).unwrap();
     put_all(&db, 1);
     db.flush().unwrap();
