@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection for questions.
 pub(crate) struct Admin {
+    /// Number of the replica's group among those that are measured together, from 1.
+    group: u64,
     address: SocketAddr,
     stream: TcpStream,
     parser: ReplyParser,
@@ -20,22 +22,22 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Connects.
-    pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
+    /// Connects to a replica of a group.
+    pub(crate) fn connect(group: u64, address: SocketAddr) -> Result<Self> {
         let failed =
             |error| Error::with_source(ErrorKind::Io, format!("{address}: no connection"), error);
         let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        Ok(Self { address, stream, parser: ReplyParser::new(), buffer: BytesMut::new() })
+        Ok(Self { group, address, stream, parser: ReplyParser::new(), buffer: BytesMut::new() })
     }
 
     /// What the replica says of itself.
     pub(crate) fn status(&mut self) -> Result<Status> {
         match self.ask(&["GABION", "STATUS"])? {
             Reply::Bulk(json) | Reply::Verbatim(_, json) => {
-                Status::parse(&json).map_err(|e| e.within(format!("{}", self.address)))
+                Status::parse(self.group, &json).map_err(|e| e.within(format!("{}", self.address)))
             }
             other => Err(Error::unsupported(format!(
                 "{}: GABION STATUS was answered with {other:?}; is this a replica of Gabion?",

@@ -156,9 +156,10 @@ impl WorkloadChoice {
 }
 
 /// What is fixed when a cluster is made, and so cannot be chosen for one that runs.
-const OWN_OPTIONS: [&str; 8] = [
+const OWN_OPTIONS: [&str; 9] = [
     "compaction",
     "replicas",
+    "co_location",
     "ack",
     "memtable_size",
     "compression",
@@ -170,7 +171,7 @@ const OWN_OPTIONS: [&str; 8] = [
 /// What the clients do, and what is reported of it.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// Number of records.
+    /// Number of records, of all groups together.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
     /// Requests of each workload but the load [default: as many as records].
@@ -185,10 +186,11 @@ pub struct LoadArgs {
     /// Which keys are asked for; D always asks for the latest, and those of Twitter have their skew.
     #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
     pub distribution: Distribution,
-    /// Clients, each with a connection to the head for writes and one to the tail for reads.
+    /// Clients, each with a connection to the head of each group for writes and one to its tail for
+    /// reads.
     #[arg(long, default_value_t = 8)]
     pub clients: u32,
-    /// Requests that each client has under way at once.
+    /// Requests that each client has under way at once, in all groups together.
     #[arg(long, default_value_t = 16)]
     pub pipeline: u32,
     /// Threads that drive the clients.
@@ -215,6 +217,11 @@ pub struct ClusterArgs {
     /// Numbers of replicas of the clusters of its own, one run each.
     #[arg(long, value_delimiter = ',', default_value = "3")]
     pub replicas: Vec<u32>,
+    /// Co-location factors, as RubbleDB names them: how many groups of so many replicas run side by side
+    /// in a cluster of its own, one run each. The records are shared out to the groups by their keys'
+    /// hash; clients, requests and the bytes of MemTable and cache of a replica stay the same.
+    #[arg(long, value_delimiter = ',', value_name = "GROUPS", default_value = "1")]
+    pub co_location: Vec<u32>,
     /// What an acknowledgement means in a cluster of its own.
     #[arg(long, value_enum, default_value_t = AckChoice::Replicated)]
     pub ack: AckChoice,
@@ -268,8 +275,10 @@ pub(crate) const VALUE_LEN_MIN: u64 = 32;
 const VALUE_LEN: u64 = 1000;
 /// Most requests that a client may have under way.
 const PIPELINE_MAX: u32 = 10_000;
-/// Most clients.
+/// Most clients, and most of them times groups: each has two connections to a group.
 const CLIENTS_MAX: u32 = 10_000;
+/// Most groups side by side: each has processes, ports, a cache and a log for every replica.
+const CO_LOCATION_MAX: u64 = 8;
 /// Most bytes of values that all clients may have under way.
 const UNDER_WAY_MAX: u128 = GIB as u128;
 /// Most requests of a client that are under way in an open loop: as many as replicas take of a connection.
@@ -308,6 +317,9 @@ pub(crate) enum Target {
 /// A cluster of its own, but for its directory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OwnCluster {
+    /// Groups side by side.
+    pub(crate) co_location: u32,
+    /// Replicas of each of them.
     pub(crate) replicas: u32,
     pub(crate) compaction: CompactionMode,
     pub(crate) ack: AckLevel,
@@ -331,6 +343,20 @@ pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()>
         return Ok(());
     }
     Err(Error::invalid(format!("--{name} is {value}, allowed are {min} to {max}")))
+}
+
+/// Checks numbers of an option, each of which has a run.
+fn distinct(name: &str, values: &[u32], (min, max): (u64, u64)) -> Result<()> {
+    for (i, value) in values.iter().enumerate() {
+        in_range(name, u64::from(*value), min, max)?;
+        if values[..i].contains(value) {
+            return Err(Error::invalid(format!("--{name} names {value} twice")));
+        }
+    }
+    if values.is_empty() {
+        return Err(Error::invalid(format!("--{name} names none")));
+    }
+    Ok(())
 }
 
 impl LoadArgs {
@@ -417,9 +443,8 @@ impl ClusterArgs {
         workloads: &[WorkloadChoice],
     ) -> Result<Vec<OwnCluster>> {
         in_range("memtable-size", self.memtable_size, MIB, GIB)?;
-        let by_records = self.pool_len_by_records(load, workloads)?;
-        let pool_len = self.pool_size.unwrap_or(by_records);
-        in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
+        distinct("replicas", &self.replicas, (1, GroupConfig::MEMBERS_MAX as u64))?;
+        distinct("co-location", &self.co_location, (1, CO_LOCATION_MAX))?;
         let upper = match self.compression {
             Some(codec) => codec,
             None if load.compressibility > 0.0 => Compression::Lz4,
@@ -427,12 +452,20 @@ impl ClusterArgs {
         };
         let codecs = Codecs { upper, bottom: self.bottom_compression };
         let mut clusters = Vec::new();
-        for (i, &replicas) in self.replicas.iter().enumerate() {
-            in_range("replicas", u64::from(replicas), 1, GroupConfig::MEMBERS_MAX as u64)?;
-            if self.replicas[..i].contains(&replicas) {
-                return Err(Error::invalid(format!("--replicas names {replicas} twice")));
+        for &co_location in &self.co_location {
+            let connections = u64::from(load.clients) * u64::from(co_location);
+            if connections > u64::from(CLIENTS_MAX) {
+                return Err(Error::invalid(format!(
+                    "--clients times --co-location is {connections}, at most {CLIENTS_MAX} are possible"
+                )));
             }
-            clusters.extend(modes.iter().map(|&compaction| OwnCluster {
+            let by_records = self.pool_len_by_records(load, workloads, co_location)?;
+            let pool_len = self.pool_size.unwrap_or(by_records);
+            in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
+            let sides =
+                self.replicas.iter().flat_map(|r| modes.iter().map(move |mode| (*r, *mode)));
+            clusters.extend(sides.map(|(replicas, compaction)| OwnCluster {
+                co_location,
                 replicas,
                 compaction,
                 ack: match self.ack {
@@ -444,19 +477,22 @@ impl ClusterArgs {
                 codecs,
             }));
         }
-        if self.replicas.is_empty() {
-            return Err(Error::invalid("--replicas names none"));
-        }
         Ok(clusters)
     }
 
-    /// Three times the records and half a GiB: the tree with its largest compaction under way,
-    /// slots that are granted, the log.
-    fn pool_len_by_records(&self, load: &LoadArgs, workloads: &[WorkloadChoice]) -> Result<u64> {
+    /// Three times the records of a group and half a GiB: the tree with its largest compaction under
+    /// way, slots that are granted, the log. That a group has a few more records than another is in it.
+    fn pool_len_by_records(
+        &self,
+        load: &LoadArgs,
+        workloads: &[WorkloadChoice],
+        groups: u32,
+    ) -> Result<u64> {
         let record_len = load.value_len(workloads)?.saturating_add(64);
         let has_updates = workloads.iter().any(|workload| workload.updates());
         let updates = if has_updates { 2 } else { 1 };
-        let data = load.records.saturating_mul(record_len).saturating_mul(updates);
+        let records = load.records.div_ceil(u64::from(groups));
+        let data = records.saturating_mul(record_len).saturating_mul(updates);
         let len = data.saturating_mul(3).saturating_add(512 * MIB + 32 * self.memtable_size);
         Ok(len.next_multiple_of(64 * MIB))
     }
@@ -480,108 +516,4 @@ impl YcsbArgs {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: YcsbArgs,
-    }
-
-    fn plan(words: &[&str]) -> Result<Plan, String> {
-        let words = [&["bench"], words].concat();
-        let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
-        line.args.plan().map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn without_options_a_cluster_of_three_is_loaded() {
-        let plan = plan(&[]).unwrap();
-        assert_eq!(plan.workloads, [WorkloadChoice::Load]);
-        let Target::Own(clusters) = plan.target else { panic!("a cluster of its own") };
-        assert_eq!(clusters.len(), 1);
-        assert_eq!((clusters[0].replicas, clusters[0].compaction), (3, CompactionMode::Primary));
-    }
-
-    #[test]
-    fn both_ways_of_compacting_run_for_each_number_of_replicas() {
-        let plan = plan(&["--compaction", "both", "--replicas", "2,4"]).unwrap();
-        let Target::Own(clusters) = plan.target else { panic!("clusters of its own") };
-        let runs: Vec<_> = clusters.iter().map(|c| (c.replicas, c.compaction)).collect();
-        use CompactionMode::{EveryReplica, Primary};
-        assert_eq!(runs, [(2, Primary), (2, EveryReplica), (4, Primary), (4, EveryReplica)]);
-    }
-
-    #[test]
-    fn values_that_can_be_compressed_are() {
-        let compression = |words: &[&str]| match plan(words).unwrap().target {
-            Target::Own(clusters) => clusters[0].codecs.upper,
-            Target::Running(_) => panic!("a cluster of its own"),
-        };
-        assert_eq!(compression(&[]), Compression::None);
-        assert_eq!(compression(&["--compressibility=0.5"]), Compression::Lz4);
-        assert_eq!(
-            compression(&["--compressibility=0.5", "--compression=none"]),
-            Compression::None
-        );
-        assert_eq!(compression(&["--compression=zstd:9"]), Compression::Zstd { level: 9 });
-    }
-
-    #[test]
-    fn a_workload_of_twitter_has_records_of_its_size() {
-        let len = |words: &[&str]| plan(words).map(|plan| plan.value_len);
-        assert_eq!(len(&[]).unwrap(), 1000);
-        assert_eq!(len(&["--workloads=load,twitter-31"]).unwrap(), 33);
-        assert_eq!(len(&["--workloads=load,twitter-31", "--value-size=50"]).unwrap(), 50);
-        for workload in WorkloadChoice::value_variants() {
-            assert_eq!(
-                workload.to_possible_value().unwrap().get_name(),
-                workload.as_str(),
-                "the same on the command line and in JSON"
-            );
-            let value_len = workload.stated().map(Stated::value_len);
-            assert!(value_len.is_none_or(|len| len >= VALUE_LEN_MIN), "{workload:?}");
-            assert_eq!(workload.mix().is_none(), *workload == WorkloadChoice::Load);
-        }
-    }
-
-    #[test]
-    fn a_bad_option_is_refused_by_name_and_limit() {
-        let cases: [(&[&str], &str); 14] = [
-            (
-                &["--workloads=load,twitter-2,twitter-15"],
-                "twitter-2 has values of 66 bytes and twitter-15 of 97",
-            ),
-            (&["--value-size", "8MiB", "--pipeline", "17"], "1140850688 bytes under way"),
-            (&["--records", "0"], "--records is 0, allowed are 1 to"),
-            (&["--value-size", "31"], "--value-size is 31, allowed are 32 to 8388608"),
-            (&["--value-size", "9MiB"], "--value-size is 9437184"),
-            (&["--compressibility", "1.5"], "--compressibility is 1.5, allowed are 0 to 1"),
-            (&["--compressibility", "NaN"], "--compressibility is NaN"),
-            (&["--clients", "0"], "--clients is 0"),
-            (&["--threads", "9"], "--threads is 9, allowed are 1 to 8"),
-            (&["--pipeline", "0"], "--pipeline is 0"),
-            (&["--replicas", "3,3"], "--replicas names 3 twice"),
-            (&["--replicas", "17"], "--replicas is 17, allowed are 1 to 16"),
-            (&["--workloads", "a"], "`load` comes first"),
-            (&["--workloads", "load,c,load"], "`load` comes first and once"),
-        ];
-        for (words, message) in cases {
-            let error = plan(words).unwrap_err();
-            assert!(error.contains(message), "{words:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_running_cluster_has_its_properties_already() {
-        for option in
-            ["--compaction=both", "--replicas=2", "--memtable-size=1MiB", "--compression=none"]
-        {
-            let error = plan(&["--connect", "127.0.0.1:6379", option]).unwrap_err();
-            assert!(error.contains("cannot be used with"), "{error}");
-        }
-        assert!(plan(&["--connect", "127.0.0.1:6379", "--workloads", "c"]).is_ok());
-    }
-}
+mod tests;

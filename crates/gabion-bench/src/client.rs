@@ -6,9 +6,13 @@
 //! on answers. One that is due while every client has as many under way as it may, which are many
 //! more than in the closed loop, waits for one that has not. Latencies count from when a request was due, so what a server does not answer in time is
 //! in the figures of all that came meanwhile (no coordinated omission).
+//!
+//! Groups that run side by side share the records, and each client asks the group that holds the record: one
+//! population of clients, with as many requests under way as with one group, so that nothing but the
+//! placement of the records is another.
 
 use crate::connection::Connection;
-use crate::keys::key;
+use crate::keys::{group_of, key};
 use crate::system::thread_cpu_seconds;
 use crate::workload::{Hand, Kind, LOADED, Op, Tally};
 use gabion_base::{Error, ErrorKind, Result};
@@ -51,7 +55,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) has_failed: AtomicBool,
 }
 
-/// Where requests go.
+/// Where the requests of a group go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     /// The head of the chain.
@@ -60,10 +64,12 @@ pub(crate) struct Route {
     pub(crate) reads: SocketAddr,
 }
 
-/// A client: two connections, or one where head and tail are the same, and a number of requests
-/// under way.
+/// A client: two connections to each group, or one where head and tail are the same, and a number of
+/// requests under way.
 pub(crate) struct Client {
     connections: Vec<Connection>,
+    /// For each group the connection for writes and that for reads.
+    lanes: Vec<[usize; 2]>,
     under_way: usize,
     /// Refused requests, with the time of the next attempt.
     refused: Vec<(Instant, Op)>,
@@ -71,18 +77,23 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects a client.
-    pub(crate) fn connect(route: Route) -> Result<Self> {
-        let mut connections = vec![Connection::open(route.writes)?];
-        if route.reads != route.writes {
-            connections.push(Connection::open(route.reads)?);
+    /// Connects a client to each group.
+    pub(crate) fn connect(groups: &[Route]) -> Result<Self> {
+        let (mut connections, mut lanes) = (Vec::new(), Vec::new());
+        for route in groups {
+            let writes = connections.len();
+            connections.push(Connection::open(route.writes)?);
+            if route.reads != route.writes {
+                connections.push(Connection::open(route.reads)?);
+            }
+            lanes.push([writes, connections.len() - 1]);
         }
-        Ok(Self { connections, under_way: 0, refused: Vec::new(), pause: PAUSE_MIN })
+        Ok(Self { connections, lanes, under_way: 0, refused: Vec::new(), pause: PAUSE_MIN })
     }
 
     fn push(&mut self, op: Op, values: &Values) {
-        let last = self.connections.len() - 1;
-        let lane = if op.is_read() { last } else { 0 };
+        let group = group_of(op.record, self.lanes.len());
+        let lane = self.lanes[group][usize::from(op.is_read())];
         self.connections[lane].push(op, values);
     }
 
@@ -168,11 +179,12 @@ pub(crate) fn drive(
         |error| Error::with_source(ErrorKind::Io, "the connections cannot be watched", error);
     let cpu_before = thread_cpu_seconds();
     let mut poll = Poll::new().map_err(failed)?;
+    let lanes = clients.iter().map(|client| client.connections.len()).max().unwrap_or(1);
     for (i, client) in clients.iter_mut().enumerate() {
         for (lane, connection) in client.connections.iter_mut().enumerate() {
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry()
-                .register(&mut connection.stream, Token(2 * i + lane), interest)
+                .register(&mut connection.stream, Token(lanes * i + lane), interest)
                 .map_err(failed)?;
         }
     }
@@ -207,8 +219,8 @@ pub(crate) fn drive(
         }
         for event in &events {
             let Token(token) = event.token();
-            let client = &mut clients[token / 2];
-            driver.receive(client, token % 2, &mut scratch)?;
+            let client = &mut clients[token / lanes];
+            driver.receive(client, token % lanes, &mut scratch)?;
             client.fill(&mut driver.source, shared)?;
         }
         if driver.source.pass_time(Instant::now()) {

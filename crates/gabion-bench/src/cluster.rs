@@ -16,8 +16,9 @@ const QUIET: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 2000 
 /// How long a cluster may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// A connection to each replica.
+/// A connection to each replica of one group, or of several that run side by side and share the records.
 pub(crate) struct Cluster {
+    /// Those of a group follow each other.
     replicas: Vec<Admin>,
 }
 
@@ -32,13 +33,16 @@ pub(crate) struct Settled {
 }
 
 impl Cluster {
-    /// Connects to each replica.
-    pub(crate) fn connect(addresses: &[SocketAddr]) -> Result<Self> {
-        let replicas = addresses.iter().map(|&address| Admin::connect(address));
+    /// Connects to each replica of each group.
+    pub(crate) fn connect(groups: &[Vec<SocketAddr>]) -> Result<Self> {
+        let members = (1..).zip(groups);
+        let replicas = members.flat_map(|(group, addresses)| {
+            addresses.iter().map(move |&address| Admin::connect(group, address))
+        });
         Ok(Self { replicas: replicas.collect::<Result<_>>()? })
     }
 
-    /// What each replica says of itself.
+    /// What each replica says of itself; those of a group follow each other.
     pub(crate) fn statuses(&mut self) -> Result<Vec<Status>> {
         self.replicas.iter_mut().map(Admin::status).collect()
     }
@@ -46,19 +50,20 @@ impl Cluster {
     /// Waits until every replica is ready.
     ///
     /// # Errors
-    /// The replicas that were named are not those of one group; one is not ready in time.
+    /// The replicas that were named for a group are not those of one; one is not ready in time.
     pub(crate) fn wait_until_ready(&mut self, stop: &AtomicBool) -> Result<Vec<Status>> {
         let clock = Instant::now();
         loop {
             let statuses = self.statuses()?;
-            check_members(&statuses)?;
+            statuses.chunk_by(|a, b| a.group == b.group).try_for_each(check_members)?;
             let Some(late) = statuses.iter().find(|status| !status.is_ready) else {
                 return Ok(statuses);
             };
             if clock.elapsed() > READY_MAX {
                 return Err(Error::unavailable(format!(
-                    "replica {} was not ready in {} s",
+                    "replica {} of group {} was not ready in {} s",
                     late.replica,
+                    late.group,
                     READY_MAX.as_secs()
                 )));
             }
@@ -91,6 +96,7 @@ impl Cluster {
     }
 }
 
+/// That these are the replicas of one group, each once.
 fn check_members(statuses: &[Status]) -> Result<()> {
     let members = statuses[0].members;
     if statuses.len() != members {

@@ -69,7 +69,7 @@ impl RunningCluster for FakeCluster {
 pub(crate) struct FakeLauncher {
     pub(crate) faults: Faults,
     pub(crate) specs: Mutex<Vec<ClusterSpec>>,
-    /// How many replicas there is room for; any number without it.
+    /// How many replicas there is room for in all groups; any number without it.
     pub(crate) room: Option<u32>,
 }
 
@@ -80,10 +80,11 @@ impl Launcher for FakeLauncher {
         Ok(Box::new(FakeCluster::start(spec.replicas, spec.compaction.as_str(), self.faults)))
     }
 
-    fn check_room(&self, spec: &ClusterSpec) -> Result<()> {
+    fn check_room(&self, spec: &ClusterSpec, clusters: u32) -> Result<()> {
         assert!(self.specs.lock().unwrap().is_empty(), "all are checked before one starts");
-        if spec.replicas > self.room.unwrap_or(u32::MAX) {
-            return Err(Error::no_space(format!("no room for {} replicas", spec.replicas)));
+        let replicas = clusters * spec.replicas;
+        if replicas > self.room.unwrap_or(u32::MAX) {
+            return Err(Error::no_space(format!("no room for {replicas} replicas")));
         }
         Ok(())
     }

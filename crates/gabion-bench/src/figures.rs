@@ -8,6 +8,44 @@
 
 use crate::status::{ReplicaUse, Usage};
 use crate::text::gigabytes;
+use std::fmt;
+
+/// What runs with the same settings may differ in, beside who compacts. In the order of RubbleDB's Figures 7
+/// and 8: first by groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shape {
+    /// Groups side by side, which share the records: RubbleDB's co-location factor.
+    pub(crate) co_location: usize,
+    /// Replicas of each of them.
+    pub(crate) replicas: usize,
+}
+
+impl Shape {
+    /// That of what was measured together.
+    pub(crate) fn of(replicas: &[ReplicaUse]) -> Self {
+        let groups = replicas.iter().map(|replica| replica.group).max().unwrap_or(1).max(1);
+        let co_location = groups as usize;
+        Self { co_location, replicas: replicas.len() / co_location }
+    }
+
+    /// As a heading has it.
+    pub(crate) fn words(&self) -> String {
+        format!("{} replicas{}", self.replicas, self.groups())
+    }
+
+    fn groups(&self) -> String {
+        match self.co_location {
+            1 => String::new(),
+            groups => format!(", {groups} groups"),
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "R = {}{}", self.replicas, self.groups())
+    }
+}
 
 /// Roles that make files.
 pub(crate) const JOBS: [&str; 2] = ["flush", "compaction"];
@@ -75,16 +113,16 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
-/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary` and
-/// `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short load leaves to compact
+/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary` (of each group)
+/// and `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short load leaves to compact
 /// depends on how fast clients were beside it, in each replica of every-replica by itself.
-pub(crate) fn other_work(replicas: usize, at_primary: f64, everywhere: f64) -> Option<String> {
-    let each = everywhere / replicas as f64;
+pub(crate) fn other_work(shape: Shape, at_primary: f64, everywhere: f64) -> Option<String> {
+    let each = everywhere / shape.replicas as f64;
     let differs = (at_primary - each).abs() > 0.1 * at_primary.min(each);
     differs.then(|| {
         let (at_primary, each) = (gigabytes(at_primary as u64), gigabytes(each as u64));
         format!(
-            "R = {replicas}: jobs wrote {at_primary} GB at the primary, and {each} GB at a replica of every-replica \
+            "{shape}: jobs wrote {at_primary} GB at the primary, and {each} GB at a replica of every-replica \
              on average: ratios of CPU compare different work"
         )
     })
@@ -93,8 +131,7 @@ pub(crate) fn other_work(replicas: usize, at_primary: f64, everywhere: f64) -> O
 /// Compacting once against compacting everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
-    /// Number of replicas.
-    pub(crate) replicas: usize,
+    pub(crate) shape: Shape,
     /// CPU of the cluster whose primary compacts ÷ CPU of the baseline.
     pub(crate) cpu_ratio: f64,
     /// Share of jobs in the baseline's CPU.
@@ -111,19 +148,20 @@ impl Comparison {
     pub(crate) fn of(primary: &[ReplicaUse], baseline: &[ReplicaUse]) -> Self {
         let (once, everywhere) = (Figures::of(primary), Figures::of(baseline));
         let (s, x) = (everywhere.jobs_share, once.x());
+        let shape = Shape::of(baseline);
         Self {
-            replicas: baseline.len(),
+            shape,
             cpu_ratio: ratio(once.cpu_seconds, everywhere.cpu_seconds),
             s,
             x,
-            formula: formula(baseline.len(), s, x),
+            formula: formula(shape.replicas, s, x),
             shipping_us_per_kb: once.shipping_us_per_kb.unwrap_or(0.0),
             job_us_per_kb: once.job_us_per_kb,
         }
     }
 }
 
-/// CPU seconds of one kind of work: of the primary, and of all secondaries together.
+/// CPU seconds of one kind of work: of the primary of each group, and of all secondaries together.
 pub(crate) fn by_rank(replicas: &[ReplicaUse], roles: &[&str]) -> (f64, f64) {
     let mut split = (0.0, 0.0);
     for replica in replicas {
@@ -148,6 +186,7 @@ pub(crate) mod tests {
         let [requests, jobs, shipping, target] = cpu;
         let cpu_by_role = [requests, jobs / 4.0, jobs * 3.0 / 4.0, shipping, target, 0.0];
         ReplicaUse {
+            group: 1,
             replica: id,
             role: role.to_owned(),
             live_files: 2,
@@ -198,7 +237,7 @@ pub(crate) mod tests {
     fn what_is_measured_on_canned_replicas_is_what_the_formula_says() {
         let (once, everywhere) = canned();
         let comparison = Comparison::of(&once, &everywhere);
-        assert_eq!(comparison.replicas, 3);
+        assert_eq!(comparison.shape, Shape { co_location: 1, replicas: 3 });
         assert!((comparison.s - 0.75).abs() < 1e-9);
         // 0.18 s for 200,000 kB; 3 s for 100,000 kB.
         assert!((comparison.shipping_us_per_kb - 0.9).abs() < 1e-9);
@@ -206,6 +245,23 @@ pub(crate) mod tests {
         assert!((comparison.x - 0.03).abs() < 1e-9);
         assert!((comparison.cpu_ratio - 6.18 / 12.0).abs() < 1e-9);
         assert!((comparison.formula - comparison.cpu_ratio).abs() < 1e-9);
+    }
+
+    #[test]
+    fn two_groups_of_a_kind_are_compared_as_one_of_them_is() {
+        let doubled = |replicas: Vec<ReplicaUse>| {
+            let others = replicas.iter().map(|replica| ReplicaUse { group: 2, ..replica.clone() });
+            replicas.iter().cloned().chain(others).collect::<Vec<_>>()
+        };
+        let (once, everywhere) = canned();
+        let one = Comparison::of(&once, &everywhere);
+        let two = Comparison::of(&doubled(once.clone()), &doubled(everywhere));
+        assert_eq!(two.shape, Shape { co_location: 2, replicas: 3 });
+        assert_eq!(two.shape.to_string(), "R = 3, 2 groups");
+        assert!((two.formula - one.formula).abs() < 1e-9);
+        assert!((two.cpu_ratio - one.cpu_ratio).abs() < 1e-9);
+        let (primaries, secondaries) = by_rank(&doubled(once), &SHIPPING);
+        assert!((primaries - 0.12).abs() < 1e-9 && (secondaries - 0.24).abs() < 1e-9);
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub(crate) fn key(record: u64) -> [u8; KEY_LEN] {
     key
 }
 
+/// The group that holds a record, of so many: by the number in its key.
+#[inline]
+pub(crate) fn group_of(record: u64, groups: usize) -> usize {
+    (fnv_hash(record) % groups as u64) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,6 +36,18 @@ mod tests {
         // From YCSB's Utils.fnvhash64.
         assert_eq!(&key(0), b"user6284781860667377211");
         assert_eq!(&key(1), b"user8517097267634966620");
+    }
+
+    #[test]
+    fn groups_have_as_many_records_as_each_other() {
+        for groups in 1..=8 {
+            let mut counts = vec![0; groups];
+            (0..100_000).for_each(|record| counts[group_of(record, groups)] += 1);
+            let even = 100_000 / groups;
+            assert!(counts.iter().all(|count| even.abs_diff(*count) < even / 50), "{counts:?}");
+        }
+        // The key's last digit is that of its number.
+        assert_eq!([0, 1].map(|record| group_of(record, 2)), [1, 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The cluster that a measurement needs.
+/// The cluster that a measurement needs: one group of replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterSpec {
     /// Number of replicas, at least one.
@@ -35,11 +35,12 @@ pub trait Launcher {
     /// What kept it from starting; nothing runs then.
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>>;
 
-    /// Whether what a cluster reserves has room where its directory is or would be made. Nothing is made.
+    /// Whether what so many of a cluster reserve has room where its directory is or would be made. Nothing
+    /// is made.
     ///
     /// # Errors
     /// No space, with what is needed and what is free.
-    fn check_room(&self, spec: &ClusterSpec) -> Result<()>;
+    fn check_room(&self, spec: &ClusterSpec, clusters: u32) -> Result<()>;
 
     /// The directory in whose file system clusters live when no other is named.
     fn data_dir(&self) -> PathBuf {

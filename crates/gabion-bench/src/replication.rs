@@ -2,8 +2,9 @@
 //! both ways of compacting, in one run.
 //!
 //! ```text
-//!   for each number of replicas:  rocksdb ─► primary ─► every-replica     one at a time, each made anew
-//!                                    └─ the same clients, requests and figures: those of `bench ycsb`
+//!   for each co-location factor and number of replicas:
+//!     rocksdb ─► primary ─► every-replica     one at a time, each made anew
+//!        └─ the same clients, requests and figures: those of `bench ycsb`
 //! ```
 //!
 //! The baseline answers `GABION STATUS` under the names of Gabion's replicas, so what it used is read as
@@ -17,9 +18,10 @@ use crate::args::{
     AckChoice, ClusterArgs, LoadArgs, OwnCluster, Plan, Target, WorkloadChoice, in_range,
 };
 use crate::engines::programs::locate;
+use crate::figures::Shape;
 use crate::launch::{Launcher, RunningCluster, ScratchDir};
 use crate::report::{Run, json};
-use crate::run::{Offers, measure, own_config, spec, stop_on_signals};
+use crate::run::{Groups, Offers, measure, own_config, spec, stop_on_signals};
 use crate::text::Style;
 use baseline::Chain;
 use clap::{Args, ValueEnum};
@@ -100,11 +102,20 @@ pub(crate) struct Cell {
     pub(crate) log: Log,
 }
 
-/// Makes a chain of the baseline in a directory.
+impl Cell {
+    /// In words, for whoever waits.
+    fn name(&self) -> String {
+        let OwnCluster { co_location, replicas, .. } = self.cluster;
+        let shape = Shape { co_location: co_location as usize, replicas: replicas as usize };
+        format!("{} of {}", shape.words(), self.system.as_str())
+    }
+}
+
+/// Makes a chain of the baseline, one group, in a directory.
 type MakeChain<'a> = &'a dyn Fn(&Cell, &Path) -> Result<Box<dyn RunningCluster>>;
 
 impl ReplicationArgs {
-    /// Checks every option. The cells of one number of replicas follow each other.
+    /// Checks every option. The cells of one number of replicas and groups follow each other.
     pub(crate) fn plan(&self) -> Result<(Plan, Vec<Vec<Cell>>)> {
         for (i, system) in self.systems.iter().enumerate() {
             if self.systems[..i].contains(system) {
@@ -143,12 +154,12 @@ impl ReplicationArgs {
             };
             Cell { system, cluster: OwnCluster { compaction, ..cluster }, log }
         };
-        let groups: Vec<Vec<Cell>> = clusters
+        let comparisons: Vec<Vec<Cell>> = clusters
             .iter()
             .map(|&cluster| self.systems.iter().map(|&system| cell(cluster, system)).collect())
             .collect();
         let plan = self.load.plan(&self.workloads, Target::Own(clusters))?;
-        Ok((Plan { offered: self.offered.clone(), ..plan }, groups))
+        Ok((Plan { offered: self.offered.clone(), ..plan }, comparisons))
     }
 }
 
@@ -176,11 +187,11 @@ pub(crate) fn replication_to(
     chain: MakeChain<'_>,
     out: &mut dyn Write,
 ) -> Result<u8> {
-    let (plan, groups) = args.plan()?;
+    let (plan, comparisons) = args.plan()?;
     let stop = stop_on_signals()?;
     let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
-    for cell in groups.iter().flatten().filter(|cell| cell.system != System::Rocksdb) {
-        launcher.check_room(&spec(&cell.cluster, &parent))?;
+    for cell in comparisons.iter().flatten().filter(|cell| cell.system != System::Rocksdb) {
+        launcher.check_room(&spec(&cell.cluster, &parent), cell.cluster.co_location)?;
     }
     let mut print = |text: &str| {
         out.write_all(text.as_bytes())
@@ -189,20 +200,20 @@ pub(crate) fn replication_to(
     };
     let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
     let mut runs: Vec<Run> = Vec::new();
-    for group in &groups {
+    for cells in &comparisons {
         let first = runs.len();
         let mut offers = Offers::default();
-        for cell in group {
-            eprintln!("{} replicas of {}", cell.cluster.replicas, cell.system.as_str());
+        for cell in cells {
+            eprintln!("{}", cell.name());
             let dir = ScratchDir::new(&parent)?;
-            let cluster = match cell.system {
-                System::Rocksdb => chain(cell, dir.path())?,
-                _ => launcher.start(&spec(&cell.cluster, dir.path()))?,
-            };
+            let groups = Groups::start(&cell.cluster, dir.path(), |dir| match cell.system {
+                System::Rocksdb => chain(cell, dir),
+                _ => launcher.start(&spec(&cell.cluster, dir)),
+            })?;
             let mut config = own_config(&cell.cluster);
             config.insert("baseline_log".into(), cell.log.as_str().into());
             config.insert("offered".into(), plan.offered.clone().into());
-            runs.push(measure(&plan, &cluster.addresses(), config, &mut offers, &stop)?);
+            runs.push(measure(&plan, &groups.addresses(), config, &mut offers, &stop)?);
         }
         if !args.load.json {
             print(&tables::compare(&runs[first..], style))?;

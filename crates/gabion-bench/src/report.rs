@@ -2,7 +2,8 @@
 
 use crate::args::WorkloadChoice;
 use crate::figures::{
-    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, TRAFFIC_COLUMNS, by_rank, other_work, sum,
+    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, Shape, TRAFFIC_COLUMNS, by_rank,
+    other_work, sum,
 };
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use crate::system::MachineTime;
@@ -63,6 +64,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Its groups and replicas.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape::of(self.phases.first().map_or(&[], |phase| &phase.replicas))
+    }
+
     /// What each replica used over all workloads.
     pub(crate) fn replicas(&self) -> Vec<ReplicaUse> {
         let mut total: Vec<ReplicaUse> = Vec::new();
@@ -92,15 +98,13 @@ impl Run {
     }
 }
 
-/// Pairs of runs with the same number of replicas: the primary compacts, every replica does.
+/// Pairs of runs with as many replicas and groups: the primary compacts, every replica does.
 pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
     let is = |run: &&Run, mode: &str| run.compaction == mode;
     let primaries = runs.iter().filter(|run| is(run, "primary"));
     let partner = |once: &Run| {
-        let len = once.phases.first().map_or(0, |phase| phase.replicas.len());
-        runs.iter()
-            .filter(|run| is(run, "every-replica"))
-            .find(move |run| run.phases.first().is_some_and(|phase| phase.replicas.len() == len))
+        let shape = once.shape();
+        runs.iter().find(move |run| is(run, "every-replica") && run.shape() == shape)
     };
     primaries.filter_map(|once| Some((once, partner(once)?))).collect()
 }
@@ -166,6 +170,7 @@ fn by_name<T: Into<Value> + Copy>(names: &[&str], values: &[T]) -> Value {
 fn replica_json(replica: &ReplicaUse) -> Value {
     let usage = &replica.usage;
     json!({
+        "group": replica.group,
         "id": replica.replica,
         "role": replica.role,
         "cpu_seconds": usage.cpu_seconds,
@@ -215,7 +220,8 @@ fn phase_json(phase: &Phase) -> Value {
 
 fn comparison_json(comparison: &Comparison) -> Value {
     json!({
-        "replicas": comparison.replicas,
+        "co_location": comparison.shape.co_location,
+        "replicas": comparison.shape.replicas,
         "cpu_ratio": comparison.cpu_ratio,
         "s": comparison.s,
         "x": comparison.x,
@@ -228,9 +234,9 @@ fn comparison_json(comparison: &Comparison) -> Value {
 /// One run for people.
 pub(crate) fn describe(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    let replicas = run.phases.first().map_or(0, |phase| phase.replicas.len());
     let mark = if style == Style::Markdown { "## " } else { "" };
-    line(&mut out, &format!("{mark}{replicas} replicas, compaction: {}\n", run.compaction));
+    let words = run.shape().words();
+    line(&mut out, &format!("{mark}{words}, compaction: {}\n", run.compaction));
     operations_table(run).write(style, &mut out);
     for phase in &run.phases {
         describe_phase(phase, style, &mut out);
@@ -301,14 +307,13 @@ fn describe_phase(phase: &Phase, style: Style, out: &mut String) {
     network_table(phase).write(style, out);
 }
 
-fn name_of(replica: &ReplicaUse) -> String {
-    format!("{} {}", replica.replica, replica.role)
-}
-
 /// Adds a row per replica and one for all of them.
 fn rows(table: &mut Table, replicas: &[ReplicaUse], cells: impl Fn(&Usage) -> Vec<String>) {
+    let has_groups = Shape::of(replicas).co_location > 1;
     for replica in replicas {
-        table.row([vec![name_of(replica)], cells(&replica.usage)].concat());
+        let group = if has_groups { format!("group {}, ", replica.group) } else { String::new() };
+        let name = format!("{group}{} {}", replica.replica, replica.role);
+        table.row([vec![name], cells(&replica.usage)].concat());
     }
     table.row([vec!["all".to_owned()], cells(&sum(replicas))].concat());
 }
@@ -384,7 +389,7 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
     for (once, everywhere) in &pairs {
         let (once, everywhere) = (once.compared(), everywhere.compared());
         let made = [&once, &everywhere].map(|replicas| sum(replicas).job_written_bytes as f64);
-        if let Some(text) = other_work(once.len(), made[0], made[1]) {
+        if let Some(text) = other_work(Shape::of(&once), made[0], made[1]) {
             line(&mut out, &format!("{text}.\n"));
         }
     }
@@ -402,7 +407,7 @@ fn ratio_table(pairs: &[(&Run, &Run)]) -> Table {
     let mut table = Table::new("CPU of primary ÷ CPU of every-replica", &header);
     for (once, everywhere) in pairs {
         let comparison = Comparison::of(&once.compared(), &everywhere.compared());
-        let mut row = vec![format!("R = {}", comparison.replicas)];
+        let mut row = vec![comparison.shape.to_string()];
         let values = [
             comparison.cpu_ratio,
             comparison.formula,
@@ -422,7 +427,7 @@ fn breakdown_table(once: &Run, everywhere: &Run) -> Table {
     let (once, everywhere) = (once.compared(), everywhere.compared());
     let header =
         ["time spent", "every-replica: primary", "secondaries", "primary: primary", "secondaries"];
-    let title = format!("CPU time (s), R = {}", once.len());
+    let title = format!("CPU time (s), {}", Shape::of(&once));
     let mut table = Table::new(title, &header);
     let work: [(&str, &[&str]); 4] = [
         ("Compaction", &JOBS),
@@ -449,7 +454,7 @@ fn device_table(pairs: &[(&Run, &Run)]) -> Table {
         let (once, everywhere) = (once.compared(), everywhere.compared());
         let (a, b) = (sum(&everywhere), sum(&once));
         let bytes = [a.read_bytes, a.write_bytes, b.read_bytes, b.write_bytes];
-        let name = format!("R = {}", once.len());
+        let name = Shape::of(&once).to_string();
         table.row([vec![name], bytes.map(gigabytes).to_vec()].concat());
     }
     table
@@ -463,7 +468,7 @@ fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
         let (once, everywhere) = (once.compared(), everywhere.compared());
         let bytes =
             |all: Usage| [all.sent[0] + all.received[0], all.sent[1], all.sent[2]].map(gigabytes);
-        let name = format!("R = {}", once.len());
+        let name = Shape::of(&once).to_string();
         let (a, b) = (bytes(sum(&everywhere)), bytes(sum(&once)));
         table.row([vec![name], a.to_vec(), b.to_vec()].concat());
     }

@@ -3,7 +3,7 @@
 use crate::args::{OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
 use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
-use crate::launch::{ClusterSpec, Launcher, ScratchDir};
+use crate::launch::{ClusterSpec, Launcher, RunningCluster, ScratchDir};
 use crate::provenance::provenance;
 use crate::report::{Offered, Phase, Run, compare, describe, json};
 use crate::status::Status;
@@ -66,20 +66,20 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     };
     match &plan.target {
         Target::Running(addresses) => {
-            finish(measure(&plan, addresses, Map::new(), &mut Offers::default(), &stop)?)?;
+            let groups = [addresses.clone()];
+            finish(measure(&plan, &groups, Map::new(), &mut Offers::default(), &stop)?)?;
         }
         Target::Own(clusters) => {
             let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
             // One cluster is there at a time, and the last may be the largest.
             for own in clusters {
-                launcher.check_room(&spec(own, &parent))?;
+                launcher.check_room(&spec(own, &parent), own.co_location)?;
             }
             for own in clusters {
                 let dir = ScratchDir::new(&parent)?;
-                let cluster = launcher.start(&spec(own, dir.path()))?;
-                let addresses = cluster.addresses();
+                let groups = Groups::start(own, dir.path(), |dir| launcher.start(&spec(own, dir)))?;
                 let offers = &mut Offers::default();
-                finish(measure(&plan, &addresses, own_config(own), offers, &stop)?)?;
+                finish(measure(&plan, &groups.addresses(), own_config(own), offers, &stop)?)?;
             }
         }
     }
@@ -89,6 +89,36 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
         print(&compare(&runs, style))?;
     }
     Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
+}
+
+/// The groups of a cluster of its own, which run until this is dropped.
+pub(crate) struct Groups(Vec<Box<dyn RunningCluster>>);
+
+impl Groups {
+    /// Starts one after the other, each with `start` in a directory of its own below `dir`.
+    ///
+    /// # Errors
+    /// One does not start; none runs then.
+    pub(crate) fn start(
+        own: &OwnCluster,
+        dir: &Path,
+        start: impl Fn(&Path) -> Result<Box<dyn RunningCluster>>,
+    ) -> Result<Self> {
+        let group = |number| {
+            let dir = dir.join(format!("group-{number}"));
+            std::fs::create_dir(&dir).map_err(|error| {
+                let what = format!("{}: cannot be made", dir.display());
+                Error::with_source(ErrorKind::Io, what, error)
+            })?;
+            start(&dir)
+        };
+        Ok(Self((1..=own.co_location).map(group).collect::<Result<_>>()?))
+    }
+
+    /// The RESP door of each replica of each group.
+    pub(crate) fn addresses(&self) -> Vec<Vec<SocketAddr>> {
+        self.0.iter().map(|group| group.addresses()).collect()
+    }
 }
 
 pub(crate) fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
@@ -118,20 +148,25 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
 /// offered to all are drawn from.
 pub(crate) type Offers = BTreeMap<&'static str, f64>;
 
-/// Runs the workloads of a plan against a cluster: each in a closed loop, then at the loads that are
-/// offered. Whoever is first to run a workload says what they are.
+/// Runs the workloads of a plan against a cluster, of whose groups each replica's address is named: each
+/// in a closed loop, then at the loads that are offered. Whoever is first to run a workload says what they
+/// are.
 pub(crate) fn measure(
     plan: &Plan,
-    addresses: &[SocketAddr],
+    groups: &[Vec<SocketAddr>],
     own: Map<String, Value>,
     offers: &mut Offers,
     stop: &AtomicBool,
 ) -> Result<Run> {
-    let mut cluster = Cluster::connect(addresses)?;
+    let mut cluster = Cluster::connect(groups)?;
     let first = cluster.wait_until_ready(stop)?;
-    let route = route(addresses, &first);
+    let routes: Vec<Route> = groups
+        .iter()
+        .zip(first.chunk_by(|a, b| a.group == b.group))
+        .map(|(addresses, statuses)| route(addresses, statuses))
+        .collect();
     let compaction = first[0].compaction.clone();
-    let mut config = config(plan, &first, &compaction);
+    let mut config = config(plan, groups.len(), &first);
     config.extend(own);
     config.extend(provenance());
     let mut phases = Vec::new();
@@ -154,7 +189,7 @@ pub(crate) fn measure(
         let (tally, requests) = run_workload(
             plan,
             (workload, offered, &mut records),
-            route,
+            &routes,
             started,
             is_only_loaded,
             stop,
@@ -185,7 +220,7 @@ pub(crate) fn measure(
     Ok(Run { config, compaction, phases })
 }
 
-/// Writes go to the head, reads to the tail; where neither is known, to the first address.
+/// Of a group: writes go to the head, reads to the tail; where neither is known, to the first address.
 fn route(addresses: &[SocketAddr], statuses: &[Status]) -> Route {
     let find = |roles: &[&str]| {
         let mut pairs = addresses.iter().zip(statuses);
@@ -195,7 +230,7 @@ fn route(addresses: &[SocketAddr], statuses: &[Status]) -> Route {
     Route { writes, reads: find(&["tail"]).unwrap_or(writes) }
 }
 
-fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Value> {
+fn config(plan: &Plan, groups: usize, statuses: &[Status]) -> Map<String, Value> {
     let workloads: Vec<&str> = plan.workloads.iter().map(|workload| workload.as_str()).collect();
     let config = json!({
         "workloads": workloads,
@@ -208,8 +243,9 @@ fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Val
         "pipeline": plan.pipeline,
         "threads": plan.threads,
         "seed": plan.seed,
-        "replicas": statuses.len(),
-        "compaction": compaction,
+        "co_location": groups,
+        "replicas": statuses.len() / groups,
+        "compaction": statuses[0].compaction,
         "store_version": statuses[0].version,
     });
     match config {
@@ -223,7 +259,7 @@ fn config(plan: &Plan, statuses: &[Status], compaction: &str) -> Map<String, Val
 fn run_workload(
     plan: &Plan,
     (workload, offered, records): (WorkloadChoice, Option<Offered>, &mut u64),
-    route: Route,
+    routes: &[Route],
     (clock, number): (Instant, u64),
     is_only_loaded: bool,
     stop: &AtomicBool,
@@ -246,7 +282,7 @@ fn run_workload(
     };
     let mut shares: Vec<Vec<Client>> = (0..plan.threads).map(|_| Vec::new()).collect();
     for i in 0..plan.clients {
-        shares[(i % plan.threads) as usize].push(Client::connect(route)?);
+        shares[(i % plan.threads) as usize].push(Client::connect(routes)?);
     }
     let bar = progress_bar(workload, supply.total());
     let outcomes = thread::scope(|scope| {

@@ -35,6 +35,9 @@ pub(crate) struct Usage {
 /// One answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
+    /// Number of its group among those that are measured together, from 1: not the replica says so, but
+    /// whoever asked.
+    pub(crate) group: u64,
     /// Of what stores the data: of Gabion itself, or of the baseline's store.
     pub(crate) version: String,
     pub(crate) replica: u64,
@@ -53,6 +56,8 @@ pub(crate) struct Status {
 /// What a replica used between two answers, and how it was at the second.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ReplicaUse {
+    /// Number of its group among those that were measured together, from 1.
+    pub(crate) group: u64,
     pub(crate) replica: u64,
     pub(crate) role: String,
     pub(crate) live_files: u64,
@@ -89,16 +94,17 @@ fn text(status: &Value, path: &str) -> Result<String> {
 }
 
 impl Status {
-    /// Reads an answer.
+    /// Reads an answer of a replica of a group.
     ///
     /// # Errors
     /// It is no JSON, or a field is missing or of another type.
-    pub(crate) fn parse(json: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(group: u64, json: &[u8]) -> Result<Self> {
         let status: Value = serde_json::from_slice(json)
             .map_err(|e| Error::invalid(format!("GABION STATUS is no JSON: {e}")))?;
         let is_ready = field(&status, "ready")?;
         let members = field(&status, "members")?;
         Ok(Self {
+            group,
             version: text(&status, "version")?,
             replica: count(&status, "replica")?,
             role: text(&status, "role")?,
@@ -118,17 +124,19 @@ impl Status {
     /// A counter fell: the replica's process is another one.
     pub(crate) fn since(&self, before: &Self) -> Result<ReplicaUse> {
         let usage = self.usage.since(&before.usage);
-        let has_restarted = self.replica != before.replica
+        let has_restarted = (self.group, self.replica) != (before.group, before.replica)
             || self.usage.cpu_seconds < before.usage.cpu_seconds
             || self.usage.flushes < before.usage.flushes
             || self.usage.write_bytes < before.usage.write_bytes;
         if has_restarted {
             return Err(Error::unavailable(format!(
-                "replica {}: its counters fell, so it was started anew during the measurement",
-                before.replica
+                "replica {} of group {}: its counters fell, so it was started anew during the \
+                 measurement",
+                before.replica, before.group
             )));
         }
         Ok(ReplicaUse {
+            group: self.group,
             replica: self.replica,
             role: self.role.clone(),
             live_files: self.live_files,
@@ -243,7 +251,7 @@ pub(crate) mod tests {
     }
 
     fn parse(json: &Value) -> Result<Status> {
-        Status::parse(json.to_string().as_bytes())
+        Status::parse(1, json.to_string().as_bytes())
     }
 
     #[test]
@@ -274,7 +282,7 @@ pub(crate) mod tests {
         json["counters"].as_object_mut().unwrap().remove("flushes");
         let error = parse(&json).unwrap_err().to_string();
         assert!(error.contains("no field `counters.flushes`"), "{error}");
-        assert!(Status::parse(b"ERR").unwrap_err().message().contains("no JSON"));
+        assert!(Status::parse(1, b"ERR").unwrap_err().message().contains("no JSON"));
     }
 
     #[test]

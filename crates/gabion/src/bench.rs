@@ -5,6 +5,7 @@ use crate::cluster::{self, Settings};
 use crate::engine;
 use crate::options::{BenchCommand, DataOption, Io};
 use crate::status::{self, Status};
+use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_bench::{ClusterSpec, Launcher, Program, RunningCluster};
 use rustix::process::Signal;
@@ -58,15 +59,20 @@ impl Launcher for Processes {
         Ok(Box::new(group))
     }
 
-    fn check_room(&self, spec: &ClusterSpec) -> Result<()> {
+    fn check_room(&self, spec: &ClusterSpec, clusters: u32) -> Result<()> {
         let (settings, free) = (settings(spec)?, cluster::free_at(&spec.dir)?);
-        if settings.reserved() > free {
-            return Err(Error::no_space(format!(
-                "{}: fewer --replicas or --records, a smaller --pool-size or another --dir may do",
-                settings.no_room(&spec.dir, free, "").message()
-            )));
+        let needed = settings.reserved().saturating_mul(u64::from(clusters));
+        if needed <= free {
+            return Ok(());
         }
-        Ok(())
+        let (all, fewer) = match clusters {
+            1 => (String::new(), ""),
+            n => (format!(", {n} groups of them {}", size(needed)), "--co-location, "),
+        };
+        Err(Error::no_space(format!(
+            "{}{all}: fewer {fewer}--replicas or --records, a smaller --pool-size or another --dir may do",
+            settings.no_room(&spec.dir, free, "").message()
+        )))
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -160,7 +166,6 @@ impl Drop for Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::size;
     use gabion_base::units::MIB;
     use gabion_engine::Codecs;
     use gabion_node::{AckLevel, CompactionMode};
@@ -179,7 +184,7 @@ mod tests {
             codecs: Codecs::default(),
             dir,
         };
-        let error = Processes.check_room(&spec).unwrap_err();
+        let error = Processes.check_room(&spec, 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         let text = error.to_string();
         for part in [" free; 9 replicas with --pool-size ", "--replicas", "--records", "--dir"] {
@@ -188,8 +193,17 @@ mod tests {
         let needed = size(settings(&spec).unwrap().reserved());
         assert!(text.contains(&format!(" need {needed}: ")), "{needed}: {text}");
         assert!(!spec.dir.exists());
+        assert!(!text.contains("group"), "{text}");
         spec.pool_len = MIB;
         spec.replicas = 1;
-        Processes.check_room(&spec).unwrap();
+        Processes.check_room(&spec, 1).unwrap();
+        // Nine groups of a replica each that takes a quarter of what is free.
+        spec.pool_len = free / 4;
+        let text = Processes.check_room(&spec, 9).unwrap_err().to_string();
+        let needed = size(9 * settings(&spec).unwrap().reserved());
+        assert!(
+            text.contains(&format!(", 9 groups of them {needed}: fewer --co-location, ")),
+            "{text}"
+        );
     }
 }

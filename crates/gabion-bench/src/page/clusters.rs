@@ -2,7 +2,7 @@
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
 use super::stats::{Better, Ratio, Sample};
-use crate::figures::{Figures, other_work, sum};
+use crate::figures::{Figures, Shape, other_work, sum};
 use crate::report::STOLEN_MAX;
 use crate::text::grouped;
 use gabion_base::units::MIB;
@@ -21,8 +21,8 @@ pub(super) const PAIRS: [Pair; 3] = [[SYSTEMS[0], ROCKSDB], [SYSTEMS[1], ROCKSDB
 /// Two systems: first the side that is looked at, then the one by which it is divided.
 pub(super) type Pair = [&'static str; 2];
 
-/// Runs of one program on one machine with the same settings, but for the number of replicas and who
-/// compacts.
+/// Runs of one program on one machine with the same settings, but for the numbers of replicas and groups
+/// and who compacts.
 #[derive(Clone, Debug)]
 pub(super) struct Experiment<'a> {
     pub(super) runs: Vec<&'a ClusterRun>,
@@ -187,22 +187,22 @@ impl Experiment<'_> {
         &self.first().settings
     }
 
-    /// Numbers of replicas, each once, from the lowest.
-    pub(super) fn replicas(&self) -> Vec<usize> {
-        let numbers: BTreeSet<usize> = self.runs.iter().map(|run| run.replicas).collect();
-        numbers.into_iter().collect()
+    /// Numbers of groups and replicas, each once, from the lowest.
+    pub(super) fn shapes(&self) -> Vec<Shape> {
+        let shapes: BTreeSet<Shape> = self.runs.iter().map(|run| run.shape).collect();
+        shapes.into_iter().collect()
     }
 
     /// Those with runs of both sides.
-    pub(super) fn paired(&self, pair: Pair) -> Vec<usize> {
-        let mut numbers = self.replicas();
-        numbers.retain(|&replicas| pair.iter().all(|system| self.rounds(replicas, system) > 0));
-        numbers
+    pub(super) fn paired(&self, pair: Pair) -> Vec<Shape> {
+        let mut shapes = self.shapes();
+        shapes.retain(|&shape| pair.iter().all(|system| self.rounds(shape, system) > 0));
+        shapes
     }
 
-    /// Those that were run with a number of replicas.
-    pub(super) fn systems(&self, replicas: usize) -> Vec<&'static str> {
-        SYSTEMS.into_iter().filter(|system| self.rounds(replicas, system) > 0).collect()
+    /// Those that were run with so many groups and replicas.
+    pub(super) fn systems(&self, shape: Shape) -> Vec<&'static str> {
+        SYSTEMS.into_iter().filter(|system| self.rounds(shape, system) > 0).collect()
     }
 
     /// Those that were run at all.
@@ -216,48 +216,48 @@ impl Experiment<'_> {
         if self.all_systems().contains(&ROCKSDB) { ROCKSDB } else { MODES[1] }
     }
 
-    pub(super) fn rounds(&self, replicas: usize, mode: &str) -> usize {
-        self.of(replicas, mode).count()
+    pub(super) fn rounds(&self, shape: Shape, mode: &str) -> usize {
+        self.of(shape, mode).count()
     }
 
-    fn of(&self, replicas: usize, mode: &str) -> impl Iterator<Item = &ClusterRun> {
-        let is = move |run: &&ClusterRun| run.replicas == replicas && run.compaction == mode;
+    fn of(&self, shape: Shape, mode: &str) -> impl Iterator<Item = &ClusterRun> {
+        let is = move |run: &&ClusterRun| run.shape == shape && run.compaction == mode;
         self.runs.iter().copied().filter(is)
     }
 
     /// The phases of a workload, one for each round.
     pub(super) fn phases(
         &self,
-        replicas: usize,
+        shape: Shape,
         mode: &str,
         workload: &str,
     ) -> impl Iterator<Item = &Phase> {
-        let phases = self.of(replicas, mode).flat_map(|run| &run.phases);
+        let phases = self.of(shape, mode).flat_map(|run| &run.phases);
         phases.filter(move |phase| phase.workload == workload)
     }
 
     /// A figure over the rounds.
     pub(super) fn sample(
         &self,
-        (replicas, mode): (usize, &str),
+        (shape, mode): (Shape, &str),
         workload: &str,
         measure: impl Fn(&Phase) -> Option<f64>,
     ) -> Option<Sample> {
-        Sample::of(self.phases(replicas, mode, workload).filter_map(measure))
+        Sample::of(self.phases(shape, mode, workload).filter_map(measure))
     }
 
     /// The first side's figure ÷ the other's; none of a side by itself.
     pub(super) fn ratio(
         &self,
         pair: Pair,
-        replicas: usize,
+        shape: Shape,
         workload: &str,
         measure: impl Fn(&Phase) -> Option<f64>,
     ) -> Option<Ratio> {
         if pair[0] == pair[1] {
             return None;
         }
-        let [side, other] = pair.map(|system| self.sample((replicas, system), workload, &measure));
+        let [side, other] = pair.map(|system| self.sample((shape, system), workload, &measure));
         Ratio::of(&side?, &other?)
     }
 
@@ -306,7 +306,7 @@ impl Experiment<'_> {
     /// What the formula is drawn from, over the rounds.
     pub(super) fn figures(
         &self,
-        cell: (usize, &str),
+        cell: (Shape, &str),
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Sample> {
         self.sample(cell, self.costed(), |phase| of(&Figures::of(&phase.replicas)))
@@ -318,8 +318,8 @@ impl Experiment<'_> {
         for run in &self.runs {
             for phase in &run.phases {
                 let place = format!(
-                    "{}, R = {}, {}, workload {}",
-                    run.origin.file, run.replicas, run.compaction, phase.workload
+                    "{}, {}, {}, workload {}",
+                    run.origin.file, run.shape, run.compaction, phase.workload
                 );
                 if phase.wrong_reads > 0 {
                     warnings.push(format!("WRONG READS: {} ({place})", grouped(phase.wrong_reads)));
@@ -341,10 +341,11 @@ impl Experiment<'_> {
         warnings.extend(self.busy());
         warnings.extend(self.stolen());
         let paired = self.paired(MODES);
-        warnings.extend(paired.into_iter().filter_map(|replicas| self.other_work(replicas)));
+        warnings.extend(paired.into_iter().filter_map(|shape| self.other_work(shape)));
         warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
-        let rounds = |pair: Pair, r| pair.map(|system| self.rounds(r, system));
-        let is_once = |pair| self.paired(pair).iter().any(|r| rounds(pair, *r).contains(&1));
+        let rounds = |pair: Pair, shape| pair.map(|system| self.rounds(shape, system));
+        let is_once =
+            |pair| self.paired(pair).iter().any(|shape| rounds(pair, *shape).contains(&1));
         if PAIRS.into_iter().any(is_once) {
             warnings.push(format!(
                 "{}: one round of some runs, so how far figures scatter is not known",
@@ -355,11 +356,11 @@ impl Experiment<'_> {
     }
 
     /// That jobs of the two modes did different work.
-    fn other_work(&self, replicas: usize) -> Option<String> {
+    fn other_work(&self, shape: Shape) -> Option<String> {
         let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
-        let samples = MODES.map(|mode| self.sample((replicas, mode), self.costed(), made));
+        let samples = MODES.map(|mode| self.sample((shape, mode), self.costed(), made));
         let [Some(once), Some(everywhere)] = samples else { return None };
-        let text = other_work(replicas, once.median, everywhere.median)?;
+        let text = other_work(shape, once.median, everywhere.median)?;
         Some(format!("{}, {text}", self.label))
     }
 

@@ -7,13 +7,16 @@ use super::document::Block;
 use super::engines::{Group, OWN};
 use super::input::Settings;
 use crate::engines::Peer;
+use crate::figures::Shape;
 use crate::provenance::quoted;
 use clap::ValueEnum;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-/// Numbers of replicas that RubbleDB's tables have.
+/// Numbers of replicas that RubbleDB's tables and figures have.
 const REPLICAS: [usize; 3] = [2, 3, 4];
+/// What they are missed in, by co-location factor.
+const PLACES: [(usize, &str); 2] = [(1, "of RubbleDB's tables"), (2, "of RubbleDB's Figure 8")];
 /// Workloads of RubbleDB's figures.
 const WORKLOADS: [&str; 8] = ["load", "a", "b", "c", "d", "e", "f", "g"];
 
@@ -51,9 +54,10 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     if experiments.is_empty() {
         blocks.push(Block::Command {
             what: "No run of a replicated cluster, so no form of RubbleDB's Tables 3 to 5 and \
-                   Figures 7 and 10."
+                   Figures 7, 8 and 10."
                 .to_owned(),
-            command: "gabion bench replication --replicas 2,3,4 --json > replication.json"
+            command: "gabion bench replication --replicas 2,3,4 --co-location 1,2 --json > \
+                      replication.json"
                 .to_owned(),
         });
     }
@@ -69,17 +73,19 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     }
     blocks.extend(groups.iter().flat_map(of_group));
     blocks.push(Block::Text(
-        "What no command makes yet: RubbleDB's Figure 8 (two groups on each machine) and Figure 9 as it \
-         is there: the traces of Twitter themselves (workloads twitter-2 to twitter-31 have their \
-         shares of requests, skews and sizes), and another device."
+        "What no command makes yet: RubbleDB's Figure 9 as it is there: the traces of Twitter \
+         themselves (workloads twitter-2 to twitter-31 have their shares of requests, skews and \
+         sizes), and another device."
             .to_owned(),
     ));
     blocks
 }
 
-/// Runs of some systems, comparable with those of these settings.
-fn run(settings: &Settings, workloads: &[&str], systems: &[&str], replicas: &[usize]) -> String {
+/// Runs of some systems, comparable with those of these settings, in each of these shapes at least.
+fn run(settings: &Settings, workloads: &[&str], systems: &[&str], shapes: &[Shape]) -> String {
     let s = settings;
+    let replicas = distinct(shapes, |shape| shape.replicas);
+    let co_location = distinct(shapes, |shape| shape.co_location);
     let operations = (s.operations != s.records).then_some(s.operations);
     // Where the baseline is measured, all are by one command.
     let line = match &s.baseline_log {
@@ -104,41 +110,61 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], replicas: &[us
         .option("threads", s.threads)
         .optional("memtable-size", s.memtable_len)
         .optional("ack", s.ack.as_ref())
-        .option("replicas", joined(replicas))
+        .option("replicas", joined(&replicas))
+        .optional("co-location", (co_location != [1]).then(|| joined(&co_location)))
         .flag("json", true);
     format!("{} > more.json", line.0)
+}
+
+/// A number of shapes, each once, from the lowest.
+fn distinct(shapes: &[Shape], of: fn(&Shape) -> usize) -> Vec<usize> {
+    shapes.iter().map(of).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Numbers of replicas, and of groups where there are several.
+fn named(shapes: &[Shape]) -> String {
+    let named = |shapes: &[Shape]| {
+        let co_location = shapes[0].co_location;
+        let groups =
+            if co_location == 1 { String::new() } else { format!(", {co_location} groups") };
+        format!("R = {}{groups}", joined(&distinct(shapes, |shape| shape.replicas)))
+    };
+    let by_groups = shapes.chunk_by(|a, b| a.co_location == b.co_location);
+    by_groups.map(named).collect::<Vec<_>>().join("; ")
 }
 
 fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
     let (settings, label) = (experiment.settings(), &experiment.label);
     let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
-    let there = experiment.replicas();
+    let there = experiment.shapes();
     // Those that can be runs of this experiment.
     let systems: &[&str] = if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES };
     let mut blocks = Vec::new();
     for system in systems {
         let mut lacking = there.clone();
-        lacking.retain(|&replicas| experiment.rounds(replicas, system) == 0);
+        lacking.retain(|&shape| experiment.rounds(shape, system) == 0);
         if !lacking.is_empty() {
             blocks.push(Block::Command {
                 what: format!(
-                    "{label}: no run of {system} at R = {}, so no ratio there.",
-                    joined(&lacking)
+                    "{label}: no run of {system} at {}, so no ratio there.",
+                    named(&lacking)
                 ),
                 command: run(settings, &own, &[system], &lacking),
             });
         }
     }
-    let mut lacking = REPLICAS.to_vec();
-    lacking.retain(|replicas| !there.contains(replicas));
-    if !lacking.is_empty() {
-        let what = format!("{label}: R = {} of RubbleDB's tables.", joined(&lacking));
-        blocks.push(Block::Command { what, command: run(settings, &own, systems, &lacking) });
+    for (co_location, place) in PLACES {
+        let shapes = REPLICAS.map(|replicas| Shape { co_location, replicas });
+        let lacking: Vec<Shape> = shapes.into_iter().filter(|s| !there.contains(s)).collect();
+        if !lacking.is_empty() {
+            let what = format!("{label}: {} {place}.", named(&lacking));
+            blocks.push(Block::Command { what, command: run(settings, &own, systems, &lacking) });
+        }
     }
     let lacking: Vec<&str> = WORKLOADS.into_iter().filter(|w| !own.contains(w)).collect();
     if !lacking.is_empty() {
         blocks.push(Block::Command {
-            what: format!("{label}: workloads {} of Figures 7 and 10.", lacking.join(", ")),
+            what: format!("{label}: workloads {} of Figures 7, 8 and 10.", lacking.join(", ")),
             command: run(settings, &WORKLOADS, systems, &there),
         });
     }
@@ -157,16 +183,16 @@ fn beside_baseline(experiment: &Experiment<'_>) -> Option<Block> {
     let settings = experiment.settings();
     let log = if settings.ack.as_deref()? == "durable" { "synced" } else { "on" };
     // A chain of the baseline has two replicas at least.
-    let mut replicas = experiment.replicas();
-    replicas.retain(|&replicas| replicas > 1);
+    let mut shapes = experiment.shapes();
+    shapes.retain(|shape| shape.replicas > 1);
     let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
     let beside = Settings { baseline_log: Some(log.to_owned()), ..settings.clone() };
-    (!replicas.is_empty()).then(|| Block::Command {
+    (!shapes.is_empty()).then(|| Block::Command {
         what: format!(
             "{}: no run beside RubbleDB's baseline, a RocksDB for each replica.",
             experiment.label
         ),
-        command: run(&beside, &own, &SYSTEMS, &replicas),
+        command: run(&beside, &own, &SYSTEMS, &shapes),
     })
 }
 

@@ -110,10 +110,10 @@ fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 fn cluster_rounds(experiment: &Experiment<'_>) -> String {
     let mut parts = Vec::new();
-    for replicas in experiment.replicas() {
-        let rounds = |system: &str| format!("{} {system}", experiment.rounds(replicas, system));
+    for shape in experiment.shapes() {
+        let rounds = |system: &str| format!("{} {system}", experiment.rounds(shape, system));
         let rounds: Vec<String> = experiment.all_systems().into_iter().map(rounds).collect();
-        parts.push(format!("R = {replicas}: {}", rounds.join(", ")));
+        parts.push(format!("{shape}: {}", rounds.join(", ")));
     }
     parts.join("; ")
 }

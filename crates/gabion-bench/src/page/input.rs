@@ -13,6 +13,7 @@
 
 use super::clusters::SYSTEMS;
 use super::field::Field;
+use crate::figures::Shape;
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use gabion_base::units::MIB;
 use gabion_base::{Error, ErrorKind, Result};
@@ -61,8 +62,8 @@ impl Origin {
     }
 }
 
-/// The options that runs of a cluster have in common when they are compared, but for the number of
-/// replicas and who compacts.
+/// The options that runs of a cluster have in common when they are compared, but for the numbers of
+/// replicas and groups and who compacts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) workloads: Vec<String>,
@@ -93,7 +94,7 @@ pub(super) struct ClusterRun {
     pub(super) settings: Settings,
     /// One of [`SYSTEMS`].
     pub(super) compaction: String,
-    pub(super) replicas: usize,
+    pub(super) shape: Shape,
     pub(super) phases: Vec<Phase>,
 }
 
@@ -292,19 +293,30 @@ fn machine(machine: &Field<'_>) -> Result<String> {
 fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
     let config = run.get("config")?;
     let replicas = config.get("replicas")?;
+    let groups = config.find("co_location");
     let phases = run.get("phases")?.items()?;
     let operations = run.get("operations")?.items()?;
     let phases: Vec<Phase> =
         phases.iter().map(|field| phase(field, &operations)).collect::<Result<_>>()?;
-    let len = replicas.count()? as usize;
-    if phases.iter().any(|phase| phase.replicas.len() != len) {
-        return Err(replicas.wrong("as many as each of `phases` has"));
+    // Files of builds that ran one group do not say so.
+    let co_location = optional(groups.clone(), Field::count)?.unwrap_or(1) as usize;
+    if let Some(groups) = groups.filter(|_| co_location == 0) {
+        return Err(groups.wrong("1 at least"));
+    }
+    let shape = Shape { co_location, replicas: replicas.count()? as usize };
+    let len = shape.replicas.checked_mul(co_location);
+    if phases.iter().any(|phase| Some(phase.replicas.len()) != len) {
+        let needed = match co_location {
+            1 => "as many as each of `phases` has".to_owned(),
+            groups => format!("as many as each of `phases` has for each of {groups} groups"),
+        };
+        return Err(replicas.wrong(&needed));
     }
     Ok(ClusterRun {
         origin: origin(file, Some(&config))?,
         settings: settings(&config)?,
         compaction: config.get("compaction")?.word(&SYSTEMS)?,
-        replicas: len,
+        shape,
         phases,
     })
 }
@@ -395,6 +407,7 @@ fn replica(replica: &Field<'_>) -> Result<ReplicaUse> {
         usage.received[i] = received.get(kind)?.count()?;
     }
     Ok(ReplicaUse {
+        group: optional(replica.find("group"), Field::count)?.unwrap_or(1),
         replica: count("id")?,
         role: replica.get("role")?.text()?,
         live_files: count("live_files")?,

@@ -8,11 +8,17 @@ use super::clusters::{
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::Phase;
 use super::stats::{Better, Ratio, Sample, short, significant};
-use crate::figures::{JOBS, SHIPPING, by_rank, formula, sum};
+use crate::figures::{JOBS, SHIPPING, Shape, by_rank, formula, sum};
 
-/// Total CPU of RubbleDB ÷ its baseline's by number of replicas: its Table 3.
-const RUBBLEDB: [(usize, f64); 3] =
-    [(2, 1786.0 / 2723.0), (3, 3121.0 / 5603.0), (4, 4845.0 / 9790.0)];
+/// Total CPU of RubbleDB ÷ its baseline's: its Table 3, which has a co-location factor of 1.
+fn rubbledb(shape: Shape) -> Option<f64> {
+    match (shape.co_location, shape.replicas) {
+        (1, 2) => Some(1786.0 / 2723.0),
+        (1, 3) => Some(3121.0 / 5603.0),
+        (1, 4) => Some(4845.0 / 9790.0),
+        _ => None,
+    }
+}
 
 /// Kinds of work as Table 3 has them, with the shipping that a network card does there.
 const WORK: [(&str, &[&str]); 4] = [
@@ -21,6 +27,11 @@ const WORK: [(&str, &[&str]); 4] = [
     ("Requests", &["requests"]),
     ("Other", &["other"]),
 ];
+
+/// What groups are, where there are several.
+const CO_LOCATION: &str = "Groups: so many run side by side on the machine (RubbleDB's co-location factor), each with \
+                           its own replicas and its share of the records; clients and requests are those of one \
+                           group, and figures are of all groups together.";
 
 /// A figure of a phase.
 type Of = fn(&Phase) -> Option<f64>;
@@ -43,12 +54,12 @@ const NETWORK: [Part; 3] = [
     ("NVMe/TCP", |phase| traffic(phase)[2] as f64 / 1e9),
 ];
 
-/// The plots of Figure 7, with the paper's own unit second.
+/// The plots of Figures 7 and 8, with the paper's own unit second.
 const THROUGHPUT: [(&str, &str, Of); 2] = [
-    ("requests a second", "More is better; the form of RubbleDB's Figure 7", per_second),
+    ("requests a second", "", per_second),
     (
         "requests per CPU second of replicas",
-        "More is better; what RubbleDB calls throughput per core",
+        ": what RubbleDB calls throughput per core",
         per_cpu_second,
     ),
 ];
@@ -61,18 +72,18 @@ fn cpu(phase: &Phase, work: usize) -> f64 {
 /// Who is ahead at each number of replicas: in the workload whose costs are told in full.
 pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
     let workload = experiment.costed();
-    let verdict = |pair: Pair, replicas| Verdict {
+    let verdict = |pair: Pair, shape: Shape| Verdict {
         sides: pair.join(" ÷ "),
-        place: format!("R = {replicas}, {workload}; {}", experiment.label),
+        place: format!("{shape}, {workload}; {}", experiment.label),
         figures: MEASURES
             .iter()
             .filter_map(|m| {
-                let ratio = experiment.ratio(pair, replicas, workload, m.of)?;
+                let ratio = experiment.ratio(pair, shape, workload, m.of)?;
                 Some((m.name.to_owned(), ratio, m.better))
             })
             .collect(),
     };
-    let of_pair = |pair| experiment.paired(pair).into_iter().map(move |r| verdict(pair, r));
+    let of_pair = |pair| experiment.paired(pair).into_iter().map(move |shape| verdict(pair, shape));
     PAIRS.into_iter().flat_map(of_pair).collect()
 }
 
@@ -84,12 +95,12 @@ pub(super) fn overviews(experiment: &Experiment<'_>) -> Vec<Sheet> {
     for pair in PAIRS {
         let title = format!("{}: {}", pair.join(" ÷ "), experiment.label);
         let mut sheet = Sheet::new(title, &header);
-        for replicas in experiment.paired(pair) {
+        for shape in experiment.paired(pair) {
             for workload in &experiment.settings().workloads {
-                let cells = MEASURES.iter().map(|m| {
-                    Cell::ratio(experiment.ratio(pair, replicas, workload, m.of), m.better)
-                });
-                sheet.row(format!("R = {replicas}, {workload}"), cells.collect());
+                let cells = MEASURES
+                    .iter()
+                    .map(|m| Cell::ratio(experiment.ratio(pair, shape, workload, m.of), m.better));
+                sheet.row(format!("{shape}, {workload}"), cells.collect());
             }
         }
         sheets.push(sheet);
@@ -102,6 +113,9 @@ pub(super) fn overviews(experiment: &Experiment<'_>) -> Vec<Sheet> {
 pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     let text = "Medians over rounds; ± is the farthest round.";
     let mut blocks = vec![Block::Text(text.to_owned())];
+    if experiment.shapes().iter().any(|shape| shape.co_location > 1) {
+        blocks.push(Block::Text(CO_LOCATION.to_owned()));
+    }
     let plots = THROUGHPUT.iter().map(|plot| throughput(experiment, *plot));
     blocks.extend(plots.filter(|charts| !charts.is_empty()).map(Block::Charts));
     blocks.push(Block::Sheet(operations(experiment)));
@@ -113,8 +127,8 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     blocks.extend(cpu_ratios(experiment));
     blocks.push(Block::Charts(costs(experiment)));
     let workload = experiment.costed();
-    for replicas in experiment.replicas() {
-        blocks.push(Block::Sheet(breakdown(experiment, replicas, workload)));
+    for shape in experiment.shapes() {
+        blocks.push(Block::Sheet(breakdown(experiment, shape, workload)));
     }
     blocks.push(Block::Sheet(devices(experiment, workload)));
     blocks.push(Block::Sheet(network(experiment, workload)));
@@ -134,28 +148,33 @@ fn by_mode<'a, G>(
     series.filter(|series| series.values.iter().any(Option::is_some)).collect()
 }
 
-/// Figure 7: for each number of replicas a plot of the workloads.
+/// Figure 7, and where groups run side by side Figure 8 beside it: for each number of replicas a plot of the
+/// workloads.
 fn throughput(experiment: &Experiment<'_>, (title, note, of): (&str, &str, Of)) -> Vec<Chart> {
     let workloads = &experiment.settings().workloads;
-    let chart = |replicas| {
+    let chart = |shape: Shape| {
         // Compacting once beside the baseline, where it was run.
         let pair = [SYSTEMS[0], experiment.baseline()];
         let group = |workload: &String| {
-            let ratio = experiment.ratio(pair, replicas, workload, of);
+            let ratio = experiment.ratio(pair, shape, workload, of);
             let ratio = ratio.map_or_else(String::new, |ratio| format!(" ×{}", ratio.text()));
             format!("{workload}{ratio}")
         };
         Chart {
-            title: format!("R = {replicas}: {title}"),
-            note: format!("{note}. ×: {}", pair.join(" ÷ ")),
+            title: format!("{shape}: {title}"),
+            note: format!(
+                "More is better{note}; the form of RubbleDB's {}. ×: {}",
+                if shape.co_location == 1 { "Figure 7" } else { "Figure 8" },
+                pair.join(" ÷ ")
+            ),
             groups: workloads.iter().map(group).collect(),
             series: by_mode(workloads, |workload, mode| {
-                experiment.sample((replicas, mode), workload, of)
+                experiment.sample((shape, mode), workload, of)
             }),
             form: Form::Columns,
         }
     };
-    let charts = experiment.replicas().into_iter().map(chart);
+    let charts = experiment.shapes().into_iter().map(chart);
     charts.filter(|chart| !chart.is_empty()).collect()
 }
 
@@ -167,7 +186,7 @@ fn latency(phase: &Phase, kind: &str, index: usize) -> Option<f64> {
 
 /// Figure 10: p99 of each type of request by number of replicas.
 fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
-    let replicas = experiment.replicas();
+    let shapes = experiment.shapes();
     let mut charts = Vec::new();
     for workload in &experiment.settings().workloads {
         for kind in experiment.kinds(workload) {
@@ -177,8 +196,8 @@ fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
                 note:
                     "Less is better; the form of RubbleDB's Figure 10, by replicas in place of load"
                         .to_owned(),
-                groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
-                series: by_mode(&replicas, |&r, mode| experiment.sample((r, mode), workload, p99)),
+                groups: shapes.iter().map(Shape::to_string).collect(),
+                series: by_mode(&shapes, |&s, mode| experiment.sample((s, mode), workload, p99)),
                 form: Form::Columns,
             });
         }
@@ -190,20 +209,20 @@ fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
 /// Figure 10 as it is in the paper: p99 of each type of request by the load that is offered.
 fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
     let mut charts = Vec::new();
-    for replicas in experiment.replicas() {
+    for shape in experiment.shapes() {
         for workload in experiment.open_workloads() {
             let loads = experiment.at_loads(workload);
             let group = |name: &String| {
                 let percent = name.split('@').next_back().unwrap_or_default();
-                let systems = experiment.systems(replicas).into_iter();
-                let phase = systems.flat_map(|s| experiment.phases(replicas, s, name)).next();
+                let systems = experiment.systems(shape).into_iter();
+                let phase = systems.flat_map(|s| experiment.phases(shape, s, name)).next();
                 let rate = phase.and_then(|phase| phase.offered_per_second).map_or(0.0, f64::round);
                 format!("{percent} %, {}/s", short(rate))
             };
             for kind in experiment.kinds(&loads[0]) {
                 let p99 = |phase: &Phase| latency(phase, kind, 1);
                 charts.push(Chart {
-                    title: format!("R = {replicas}: p99 of {kind} by load, workload {workload} (µs)"),
+                    title: format!("{shape}: p99 of {kind} by load, workload {workload} (µs)"),
                     note: format!(
                         "Less is better; the form of RubbleDB's Figure 10. %: of what {} answers, in an \
                          open loop; from when a request was due",
@@ -211,7 +230,7 @@ fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
                     ),
                     groups: loads.iter().map(group).collect(),
                     series: by_mode(&loads, |name, system| {
-                        experiment.sample((replicas, system), name, p99)
+                        experiment.sample((shape, system), name, p99)
                     }),
                     form: Form::Columns,
                 });
@@ -227,12 +246,12 @@ fn operations(experiment: &Experiment<'_>) -> Sheet {
     let header = ["replicas, compaction, request", "per second", "p50 µs", "p99 µs", "p99.9 µs"];
     let title = format!("Requests; in brackets ÷ {}", experiment.baseline());
     let mut sheet = Sheet::new(title, &header);
-    for replicas in experiment.replicas() {
+    for shape in experiment.shapes() {
         for workload in &experiment.phase_names() {
             for kind in experiment.kinds(workload) {
-                for mode in experiment.systems(replicas) {
-                    if let Some(cells) = operation(experiment, (replicas, mode), workload, kind) {
-                        sheet.row(format!("R = {replicas}, {mode}, {workload} {kind}"), cells);
+                for mode in experiment.systems(shape) {
+                    if let Some(cells) = operation(experiment, (shape, mode), workload, kind) {
+                        sheet.row(format!("{shape}, {mode}, {workload} {kind}"), cells);
                     }
                 }
             }
@@ -244,7 +263,7 @@ fn operations(experiment: &Experiment<'_>) -> Sheet {
 /// A line of it; ratios stand in the line of the side that they speak of.
 fn operation(
     experiment: &Experiment<'_>,
-    (replicas, mode): (usize, &'static str),
+    (shape, mode): (Shape, &'static str),
     workload: &str,
     kind: &str,
 ) -> Option<Vec<Cell>> {
@@ -254,9 +273,9 @@ fn operation(
             column => latency(phase, kind, column - 1),
         };
         let better = if column == 0 { Better::More } else { Better::Less };
-        let sample = experiment.sample((replicas, mode), workload, of)?;
+        let sample = experiment.sample((shape, mode), workload, of)?;
         let pair = [mode, experiment.baseline()];
-        let ratio = experiment.ratio(pair, replicas, workload, of);
+        let ratio = experiment.ratio(pair, shape, workload, of);
         Some(Cell::text(sample.text(significant)).with(ratio, better))
     };
     (0..4).map(cell).collect()
@@ -276,33 +295,32 @@ fn beside_rocksdb(experiment: &Experiment<'_>) -> Vec<Block> {
     let mut sheet = Sheet::new(format!("CPU beside {ROCKSDB}, {workload}"), &header);
     let sides = [MODES[0], MODES[1]];
     for side in sides {
-        for replicas in experiment.paired([side, ROCKSDB]) {
+        for shape in experiment.paired([side, ROCKSDB]) {
             let cells = measures.iter().map(|(_, of, better)| {
-                Cell::ratio(experiment.ratio([side, ROCKSDB], replicas, workload, of), *better)
+                Cell::ratio(experiment.ratio([side, ROCKSDB], shape, workload, of), *better)
             });
-            sheet.row(format!("R = {replicas}, {side} ÷ {ROCKSDB}"), cells.collect());
+            sheet.row(format!("{shape}, {side} ÷ {ROCKSDB}"), cells.collect());
         }
     }
     if sheet.rows.is_empty() {
         return Vec::new();
     }
-    let replicas = experiment.paired([sides[0], ROCKSDB]);
-    let papers = |r: usize| RUBBLEDB.iter().find(|(replicas, _)| *replicas == r).map(|of| of.1);
-    let value = |side, of: Of, r: usize| {
-        experiment.ratio([side, ROCKSDB], r, workload, of).map(|ratio| ratio.value)
+    let shapes = experiment.paired([sides[0], ROCKSDB]);
+    let value = |side, of: Of, shape| {
+        experiment.ratio([side, ROCKSDB], shape, workload, of).map(|ratio| ratio.value)
     };
     let names = ["total CPU", "flush, compaction and shipping", "total CPU, RubbleDB's Table 3"];
     let drawn =
-        |r| [value(sides[0], measures[0].1, r), value(sides[0], measures[1].1, r), papers(r)];
+        |s| [value(sides[0], measures[0].1, s), value(sides[0], measures[1].1, s), rubbledb(s)];
     let series = names.iter().enumerate().map(|(i, name)| Series {
         name: (*name).to_owned(),
         class: format!("r{i}"),
-        values: replicas.iter().map(|&r| drawn(r)[i].and_then(|v| Sample::of([v]))).collect(),
+        values: shapes.iter().map(|&shape| drawn(shape)[i].and_then(|v| Sample::of([v]))).collect(),
     });
     let chart = Chart {
         title: format!("{} ÷ {ROCKSDB}, {workload}", sides[0]),
         note: "Less is better; 1 is RubbleDB's baseline, a RocksDB for each replica".to_owned(),
-        groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
+        groups: shapes.iter().map(Shape::to_string).collect(),
         series: series.collect(),
         form: Form::Columns,
     };
@@ -333,14 +351,15 @@ fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
     let mut series: Vec<Series> = (0..3)
         .map(|i| Series { name: names[i].to_owned(), class: format!("r{i}"), values: Vec::new() })
         .collect();
-    let replicas = experiment.paired(MODES);
-    for &r in &replicas {
-        let (once, everywhere) = ((r, MODES[0]), (r, MODES[1]));
-        let measured = experiment.ratio(MODES, r, workload, |p| Some(sum(&p.replicas).cpu_seconds));
+    let shapes = experiment.paired(MODES);
+    for &shape in &shapes {
+        let (once, everywhere) = ((shape, MODES[0]), (shape, MODES[1]));
+        let measured =
+            experiment.ratio(MODES, shape, workload, |p| Some(sum(&p.replicas).cpu_seconds));
         let s = experiment.figures(everywhere, |figures| Some(figures.jobs_share));
         let x = experiment.figures(once, |figures| Some(figures.x()));
-        let foretold = s.zip(x).map(|(s, x)| formula(r, s.median, x.median));
-        let papers = RUBBLEDB.iter().find(|(replicas, _)| *replicas == r).map(|(_, ratio)| *ratio);
+        let foretold = s.zip(x).map(|(s, x)| formula(shape.replicas, s.median, x.median));
+        let papers = rubbledb(shape);
         let drawn = [measured.map(|ratio| ratio.value), foretold, papers];
         for (series, value) in series.iter_mut().zip(drawn) {
             series.values.push(value.and_then(|value| Sample::of([value])));
@@ -353,15 +372,15 @@ fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
         let producing = experiment.figures(once, |figures| Some(figures.job_us_per_kb));
         let mut cells = vec![Cell::ratio(measured, Better::Less), number(foretold), number(papers)];
         cells.extend([s, x, shipping, producing].map(sample));
-        sheet.row(format!("R = {r}"), cells);
+        sheet.row(shape.to_string(), cells);
     }
-    if replicas.is_empty() {
+    if shapes.is_empty() {
         return Vec::new();
     }
     let chart = Chart {
         title,
         note: "Less is better. Formula: 1 − ((R−1)/R)·s·(1−x)".to_owned(),
-        groups: replicas.iter().map(|r| format!("R = {r}")).collect(),
+        groups: shapes.iter().map(Shape::to_string).collect(),
         series,
         form: Form::Columns,
     };
@@ -388,8 +407,8 @@ fn stack(
     workload: &str,
     (title, form, parts): (&str, &str, &[Part]),
 ) -> Chart {
-    let systems = |r: usize| experiment.systems(r).into_iter().map(move |system| (r, system));
-    let cells: Vec<_> = experiment.replicas().into_iter().flat_map(systems).collect();
+    let systems = |shape| experiment.systems(shape).into_iter().map(move |system| (shape, system));
+    let cells: Vec<_> = experiment.shapes().into_iter().flat_map(systems).collect();
     let series = parts.iter().enumerate().map(|(i, (name, of))| Series {
         name: (*name).to_owned(),
         class: format!("p{i}"),
@@ -401,7 +420,7 @@ fn stack(
     Chart {
         title: format!("{title}, {workload}"),
         note: format!("Less is better; the figures of RubbleDB's {form}"),
-        groups: cells.iter().map(|(replicas, mode)| format!("R = {replicas}, {mode}")).collect(),
+        groups: cells.iter().map(|(shape, mode)| format!("{shape}, {mode}")).collect(),
         series: series.collect(),
         form: Form::Stacks,
     }
@@ -418,19 +437,18 @@ fn baseline_first(mut systems: Vec<&'static str>) -> Vec<&'static str> {
 }
 
 /// The form of Table 3, with columns in its order: first the baseline.
-fn breakdown(experiment: &Experiment<'_>, replicas: usize, workload: &str) -> Sheet {
-    let systems = baseline_first(experiment.systems(replicas));
+fn breakdown(experiment: &Experiment<'_>, shape: Shape, workload: &str) -> Sheet {
+    let systems = baseline_first(experiment.systems(shape));
     let columns = |system: &&str| [format!("{system}: primary"), "secondaries".to_owned()];
     let columns: Vec<String> = systems.iter().flat_map(columns).collect();
     let columns = columns.iter().map(String::as_str);
     let header: Vec<&str> = std::iter::once("time spent").chain(columns).collect();
-    let title =
-        format!("CPU time (s), R = {replicas}, {workload} (the form of RubbleDB's Table 3)");
+    let title = format!("CPU time (s), {shape}, {workload} (the form of RubbleDB's Table 3)");
     let mut sheet = Sheet::new(title, &header);
     for (name, roles) in WORK {
         let cell = |mode: &str, pick: fn((f64, f64)) -> f64| {
             let of = |phase: &Phase| Some(pick(by_rank(&phase.replicas, roles)));
-            text_of(experiment.sample((replicas, mode), workload, of))
+            text_of(experiment.sample((shape, mode), workload, of))
         };
         let cells = systems.iter().flat_map(|mode| [cell(mode, |of| of.0), cell(mode, |of| of.1)]);
         sheet.row(name, cells.collect());
@@ -438,8 +456,8 @@ fn breakdown(experiment: &Experiment<'_>, replicas: usize, workload: &str) -> Sh
     let total = |phase: &Phase| Some(sum(&phase.replicas).cpu_seconds);
     let cells = systems.iter().flat_map(|&system| {
         let pair = [system, experiment.baseline()];
-        let ratio: Option<Ratio> = experiment.ratio(pair, replicas, workload, total);
-        let cell = text_of(experiment.sample((replicas, system), workload, total));
+        let ratio: Option<Ratio> = experiment.ratio(pair, shape, workload, total);
+        let cell = text_of(experiment.sample((shape, system), workload, total));
         [cell.with(ratio, Better::Less), Cell::default()]
     });
     sheet.row("Total", cells.collect());
@@ -463,17 +481,17 @@ fn gigabytes(
     let columns = columns.iter().map(String::as_str);
     let header: Vec<&str> = std::iter::once("replicas").chain(columns).collect();
     let mut sheet = Sheet::new(title, &header);
-    for replicas in experiment.replicas() {
+    for shape in experiment.shapes() {
         let cell = |system: &'static str, of: fn(&Phase) -> f64| {
             let measure = |phase: &Phase| Some(of(phase));
-            let cell = text_of(experiment.sample((replicas, system), workload, measure));
+            let cell = text_of(experiment.sample((shape, system), workload, measure));
             let pair = [system, experiment.baseline()];
-            cell.with(experiment.ratio(pair, replicas, workload, measure), Better::Less)
+            cell.with(experiment.ratio(pair, shape, workload, measure), Better::Less)
         };
         let cells =
             systems.iter().flat_map(|&system| parts.iter().map(move |part| (system, part.1)));
         let cells = cells.map(|(system, of)| cell(system, of));
-        sheet.row(format!("R = {replicas}"), cells.collect());
+        sheet.row(shape.to_string(), cells.collect());
     }
     sheet
 }

@@ -65,13 +65,13 @@ fn p99(phase: &Phase, kinds: &[Kind]) -> Option<f64> {
     there.map(|kind| phase.tally.latency_us(*kind, 0.99)).reduce(f64::max)
 }
 
-/// The comparison of runs of one number of replicas with the first of them.
+/// The comparison of runs of one number of replicas and groups with the first of them.
 pub(super) fn compare(runs: &[Run], style: Style) -> String {
     let mut out = String::new();
     let Some(first) = runs.first() else { return out };
-    let replicas = first.phases.first().map_or(0, |phase| phase.replicas.len());
     let mark = if style == Style::Markdown { "## " } else { "" };
-    line(&mut out, &format!("{mark}{replicas} replicas\n"));
+    let shape = first.shape();
+    line(&mut out, &format!("{mark}{}\n", shape.words()));
     side_by_side(runs).write(style, &mut out);
     line(
         &mut out,
@@ -81,6 +81,16 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
             first.compaction
         ),
     );
+    if shape.co_location > 1 {
+        line(
+            &mut out,
+            &format!(
+                "{} groups side by side (co-location factor {0}), each with the records whose keys' hashes \
+                 are its own; all figures are of all of them.\n",
+                shape.co_location
+            ),
+        );
+    }
     if let Some(offered) = first.phases.iter().find(|phase| phase.offered.is_some()) {
         line(
             &mut out,

@@ -63,6 +63,49 @@ fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
 }
 
 #[test]
+fn groups_side_by_side_run_in_every_system_after_those_of_one_group() {
+    let words = ["--co-location=1,2", "--replicas=2", "--workloads=load,a", "--offered=10"];
+    let runs: Vec<Value> =
+        serde_json::from_str(&run(&[&words[..], &["--json"]].concat()).unwrap()).unwrap();
+    let shapes: Vec<_> = runs
+        .iter()
+        .map(|run| ["co_location", "replicas"].map(|name| run["config"][name].as_u64().unwrap()))
+        .collect();
+    assert_eq!(shapes, [[[1, 2]; 3], [[2, 2]; 3]].concat());
+    for run in &runs {
+        let [groups, replicas] = ["co_location", "replicas"].map(|name| &run["config"][name]);
+        let len = (groups.as_u64().unwrap() * replicas.as_u64().unwrap()) as usize;
+        assert_eq!(run["phases"][0]["replicas"].as_array().unwrap().len(), len);
+        // Primary beside every-replica of as many groups.
+        if run["config"]["compaction"] == "primary" {
+            assert_eq!(&run["comparison"]["co_location"], groups);
+            assert_eq!(&run["comparison"]["replicas"], replicas);
+        }
+    }
+    // One load is offered to both groups together: to all systems what the first answers with as many.
+    let offered = |run: &Value| run["phases"][2]["offered_per_second"].as_f64().unwrap();
+    for systems in runs.chunks(3) {
+        assert!(systems.iter().all(|run| offered(run) == offered(&systems[0])));
+        let operations = systems[2]["operations"].as_array().unwrap().iter();
+        let at_10 = operations.filter(|operation| operation["workload"] == "a@10");
+        let (mut count, mut per_second) = (0, 0.0);
+        for operation in at_10 {
+            count += operation["count"].as_u64().unwrap();
+            per_second += operation["per_second"].as_f64().unwrap();
+        }
+        assert_eq!(count, 1000);
+        assert!(per_second < 1.1 * offered(&systems[2]), "{per_second}: no more than was offered");
+    }
+    let text = run(&["--co-location=2", "--workloads=load", "--markdown"]).unwrap();
+    let head = "## 3 replicas, 2 groups\n\n**Who is ahead**\n";
+    assert!(text.starts_with(head), "{text}");
+    let note = "2 groups side by side (co-location factor 2), each with the records whose keys' hashes \
+                are its own; all figures are of all of them.\n";
+    assert!(text.contains(note), "{text}");
+    assert!(!run(&["--workloads=load"]).unwrap().contains("group"), "nothing of the kind of one");
+}
+
+#[test]
 fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
     let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--offered=10,5"];
     let json = run(&[&words[..], &["--json"]].concat()).unwrap();
@@ -97,6 +140,8 @@ fn a_bad_option_is_refused_by_name_and_limit() {
             &["--compression=lz4", "--bottom-compression=zstd"],
             "(its RocksDB is built without zstd); lz4 above zstd:3 was asked for",
         ),
+        (&["--co-location=9"], "--co-location is 9, allowed are 1 to 8"),
+        (&["--co-location=2,1,2"], "--co-location names 2 twice"),
         (&["--workloads=a"], "`load` comes first"),
         (&["--seed=1", "--threads=9"], "--threads is 9, allowed are 1 to 2"),
     ];

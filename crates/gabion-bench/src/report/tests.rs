@@ -53,6 +53,7 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
     assert_eq!(operation["per_second"], 500.0);
     let replica = &json["replicas"][0];
     let expected = [
+        "group",
         "id",
         "role",
         "cpu_seconds",
@@ -94,8 +95,16 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
 fn two_runs_are_an_array_and_the_first_has_the_comparison() {
     let json = json(&runs());
     let comparison = &json[0]["comparison"];
-    let expected =
-        ["replicas", "cpu_ratio", "s", "x", "formula", "job_us_per_kb", "shipping_us_per_kb"];
+    let expected = [
+        "co_location",
+        "replicas",
+        "cpu_ratio",
+        "s",
+        "x",
+        "formula",
+        "job_us_per_kb",
+        "shipping_us_per_kb",
+    ];
     assert_eq!(keys(comparison), expected);
     assert!((comparison["cpu_ratio"].as_f64().unwrap() - 0.515).abs() < 1e-9);
     assert_eq!(json[1].get("comparison"), None);

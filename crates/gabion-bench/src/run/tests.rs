@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fake::{FakeCluster, FakeLauncher, Faults};
-use crate::launch::RunningCluster;
 use clap::Parser;
 
 #[derive(Parser)]
@@ -112,6 +111,92 @@ fn a_run_whose_last_cluster_has_no_room_starts_none() {
     assert!(error.to_string().contains("no room for 9 replicas"), "{error}");
     assert!(launcher.specs.into_inner().unwrap().is_empty());
     assert!(!dir.exists(), "a directory is made");
+}
+
+#[test]
+fn the_groups_of_a_cluster_need_room_together() {
+    let launcher = FakeLauncher { room: Some(8), ..FakeLauncher::default() };
+    let line = Line::try_parse_from([&SMALL[..], &["--co-location=1,3"]].concat()).unwrap();
+    let error = ycsb_to(&line.args, &launcher, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("no room for 9 replicas"), "{error}");
+    assert!(launcher.specs.into_inner().unwrap().is_empty());
+}
+
+#[test]
+fn groups_side_by_side_hold_the_records_between_them_and_are_counted_together() {
+    let words = ["--co-location=3", "--replicas=2", "--workloads=load,a,d,e,f"];
+    let (result, json, specs) = run(&words, Faults::default());
+    assert_eq!(result.unwrap(), 0, "each read is answered by the group that has the record");
+    assert_eq!(specs.len(), 3);
+    assert!(specs.iter().all(|spec| spec.replicas == 2 && !spec.dir.exists()));
+    assert_eq!(
+        (&json["config"]["co_location"], &json["config"]["replicas"]),
+        (&json!(3), &json!(2))
+    );
+    let operations = json["operations"].as_array().unwrap();
+    let counts = operations.iter().map(|operation| operation["count"].as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), 5 * 2000, "as many as with one group");
+    let replicas = json["phases"][0]["replicas"].as_array().unwrap();
+    let number = |replica: &Value, name: &str| replica[name].as_u64().unwrap();
+    let names: Vec<_> = replicas.iter().map(|r| (number(r, "group"), number(r, "id"))).collect();
+    assert_eq!(names, [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]);
+    // What a made-up replica flushed is a tenth of the writes that its group has taken.
+    let flushes: Vec<u64> = replicas.iter().map(|replica| number(replica, "flushes")).collect();
+    assert!(flushes.iter().all(|flushes| (60..=70).contains(flushes)), "{flushes:?}");
+    assert!((2 * 197..=2 * 200).contains(&flushes.iter().sum::<u64>()), "{flushes:?}");
+}
+
+#[test]
+fn a_report_names_the_group_of_each_replica_where_there_are_several() {
+    let text = |words: &[&str]| {
+        let line = Line::try_parse_from([&SMALL[..6], words].concat()).unwrap();
+        let mut out = Vec::new();
+        ycsb_to(&line.args, &FakeLauncher::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let one = text(&[]);
+    assert!(
+        one.starts_with("3 replicas, compaction: primary\n") && !one.contains("group"),
+        "{one}"
+    );
+    let two = text(&["--co-location=2", "--replicas=2", "--compaction=both"]);
+    assert!(two.starts_with("2 replicas, 2 groups, compaction: primary\n"), "{two}");
+    for start in ["  group 1, 1 primary ", "  group 2, 2 tail "] {
+        let lines = two.lines().filter(|line| line.starts_with(start));
+        assert_eq!(lines.count(), 2 * 3, "CPU, device and network of both modes: {two}");
+    }
+    for start in ["  R = 2, 2 groups  ", "CPU time (s), R = 2, 2 groups"] {
+        assert!(two.contains(start), "{start}: {two}");
+    }
+}
+
+#[test]
+fn a_group_that_does_not_start_ends_those_that_run() {
+    struct Told(Arc<AtomicU64>);
+    impl RunningCluster for Told {
+        fn addresses(&self) -> Vec<SocketAddr> {
+            Vec::new()
+        }
+    }
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let line = Line::try_parse_from(["bench", "--co-location=4"]).unwrap();
+    let Target::Own(clusters) = line.args.plan().unwrap().target else { panic!("of its own") };
+    let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
+    let ended = Arc::new(AtomicU64::new(0));
+    let groups = Groups::start(&clusters[0], dir.path(), |dir| {
+        assert!(dir.is_dir());
+        match dir.ends_with("group-3") {
+            true => Err(Error::unavailable("no ports")),
+            false => Ok(Box::new(Told(Arc::clone(&ended)))),
+        }
+    });
+    assert_eq!(groups.err().unwrap().message(), "no ports");
+    assert_eq!(ended.load(Ordering::Relaxed), 2);
+    assert!(!dir.path().join("group-4").exists(), "no other is begun");
 }
 
 #[test]

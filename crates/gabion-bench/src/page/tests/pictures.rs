@@ -37,6 +37,7 @@ fn straining() -> Vec<Value> {
         }
     }
     runs.extend(more);
+    runs.extend(side_by_side(pair, 2));
     let first = rows()[0].clone();
     for (i, workload) in gabion_workload::Workload::all().iter().enumerate() {
         for (k, engine) in ["gabion", "fjall", "rocksdb"].iter().enumerate() {
@@ -58,9 +59,13 @@ fn straining() -> Vec<Value> {
 
 #[test]
 fn the_page_is_well_formed_and_needs_nothing_else() {
-    for files in
-        [&[&ycsb()[..], &rows()][..], &[&straining()], &[&rows()[..1]], &[&beside_rocksdb()]]
-    {
+    for files in [
+        &[&ycsb()[..], &rows()][..],
+        &[&straining()],
+        &[&rows()[..1]],
+        &[&beside_rocksdb()],
+        &[&side_by_side(beside_rocksdb(), 2)],
+    ] {
         with_page(files, |page| {
             let root = page.root_element();
             let ids: Vec<&str> = page.descendants().filter_map(|n| n.attribute("id")).collect();
