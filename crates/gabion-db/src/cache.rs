@@ -65,12 +65,12 @@ impl SharedCache {
         }
     }
 
-    /// Changes the bytes that all blocks together may take, and those of open files.
-    pub(crate) fn set_capacity(&self, capacity: usize, open_len: usize) {
+    /// Changes the bytes that all blocks together may take, and those of open files: as [`OpenFiles::set_capacity`].
+    pub(crate) fn set_capacity(&self, capacity: usize, open_len: usize) -> bool {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).set_capacity(capacity / SHARDS);
         }
-        self.open.write().unwrap_or_else(PoisonError::into_inner).set_capacity(open_len);
+        self.open.write().unwrap_or_else(PoisonError::into_inner).set_capacity(open_len)
     }
 
     /// The bytes that all blocks together may take.
@@ -183,7 +183,9 @@ impl ReadCache for SharedCache {
     }
 
     fn pin_reader(&self, file: FileId) -> bool {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).pin(file)
+        // Past the budget every read of a file asks.
+        let can_pin = self.open.read().unwrap_or_else(PoisonError::into_inner).can_pin(file);
+        can_pin && self.open.write().unwrap_or_else(PoisonError::into_inner).pin(file)
     }
 }
 

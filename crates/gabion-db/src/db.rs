@@ -598,11 +598,12 @@ impl Db {
         if let Some(threads) = &mut core.threads {
             threads.jobs.grow(options.compactions_max)?;
         }
+        core.node.set_codecs(options.codecs)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
-        core.node.set_codecs(options.codecs)?;
-        self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len);
-        core.node.close_files();
+        if self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len) {
+            core.node.close_files();
+        }
         self.0.shared.carry_on(&mut core);
         Ok(())
     }

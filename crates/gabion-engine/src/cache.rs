@@ -13,15 +13,14 @@
 //!                            warmed: of a job whose inputs were here
 //! ```
 //!
-//! A [`BlockCache`] and a [`TableCache`] are single-threaded: a [`LocalCache`] is shared between the tasks
-//! of a thread as `Rc`. Who reads on several threads puts them behind locks of its own and implements
-//! [`ReadCache`].
+//! A [`LocalCache`] is shared between the tasks of a thread as `Rc`. Who reads on several threads puts a
+//! [`BlockCache`] and [`OpenFiles`] behind locks of its own and implements [`ReadCache`].
 
 mod open;
 mod table;
 mod warm;
 
-pub use open::{OPEN_FILES_LEN, OpenFiles, TableCache};
+pub use open::{OPEN_FILES_LEN, OpenFiles};
 pub use warm::{WarmCache, Warmed, warm, warm_new};
 
 use crate::skip_list::prefetch;
@@ -102,20 +101,21 @@ pub struct LocalCache {
     /// Decoded blocks.
     pub blocks: BlockCache,
     /// Open files.
-    pub open: TableCache,
+    pub open: RefCell<OpenFiles>,
 }
 
 impl LocalCache {
     /// Empty caches; of blocks at most `capacity` bytes, of open files [`OPEN_FILES_LEN`].
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { blocks: BlockCache::new(capacity), open: TableCache::new(OPEN_FILES_LEN) }
+        let open = RefCell::new(OpenFiles::new(OPEN_FILES_LEN));
+        Self { blocks: BlockCache::new(capacity), open }
     }
 
     /// Forgets a file that is no longer live.
     pub fn evict_file(&self, file: FileId) {
         self.blocks.evict_file(file);
-        self.open.remove(file);
+        self.open.borrow_mut().remove(file);
     }
 }
 
@@ -146,15 +146,15 @@ impl ReadCache for LocalCache {
     }
 
     fn reader(&self, file: FileId) -> Option<Arc<SstReader>> {
-        self.open.get(file)
+        self.open.borrow().get(file)
     }
 
     fn keep_reader(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        self.open.keep(file, reader)
+        self.open.borrow_mut().keep(file, reader)
     }
 
     fn pin_reader(&self, file: FileId) -> bool {
-        self.open.pin(file)
+        self.open.borrow_mut().pin(file)
     }
 }
 

@@ -51,7 +51,7 @@ pub mod tree;
 pub mod version;
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
-pub use cache::{BlockCache, LocalCache, ReadCache, TableCache};
+pub use cache::{BlockCache, LocalCache, ReadCache};
 pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 pub use counter::Operand;
 pub use edit::{Edit, Flushed};

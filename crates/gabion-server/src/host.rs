@@ -83,6 +83,7 @@ impl ServerHost {
     /// What memory the replica takes, by what for.
     pub(crate) fn memory(&self, node: &Node) -> Memory {
         let LocalCache { blocks, open } = &*self.cache;
+        let open = open.borrow();
         let budgets = Budgets {
             block_cache: (blocks.stats().bytes, blocks.capacity()),
             open_files: (open.memory_used(), open.capacity()),

@@ -44,7 +44,7 @@ impl Settings {
     pub(crate) fn of(node: &Node, cache: &LocalCache) -> Self {
         Self {
             block_cache_bytes: cache.blocks.capacity(),
-            open_files_bytes: cache.open.capacity(),
+            open_files_bytes: cache.open.borrow().capacity(),
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
         }
@@ -107,8 +107,9 @@ impl Settings {
             |_| NotSet::Refused { name: Bytes::from_static(COMPRESSION.as_bytes()), why: NO_CODEC };
         node.set_codecs(Some(self.codecs)).map_err(refused)?;
         cache.blocks.set_capacity(self.block_cache_bytes);
-        cache.open.set_capacity(self.open_files_bytes);
-        node.close_files();
+        if cache.open.borrow_mut().set_capacity(self.open_files_bytes) {
+            node.close_files();
+        }
         node.set_pin_budget(self.readers);
         Ok(())
     }

@@ -12,7 +12,6 @@
 use crate::sst::SstReader;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gabion_base::{FileId, HashMap};
 
@@ -31,7 +30,6 @@ pub struct OpenFiles {
     /// Bytes of the largest reader so far.
     largest: usize,
     capacity: usize,
-    opened: u64,
 }
 
 struct Open {
@@ -49,7 +47,7 @@ impl OpenFiles {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let (files, clock) = (HashMap::default(), VecDeque::new());
-        Self { files, clock, bytes: 0, pinned_bytes: 0, largest: 0, capacity, opened: 0 }
+        Self { files, clock, bytes: 0, pinned_bytes: 0, largest: 0, capacity }
     }
 
     /// The reader of `file`, if it is open.
@@ -70,7 +68,6 @@ impl OpenFiles {
             return open.reader.clone();
         }
         let bytes = reader.memory_used();
-        self.opened += 1;
         self.largest = self.largest.max(bytes);
         self.make_room(bytes);
         self.bytes += bytes;
@@ -81,18 +78,26 @@ impl OpenFiles {
         reader
     }
 
+    /// What [`Self::pin`] would say, without a lock for writing.
+    #[must_use]
+    pub fn can_pin(&self, file: FileId) -> bool {
+        // What is left has room for a file, however large they are.
+        let others = self.largest.max(self.capacity / UNPINNED_PART);
+        self.files.get(&file).is_some_and(|open| {
+            open.is_pinned || self.pinned_bytes + open.bytes + others <= self.capacity
+        })
+    }
+
     /// Whether a file that is open stays so until it is retired, as far as the budget goes: then its reader may be kept
     /// elsewhere as long.
     pub fn pin(&mut self, file: FileId) -> bool {
-        let Some(open) = self.files.get_mut(&file) else { return false };
-        // What is left has room for a file, however large they are.
-        let others = self.largest.max(self.capacity / UNPINNED_PART);
-        if !open.is_pinned && self.pinned_bytes + open.bytes + others <= self.capacity {
+        let can_pin = self.can_pin(file);
+        if let Some(open) = self.files.get_mut(&file).filter(|open| can_pin && !open.is_pinned) {
             open.is_pinned = true;
             self.pinned_bytes += open.bytes;
             self.clock.retain(|other| *other != file);
         }
-        open.is_pinned
+        can_pin
     }
 
     /// Forgets a retired file. Who holds its reader keeps it.
@@ -107,9 +112,12 @@ impl OpenFiles {
     }
 
     /// Changes the most bytes that the readers may take. None is pinned then, and those that are too many go at once; so
-    /// versions must be asked for others in which nothing is kept: [`crate::Tree::close_files`].
-    pub fn set_capacity(&mut self, capacity: usize) {
-        self.capacity = capacity;
+    /// versions must be asked for others in which nothing is kept: [`crate::Tree::close_files`]. Says whether it is another
+    /// budget than before; nothing is done otherwise.
+    pub fn set_capacity(&mut self, capacity: usize) -> bool {
+        if core::mem::replace(&mut self.capacity, capacity) == capacity {
+            return false;
+        }
         self.pinned_bytes = 0;
         for (file, open) in &mut self.files {
             if core::mem::take(&mut open.is_pinned) {
@@ -117,6 +125,7 @@ impl OpenFiles {
             }
         }
         self.make_room(0);
+        true
     }
 
     /// The most bytes that the readers may take.
@@ -143,12 +152,6 @@ impl OpenFiles {
         self.files.is_empty()
     }
 
-    /// Files that were opened so far; one that was dropped meanwhile counts again.
-    #[must_use]
-    pub const fn opened(&self) -> u64 {
-        self.opened
-    }
-
     /// Drops files until `bytes` more are within the budget, or none is left.
     fn make_room(&mut self, bytes: usize) {
         while self.bytes + bytes > self.capacity
@@ -167,67 +170,6 @@ impl OpenFiles {
     }
 }
 
-/// [`OpenFiles`] of one thread.
-pub struct TableCache(RefCell<OpenFiles>);
-
-impl TableCache {
-    /// As [`OpenFiles::new`].
-    #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        Self(RefCell::new(OpenFiles::new(capacity)))
-    }
-
-    /// As [`OpenFiles::get`].
-    #[must_use]
-    pub fn get(&self, file: FileId) -> Option<Arc<SstReader>> {
-        self.0.borrow().get(file)
-    }
-
-    /// As [`OpenFiles::keep`].
-    pub fn keep(&self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
-        self.0.borrow_mut().keep(file, reader)
-    }
-
-    /// As [`OpenFiles::pin`].
-    pub fn pin(&self, file: FileId) -> bool {
-        self.0.borrow_mut().pin(file)
-    }
-
-    /// As [`OpenFiles::remove`].
-    pub fn remove(&self, file: FileId) {
-        self.0.borrow_mut().remove(file);
-    }
-
-    /// As [`OpenFiles::set_capacity`].
-    pub fn set_capacity(&self, capacity: usize) {
-        self.0.borrow_mut().set_capacity(capacity);
-    }
-
-    /// As [`OpenFiles::capacity`].
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.0.borrow().capacity()
-    }
-
-    /// As [`OpenFiles::memory_used`].
-    #[must_use]
-    pub fn memory_used(&self) -> usize {
-        self.0.borrow().memory_used()
-    }
-
-    /// As [`OpenFiles::len`].
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.borrow().len()
-    }
-
-    /// As [`OpenFiles::is_empty`].
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::LocalCache;
@@ -241,26 +183,29 @@ mod tests {
             let file = file(number, 0..1_000);
             open_built(&cache, GROUP, &file.meta, &file.bytes).unwrap().memory_used()
         };
-        let (id, len) = (gabion_base::FileId::sst, open(0));
-        assert!(!cache.open.pin(id(1)), "it is not open");
-        cache.open.set_capacity(16 * len);
-        assert_eq!(
-            (1..=20).filter(|&number| (open(number), cache.open.pin(id(number))).1).count(),
-            14
-        );
-        assert!(cache.open.memory_used() <= 16 * len);
-        assert!(
-            (1..=14)
-                .all(|number| cache.open.get(id(number)).is_some() && cache.open.pin(id(number)))
-        );
-        assert_eq!((15..=20).filter(|&number| cache.open.get(id(number)).is_some()).count(), 2);
-        cache.open.remove(id(3));
-        assert!(cache.open.pin(id(20)), "its place is free");
-        cache.open.set_capacity(4 * len);
-        assert_eq!((cache.open.len(), cache.open.memory_used()), (4, 4 * len));
-        let pinned = (1..=20).filter(|&number| cache.open.pin(id(number))).count();
-        assert_eq!(pinned, 3, "one is left for others");
-        cache.open.set_capacity(0);
-        assert!(cache.open.is_empty());
+        let files = || cache.open.borrow_mut();
+        let pin = |number| {
+            let (mut files, id) = (files(), gabion_base::FileId::sst(number));
+            let can_pin = files.can_pin(id);
+            assert_eq!((files.pin(id), files.can_pin(id)), (can_pin, can_pin));
+            can_pin
+        };
+        let is_open = |number| files().get(gabion_base::FileId::sst(number)).is_some();
+        let len = open(0);
+        assert!(!pin(1), "it is not open");
+        assert!(files().set_capacity(16 * len));
+        assert_eq!((1..=20).filter(|&number| (open(number), pin(number)).1).count(), 14);
+        assert!(!files().set_capacity(16 * len), "nothing is unpinned");
+        assert!(files().memory_used() <= 16 * len);
+        assert!((1..=14).all(|number| is_open(number) && pin(number)));
+        assert_eq!((15..=20).filter(|&number| is_open(number)).count(), 2);
+        files().remove(gabion_base::FileId::sst(3));
+        assert!(pin(20), "its place is free");
+        assert!(files().set_capacity(4 * len));
+        assert_eq!(files().len(), 4);
+        assert_eq!(files().memory_used(), 4 * len);
+        assert_eq!((1..=20).filter(|&number| pin(number)).count(), 3, "one is left for others");
+        assert!(files().set_capacity(0));
+        assert!(files().is_empty());
     }
 }
