@@ -26,7 +26,7 @@ const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
 /// the last clone: then jobs under way are waited for, and the lock of the directory is given back.
 ///
 /// Nothing needs to be done before a process ends: what was acknowledged is there when the store is opened
-/// again, after a kill too. A snapshot that outlives the last clone can still be read, and keeps the lock.
+/// again, after a kill too, but for writes at [`Durability::MemTable`]. A snapshot that outlives the last clone can still be read, and keeps the lock.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
 
@@ -35,8 +35,13 @@ struct Open {
 }
 
 impl Drop for Open {
-    /// Threads end before the lock of the pool is given back: their writes must not land later.
+    /// What no log has is written to a file. Threads end before the lock of the pool is given back: their writes must not
+    /// land later.
     fn drop(&mut self) {
+        if self.shared.lock().node.has_unlogged() {
+            // Who wants to know whether it worked flushes before.
+            let _ = flush(&self.shared);
+        }
         let threads = self.shared.lock().threads.take();
         drop(threads);
     }
@@ -67,6 +72,60 @@ pub struct DbStats {
     pub memtable_bytes: u64,
     /// All memory of the store, by what for.
     pub memory: Memory,
+}
+
+/// What somebody wants of the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Put,
+    /// What a full pool takes as well.
+    Delete,
+    /// As much, and not to wait for room on a device that has none.
+    Flush,
+}
+
+/// The machine, once it takes a write.
+fn gate(shared: &Shared, wants: Wants) -> Result<MutexGuard<'_, Core>> {
+    let mut core = shared.lock();
+    loop {
+        core.check()?;
+        let gives_up = match wants {
+            Wants::Put => true,
+            Wants::Delete => false,
+            Wants::Flush => core.node.jobs_pause(),
+        };
+        match core.node.write_gate() {
+            WriteGate::Open => return Ok(core),
+            WriteGate::Full { takes_deletes: true, .. } if wants != Wants::Put => return Ok(core),
+            WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
+            WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
+            WriteGate::Wait(_) | WriteGate::Full { .. } => core = shared.wait(core),
+        }
+    }
+}
+
+/// As [`Db::flush`].
+fn flush(shared: &Shared) -> Result<()> {
+    let mut core = gate(shared, Wants::Flush)?;
+    core.node.seal_memtable()?;
+    // What writers fill and seal meanwhile is not waited for: they might never pause.
+    let wanted = core.node.tree().active_id();
+    shared.carry_on(&mut core);
+    while core.node.tree().flushed().memtable.next() < wanted {
+        core.check()?;
+        if let (true, WriteGate::Full { reason, .. }) =
+            (core.node.jobs_pause(), core.node.write_gate())
+        {
+            return Err(Error::no_space(reason));
+        }
+        core = shared.wait(core);
+    }
+    let edit = core.node.tree().last_edit();
+    while !core.node.is_edit_kept(edit) {
+        core.check()?;
+        core = shared.wait(core);
+    }
+    Ok(())
 }
 
 fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
@@ -220,8 +279,16 @@ impl Db {
     /// # Errors
     /// As [`Self::write`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(key, value, Durability::Ring)
+    }
+
+    /// As [`Self::put`], with another durability.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, value)?;
-        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
+        self.apply(durability, 1, key.len() + value.len(), Wants::Put, |core| {
             core.node.put(Keyspace::User, key, value)
         })
     }
@@ -267,7 +334,7 @@ impl Db {
     pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
         let now_ms = self.0.shared.clock_ms();
-        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
+        self.apply(Durability::Ring, 1, key.len() + value.len(), Wants::Put, |core| {
             put_expiring(core, key, value, expiry, now_ms)
         })
     }
@@ -318,7 +385,7 @@ impl Db {
     pub fn add(&self, key: &[u8], delta: i64) -> Result<()> {
         check_lengths(key, &[])?;
         let now_ms = self.0.shared.clock_ms();
-        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, true, |core| {
+        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, Wants::Put, |core| {
             add(core, key, delta, now_ms)
         })
     }
@@ -331,8 +398,16 @@ impl Db {
     /// # Errors
     /// As [`Self::write`].
     pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_with(key, Durability::Ring)
+    }
+
+    /// As [`Self::delete`], with another durability.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, &[])?;
-        self.apply(Durability::Ring, 1, key.len(), false, |core| {
+        self.apply(durability, 1, key.len(), Wants::Delete, |core| {
             core.node.delete(Keyspace::User, key)
         })
     }
@@ -349,14 +424,15 @@ impl Db {
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         if batch.is_empty() {
             return match durability {
-                Durability::Ring => Ok(()),
+                Durability::MemTable | Durability::Ring => Ok(()),
                 Durability::Flushed => self.sync(),
             };
         }
         let (has_put, operands_len) = check_batch(batch)?;
         let now_ms = self.0.shared.clock_ms();
         let bytes = batch.byte_len() + operands_len;
-        self.apply(durability, batch.len(), bytes, has_put, |core| {
+        let wants = if has_put { Wants::Put } else { Wants::Delete };
+        self.apply(durability, batch.len(), bytes, wants, |core| {
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
                 Op::PutExpiring(key, value, expiry) => {
@@ -375,11 +451,11 @@ impl Db {
         durability: Durability,
         count: usize,
         bytes: usize,
-        has_put: bool,
+        wants: Wants,
         write: impl FnOnce(&mut Core) -> Result<()>,
     ) -> Result<()> {
         let shared = &self.0.shared;
-        let mut core = self.gate(has_put)?;
+        let mut core = gate(shared, wants)?;
         let (len, room) = (bytes + count * OPERATION_OVERHEAD, core.node.turn_room());
         if len > room || count > RECORD_OPS_MAX {
             return Err(Error::limit(format!(
@@ -388,35 +464,21 @@ impl Db {
             )));
         }
         // Lengths and room were checked: an error here leaves in memory what is not in the log.
-        let level = match durability {
-            Durability::Ring => AckLevel::Replicated,
-            Durability::Flushed => AckLevel::Durable,
+        let end_turn = |core: &mut Core| match durability {
+            Durability::MemTable => core.node.end_turn_unlogged().map(|()| core.node.log_end()),
+            Durability::Ring => core.node.end_turn_at(AckLevel::Replicated),
+            Durability::Flushed => core.node.end_turn_at(AckLevel::Durable),
         };
-        let written = write(&mut core).and_then(|()| core.node.end_turn_at(level));
+        let written = write(&mut core).and_then(|()| end_turn(&mut core));
         let end = written.inspect_err(|error| core.fail(error.clone()))?;
         match durability {
-            Durability::Ring => {
+            Durability::MemTable | Durability::Ring => {
                 shared.written(&mut core, end);
                 core.check()
             }
             Durability::Flushed => {
                 shared.carry_on(&mut core);
                 self.wait_durable(core, end)
-            }
-        }
-    }
-
-    /// The machine, once it takes a write.
-    fn gate(&self, has_put: bool) -> Result<MutexGuard<'_, Core>> {
-        let mut core = self.lock();
-        loop {
-            core.check()?;
-            match core.node.write_gate() {
-                WriteGate::Open => return Ok(core),
-                WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
-                WriteGate::Full { reason, .. } if has_put => return Err(Error::no_space(reason)),
-                WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
-                WriteGate::Wait(_) | WriteGate::Full { .. } => core = self.0.shared.wait(core),
             }
         }
     }
@@ -429,12 +491,13 @@ impl Db {
         Ok(())
     }
 
-    /// Waits until everything that was written before is flushed: [`Durability::Flushed`] for all of it.
+    /// Waits until everything that was written before is flushed: [`Durability::Flushed`] for all of it but what was
+    /// written at [`Durability::MemTable`], for which [`Self::flush`] is.
     ///
     /// # Errors
     /// What made the store fail.
     pub fn sync(&self) -> Result<()> {
-        let mut core = self.gate(false)?;
+        let mut core = gate(&self.0.shared, Wants::Delete)?;
         let end = core.node.make_durable()?;
         self.0.shared.carry_on(&mut core);
         self.wait_durable(core, end)
@@ -509,33 +572,14 @@ impl Db {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits until it is there for the next start too. Never needed for
-    /// durability: a restart is faster afterwards, as less log is applied.
+    /// Writes what is in memory to a file and waits until it is there for the next start too. Needed for the durability of
+    /// [`Durability::MemTable`] alone; a restart is faster afterwards, as less log is applied.
     ///
     /// # Errors
     /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
     /// again; what made the store fail.
     pub fn flush(&self) -> Result<()> {
-        let mut core = self.gate(false)?;
-        core.node.seal_memtable()?;
-        // What writers fill and seal meanwhile is not waited for: they might never pause.
-        let wanted = core.node.tree().active_id();
-        self.0.shared.carry_on(&mut core);
-        while core.node.tree().flushed().memtable.next() < wanted {
-            core.check()?;
-            if let (true, WriteGate::Full { reason, .. }) =
-                (core.node.jobs_pause(), core.node.write_gate())
-            {
-                return Err(Error::no_space(reason));
-            }
-            core = self.0.shared.wait(core);
-        }
-        let edit = core.node.tree().last_edit();
-        while !core.node.is_edit_kept(edit) {
-            core.check()?;
-            core = self.0.shared.wait(core);
-        }
-        Ok(())
+        flush(&self.0.shared)
     }
 
     /// Waits until no flush or compaction is under way or due.

@@ -207,6 +207,8 @@ fn check(db: &Db, model: &Model, random: &mut Random) {
     db.set_run_options(run).unwrap();
 }
 
+const LEVELS: [Durability; 3] = [Durability::MemTable, Durability::Ring, Durability::Flushed];
+
 #[test]
 fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
     let (dir, mut random) = (Dir::new("model"), Random(7));
@@ -230,8 +232,7 @@ fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
                     }
                     batch.delete(&key(at + 1));
                     model.remove(&key(at + 1));
-                    let level = [Durability::Ring, Durability::Flushed][random.below(2) as usize];
-                    db.write(&batch, level).unwrap();
+                    db.write(&batch, LEVELS[random.below(3) as usize]).unwrap();
                 }
                 _ => {
                     db.put(&key(at), &value).unwrap();
@@ -563,13 +564,16 @@ fn options_change_while_a_store_is_open() {
 const CHILD: &str = "GABION_DB_TEST_DIRECTORY";
 
 /// Not a test of its own: the process that is killed. It says after each batch how far it is.
+///
+/// What it writes past the log has numbers of its own, which go up, and it says nothing of that until it is in a file.
 #[test]
 #[ignore = "run by what_was_acknowledged_survives_kills_of_the_process"]
 fn child_that_is_killed() {
     let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let db = Db::open(&dir, &options()).unwrap();
     let from = newest(&db);
-    let progress = std::fs::OpenOptions::new().append(true).open(dir.join("progress")).unwrap();
+    let told = |name| std::fs::OpenOptions::new().append(true).open(dir.join(name)).unwrap();
+    let (progress, flushed) = (told("progress"), told("flushed"));
     for n in from + 1.. {
         let mut batch = WriteBatch::new();
         batch.put(b"newest", &n.to_be_bytes());
@@ -578,8 +582,34 @@ fn child_that_is_killed() {
             batch.delete(&key(n - 100));
         }
         db.write(&batch, Durability::Ring).unwrap();
+        let mut past = WriteBatch::new();
+        past.put(b"past: newest", &n.to_be_bytes());
+        past.put(&[b"past: ", &n.to_be_bytes()[..]].concat(), &[n as u8; 300]);
+        db.write(&past, Durability::MemTable).unwrap();
+        if n.is_multiple_of(97) {
+            db.flush().unwrap();
+            std::io::Write::write_all(&mut &flushed, &n.to_be_bytes()).unwrap();
+        }
         std::io::Write::write_all(&mut &progress, &n.to_be_bytes()).unwrap();
     }
+}
+
+/// Of what was written past the log up to some number of this life all is there, of all that is said to be in a file; and
+/// of what was there before all. Returns the number.
+fn past_the_log(db: &Db, dir: &Path, mut before: Vec<u64>) -> Vec<u64> {
+    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    let pairs: Vec<_> = db.prefix(b"past: ").into_iter().map(Result::unwrap).collect();
+    let keys = pairs.iter().map(|(key, _)| &key[b"past: ".len()..]);
+    let found: Vec<u64> = keys.filter(|key| *key != b"newest").map(number).collect();
+    let newest = db.get(b"past: newest").unwrap().map(|value| number(&value));
+    assert_eq!(newest, found.last().copied());
+    let flushed = last_told(dir, "flushed");
+    assert!(newest.unwrap_or_default() >= flushed, "{newest:?} of {flushed}");
+    assert!(found.starts_with(&before));
+    let first = found.get(before.len()).copied().unwrap_or_default();
+    before.extend(first..first + (found.len() - before.len()) as u64);
+    assert_eq!(found, before, "a gap");
+    found
 }
 
 fn newest(db: &Db) -> u64 {
@@ -588,8 +618,8 @@ fn newest(db: &Db) -> u64 {
 }
 
 /// The last number that the child wrote down whole.
-fn progress(dir: &Path) -> u64 {
-    let bytes = std::fs::read(dir.join("progress")).unwrap();
+fn last_told(dir: &Path, name: &str) -> u64 {
+    let bytes = std::fs::read(dir.join(name)).unwrap();
     bytes.chunks_exact(8).last().map_or(0, |n| u64::from_be_bytes(n.try_into().unwrap()))
 }
 
@@ -597,8 +627,10 @@ fn progress(dir: &Path) -> u64 {
 fn what_was_acknowledged_survives_kills_of_the_process() {
     let dir = Dir::new("killed");
     drop(Db::create(&dir.0, &options()).unwrap());
-    std::fs::write(dir.0.join("progress"), b"").unwrap();
-    let mut last = 0;
+    for name in ["progress", "flushed"] {
+        std::fs::write(dir.0.join(name), b"").unwrap();
+    }
+    let (mut last, mut past) = (0, Vec::new());
     for round in 0..5 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_is_killed", "--ignored"])
@@ -606,21 +638,45 @@ fn what_was_acknowledged_survives_kills_of_the_process() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        while progress(&dir.0) < last + 300 * (round + 1) {
+        while last_told(&dir.0, "progress") < last + 300 * (round + 1) {
             assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
             std::thread::sleep(Duration::from_millis(1));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        last = progress(&dir.0);
+        last = last_told(&dir.0, "progress");
         let db = Db::open(&dir.0, &options()).unwrap();
         let newest = newest(&db);
         assert!(newest == last || newest == last + 1, "acknowledged {last}, found {newest}");
         let first = newest.saturating_sub(99).max(1);
         let keys: Vec<_> = db.range(b"key", Some(b"kez")).map(|pair| pair.unwrap().0).collect();
         assert!(keys.iter().map(|key| key.to_vec()).eq((first..=newest).map(key)));
+        past = past_the_log(&db, &dir.0, past);
         last = last.max(newest);
     }
+    assert!(past.len() as u64 > 97 && (past.len() as u64) < last, "{} of {last}", past.len());
+}
+
+/// Nothing needs to be done by who wrote it.
+#[test]
+fn what_was_written_past_the_log_is_in_a_file_once_the_store_is_closed() {
+    let dir = Dir::new("past");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    for n in 0..100 {
+        let mut batch = WriteBatch::new();
+        batch.put(&key(n), &[n as u8; 1_000]);
+        batch.add(b"count", 1);
+        db.write(&batch, Durability::MemTable).unwrap();
+    }
+    assert_eq!(db.get(b"count").unwrap().as_deref(), Some(&b"100"[..]));
+    let snapshot = db.snapshot();
+    db.put(&key(0), b"logged").unwrap();
+    assert_eq!(snapshot.get(&key(0)).unwrap().as_deref(), Some(&[0; 1_000][..]));
+    drop((snapshot, db));
+    let db = Db::open(&dir.0, &options()).unwrap();
+    assert_eq!(db.get(b"count").unwrap().as_deref(), Some(&b"100"[..]));
+    assert_eq!(db.get(&key(0)).unwrap().as_deref(), Some(&b"logged"[..]));
+    (1..100).for_each(|n| assert_eq!(db.get(&key(n)).unwrap().unwrap()[..], [n as u8; 1_000]));
 }
 
 /// Values a little over a slot's length take far more slots than are set aside as a rule, and several flushes that were

@@ -78,6 +78,20 @@ fn write_expiring(
     writes: &[(u64, Option<u64>)],
     expires_ms: Option<u64>,
 ) -> LogPosition {
+    put_and_delete(node, writes, expires_ms);
+    node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// Puts (or deletes) keys past the log.
+///
+/// # Panics
+/// When the node takes no writes, or is one of several.
+pub fn write_unlogged(node: &mut Node, writes: &[(u64, Option<u64>)]) {
+    put_and_delete(node, writes, None);
+    node.end_turn_unlogged().expect("the ring has room for small records beyond the gate");
+}
+
+fn put_and_delete(node: &mut Node, writes: &[(u64, Option<u64>)], expires_ms: Option<u64>) {
     for (key, value) in writes {
         for user_key in user_keys(*key) {
             let value = value.map(encode_value);
@@ -89,7 +103,6 @@ fn write_expiring(
             result.expect("keys and values are within their limits");
         }
     }
-    node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
 /// Adds to counters as one turn's record.

@@ -3,7 +3,7 @@
 
 use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
-use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
+use gabion_db::{Db, Durability, Options, RunOptions};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
@@ -78,11 +78,6 @@ impl Engine for Embedded {
 
     fn limits(options: &EngineOptions) -> Vec<String> {
         let mut limits = Vec::new();
-        if options.log == Log::Off {
-            let always = "gabion cannot do without its log: it is in memory that survives the kill of the \
-                          process, and drained to the device late";
-            limits.push(always.to_owned());
-        }
         if !options.is_direct {
             limits.push("gabion reads and writes past the page cache in any case".to_owned());
         }
@@ -91,7 +86,8 @@ impl Engine for Embedded {
 
     fn open(options: &EngineOptions) -> Result<Self> {
         let durability = match options.log {
-            Log::Off | Log::On => Durability::Ring,
+            Log::Off => Durability::MemTable,
+            Log::On => Durability::Ring,
             Log::Synced => Durability::Flushed,
         };
         let db = Db::open_or_create(&options.directory, &db_options(options))?;
@@ -99,21 +95,11 @@ impl Engine for Embedded {
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        if self.durability == Durability::Ring {
-            return self.db.put(key, value);
-        }
-        let mut batch = WriteBatch::new();
-        batch.put(key, value);
-        self.db.write(&batch, self.durability)
+        self.db.put_with(key, value, self.durability)
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        if self.durability == Durability::Ring {
-            return self.db.delete(key);
-        }
-        let mut batch = WriteBatch::new();
-        batch.delete(key);
-        self.db.write(&batch, self.durability)
+        self.db.delete_with(key, self.durability)
     }
 
     fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool> {

@@ -1,6 +1,6 @@
 //! Copies of a store that is in use.
 
-use super::{CHILD, Dir, Model, Random, check, key, options, progress};
+use super::{CHILD, Dir, Model, Random, check, key, last_told, options};
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{ErrorKind, FileKind};
 use gabion_db::{Db, Durability, Options, WriteBatch};
@@ -236,7 +236,7 @@ fn a_checkpoint_that_was_killed_does_not_open_and_is_made_anew() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        while progress(&dir.0) == 0 || !tmp.join("pool.new").exists() {
+        while last_told(&dir.0, "progress") == 0 || !tmp.join("pool.new").exists() {
             assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
             std::thread::sleep(Duration::from_millis(round));
         }

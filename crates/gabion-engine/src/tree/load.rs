@@ -16,20 +16,21 @@ pub struct Loaded {
     pub term: Term,
     /// Its files, ascending by key, as [`crate::LoadBuilder`] made them.
     pub files: Vec<FileMeta>,
-    /// The number that [`Tree::skip_sequence`] gave to no write.
+    /// The number that [`Tree::skip_sequences`] gave to no write.
     pub sequence: SequenceNumber,
 }
 
 impl Tree {
-    /// Gives the next sequence number to no write: it is a load's.
+    /// Gives the next `count` sequence numbers, of which `first` is the first, to no write of the log: one is a load's,
+    /// and those of writes past the log are gone with the process that had them.
     ///
     /// # Errors
-    /// Corruption when `sequence` does not follow the last write; limit exceeded past the last there is.
-    pub fn skip_sequence(&mut self, sequence: SequenceNumber) -> Result<()> {
-        self.check_next(sequence)?;
-        check_last(sequence, 1)?;
+    /// Corruption when `first` does not follow the last write; limit exceeded past the last there is.
+    pub fn skip_sequences(&mut self, first: SequenceNumber, count: u32) -> Result<()> {
+        self.check_next(first)?;
+        check_last(first, u64::from(count))?;
         self.opening = false;
-        self.last_sequence = sequence;
+        self.last_sequence = SequenceNumber(self.last_sequence.get() + u64::from(count));
         Ok(())
     }
 

@@ -37,7 +37,7 @@ fn edit(driven: &mut Driven, names: &[&str]) -> Edit {
     let files = files(driven, names);
     let tree = &mut driven.replica.tree;
     let sequence = tree.last_sequence().next();
-    tree.skip_sequence(sequence).unwrap();
+    tree.skip_sequences(sequence, 1).unwrap();
     let loaded = Loaded { term: TERM, files, sequence };
     let edit = tree.finish_load(loaded, &tree.version().clone(), tree.last_edit() + 1).unwrap();
     assert_eq!(Edit::decode(&edit.encode().unwrap()).unwrap(), edit);

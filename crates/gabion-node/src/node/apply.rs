@@ -175,9 +175,9 @@ impl Node {
             RecordKind::Batch if self.is_flushed(header) => Ok(()),
             // It carries time alone, and its sequence number is the next one's.
             RecordKind::Batch if header.count == 0 && record.payload().is_empty() => Ok(()),
-            // The number of a load, whose edit comes later.
-            RecordKind::Batch if header.count == 1 && record.payload().is_empty() => {
-                self.tree.skip_sequence(header.first_sequence).map_err(at)
+            // The number of a load, whose edit comes later, or those of writes past the log.
+            RecordKind::Batch if record.payload().is_empty() => {
+                self.tree.skip_sequences(header.first_sequence, header.count).map_err(at)
             }
             RecordKind::Batch => {
                 self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)

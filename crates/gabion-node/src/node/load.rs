@@ -492,7 +492,7 @@ impl Node {
         let skipped = match appended {
             Ok(end) => {
                 self.pass_marks(end, self.log.last().crc);
-                self.tree.skip_sequence(sequence)
+                self.tree.skip_sequences(sequence, 1)
             }
             Err(error) if error.kind() == ErrorKind::NoSpace => return, // tried again
             Err(error) => Err(error),

@@ -1,5 +1,6 @@
 //! The node's side of the log: appending, draining the ring into segments, trimming.
 
+use super::writes::Unlogged;
 use super::{After, Node, Order};
 use crate::AckLevel;
 use crate::work::{DrainOrder, Work};
@@ -46,7 +47,7 @@ impl Node {
         self.append_built(builder, first, count, flags)
     }
 
-    /// As [`Self::append_record`], in the buffer that the record was encoded in.
+    /// As [`Self::append_record`], in the buffer that the record was encoded in. Writes past the log come before it.
     pub(super) fn append_built(
         &mut self,
         builder: RecordBuilder,
@@ -54,6 +55,7 @@ impl Node {
         count: u32,
         flags: RecordFlags,
     ) -> Result<LogPosition> {
+        self.append_unlogged()?;
         let kind = builder.kind();
         // A clock that is behind the group's time, after a change of head say, makes time stand still.
         let now_ms = self.now_ms.max(self.tree.now_ms());
@@ -69,8 +71,25 @@ impl Node {
         Ok(record.end())
     }
 
+    /// Says in the log which sequence numbers are of writes that it does not have: a batch of so many that holds none.
+    fn append_unlogged(&mut self) -> Result<()> {
+        let Some(Unlogged { first, count }) = self.writing.unlogged.take() else { return Ok(()) };
+        let appended = self.append_record(RecordKind::Batch, &[], first, count, RecordFlags::NONE);
+        if appended.is_err() {
+            self.writing.unlogged = Some(Unlogged { first, count });
+        }
+        let end = appended?;
+        self.pass_marks(end, self.log.last().crc);
+        Ok(())
+    }
+
     /// Completes the active MemTable, here and by the record at every member.
     pub(super) fn append_seal(&mut self) {
+        match self.append_unlogged() {
+            Ok(()) => {}
+            Err(error) if error.kind() == gabion_base::ErrorKind::NoSpace => return,
+            Err(error) => return self.fatal(error),
+        }
         let memtable = self.tree.active_id();
         let shard = ShardEnd {
             shard: gabion_base::ShardId::ZERO,

@@ -19,6 +19,9 @@ use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 /// padding.
 const RECORD_OVERHEAD: usize = 8192;
 
+/// A longer buffer is not kept for the next batch.
+const SPARE_LEN_MAX: usize = 1 << 20;
+
 /// The record of this turn.
 #[derive(Default)]
 pub(super) struct Writing {
@@ -28,14 +31,50 @@ pub(super) struct Writing {
     first: SequenceNumber,
     /// The key being written, with its keyspace.
     key: Vec<u8>,
+    /// The buffer of the last batch that no record was made of.
+    spare: Vec<u8>,
+    /// Writes past the log, since its last record.
+    pub(super) unlogged: Option<Unlogged>,
+    /// The last write past the log.
+    unlogged_last: SequenceNumber,
     /// Why writes were refused for good in this term (the log took no record).
     failed: Option<Error>,
+}
+
+/// Sequence numbers of writes past the log.
+pub(super) struct Unlogged {
+    pub(super) first: SequenceNumber,
+    pub(super) count: u32,
 }
 
 impl Writing {
     /// Bytes of memory that the record under way takes.
     pub(super) fn memory_used(&self) -> usize {
-        self.batch.memory_used() + self.key.capacity()
+        self.batch.memory_used() + self.key.capacity() + self.spare.capacity()
+    }
+
+    /// An empty batch with room for about `len` bytes, or as many as the one before had.
+    fn begin(&mut self, len: usize) {
+        // Encoded where it becomes the record, with the header in front.
+        let mut bytes = core::mem::take(&mut self.spare);
+        bytes.clear();
+        bytes.reserve(RecordBuilder::ROOM + self.room.max(len) + 64);
+        bytes.resize(RecordBuilder::ROOM, 0);
+        self.batch = BatchBuilder::append_to(bytes);
+    }
+
+    /// Makes nothing of the batch.
+    fn skip_batch(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        let count = batch.count() as u32;
+        self.room = batch.len();
+        let unlogged = self.unlogged.get_or_insert(Unlogged { first: self.first, count: 0 });
+        unlogged.count += count;
+        self.unlogged_last = SequenceNumber(self.first.get() + u64::from(count) - 1);
+        self.spare = batch.finish();
+        if self.spare.capacity() > SPARE_LEN_MAX {
+            self.spare = Vec::new();
+        }
     }
 }
 
@@ -292,11 +331,7 @@ impl Node {
             self.end_turn()?;
         }
         if self.writing.batch.is_empty() {
-            // Encoded where it becomes the record, with the header in front.
-            let mut bytes =
-                Vec::with_capacity(RecordBuilder::ROOM + self.writing.room.max(len) + 64);
-            bytes.resize(RecordBuilder::ROOM, 0);
-            self.writing.batch = BatchBuilder::append_to(bytes);
+            self.writing.begin(len);
         }
         Ok(())
     }
@@ -359,6 +394,39 @@ impl Node {
             self.append_seal();
         }
         Ok(self.log.end())
+    }
+
+    /// Ends the turn without a record: what was written is in the MemTable alone. The process takes it along when it ends,
+    /// unless it was flushed to a file before; of what came later, what went into the log is found again all the
+    /// same. Only the sequence numbers go into the log, with the next record.
+    ///
+    /// # Errors
+    /// The log's error, as [`Self::end_turn`]: of the records by which time passes and a MemTable is completed.
+    ///
+    /// # Panics
+    /// In a group of several, whose members have nothing but the log.
+    pub fn end_turn_unlogged(&mut self) -> Result<()> {
+        assert_eq!(self.config.members.len(), 1, "members of a group have writes from its log");
+        if self.writing.batch.is_empty() {
+            return Ok(());
+        }
+        self.pace.wrote(self.writing.batch.len());
+        self.writing.skip_batch();
+        // What was seen gone by this time stays gone after a restart: the log has the time, or it does not pass.
+        self.carry_time();
+        if self.time_due_ms().is_none_or(|due_ms| due_ms > self.now_ms()) {
+            self.tree.pass_time(self.now_ms());
+        }
+        if self.tree.needs_seal() {
+            self.append_seal();
+        }
+        Ok(())
+    }
+
+    /// Whether a write past the log is in memory alone.
+    #[must_use]
+    pub fn has_unlogged(&self) -> bool {
+        self.writing.unlogged_last > self.tree.flushed().sequence
     }
 
     /// Completes the active MemTable, unless it is empty, so that it is flushed to a file however small it is.

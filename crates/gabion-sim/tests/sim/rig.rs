@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId};
+use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, SequenceNumber};
 use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
@@ -12,7 +12,7 @@ use gabion_node::{
 };
 use gabion_pool::Trust;
 use gabion_sim::client::{
-    add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn,
+    add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn, write_unlogged,
 };
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
@@ -27,8 +27,14 @@ const SEGMENT_LEN: u64 = 64 * 1024;
 /// Engine keys and the number in each value.
 pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
 
+/// The first of the registers that are written past the log.
+const UNLOGGED: u64 = 1_000_000;
+
 /// One step of a workload.
 pub(crate) enum Turn {
+    /// Sets a register that no other turn sets, past the log: the first such turn the first, and so on. For workloads
+    /// without restarts and clears.
+    Unlogged,
     /// Sets (or deletes) registers and twins, by number, in one record.
     Write(Vec<(u64, Option<u64>)>),
     /// Adds to counters, by number, in one record.
@@ -52,7 +58,7 @@ pub(crate) enum Turn {
 impl Turn {
     fn apply(&self, records: &mut Records) {
         match self {
-            Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
+            Self::Unlogged | Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
             Self::Clear => records.clear(),
             Self::DeleteRange(keys) => {
                 for engine_key in keys.clone().flat_map(engine_keys) {
@@ -263,14 +269,36 @@ pub(crate) struct Run {
     began: Vec<Moment>,
     replicated: Vec<Moment>,
     durable: Vec<Moment>,
+    /// For each write past the log: when it began, when a file had it that every start finds.
+    unlogged: Vec<Moment>,
+    in_files: Vec<Moment>,
     pub(crate) counters: String,
 }
 
-/// What may be there after a crash: the states after `least` to `most` records.
+/// What may be there after a crash: the states after `least` to `most` records, and the first few writes past the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) least: usize,
     pub(crate) most: usize,
+    pub(crate) unlogged: (usize, usize),
+}
+
+impl Bounds {
+    /// Takes away from what was found what was written past the log.
+    ///
+    /// # Errors
+    /// When that is not what may be there of it.
+    pub(crate) fn check_unlogged(self, found: &Records) -> Result<Records, String> {
+        let first = engine_keys(UNLOGGED).remove(0);
+        let mut logged = found.clone();
+        let unlogged = logged.split_off(&first);
+        let (least, most) = self.unlogged;
+        let written = (0..unlogged.len() as u64).flat_map(|n| engine_keys(UNLOGGED + n));
+        if (least..=most).contains(&unlogged.len()) && unlogged.keys().cloned().eq(written) {
+            return Ok(logged);
+        }
+        Err(format!("of writes past the log {least} to {most} may be there: {unlogged:?}"))
+    }
 }
 
 /// A replica that is made to go through a workload, and what it said of each record.
@@ -287,6 +315,11 @@ pub(crate) struct Drive<'a> {
     pub(crate) began: Vec<Moment>,
     pub(crate) replicated: Vec<Moment>,
     pub(crate) durable: Vec<Moment>,
+    /// The numbers of writes past the log.
+    unlogged: Vec<SequenceNumber>,
+    /// For each of them: when it began, when a file had it that every start finds.
+    unlogged_began: Vec<Moment>,
+    in_files: Vec<Moment>,
 }
 
 impl<'a> Drive<'a> {
@@ -308,6 +341,9 @@ impl<'a> Drive<'a> {
             began: Vec::new(),
             replicated: Vec::new(),
             durable: Vec::new(),
+            unlogged: Vec::new(),
+            unlogged_began: Vec::new(),
+            in_files: Vec::new(),
         }
     }
 
@@ -352,6 +388,13 @@ impl<'a> Drive<'a> {
         }
         let node = self.replica.node().unwrap();
         let end = match turn {
+            Turn::Unlogged => {
+                let key = UNLOGGED + self.unlogged.len() as u64;
+                self.unlogged_began.push(now);
+                write_unlogged(node, &[(key, Some(key << 8))]);
+                self.unlogged.push(node.tree().last_sequence());
+                return Ok(());
+            }
             Turn::Write(writes) => write_turn(node, writes),
             Turn::Add(additions) => add_turn(node, additions),
             Turn::DeleteRange(keys) => delete_range_turn(node, keys.clone()),
@@ -425,6 +468,12 @@ impl<'a> Drive<'a> {
                 list.push(now);
             }
         }
+        if node.is_edit_kept(node.tree().last_edit()) {
+            let flushed = node.tree().flushed().sequence;
+            while self.unlogged.get(self.in_files.len()).is_some_and(|last| *last <= flushed) {
+                self.in_files.push(now);
+            }
+        }
     }
 }
 
@@ -450,14 +499,28 @@ impl Run {
         let mut drive = Drive::start(&disk, &boxed, &now, group.ack, Trust::Readable);
         drive.run(turns).unwrap();
         let Drive { mut replica, models, began, replicated, durable, .. } = drive;
-        assert_eq!(replica.records().unwrap(), *models.last().unwrap(), "the workload itself");
+        let (unlogged, in_files) = (drive.unlogged_began, drive.in_files);
+        let all = Bounds { least: 0, most: 0, unlogged: (unlogged.len(), unlogged.len()) };
+        let found = all.check_unlogged(&replica.records().unwrap()).unwrap();
+        assert_eq!(found, *models.last().unwrap(), "the workload itself");
         let counters = format!("{:?}", replica.node().unwrap().counters());
         let recording = disk.recording().expect("no crash ended it");
         assert_eq!(recording.effects().len(), now().effects);
         drop(replica);
         let ring = ring.writes.take();
         let ring_len = group.ring_len as usize;
-        Self { recording, ring_len, ring, models, began, replicated, durable, counters }
+        Self {
+            recording,
+            ring_len,
+            ring,
+            models,
+            began,
+            replicated,
+            durable,
+            unlogged,
+            in_files,
+            counters,
+        }
     }
 
     /// Every moment after an effect on the disk or a write to the ring.
@@ -469,7 +532,11 @@ impl Run {
     pub(crate) fn bounds(&self, moment: Moment, kill: bool) -> Bounds {
         let count = |list: &[Moment]| list.iter().take_while(|m| m.is_by(moment)).count();
         let least = if kill { count(&self.replicated) } else { count(&self.durable) };
-        Bounds { least: least.max(count(&self.durable)), most: count(&self.began) }
+        Bounds {
+            least: least.max(count(&self.durable)),
+            most: count(&self.began),
+            unlogged: (count(&self.in_files), count(&self.unlogged)),
+        }
     }
 }
 

@@ -199,6 +199,21 @@ pub(crate) fn loads() -> Workload {
     })
 }
 
+/// Writes past the log among others: MemTables of both, of either, and seals, edits and records behind numbers that no
+/// record has.
+pub(crate) fn past_the_log() -> Workload {
+    let mut random = Random::new(9);
+    workload("past the log", replicated(), 260, |n| match n % 65 {
+        20 | 33 | 34 | 64 => Turn::Seal,
+        50 => Turn::Compact,
+        58 => Turn::Rest,
+        // A MemTable of nothing else.
+        21..=32 => Turn::Unlogged,
+        _ if random.once_in(3) => Turn::Unlogged,
+        _ => Turn::Write(vec![put(random.below(40), n), (random.below(40), None)]),
+    })
+}
+
 /// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);
