@@ -293,6 +293,17 @@ pub struct FileMedium {
     ended: Vec<Completion>,
     in_flight: usize,
     scratch: Vec<Ended>,
+    flushes: Flushes,
+}
+
+/// Flushes of one medium, one at a time: of two side by side on a descriptor the system tells one alone that a write-back
+/// failed, and the other one's success may be read first. Those that wait meanwhile share the next one.
+#[derive(Default)]
+struct Flushes {
+    /// Asked for before the flush under way began, if one is.
+    sharing: Vec<Job>,
+    is_under_way: bool,
+    waiting: Vec<Job>,
 }
 
 impl FileMedium {
@@ -331,6 +342,7 @@ impl FileMedium {
             ended: Vec::new(),
             in_flight: 0,
             scratch: Vec::new(),
+            flushes: Flushes::default(),
         }
     }
 
@@ -369,9 +381,19 @@ impl FileMedium {
     fn start_chain(&mut self, mut chain: VecDeque<Operation>) {
         let Some(Operation { tag, kind, .. }) = chain.pop_front() else { return };
         match check_operation(&kind, &self.properties) {
-            Ok(()) => self.engine.start(Job { tag, kind, done: 0, stalls: 0, chain }),
+            Ok(()) => self.start(Job { tag, kind, done: 0, stalls: 0, chain }),
             Err(error) => self.finish(tag, kind, Outcome::Failed(error), chain),
         }
+    }
+
+    fn start(&mut self, job: Job) {
+        if matches!(job.kind, OperationKind::Flush) {
+            if self.flushes.is_under_way {
+                return self.flushes.waiting.push(job);
+            }
+            self.flushes.is_under_way = true;
+        }
+        self.engine.start(job);
     }
 
     /// Reports an operation, and starts or fails what waits for it.
@@ -454,7 +476,16 @@ impl FileMedium {
             }
             Ok(_) => Outcome::Done,
         };
-        self.finish(job.tag, job.kind, outcome, job.chain);
+        let sharing = std::mem::take(&mut self.flushes.sharing);
+        self.flushes.is_under_way = false;
+        let mut waiting = std::mem::take(&mut self.flushes.waiting);
+        if let Some(next) = waiting.pop() {
+            self.flushes.sharing = waiting;
+            self.start(next);
+        }
+        for Job { tag, kind, chain, .. } in std::iter::once(job).chain(sharing) {
+            self.finish(tag, kind, outcome.clone(), chain);
+        }
     }
 
     fn describe(&self, job: &Job, error: io::Error) -> Error {

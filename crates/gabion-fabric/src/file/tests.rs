@@ -50,6 +50,8 @@ impl Scripted {
 
 impl Engine for Scripted {
     fn start(&mut self, job: Job) {
+        let is_flush = |job: &Job| matches!(job.kind, OperationKind::Flush);
+        assert!(!is_flush(&job) || !self.jobs.iter().any(is_flush), "one flush at a time");
         self.jobs.push_back(job);
     }
     fn submit(&mut self) {}
@@ -161,6 +163,31 @@ fn an_error_of_the_system_is_passed_on_with_its_kind_and_place() {
         assert_eq!(error.kind(), kind);
         assert!(error.message().contains("write of 32768 bytes at 0 failed"), "{error}");
     }
+}
+
+/// Two on one descriptor are told of one failure once, and who is told may be read last.
+#[test]
+fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
+    let file = open(DirectIo::Try);
+    let ended = |answers: &[Answer]| {
+        let (mut medium, _) = scripted(&file, answers);
+        let kinds = [OperationKind::Flush, OperationKind::Flush, OperationKind::Flush];
+        let flushes = (0..).zip(kinds).map(|(tag, kind)| Operation { tag, kind, then: false });
+        medium.submit(flushes.collect());
+        let mut ended = Vec::new();
+        while medium.in_flight() > 0 {
+            medium.wait();
+            medium.poll(&mut ended);
+        }
+        ended.sort_by_key(|completion| completion.tag);
+        ended.iter().map(|it| matches!(it.outcome, Outcome::Done)).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(&[]), [true; 3]);
+    assert_eq!(ended(&[Answer::Refuse(Errno::INTR)]), [true; 3]);
+    // The second asks the system for the third as well: a third answer is not asked for.
+    let (first, second) = (Answer::Short(0), Answer::Refuse(Errno::IO));
+    assert_eq!(ended(&[first, second]), [true, false, false]);
+    assert_eq!(ended(&[]), [false; 3]);
 }
 
 #[test]

@@ -37,6 +37,8 @@ struct InFlight {
 struct Attached {
     ended: Vec<Completion>,
     in_flight: usize,
+    /// None of its flushes counts any more.
+    flush_failed: bool,
 }
 
 pub(super) struct State {
@@ -174,7 +176,7 @@ impl State {
         let outcome = match &mut operation.kind {
             OperationKind::Read { offset, into } => self.read(*offset, into, fault),
             OperationKind::Write { offset, data } => self.write(*offset, data, fault),
-            OperationKind::Flush => self.flush(operation.covers, fault),
+            OperationKind::Flush => self.flush(operation.medium, operation.covers, fault),
         };
         let done = matches!(outcome, Outcome::Done);
         self.report(operation.medium, operation.tag, operation.kind, outcome);
@@ -255,9 +257,18 @@ impl State {
         }
     }
 
-    fn flush(&mut self, covers: u64, fault: Option<Fault>) -> Outcome {
+    fn flush(&mut self, medium: Option<u64>, covers: u64, fault: Option<Fault>) -> Outcome {
+        let medium = medium.and_then(|medium| self.media.get_mut(&medium));
+        if medium.as_ref().is_some_and(|medium| medium.flush_failed) {
+            return Outcome::Failed(Error::io(
+                "flush: simulated I/O error of an earlier one; nothing since counts",
+            ));
+        }
         match fault {
             Some(Fault::Fail) => {
+                if let Some(medium) = medium {
+                    medium.flush_failed = true;
+                }
                 let variant = self.random.next();
                 let variant = self.recording.as_ref().map_or(variant, |r| r.failure_variant());
                 persist(&mut self.durable, &self.unsynced, variant);
