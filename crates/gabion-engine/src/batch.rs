@@ -19,7 +19,8 @@
 //! ```
 //!
 //! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`. One whose
-//! header counts one and that has none leaves out a sequence number, which is a bulk load's (see [`crate::load`]).
+//! header counts some and that has none leaves out so many sequence numbers: one is a bulk load's (see [`crate::load`]),
+//! several are of writes past the log.
 //!
 //! Numbers are shortest-form LEB128, so a batch has one encoding only.
 
