@@ -56,8 +56,9 @@ fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
         let line = text.lines().find(|line| line.starts_with(start)).unwrap();
         line.split_whitespace().count()
     };
-    // Workload, system, and of six figures all but the latency of reads.
-    assert_eq!(cells("  load rocksdb "), 7, "{text}");
+    // Workload, system, and of seven figures all but the latency of reads, and that of the machine's processors, whose
+    // time may be counted too coarsely for so short a run.
+    assert!(matches!(cells("  load rocksdb "), 7 | 8), "{text}");
     assert!(cells("  load primary ") > 10, "{text}");
     assert!(text.contains("÷: by rocksdb."), "{text}");
 }
