@@ -4,6 +4,7 @@
 use crate::commands::{Route, Work};
 use crate::forward::Origin;
 use crate::server::Server;
+use crate::store::{Entry, entry};
 use gabion_base::LogPosition;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
@@ -246,8 +247,12 @@ impl Server {
     pub(crate) fn retry_gated(&mut self) -> usize {
         let mut count = 0;
         while !self.gated.is_empty() {
-            let gate = self.node.borrow().write_gate();
-            if matches!(gate, WriteGate::Wait(_) | WriteGate::Full { takes_deletes: false, .. }) {
+            let (gate, jobs_pause) = {
+                let node = self.node.borrow();
+                (node.write_gate(), node.jobs_pause())
+            };
+            // Whether it is a put comes out when it runs: what a delete waits for, all behind it do.
+            if matches!(entry(gate.clone(), jobs_pause, false), Entry::Wait(_)) {
                 break;
             }
             let Some(item) = self.pop_gated() else { break };

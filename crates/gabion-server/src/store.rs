@@ -120,19 +120,13 @@ impl NodeStore {
             self.0.hit_gate.set(true);
             Err(Error::new(ErrorKind::Busy, reason))
         };
-        match node.write_gate() {
-            WriteGate::Full { reason, .. } if is_put => Err(Error::no_space(reason)),
-            WriteGate::Full { takes_deletes: false, .. } => {
-                hit("there is no room, and more is behind")
-            }
-            WriteGate::Open | WriteGate::Full { .. }
-                if self.0.running.get() > self.0.first_gated.get() =>
-            {
+        match entry(node.write_gate(), node.jobs_pause(), is_put) {
+            Entry::Open if self.0.running.get() > self.0.first_gated.get() => {
                 hit("an earlier write waits")
             }
-            WriteGate::Open | WriteGate::Full { .. } => Ok(()),
-            WriteGate::Wait(reason) => hit(reason),
-            WriteGate::Refuse(reason) => Err(Error::unavailable(reason)),
+            Entry::Open => Ok(()),
+            Entry::Wait(reason) => hit(reason),
+            Entry::Refused(error) => Err(error),
         }
     }
 
@@ -144,6 +138,29 @@ impl NodeStore {
             self.0.failure.borrow_mut().get_or_insert_with(|| error.clone());
         }
         result
+    }
+}
+
+/// What a write meets at the gate.
+pub(crate) enum Entry {
+    Open,
+    /// It is run again later, for this reason.
+    Wait(&'static str),
+    Refused(Error),
+}
+
+/// What a write, which takes room when it `is_put`, meets at this gate. It waits for nothing but what passes by itself:
+/// what lags behind while jobs pause for want of room stays behind until somebody frees some.
+pub(crate) fn entry(gate: WriteGate, jobs_pause: bool, is_put: bool) -> Entry {
+    match gate {
+        WriteGate::Open => Entry::Open,
+        WriteGate::Full { takes_deletes: true, .. } if !is_put => Entry::Open,
+        WriteGate::Full { .. } if !is_put && !jobs_pause => {
+            Entry::Wait("there is no room, and more is behind")
+        }
+        WriteGate::Full { reason, .. } => Entry::Refused(Error::no_space(reason)),
+        WriteGate::Wait(reason) => Entry::Wait(reason),
+        WriteGate::Refuse(reason) => Entry::Refused(Error::unavailable(reason)),
     }
 }
 
@@ -274,5 +291,35 @@ impl Store for NodeStore {
         self.0.turn_ops.set(self.0.turn_ops.get() + ops.len());
         self.0.has_written.set(true);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn met(gate: WriteGate, jobs_pause: bool, is_put: bool) -> String {
+        match entry(gate, jobs_pause, is_put) {
+            Entry::Open => "goes on".into(),
+            Entry::Wait(_) => "waits".into(),
+            Entry::Refused(error) => format!("{error:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_waits_for_room_that_only_others_can_make() {
+        let full = |takes_deletes| WriteGate::Full { reason: "full".into(), takes_deletes };
+        let (is_put, pause, oom) = (true, true, "[no space] full");
+        for jobs_pause in [!pause, pause] {
+            assert_eq!(met(full(true), jobs_pause, is_put), oom);
+            assert_eq!(met(full(false), jobs_pause, is_put), oom);
+            assert_eq!(met(full(true), jobs_pause, !is_put), "goes on");
+            assert_eq!(met(WriteGate::Wait("lag"), jobs_pause, is_put), "waits");
+            assert_eq!(met(WriteGate::Open, jobs_pause, is_put), "goes on");
+            assert_eq!(met(WriteGate::Refuse("no".into()), jobs_pause, is_put), "[unavailable] no");
+        }
+        // What lags behind passes by itself, unless it is a flush that finds no room.
+        assert_eq!(met(full(false), !pause, !is_put), "waits");
+        assert_eq!(met(full(false), pause, !is_put), oom);
     }
 }

@@ -142,7 +142,8 @@ pub enum WriteGate {
     Full {
         /// How much room there is, and what is wanted.
         reason: String,
-        /// Whether deletes and clears are taken now; else they wait.
+        /// Whether deletes and clears are taken now; else they wait. They are refused while [`Node::jobs_pause`]: what
+        /// lags behind then stays behind until somebody gives the device room.
         takes_deletes: bool,
     },
     /// No: refused with this sentence.

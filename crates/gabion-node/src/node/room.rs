@@ -264,8 +264,7 @@ impl Node {
             format!("the pool of replica {}", member.get())
         };
         Some(format!(
-            "{whose} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log; \
-             deletes are taken",
+            "{whose} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log",
             spare.available,
             spare.total,
             spare.kept()

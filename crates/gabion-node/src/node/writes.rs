@@ -12,7 +12,7 @@ use gabion_base::{Error, LogPosition, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, WriteState};
+use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Pressure, WriteState};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header, extensions and
@@ -86,8 +86,10 @@ impl Node {
             return WriteGate::Refuse(reason);
         }
         if let Some(reason) = self.jobs.out_of_space() {
-            let reason = format!("the pool is full: {reason}");
-            return WriteGate::Full { reason, takes_deletes: self.lag().is_none() };
+            let lag = self.lag();
+            let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
+            let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
+            return WriteGate::Full { reason, takes_deletes: lag.is_none() };
         }
         match (self.full(), self.lag()) {
             (None, None) if self.pace.wait_until_ms().is_some() => {
@@ -98,7 +100,14 @@ impl Node {
             (Some(_), lag) if self.makes_room() => {
                 WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
             }
-            (Some(reason), lag) => WriteGate::Full { reason, takes_deletes: lag.is_none() },
+            (Some(reason), None) => {
+                let reason = format!("{reason}; deletes are taken");
+                WriteGate::Full { reason, takes_deletes: true }
+            }
+            (Some(reason), Some(lag)) => {
+                let reason = format!("{reason}; deletes wait, as {lag}");
+                WriteGate::Full { reason, takes_deletes: false }
+            }
         }
     }
 
@@ -113,10 +122,11 @@ impl Node {
     fn lag(&self) -> Option<&'static str> {
         if self.loads.hold_writes() || self.apply.last_load().is_some() {
             Some("a bulk load takes effect")
-        } else if matches!(self.tree.write_state(), WriteState::Stop(_)) {
-            match self.damage() {
-                Some(_) => Some("compaction is behind, as files are damaged"),
-                None => Some("compaction is behind"),
+        } else if let WriteState::Stop(pressure) = self.tree.write_state() {
+            match (pressure, self.damage()) {
+                (Pressure::SealedMemTables(_), _) => Some("flush is behind"),
+                (_, Some(_)) => Some("compaction is behind, as files are damaged"),
+                (_, None) => Some("compaction is behind"),
             }
         } else if self.tree.sealed_count() > self.options.sealed_max {
             Some("flush is behind")

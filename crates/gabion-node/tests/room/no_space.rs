@@ -10,7 +10,7 @@ use gabion_media::{
     Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind, Outcome,
 };
 use gabion_node::work::{self, Done};
-use gabion_node::{LocalStore, Output};
+use gabion_node::{LocalStore, Output, WriteGate};
 
 pub(crate) fn start() -> Replica {
     let tree = TreeConfig {
@@ -69,6 +69,29 @@ fn the_edit_of_a_job_that_was_done_before_goes_into_the_log_while_another_finds_
     assert_eq!(replica.node.tree().last_edit(), edits + 1);
     assert!(replica.refusal().is_some());
     assert_eq!(replica.node.pool().counts().allocated, 0, "slots are given back");
+}
+
+/// Flushes that find no room, while as many MemTables wait as may: nobody is left who could wait for that to pass.
+#[test]
+fn a_device_without_room_refuses_deletes_too_once_flushes_are_behind_and_says_so() {
+    let mut replica = start();
+    for _ in 0..TreeConfig::default().sealed_max {
+        replica.seal();
+    }
+    assert_eq!(replica.node.write_gate(), WriteGate::Wait("flush is behind"));
+    assert!(!replica.node.jobs_pause());
+    replica.find_no_room(JobKind::Flush);
+    replica.pass(0);
+    let WriteGate::Full { reason, takes_deletes } = replica.node.write_gate() else {
+        panic!("{:?}", replica.node.write_gate())
+    };
+    assert!(!takes_deletes && replica.node.jobs_pause());
+    assert!(reason.starts_with("the pool is full: "), "{reason}");
+    assert!(reason.ends_with("; deletes are refused, too, as flush is behind"), "{reason}");
+    // With room all goes on.
+    replica.pass(100);
+    replica.work();
+    assert_eq!(replica.node.write_gate(), WriteGate::Open);
 }
 
 /// A device whose flushes say that there is no room.
