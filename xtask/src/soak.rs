@@ -5,7 +5,7 @@ use crate::cluster::need_space;
 use crate::shipping;
 use crate::steps::{Step, head_commit, run, some_seeds, target_directory};
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
-/// Records of the shard that loads many into a store within 2 GiB of memory, and bytes of disk that it needs.
+/// The shard that loads many records into a store within 2 GiB of memory, how many, and bytes of disk that it needs.
+const MEMORY: &str = "memory";
 const MANY: u64 = 100_000_000;
 const MANY_DISK: u64 = 40 << 30;
 /// How many times as many hostile inputs as `cargo test` takes.
@@ -50,7 +51,7 @@ pub(crate) fn soak(hours: f64) -> Step {
     let load = format!("load of {LOAD} records");
     let once = [
         load.as_str(),
-        "memory",
+        MEMORY,
         "flipped bits",
         "range deletes",
         "hostile bytes",
@@ -63,6 +64,9 @@ pub(crate) fn soak(hours: f64) -> Step {
     let once = once.into_iter().map(str::to_owned).chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
+    }
+    if !done.contains(&MEMORY) {
+        is_there_room_for_many()?;
     }
     let more = (0..).flat_map(|n: u64| {
         // The configuration follows from the seed: they take turns.
@@ -129,7 +133,7 @@ fn run_shard(shard: &str) -> Step {
             let shown = ["--release", "--", "--nocapture", "metamorphic::"];
             run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
         }
-        _ if shard == "memory" => many_records(),
+        _ if shard == MEMORY => many_records(),
         _ if shard == "planted" => crate::steps::planted(),
         _ => run("cargo", &["xtask", shard], &[]),
     }
@@ -138,13 +142,27 @@ fn run_shard(shard: &str) -> Step {
 /// Many records, every one of which is read and compared behind the load, in a process that may have 2 GiB resident.
 /// The cache is filled by then, and every file is open.
 fn many_records() -> Step {
-    let directory = format!("{}/soak/memory", target_directory()?);
-    need_space(&format!("a store of {MANY} records"), MANY_DISK)?;
+    is_there_room_for_many()?;
+    let directory = many_directory()?;
     let records = MANY.to_string();
     let gabion = ["run", "--release", "-p", "gabion", "--", "bench", "engine-run"];
     let load = ["--workload", "fillrandom", "--records", &records, "--value-size", "100"];
     let store = ["--log", "on", "--cache", "512MiB", "--memory-max", "2GiB", "--dir", &directory];
     run("cargo", &[&gabion[..], &load, &store].concat(), &[])
+}
+
+/// Where they are stored.
+fn many_directory() -> Result<String, String> {
+    Ok(format!("{}/soak/{MEMORY}", target_directory()?))
+}
+
+/// Whether they fit on the disk, without what a run that was cut short left of them, which goes.
+fn is_there_room_for_many() -> Step {
+    let directory = many_directory()?;
+    match fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("{directory}: {error}")),
+        _ => need_space(&format!("a store of {MANY} records"), MANY_DISK),
+    }
 }
 
 /// The figures of docs/benchmarks.md.
