@@ -11,9 +11,10 @@
 //! sum against a counting allocator (tests/memory.rs). What is not in it: the program and its threads' stacks (16 MiB
 //! or so), what the allocator keeps of what was freed, connections of a server and what is on its way in them.
 
-use gabion_base::units::{SLOT_LEN, TRANSFER_LEN_MAX};
+use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX, TRANSFER_LEN_MAX};
+use gabion_engine::memtable::ENTRY_OVERHEAD;
 use gabion_media::BufferMeter;
-use gabion_node::{Node, NodeMemory};
+use gabion_node::{GroupConfig, Node, NodeMemory};
 
 /// Memory of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct MemoryKind {
     pub name: &'static str,
     /// Bytes now.
     pub bytes: u64,
-    /// The most bytes that it may be; `None` where only what users do bounds it.
+    /// The most bytes that it may be; `None` where no option bounds it.
     pub max: Option<u64>,
     /// Whether it is from the allocator; the ring is a mapped file.
     pub is_heap: bool,
@@ -60,8 +61,11 @@ impl Memory {
     pub fn of(node: &Node, buffers: &BufferMeter, budgets: Budgets) -> Self {
         let NodeMemory { tree, pool, log } = node.memory();
         let config = node.config();
-        let memtable_max = config.tree.memtable_len + MEMTABLE_SLACK_LEN;
-        let sealed_max = u64::from(config.tree.sealed_max);
+        let memtable_max = memtable_max(config);
+        // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and it another. Others
+        // than the head follow what the head does, and keep each until the edit of its flush has come and is applied.
+        let sealed_max = (u64::from(config.tree.sealed_max) + 1) * memtable_max;
+        let sealed_max = node.is_head().then_some(sealed_max);
         let slots = u64::from(node.pool().counts().total);
         let described_max = slots * (FILE_DESCRIBED_LEN + SLOT_DESCRIBED_LEN);
         let log_max = config.ring_len / 4096 * MARK_LEN
@@ -74,11 +78,11 @@ impl Memory {
         Self {
             kinds: vec![
                 heap("memtable_active", tree.active, Some(memtable_max)),
-                heap("memtables_sealed", tree.sealed, Some(sealed_max * memtable_max)),
+                heap("memtables_sealed", tree.sealed, sealed_max),
                 heap("memtables_of_readers", tree.kept, None),
                 budget("block_cache", budgets.block_cache),
                 budget("open_files", budgets.open_files),
-                heap("buffers", buffers.held() as u64, Some(buffers_max(node))),
+                heap("buffers", buffers.held() as u64, None),
                 heap("descriptions", tree.files + pool, Some(described_max)),
                 heap("log", log, Some(log_max)),
                 MemoryKind { name: "ring", bytes: ring, max: Some(ring), is_heap: false },
@@ -97,22 +101,14 @@ impl Memory {
     pub fn heap_bytes(&self) -> u64 {
         self.kinds.iter().filter(|kind| kind.is_heap).map(|kind| kind.bytes).sum()
     }
-
-    /// The most bytes of all kinds that have a bound.
-    #[must_use]
-    pub fn max(&self) -> u64 {
-        self.kinds.iter().filter_map(|kind| kind.max).sum()
-    }
 }
 
-/// The most bytes of buffers. A thread of jobs has a file that it builds and three in which files were built before,
-/// some of which are still being written; one that compacts has two pieces of each input ahead, of which there is one
-/// for each file of L0 and one for the level below.
-fn buffers_max(node: &Node) -> u64 {
-    const PIECE: u64 = TRANSFER_LEN_MAX as u64;
-    let (tree, compactions) = (&node.config().tree, node.compactions_max() as u64);
-    let files = 4 * (tree.sst_len + 64 * 1024).next_multiple_of(SLOT_LEN);
-    let inputs = 2 * PIECE * (u64::from(tree.l0_stop) + 2);
-    // The thread for segments and the placement log reads a few pieces, when a replica starts or lags.
-    (1 + compactions) * files + compactions * inputs + 16 * PIECE + node.unshipped_bytes_max()
+/// The most bytes of a MemTable. It is judged when a record was applied, of which there may be the longest; of what is
+/// charged for entries it takes a quarter more at worst, as the ends of chunks stay empty (tests of both are the
+/// engine's).
+fn memtable_max(config: &GroupConfig) -> u64 {
+    let record_max = config.segment_len.min(RECORD_LEN_MAX as u64);
+    let charged_max =
+        config.tree.memtable_len + record_max + (RECORD_OPS_MAX * ENTRY_OVERHEAD) as u64;
+    charged_max / 4 * 5 + MEMTABLE_SLACK_LEN
 }

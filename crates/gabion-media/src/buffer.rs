@@ -21,7 +21,6 @@ const _: () = assert!(align_of::<Page>() == BLOCK_LEN);
 #[derive(Debug, Default)]
 pub struct BufferMeter {
     held: AtomicUsize,
-    peak: AtomicUsize,
 }
 
 impl BufferMeter {
@@ -29,12 +28,6 @@ impl BufferMeter {
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
-    }
-
-    /// The most that they have taken so far.
-    #[must_use]
-    pub fn peak(&self) -> usize {
-        self.peak.load(Ordering::Relaxed)
     }
 }
 
@@ -49,8 +42,7 @@ impl Charge {
     fn set(&mut self, bytes: usize) {
         let Some(meter) = &self.meter else { return };
         if bytes > self.bytes {
-            let held = meter.held.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-            meter.peak.fetch_max(held + bytes - self.bytes, Ordering::Relaxed);
+            meter.held.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
             meter.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
@@ -218,7 +210,6 @@ mod tests {
         assert!(meter.held() >= 50_000);
         buf.count_by(&other);
         assert_eq!((meter.held(), other.held()), (0, buf.capacity()));
-        assert_eq!(meter.peak(), other.held());
         let frozen = buf.freeze();
         let part = frozen.slice(10..20);
         drop(frozen);

@@ -44,3 +44,4 @@ pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
 pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;
+pub use status::memory_json;

@@ -71,7 +71,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "cpu_seconds": cpu_total(),
         "cpu_seconds_by_role": cpu_by_role(),
         "memory_bytes": gabion_proc::memory_bytes(),
-        "memory": memory(&host.memory(&node)),
+        "memory": memory_json(&host.memory(&node)),
         "read_bytes": gabion_proc::device_bytes().0,
         "write_bytes": gabion_proc::device_bytes().1,
         "net": net(server),
@@ -122,8 +122,9 @@ fn slots(node: &Node) -> Value {
     })
 }
 
-/// Each kind's bytes now, and at most where there is a bound.
-fn memory(memory: &Memory) -> Value {
+/// What memory a store takes, as JSON: each kind's bytes now, and at most where there is a bound.
+#[must_use]
+pub fn memory_json(memory: &Memory) -> Value {
     let one =
         |kind: &MemoryKind| (kind.name.to_owned(), json!({"bytes": kind.bytes, "max": kind.max}));
     Value::Object(memory.kinds.iter().map(one).collect())

@@ -25,11 +25,4 @@ impl Node {
             log: self.log.memory_used() as u64 + self.writing.memory_used() as u64,
         }
     }
-
-    /// The most bytes of files that wait to be shipped when a further job is begun, of which each secondary
-    /// is to have every one; 0 where nobody is shipped anything.
-    #[must_use]
-    pub fn unshipped_bytes_max(&self) -> u64 {
-        if self.ship.has_remotes() { self.options.unshipped_bytes_max } else { 0 }
-    }
 }

@@ -413,12 +413,6 @@ impl Node {
         self.tree.close_files();
     }
 
-    /// Compactions that may run at once.
-    #[must_use]
-    pub const fn compactions_max(&self) -> usize {
-        self.options.compactions_max
-    }
-
     /// Changes what readers may keep. Those past a smaller budget end with the next event.
     pub fn set_pin_budget(&mut self, pin_budget: PinBudget) {
         self.options.pin_budget = pin_budget;

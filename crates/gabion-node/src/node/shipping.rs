@@ -85,11 +85,6 @@ impl Shipping {
         Self { remotes, files: BTreeMap::new(), discarded: BTreeSet::new() }
     }
 
-    /// Whether there is anybody to ship to.
-    pub(super) fn has_remotes(&self) -> bool {
-        !self.remotes.is_empty()
-    }
-
     pub(super) fn files_remove(&mut self, file: FileId) {
         self.files.remove(&file);
     }

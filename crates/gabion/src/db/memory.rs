@@ -1,29 +1,21 @@
 //! What memory a store takes, as `gabion db` shows it.
 
 use crate::units::size;
-use gabion_db::memory::{Memory, MemoryKind};
 use gabion_engine::{FileMeta, TreeConfig};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Each kind's bytes now, and at most where there is a bound.
-pub(super) fn fields(memory: &Memory) -> Value {
-    let one =
-        |kind: &MemoryKind| (kind.name.to_owned(), json!({ "bytes": kind.bytes, "max": kind.max }));
-    Value::Object(memory.kinds.iter().map(one).collect())
-}
-
-/// A line for each kind, and one for all.
+/// A line for each kind, and one for all, of what [`gabion_server::memory_json`] says.
 pub(super) fn text(fields: &Value) -> String {
     let mut out = "memory                      now     at most\n".to_owned();
-    let (mut now, mut max) = (0, 0);
+    let mut now = 0;
     for (name, kind) in fields.as_object().into_iter().flatten() {
         let bytes = kind["bytes"].as_u64().unwrap_or(0);
-        (now, max) = (now + bytes, max + kind["max"].as_u64().unwrap_or(0));
+        now += bytes;
         let most = kind["max"].as_u64().map_or_else(|| "as used".to_owned(), size);
         let _ = writeln!(out, "  {:<20} {:>9}   {most:>9}", name.replace('_', " "), size(bytes));
     }
-    let _ = writeln!(out, "  {:<20} {:>9}   {:>9}", "all", size(now), size(max));
+    let _ = writeln!(out, "  {:<20} {:>9}", "all", size(now));
     out
 }
 

@@ -10,6 +10,7 @@ use crate::units::size;
 use gabion_base::number::parse_i64;
 use gabion_base::{Error, Result};
 use gabion_db::Db;
+use gabion_server::memory_json;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -174,7 +175,7 @@ fn stats(db: &Db, out: &mut Out) -> Told {
     if out.json {
         return out.document(&json!({
             "levels": compact::levels(&stats), "slot_bytes": stats.slot_bytes,
-            "memtable_bytes": stats.memtable_bytes, "memory": memory::fields(&stats.memory), "damaged_files": stats.damaged_files,
+            "memtable_bytes": stats.memtable_bytes, "memory": memory_json(&stats.memory), "damaged_files": stats.damaged_files,
             "failure": db.failure().map(|error| error.to_string()),
         }));
     }
@@ -184,7 +185,7 @@ fn stats(db: &Db, out: &mut Out) -> Told {
         size(stats.memtable_bytes),
         size(stats.slot_bytes)
     ))?;
-    out.text(&memory::text(&memory::fields(&stats.memory)))?;
+    out.text(&memory::text(&memory_json(&stats.memory)))?;
     if stats.damaged_files > 0 {
         out.text(&format!("damaged files {}\n", stats.damaged_files))?;
     }

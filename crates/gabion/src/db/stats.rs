@@ -17,6 +17,7 @@ use gabion_media::BufferMeter;
 use gabion_node::open::OpenedPool;
 use gabion_node::{Node, NodeOptions, opaque};
 use gabion_pool::inspect;
+use gabion_server::memory_json;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -64,7 +65,7 @@ fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error
     let (node, report) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
     stats.insert("log".into(), log_fields(&state, flushed, Some(&report)));
     stats.insert("memtables".into(), memtables(&node));
-    stats.insert("memory".into(), memory::fields(&memory_of(&node)));
+    stats.insert("memory".into(), memory_json(&memory_of(&node)));
     Ok(())
 }
 
