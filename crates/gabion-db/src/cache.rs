@@ -36,11 +36,12 @@ struct Credit {
 }
 
 impl Credit {
-    /// Takes the bytes of a file, if so many look-ups of late allow for it.
+    /// Takes the bytes of a file, if so many look-ups of late allow for it. With a small cache they save up for one file.
     fn take(&mut self, looked: u64, len: u64, bytes_max: u64) -> bool {
         let since = looked.saturating_sub(self.looked);
         self.looked = looked;
-        let bytes = self.bytes.saturating_add(since.saturating_mul(LEN_PER_LOOK)).min(bytes_max);
+        let bytes = self.bytes.saturating_add(since.saturating_mul(LEN_PER_LOOK));
+        let bytes = bytes.min(bytes_max.max(len));
         let left = bytes.checked_sub(len);
         self.bytes = left.unwrap_or(bytes);
         left.is_some()
@@ -97,6 +98,10 @@ impl SharedCache {
         inputs: &[(u8, Arc<FileMeta>)],
         file: &BuiltFile,
     ) -> Result<()> {
+        let is_open = |(_, input): &(u8, Arc<FileMeta>)| self.reader(input.id).is_some();
+        if !inputs.is_empty() && !inputs.iter().any(is_open) {
+            return Ok(()); // nobody reads there
+        }
         let CacheStats { hits, misses, .. } = self.stats();
         let (len, most) = (file.bytes.len() as u64, self.capacity() as u64 / CREDIT_PART);
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,5 +210,10 @@ mod tests {
         // Where a block is looked for now and then, part of the files.
         let warmed = (0..100).filter(|n| credit.take(1_000_000 + n, mib, 16 * mib)).count();
         assert_eq!(warmed, 6);
+        // With a cache that is small against files, one of them.
+        let mut credit = Credit::default();
+        assert!(!credit.take(128, 16 * mib, 8 * mib), "half of what it takes");
+        assert!(credit.take(1_000_000, 16 * mib, 8 * mib));
+        assert!(!credit.take(1_000_000, 16 * mib, 8 * mib));
     }
 }
