@@ -24,7 +24,7 @@ impl Input {
             self.bytes = shared.split();
         } else {
             let wanted = self.parser.wanted(self.bytes.len());
-            self.bytes.reserve(wanted.max(read.len()));
+            self.bytes.reserve(wanted.min(RESERVE_LEN_MAX).max(read.len()));
             self.bytes.extend_from_slice(read);
         }
     }

@@ -89,8 +89,8 @@ pub(crate) struct FixedOptions {
     /// Compression of data blocks: none, lz4, zstd, or zstd:LEVEL from 1 to 19 [default: none]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) compression: Option<Compression>,
-    /// The same for files below which nothing of their range lies: nine tenths of the bytes. Usual: lz4 above zstd
-    /// [default: as --compression]
+    /// Compression of the deepest files, which hold most of the data and are seldom rewritten; usual: --compression lz4
+    /// --bottom-compression zstd [default: as --compression]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) bottom_compression: Option<Compression>,
 }
@@ -228,10 +228,12 @@ pub(crate) enum DbCommand {
 /// The codecs of the files that a command makes. Each file says its own, so they need not be those of the store.
 #[derive(Args, Debug, Default)]
 pub(crate) struct CodecOptions {
-    /// Compression of the files that are made meanwhile: none, lz4, zstd, or zstd:LEVEL [default: the store's]
+    /// Compression of the files that are made meanwhile: none, lz4, zstd, or zstd:LEVEL. The deepest and those of `load`
+    /// have that of --bottom-compression [default: the store's]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) compression: Option<Compression>,
-    /// The same for those at the bottom; `compact` writes anew what lies there with another [default: the store's]
+    /// Compression of the deepest files and of all that `load` makes; `compact` writes anew what lies deepest with
+    /// another [default: the store's; as --compression where it has none]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) bottom_compression: Option<Compression>,
 }

@@ -147,7 +147,6 @@ pub(super) fn length(len: u64) -> String {
     }
 }
 
-/// Every setting.
 /// One codec, or that of the bottom with it.
 pub(super) fn codecs(upper: &str, bottom: Option<&str>) -> String {
     match bottom {
@@ -156,6 +155,7 @@ pub(super) fn codecs(upper: &str, bottom: Option<&str>) -> String {
     }
 }
 
+/// Every setting.
 pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let s = settings;
     let mut facts = vec![
