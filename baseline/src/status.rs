@@ -17,7 +17,7 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
         (false, false) => "middle",
     };
     let cpu = Cpu::now(S::THREADS);
-    let (read_bytes, write_bytes) = gabion_proc::device_bytes();
+    let (read_bytes, write_bytes) = gabion_proc::device_bytes().unwrap_or_default();
     let files: u64 = state.levels.iter().sum();
     let counters = state.counters;
     let [client_sent, client_received] = server.traffic.clients;

@@ -90,7 +90,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     // Built into the programs of other engines too, so it knows nothing of Gabion's.
-    ("gabion-workload", &["gabion-base"]),
+    ("gabion-workload", &["gabion-base", "gabion-proc"]),
     // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or stores.
     ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-proc", "gabion-workload"]),
 ];

@@ -1,5 +1,5 @@
 //! What Linux says of this process: processor time by thread, memory, bytes read and written. For reports, so what
-//! the kernel does not say is 0.
+//! the kernel does not say is 0, or none where a measurement would be wrong by it.
 //!
 //! The kernel counts for everybody in the same way, so this is what Gabion and what it is measured against report of
 //! themselves. Source: proc(5).
@@ -53,21 +53,33 @@ fn stat_seconds(path: &Path) -> [f64; 2] {
 /// Resident memory in bytes.
 #[must_use]
 pub fn memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    field(&text, "VmRSS:") * 1024
+    status("VmRSS:").unwrap_or(0)
 }
 
-/// Bytes that this process made the devices read and write.
+/// Most bytes of memory that the process had so far (resident, the page cache not counted); none where the kernel does
+/// not say.
 #[must_use]
-pub fn device_bytes() -> (u64, u64) {
+pub fn peak_memory_bytes() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// A number of kibibytes, in bytes.
+fn status(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&text, name).map(|kib| kib * 1024)
+}
+
+/// Bytes that this process made the devices read and write, not the page cache; none where the kernel does not say.
+#[must_use]
+pub fn device_bytes() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    (field(&text, "read_bytes:"), field(&text, "write_bytes:"))
+    Some((field(&text, "read_bytes:")?, field(&text, "write_bytes:")?))
 }
 
 /// The number behind a name at the beginning of a line.
-fn field(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -88,6 +100,7 @@ mod tests {
         let (_, seconds) = own.unwrap();
         assert!(seconds > 0.0 && seconds <= all[0] + all[1] + 0.02, "{seconds} of {all:?}");
         assert!(memory_bytes() > 1 << 20);
+        assert!(peak_memory_bytes().unwrap() >= 1 << 20 && device_bytes().is_some());
     }
 
     #[test]
@@ -95,8 +108,8 @@ mod tests {
         let text = "rchar: 1\nread_bytes: 30\nwrite_bytes: 400\ncancelled_write_bytes: 5\n";
         assert_eq!(
             ["read_bytes:", "write_bytes:", "bytes:"].map(|name| field(text, name)),
-            [30, 400, 0]
+            [Some(30), Some(400), None]
         );
-        assert_eq!(field("VmRSS:\t    1234 kB\n", "VmRSS:"), 1234);
+        assert_eq!(field("VmRSS:\t    1234 kB\n", "VmRSS:"), Some(1234));
     }
 }

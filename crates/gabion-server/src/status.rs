@@ -72,8 +72,8 @@ pub(crate) fn status(server: &Server) -> Value {
         "cpu_seconds_by_role": cpu_by_role(),
         "memory_bytes": gabion_proc::memory_bytes(),
         "memory": memory_json(&host.memory(&node)),
-        "read_bytes": gabion_proc::device_bytes().0,
-        "write_bytes": gabion_proc::device_bytes().1,
+        "read_bytes": gabion_proc::device_bytes().unwrap_or_default().0,
+        "write_bytes": gabion_proc::device_bytes().unwrap_or_default().1,
         "net": net(server),
     })
 }

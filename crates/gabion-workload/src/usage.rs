@@ -31,14 +31,8 @@ pub(crate) struct Used {
 impl Usage {
     /// Up to now.
     pub(crate) fn now() -> Result<Self> {
-        let path = "/proc/self/io";
-        let text = fs::read_to_string(path)
-            .map_err(|error| Error::with_source(ErrorKind::Io, format!("read {path}"), error))?;
-        let (Some(read_bytes), Some(write_bytes)) =
-            (field(&text, "read_bytes:"), field(&text, "write_bytes:"))
-        else {
-            return Err(Error::unsupported(format!("{path} has no read_bytes or write_bytes")));
-        };
+        let (read_bytes, write_bytes) = gabion_proc::device_bytes()
+            .ok_or_else(|| Error::unsupported("/proc/self/io has no read_bytes or write_bytes"))?;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes })
@@ -55,19 +49,10 @@ impl Usage {
     }
 }
 
-/// The number behind a name at the beginning of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// Most bytes of memory that the process had so far (`VmHWM`: resident, the page cache not counted).
+/// Most bytes of memory that the process had so far.
 pub(crate) fn peak_memory() -> Result<u64> {
-    let path = "/proc/self/status";
-    let text = fs::read_to_string(path)
-        .map_err(|error| Error::with_source(ErrorKind::Io, format!("read {path}"), error))?;
-    let kib = field(&text, "VmHWM:");
-    kib.map(|kib| kib * 1024).ok_or_else(|| Error::unsupported(format!("{path} has no VmHWM")))
+    gabion_proc::peak_memory_bytes()
+        .ok_or_else(|| Error::unsupported("/proc/self/status has no VmHWM"))
 }
 
 /// Bytes that a directory takes on its file system: blocks, not lengths.
@@ -108,16 +93,6 @@ pub fn free_len(path: &Path) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counters_are_read_by_their_whole_name() {
-        let text =
-            "rchar: 1\nwchar: 2\nread_bytes: 30\nwrite_bytes: 400\ncancelled_write_bytes: 5\n";
-        assert_eq!(field(text, "read_bytes:"), Some(30));
-        assert_eq!(field(text, "write_bytes:"), Some(400));
-        assert_eq!(field(text, "other:"), None);
-        assert_eq!(field("VmHWM:\t    1234 kB\n", "VmHWM:"), Some(1234));
-    }
 
     #[test]
     fn work_shows_in_the_use_of_the_process() {
