@@ -72,9 +72,11 @@ impl Pace {
     }
 
     /// Until when writers wait, if they do: what was written last may have been more than there was credit for.
-    pub(super) fn wait_until_ms(&self) -> Option<u64> {
+    /// `pending` bytes are written and are no record yet.
+    pub(super) fn wait_until_ms(&self, pending: usize) -> Option<u64> {
         let allowed = self.allowed?;
-        let owed = u64::try_from(self.credit.checked_neg()?).ok().filter(|owed| *owed > 0)?;
+        let credit = self.credit.saturating_sub(bytes(pending as u64));
+        let owed = u64::try_from(credit.checked_neg()?).ok().filter(|owed| *owed > 0)?;
         Some(self.now_ms + owed.div_ceil(allowed))
     }
 }
@@ -94,34 +96,50 @@ mod tests {
         let mut pace = Pace::default();
         pace.pass(10, Some(0));
         pace.wrote(1 << 30);
-        assert_eq!(pace.wait_until_ms(), None, "nothing tells how fast L0 is compacted");
+        assert_eq!(pace.wait_until_ms(0), None, "nothing tells how fast L0 is compacted");
         pace.compacted(8_000 * KIB, 1_000);
         pace.wrote(1 << 30);
         assert_eq!(pace.pass(20, Some(0)), 0);
-        assert_eq!(pace.wait_until_ms(), None);
+        assert_eq!(pace.wait_until_ms(0), None);
         // Twice as fast as L0 is compacted: 16 KiB a millisecond.
         pace.wrote(160 * KIB as usize);
-        assert_eq!(pace.wait_until_ms(), Some(30));
+        assert_eq!(pace.wait_until_ms(0), Some(30));
         assert_eq!(pace.pass(29, Some(0)), 9);
-        assert_eq!(pace.wait_until_ms(), Some(30));
+        assert_eq!(pace.wait_until_ms(0), Some(30));
         assert_eq!(pace.pass(30, Some(0)), 1);
-        assert_eq!(pace.wait_until_ms(), None);
+        assert_eq!(pace.wait_until_ms(0), None);
         // Half way to the end of it: 8 KiB; of a second without writers two milliseconds are left.
         pace.pass(1_030, Some(500));
         pace.wrote(16 * KIB as usize);
-        assert_eq!(pace.wait_until_ms(), None);
+        assert_eq!(pace.wait_until_ms(0), None);
         pace.wrote(1);
-        assert_eq!(pace.wait_until_ms(), Some(1_031));
+        assert_eq!(pace.wait_until_ms(0), Some(1_031));
         pace.pass(1_031, Some(1_000));
         pace.wrote(20 * KIB as usize);
-        assert_eq!(pace.wait_until_ms(), Some(1_051), "a mebibyte a second is the least");
+        assert_eq!(pace.wait_until_ms(0), Some(1_051), "a mebibyte a second is the least");
         assert_eq!(pace.pass(1_032, None), 0);
-        assert_eq!(pace.wait_until_ms(), None, "L0 was compacted");
+        assert_eq!(pace.wait_until_ms(0), None, "L0 was compacted");
         // A clock that goes back is no time that passed.
         pace.pass(1_033, Some(0));
         pace.wrote(64 * KIB as usize);
         assert_eq!(pace.pass(5, Some(0)), 0);
-        assert_eq!(pace.wait_until_ms(), Some(1_037));
+        assert_eq!(pace.wait_until_ms(0), Some(1_037));
+    }
+
+    #[test]
+    fn what_a_turn_has_written_already_is_owed() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.wait_until_ms(1 << 30), None, "nobody is slowed down");
+        pace.compacted(8_000 * KIB, 1_000);
+        pace.pass(10, Some(0));
+        pace.pass(11, Some(0));
+        // 16 KiB a millisecond.
+        let (credit, more) = (16 * KIB as usize, 8 * KIB as usize);
+        assert_eq!(pace.wait_until_ms(credit), None);
+        assert_eq!(pace.wait_until_ms(credit + 1), Some(12));
+        assert_eq!(pace.wait_until_ms(credit + 3 * more), Some(13));
+        pace.wrote(credit + 3 * more);
+        assert_eq!(pace.wait_until_ms(0), Some(13), "as a record it is owed once");
     }
 
     #[test]
@@ -142,7 +160,7 @@ mod tests {
         pace.pass(0, Some(0));
         pace.pass(1, Some(0));
         pace.wrote(4 * KIB as usize);
-        assert_eq!(pace.wait_until_ms(), Some(4), "no slower than a mebibyte a second");
+        assert_eq!(pace.wait_until_ms(0), Some(4), "no slower than a mebibyte a second");
     }
 
     /// Files of 64 KiB; writers who would write ten in a millisecond; a compaction takes what is in L0 when it begins,
@@ -161,7 +179,7 @@ mod tests {
             let before = written;
             // 16 records of 40 KiB.
             for _ in 0..16 {
-                if pace.wait_until_ms().is_none() && l0 < STOP {
+                if pace.wait_until_ms(0).is_none() && l0 < STOP {
                     written += 40 * KIB;
                     pace.wrote(40 * KIB as usize);
                 }

@@ -92,7 +92,7 @@ impl Node {
             return WriteGate::Full { reason, takes_deletes: lag.is_none() };
         }
         match (self.full(), self.lag()) {
-            (None, None) if self.pace.wait_until_ms().is_some() => {
+            (None, None) if self.writes_due_ms().is_some() => {
                 WriteGate::Wait("compaction is behind, writers are slowed down")
             }
             (None, None) => WriteGate::Open,
@@ -115,7 +115,7 @@ impl Node {
     /// calls [`Self::pass_time`] or [`Self::advance`] then.
     #[must_use]
     pub fn writes_due_ms(&self) -> Option<u64> {
-        self.pace.wait_until_ms()
+        self.pace.wait_until_ms(self.writing.batch.len())
     }
 
     /// What lags behind so far that any write waits for it.
