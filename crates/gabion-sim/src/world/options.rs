@@ -7,7 +7,7 @@ use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
 /// What may go wrong, each about once in so many steps; 0 is never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Kill of one process.
     pub kill: u64,

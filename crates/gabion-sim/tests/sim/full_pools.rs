@@ -23,6 +23,8 @@ struct Filling {
     world: World,
     what: String,
     next: u64,
+    /// Members may be out, so that what lags behind keeps the head from deletes for a time.
+    may_lag: bool,
 }
 
 fn key(number: u64) -> u64 {
@@ -54,7 +56,8 @@ impl Filling {
             ..Options::of_seed(seed)
         };
         let what = format!("seed {seed}, {replicas} replicas, {compaction:?}, {ack:?}");
-        Self { world: World::new(seed, options), what, next: 0 }
+        let may_lag = faults != Faults::default();
+        Self { world: World::new(seed, options), what, next: 0, may_lag }
     }
 
     fn advance(&mut self, steps: u64) {
@@ -111,15 +114,17 @@ impl Filling {
         panic!("{}: a pool without end", self.what);
     }
 
-    /// Until the head takes deletes. While a member is out, what lags behind may keep it from that for a time.
+    /// Until the head takes deletes: at once, unless a member may be out.
     fn wait_for_deletes(&mut self) {
         let takes_deletes = |gate: &WriteGate| {
             matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. })
         };
         for _ in 0..STEPS / 100 {
-            if takes_deletes(&self.gate()) {
+            let gate = self.gate();
+            if takes_deletes(&gate) {
                 return;
             }
+            assert!(self.may_lag, "{}: {gate:?}: {}", self.what, self.world.describe());
             self.advance(100);
         }
         self.world.settle().unwrap_or_else(|error| panic!("{}: {error}", self.what));
