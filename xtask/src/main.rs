@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
-//! cargo xtask check         the quick part of it: format, lints, licences, rooms
+//! cargo xtask check         the quick part of it: format, lints, links of documentation, licences, rooms
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask interleavings readers of a MemTable beside its writer: every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest

@@ -25,11 +25,16 @@ fn cargo(args: &[&str]) -> Step {
     run("cargo", args, &[])
 }
 
-/// Format, lints, licences and the arrows between rooms.
+/// Format, lints, links of documentation, licences and the arrows between rooms.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["fmt", "--all", "--check", "--manifest-path", "peers/Cargo.toml"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // Links of what is public lead to what is public; those of the rest lead somewhere.
+    let doc = ["doc", "--workspace", "--no-deps", "--keep-going"];
+    let strict = [("RUSTDOCFLAGS", "-D warnings")];
+    run("cargo", &doc, &strict)?;
+    run("cargo", &[&doc[..], &["--document-private-items"]].concat(), &strict)?;
     rooms::check()
 }
 

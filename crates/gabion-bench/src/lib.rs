@@ -11,9 +11,9 @@
 //!
 //! - [`ycsb`]: load and A to G of YCSB; what they cost each replica, and what RubbleDB's way of
 //!   compacting saves of it.
-//! - [`replication`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each, and on
+//! - [`replication()`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each, and on
 //!   Gabion in both ways of compacting, in one run.
-//! - [`engines`]: workloads on this engine alone and on others, each in a process of its own.
+//! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
 #![allow(

@@ -92,7 +92,7 @@ pub struct RunOptions {
     pub compactions_max: usize,
     /// The codecs of files that are made from now on. Default none: those of [`TreeConfig`] with which the store was made.
     /// Each file says its own, so those that are there are read as they are, and get these as compactions write them
-    /// anew; [`Db::compact`](crate::Db::compact) has that done for the bottom, where most bytes lie.
+    /// anew; [`Db::compact_range`](crate::Db::compact_range) has that done for the bottom, where most bytes lie.
     pub codecs: Option<Codecs>,
 }
 

@@ -11,7 +11,7 @@
 //! whatever is read through it, and how often, is judged alike.
 //!
 //! Group time passes with records alone. When nobody writes, the head appends one that carries nothing but time
-//! as soon as something may expire by its clock: [`Due`] says when. What `Due` knows is no part of the
+//! as soon as something may expire by its clock: `Due` says when. What `Due` knows is no part of the
 //! replicated state: it is a hint, and one too many costs a record.
 //!
 //! ```text

@@ -17,7 +17,7 @@
 //! deletes give back what they delete. Then files are written anew in which much has expired.
 //!
 //! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
-//! that holds little but range deletes ([`Picker::pick_ranges`]) would never be picked for its length: when no level is
+//! that holds little but range deletes (`Picker::pick_ranges`) would never be picked for its length: when no level is
 //! over its aim it sinks, level by level, and at the last that has anything of its range it vanishes.
 //!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at

@@ -19,7 +19,7 @@
 //! - The key bounds of a file enclose its fragments. Whatever is moved below a fragment is in files that
 //!   overlap it, so it is merged with it.
 //! - Where a job ends a file, it cuts the fragments too: a file covers no key of its neighbours. As bounds are keys that
-//!   are part of the file, a cut comes right after a key ([`cut_before`]): `[a, q‖0)` has the last key `q`, and its
+//!   are part of the file, a cut comes right after a key (`cut_before`): `[a, q‖0)` has the last key `q`, and its
 //!   other half begins with `q‖0`. (In RocksDB what a file says reaches beyond it, and readers and compactions cut it to
 //!   bounds; that is where deleted keys came back and others went: facebook/rocksdb#2752, #2833, #4476,
 //!   cockroachdb/pebble#26.)

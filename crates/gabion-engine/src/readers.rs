@@ -6,7 +6,7 @@
 //!                  └─► Shape: MemTables, version ─► files ─► slots
 //! ```
 //!
-//! Readers that began between two changes of the tree share a [`State`]: they keep the same, and nothing
+//! Readers that began between two changes of the tree share a `State`: they keep the same, and nothing
 //! comes back before the last of them is done. So the pin budget counts states, not readers: a thousand
 //! reads of one state are no more harm than one.
 //!
@@ -16,7 +16,7 @@
 //! then on its age is counted, and only such states are ended. (PostgreSQL's `old_snapshot_threshold`
 //! likewise ended a reader only when what it needs could go.)
 //!
-//! Ending takes the [`Shape`] out of the state, and out of each idle iterator: MemTables' memory and
+//! Ending takes the `Shape` out of the state, and out of each idle iterator: MemTables' memory and
 //! files come back at once. A read that is under way keeps a [`Pin`], so that no slot is used again under
 //! it (FAULTS.md E12); it comes to its end, and the next step finds the state ended.
 

@@ -8,7 +8,7 @@
 //!   NVMe/TCP protocol ── Transport ──► TcpTransport ─► a socket
 //! ```
 //!
-//! - [`file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
+//! - [`mod@file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
 //! - [`space`]: free space and pool files that own all of theirs; [`lock`]: one process per pool.
 //! - [`ring`]: mapped memory that survives the kill of the process.
 //! - [`tcp`]: sockets; [`nvme`]: the threads that serve a region and ship into others.

@@ -9,7 +9,7 @@
 //!
 //! Only whole blocks are handed out, so no block is written twice with different content: a block
 //! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it.
-//! After a failed flush nothing since the last good one counts ([`Drains::rewind`], FAULTS.md E8);
+//! After a failed flush nothing since the last good one counts (`Drains::rewind`, FAULTS.md E8);
 //! the ring still has it all, because it never overwrites what is not flushed.
 
 use crate::ring::Ring;

@@ -54,7 +54,7 @@ pub enum ExitReason {
     Failed(Error),
 }
 
-/// The process's exit code for what [`crate::run`] returned: 0 after a signal, 70 after a failure while it
+/// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure while it
 /// ran, 75 when another process holds the pool, 78 for a configuration that cannot work, else 1.
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {

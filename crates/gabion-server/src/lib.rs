@@ -6,7 +6,7 @@
 //!   threads     ─► events ───────────────────────►┘                   ship thread, target thread
 //! ```
 //!
-//! - [`run`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
+//! - [`run()`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
 //! - `server`: the loop and its turns; `door` and `client`: connections of clients; `mesh` and `peers`:
 //!   connections of members, commands that they forward (`forward`); `run`: commands at this node;

@@ -11,7 +11,7 @@
 //!
 //! - [`Engine`]: what an engine does; one implementation for each, in a program of its own.
 //! - [`Workload`], [`RunArgs`]: what can be run; [`run()`] runs one and gives its [`Row`].
-//! - [`program`]: the `main` of an engine's program.
+//! - [`program()`]: the `main` of an engine's program.
 //! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, which records are asked
 //!   for, and their keys. The benchmark of clusters takes its values and records from here too.
 #![allow(

@@ -14,7 +14,7 @@
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion verify`.
 //! - [`lines`]: what is typed at a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process has, opened for reading.
-//! - [`bench`]: the replicas that `gabion bench` measures.
+//! - [`mod@bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the command
 //! could not be carried out; 128 and the signal's number (Ctrl-C: 130), `up` was told twice to stop and

@@ -38,7 +38,7 @@ impl Area {
         &self.buf[..self.len]
     }
 
-    /// Room for `len` bytes behind what is written; see [`Area::wrote`].
+    /// Room for `len` bytes behind what is written; who fills it adds that to `len`.
     #[inline]
     fn room(&mut self, len: usize) -> &mut [u8] {
         let end = self.len + len;
