@@ -4,7 +4,7 @@
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
 //! cargo xtask check         the quick part of it: format, lints, links of documentation, licences, rooms
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
-//! cargo xtask interleavings readers of a MemTable beside its writer: every order of their steps
+//! cargo xtask interleavings what threads share without a lock (MemTables, open files, decoders): every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
 //! cargo xtask kills [N]     N times (default 20) kill -9 of every process under load, and of some: nothing

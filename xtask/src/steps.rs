@@ -59,7 +59,8 @@ pub(crate) fn planted() -> Step {
     cargo(&["test", "-p", "gabion-sim", "--features", "planted", "--test", "planted"])
 }
 
-/// The skip list's readers beside its writer, in every order of their steps: a build of its own, as its atomics
+/// The skip list's readers beside its writer and what else threads share without a lock, in every order of their
+/// steps: a build of its own, as its atomics
 /// are other ones, and beside the usual one, which would have to be made again.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);

@@ -34,6 +34,7 @@ pub mod edit;
 pub mod entry;
 pub mod expiry;
 pub mod file;
+mod idle;
 pub mod job;
 pub mod load;
 pub mod memtable;

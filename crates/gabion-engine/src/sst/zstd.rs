@@ -5,45 +5,27 @@
 //!
 //! An encoder is one file's. Decoders are wanted by any thread for one block at a time, so those that are idle wait in
 //! [`IDLE`], which is neither a clock nor a source of chance: a decoder forgets each block.
-#![expect(unsafe_code, reason = "idle decoders are handed on as pointers; see `IDLE`")]
 
+use crate::idle::Idle;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use gabion_base::{Error, Result};
 use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// Most decoders that are kept while nobody uses them: one for each thread that reads at once. Each takes 94 KiB.
 const IDLE_MAX: usize = 16;
 
-/// Idle decoders. A pointer that is not null is a `Box` that belongs to the slot; taking it out and putting one in are
-/// one atomic step each, so it belongs to one place at a time.
-static IDLE: [AtomicPtr<DCtx<'static>>; IDLE_MAX] =
-    [const { AtomicPtr::new(null_mut()) }; IDLE_MAX];
+#[cfg(not(all(test, loom)))]
+static IDLE: Idle<DCtx<'static>, IDLE_MAX> = Idle::new();
+// What the permutation checker follows exists while it does.
+#[cfg(all(test, loom))]
+loom::lazy_static! {
+    static ref IDLE: Idle<DCtx<'static>, IDLE_MAX> = Idle::new();
+}
 
 /// A decoder that is idle, or a new one; none when there is no memory for it.
 fn take() -> Option<Box<DCtx<'static>>> {
-    for slot in IDLE.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()) {
-        let idle = slot.swap(null_mut(), Ordering::Acquire);
-        if !idle.is_null() {
-            // SAFETY: what is in a slot came from `Box::into_raw`, and since the swap it is in none.
-            return Some(unsafe { Box::from_raw(idle) });
-        }
-    }
-    DCtx::try_create().map(Box::new)
-}
-
-/// Keeps a decoder for whoever comes next, unless enough are kept.
-fn give_back(decoder: Box<DCtx<'static>>) {
-    let idle = Box::into_raw(decoder);
-    let has_taken = |slot: &AtomicPtr<_>| {
-        slot.compare_exchange(null_mut(), idle, Ordering::Release, Ordering::Relaxed).is_ok()
-    };
-    if !IDLE.iter().any(has_taken) {
-        // SAFETY: it came from `Box::into_raw` above, and no slot has taken it.
-        drop(unsafe { Box::from_raw(idle) });
-    }
+    IDLE.take().or_else(|| DCtx::try_create().map(Box::new))
 }
 
 /// Decompresses a frame into the capacity of `raw`, whose old content goes: nothing is reserved, whatever the frame
@@ -54,7 +36,7 @@ fn give_back(decoder: Box<DCtx<'static>>) {
 pub(super) fn decode(frame: &[u8], raw: &mut Vec<u8>) -> Result<Option<usize>> {
     let mut decoder = take().ok_or_else(|| Error::limit("no memory for a zstd decoder"))?;
     let len = decoder.decompress(raw, frame).ok();
-    give_back(decoder);
+    IDLE.give_back(decoder);
     Ok(len)
 }
 
