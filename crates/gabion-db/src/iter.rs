@@ -166,7 +166,7 @@ impl Cursor {
         Self { walk, snapshot: snapshot.clone(), range }
     }
 
-    /// To the first pair.
+    /// To the first pair. Costs a seek, see [`Cursor`].
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -174,7 +174,7 @@ impl Cursor {
         self.go(Move::First)
     }
 
-    /// To the last pair.
+    /// To the last pair. Costs a seek, see [`Cursor`].
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -182,7 +182,8 @@ impl Cursor {
         self.go(Move::Last)
     }
 
-    /// To the first pair at or after `key`; to the first of the bounds when `key` is before them.
+    /// To the first pair at or after `key`; to the first of the bounds when `key` is before them. A search of each
+    /// MemTable, file of L0 and level, with a read of the device for each block that is not cached.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -190,7 +191,8 @@ impl Cursor {
         self.go(Move::Seek(&engine_key(key)))
     }
 
-    /// To the last pair at or before `key`; to the last of the bounds when `key` is past them.
+    /// To the last pair at or before `key`; to the last of the bounds when `key` is past them. Costs what [`Self::seek`]
+    /// costs.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -198,7 +200,7 @@ impl Cursor {
         self.go(Move::SeekForPrev(&engine_key(key)))
     }
 
-    /// To the next pair; to the first from before it.
+    /// To the next pair; to the first from before it. About 0.1 µs in cached blocks; after a [`Self::prev`] a seek.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -215,7 +217,8 @@ impl Cursor {
         }
     }
 
-    /// To the pair before; to the last from past it.
+    /// To the pair before; to the last from past it. About what [`Self::next`] costs in files, a search for every tenth in a
+    /// MemTable; after a [`Self::next`] a seek.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
