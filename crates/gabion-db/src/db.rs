@@ -74,29 +74,16 @@ pub struct DbStats {
     pub memory: Memory,
 }
 
-/// What somebody wants of the machine.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wants {
-    Put,
-    /// What a full pool takes as well.
-    Delete,
-    /// As much, and not to wait for room on a device that has none.
-    Flush,
-}
-
-/// The machine, once it takes a write.
-fn gate(shared: &Shared, wants: Wants) -> Result<MutexGuard<'_, Core>> {
+/// The machine, once it takes a write, a put or another. Where jobs pause, as their device has no room, nothing makes any
+/// until somebody gives it some, and who waited for that would wait for as long.
+fn gate(shared: &Shared, has_put: bool) -> Result<MutexGuard<'_, Core>> {
     let mut core = shared.lock();
     loop {
         core.check()?;
-        let gives_up = match wants {
-            Wants::Put => true,
-            Wants::Delete => false,
-            Wants::Flush => core.node.jobs_pause(),
-        };
+        let gives_up = has_put || core.node.jobs_pause();
         match core.node.write_gate() {
             WriteGate::Open => return Ok(core),
-            WriteGate::Full { takes_deletes: true, .. } if wants != Wants::Put => return Ok(core),
+            WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
             WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
             WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
             WriteGate::Wait(_) | WriteGate::Full { .. } => core = shared.wait(core),
@@ -106,7 +93,7 @@ fn gate(shared: &Shared, wants: Wants) -> Result<MutexGuard<'_, Core>> {
 
 /// As [`Db::flush`].
 fn flush(shared: &Shared) -> Result<()> {
-    let mut core = gate(shared, Wants::Flush)?;
+    let mut core = gate(shared, false)?;
     core.node.seal_memtable()?;
     // What writers fill and seal meanwhile is not waited for: they might never pause.
     let wanted = core.node.tree().active_id();
@@ -292,7 +279,7 @@ impl Db {
     /// As [`Self::write`].
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, value)?;
-        self.apply(durability, 1, key.len() + value.len(), Wants::Put, |core| {
+        self.apply(durability, 1, key.len() + value.len(), true, |core| {
             core.node.put(Keyspace::User, key, value)
         })
     }
@@ -338,7 +325,7 @@ impl Db {
     pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
         let now_ms = self.0.shared.clock_ms();
-        self.apply(Durability::Ring, 1, key.len() + value.len(), Wants::Put, |core| {
+        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
             put_expiring(core, key, value, expiry, now_ms)
         })
     }
@@ -389,7 +376,7 @@ impl Db {
     pub fn add(&self, key: &[u8], delta: i64) -> Result<()> {
         check_lengths(key, &[])?;
         let now_ms = self.0.shared.clock_ms();
-        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, Wants::Put, |core| {
+        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, true, |core| {
             add(core, key, delta, now_ms)
         })
     }
@@ -414,9 +401,7 @@ impl Db {
     /// As [`Self::write`].
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, &[])?;
-        self.apply(durability, 1, key.len(), Wants::Delete, |core| {
-            core.node.delete(Keyspace::User, key)
-        })
+        self.apply(durability, 1, key.len(), false, |core| core.node.delete(Keyspace::User, key))
     }
 
     /// Carries out a batch, all or nothing: readers see none of it or all. Waits while flushes or
@@ -441,8 +426,7 @@ impl Db {
         let (has_put, operands_len) = check_batch(batch)?;
         let now_ms = self.0.shared.clock_ms();
         let bytes = batch.byte_len() + operands_len;
-        let wants = if has_put { Wants::Put } else { Wants::Delete };
-        self.apply(durability, batch.len(), bytes, wants, |core| {
+        self.apply(durability, batch.len(), bytes, has_put, |core| {
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
                 Op::PutExpiring(key, value, expiry) => {
@@ -461,11 +445,11 @@ impl Db {
         durability: Durability,
         count: usize,
         bytes: usize,
-        wants: Wants,
+        has_put: bool,
         write: impl FnOnce(&mut Core) -> Result<()>,
     ) -> Result<()> {
         let shared = &self.0.shared;
-        let mut core = gate(shared, wants)?;
+        let mut core = gate(shared, has_put)?;
         let (len, room) = (bytes + count * OPERATION_OVERHEAD, core.node.turn_room());
         if len > room || count > RECORD_OPS_MAX {
             return Err(Error::limit(format!(
@@ -510,7 +494,7 @@ impl Db {
     /// # Errors
     /// What made the store fail.
     pub fn sync(&self) -> Result<()> {
-        let mut core = gate(&self.0.shared, Wants::Delete)?;
+        let mut core = gate(&self.0.shared, false)?;
         let end = core.node.make_durable()?;
         self.0.shared.carry_on(&mut core);
         self.wait_durable(core, end)
