@@ -28,7 +28,7 @@ use crate::version::Version;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::units::{SLOT_LEN, TRANSFER_LEN_MAX};
+use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, GroupId, Result, SequenceNumber};
 
 /// A job to be run, with everything that it reads. Can be sent to a thread.
@@ -67,43 +67,6 @@ pub struct JobOutput {
     pub stats: JobStats,
 }
 
-/// Most output bytes for so many input bytes: blocks, filter and index are laid out anew.
-const fn output_len_max(input_len: u64) -> u64 {
-    input_len + input_len / 4 + 64 * 1024
-}
-
-/// How many files can come out of `input_len` bytes at most: two neighbours are together longer than
-/// `output_len`, or the first entry of the second would have gone into the first; a cut is the exception.
-pub(crate) const fn output_files_max(input_len: u64, output_len: u64, cuts: u64) -> u64 {
-    2 * (output_len_max(input_len) / output_len + 1) + cuts + 1
-}
-
-/// How many slots are set aside for a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Estimate {
-    /// As many as it takes with values that are small beside a file; a job that needs more than that fails.
-    #[default]
-    Usual,
-    /// As many as it can take, two or three times of what most take.
-    Worst,
-}
-
-/// Slots for a job that reads `input_len` bytes and ends files at `output_len`.
-pub(crate) fn job_slots(input_len: u64, output_len: u64, cuts: u64, how: Estimate) -> u64 {
-    match how {
-        Estimate::Usual => {
-            let len = input_len + input_len / 32 + 64 * 1024;
-            let as_full_files = len.div_ceil(output_len) * output_len.div_ceil(SLOT_LEN);
-            let as_bytes = len.div_ceil(SLOT_LEN) + input_len / output_len + 1;
-            as_full_files.min(as_bytes) + cuts + 1
-        }
-        Estimate::Worst => {
-            let files = output_files_max(input_len, output_len, cuts);
-            output_len_max(input_len).div_ceil(SLOT_LEN) + files
-        }
-    }
-}
-
 impl JobInputs {
     /// Bytes that the job reads, at most.
     #[must_use]
@@ -112,24 +75,37 @@ impl JobInputs {
         tables + self.files.iter().map(|(_, file)| file.len).sum::<u64>()
     }
 
-    /// Bytes that outputs are reckoned by: range deletes that overlap are more when they are cut, and fill a part of a
-    /// file only.
-    pub(crate) fn outgoing_len(&self) -> u64 {
-        self.input_len() + RANGES_PART * ranges::output_len_max(self)
+    /// How long the outputs become.
+    pub(crate) fn outgoing(&self) -> Outgoing {
+        let recipe = &self.recipe;
+        let (codec, snapshots) = (recipe.sst.compression, recipe.snapshots.len());
+        let files = self.files.iter().map(|(_, file)| &**file);
+        let of_files = Outgoing::of_files(files, codec, snapshots);
+        self.memtables.iter().fold(of_files, |all, table| all.and_table(table, snapshots))
     }
 
     /// Most slots that the outputs can take.
     #[must_use]
     pub fn slots_max(&self) -> u64 {
-        self.slots(Estimate::Worst)
+        self.slots_by(|all, cuts| all.slots_max(self.recipe.output_len, cuts))
     }
 
-    /// Slots for the outputs.
-    pub(crate) fn slots(&self, how: Estimate) -> u64 {
+    /// Whether there is room for it.
+    pub(crate) fn fits(&self, room: Room) -> bool {
+        let (len, cuts) = (self.recipe.output_len, self.recipe.cuts.len() as u64);
+        !self.recipe.kind.makes_files() || self.outgoing().fits(len, cuts, room)
+    }
+
+    /// Slots that it is given where there is room.
+    pub(crate) fn slots(&self, room: Room) -> u64 {
+        self.slots_by(|all, cuts| all.given(self.recipe.output_len, cuts, room))
+    }
+
+    fn slots_by(&self, by: impl Fn(Outgoing, u64) -> u64) -> u64 {
         if !self.recipe.kind.makes_files() {
             return 0;
         }
-        job_slots(self.outgoing_len(), self.recipe.output_len, self.recipe.cuts.len() as u64, how)
+        by(self.outgoing(), self.recipe.cuts.len() as u64)
     }
 
     fn check(&self) -> Result<()> {
@@ -518,10 +494,12 @@ fn is_below_floor(
 mod fold;
 mod outputs;
 mod ranges;
+mod slots;
 use fold::{Fold, Made};
+use outputs::Outputs;
 pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, bounds_touch};
-use outputs::{Outputs, RANGES_PART};
 use ranges::Hiding;
+pub(crate) use slots::{Estimate, Estimates, Outgoing, Room};
 
 #[cfg(test)]
 mod tests;

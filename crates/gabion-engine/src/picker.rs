@@ -26,8 +26,9 @@
 
 use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
 use crate::file::FileMeta;
-use crate::job::{Estimate, job_slots};
+use crate::job::{Estimate, Outgoing, Room};
 use crate::recipe::JobKind;
+use crate::sst::Compression;
 use crate::version::{Version, newest_first};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -54,15 +55,40 @@ pub struct Picker<'a> {
     config: &'a TreeConfig,
     version: &'a Version,
     busy: &'a BTreeSet<FileId>,
-    slots_free: u64,
-    estimate: Estimate,
+    room: Room,
+    snapshots: usize,
     urgent: bool,
     /// When the first of the operands was written that no file holds.
     operands_in_memory_ms: Option<u64>,
 }
 
 /// Cuts of a job out of a level whose files overlap as they usually do.
-const CUTS_USUAL: usize = 2;
+const CUTS_USUAL: u64 = 2;
+
+/// What bytes become when they are written anew.
+#[derive(Clone, Copy, Default)]
+struct Growth {
+    from: u64,
+    to: u64,
+}
+
+impl Growth {
+    /// What so many become, if they grow.
+    fn of(self, len: u64) -> u64 {
+        if self.to <= self.from {
+            return len;
+        }
+        let grown = u128::from(len) * u128::from(self.to) / u128::from(self.from.max(1));
+        u64::try_from(grown).unwrap_or(u64::MAX)
+    }
+
+    /// The one by which bytes become more.
+    fn max(self, other: Self) -> Self {
+        let is_more = u128::from(other.to) * u128::from(self.from.max(1))
+            > u128::from(self.to) * u128::from(other.from.max(1));
+        if is_more { other } else { self }
+    }
+}
 
 /// How far a level is over its aim, in thousandths: 1000 is at the aim.
 pub type Score = u64;
@@ -79,17 +105,17 @@ impl<'a> Picker<'a> {
             config,
             version,
             busy,
-            slots_free: u64::MAX,
-            estimate: Estimate::Usual,
+            room: Room { free: u64::MAX, kept: 0, estimate: Estimate::Usual },
+            snapshots: 0,
             urgent: false,
             operands_in_memory_ms: None,
         }
     }
 
-    /// Picks only jobs that need no more than so many slots.
+    /// Picks only jobs for which there is room, while so many snapshots are alive.
     #[must_use]
-    pub(crate) const fn within(self, slots_free: u64, estimate: Estimate) -> Self {
-        Self { slots_free, estimate, ..self }
+    pub(crate) const fn within(self, room: Room, snapshots: usize) -> Self {
+        Self { room, snapshots, ..self }
     }
 
     /// Whether room is short: then also levels are compacted that are not over their aims.
@@ -104,23 +130,59 @@ impl<'a> Picker<'a> {
         Self { operands_in_memory_ms, ..self }
     }
 
-    fn fits(&self, input_len: u64, cuts: usize) -> bool {
-        self.slots(input_len, cuts) <= self.slots_free
+    /// Whether there are slots for a job that writes `files` anew with `codec`.
+    fn fits<'f>(
+        &self,
+        files: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+        codec: Compression,
+        cuts: usize,
+    ) -> bool {
+        let files = files.into_iter().map(|file| &**file);
+        let outgoing = Outgoing::of_files(files, codec, self.snapshots);
+        outgoing.fits(self.config.sst_len, cuts as u64, self.room)
     }
 
-    fn slots(&self, input_len: u64, cuts: usize) -> u64 {
-        job_slots(input_len, self.config.sst_len, cuts as u64, self.estimate)
+    /// The codec of what lies between these bounds when it is compacted to `level`.
+    fn codec(&self, level: u8, smallest: &[u8], largest: &[u8]) -> Compression {
+        let codecs = self.config.codecs();
+        let is_bottom = || !self.version.overlaps_from(level + 1, smallest, largest);
+        if codecs.at_bottom() == codecs.upper || is_bottom() {
+            return codecs.at_bottom();
+        }
+        codecs.upper
     }
 
     /// Slots with which no level is ever stuck, whatever shape the tree takes: a file and what it overlaps
-    /// one level below, which the cuts keep within bounds, or a MemTable's file and L1, or all there is.
+    /// one level below, which the cuts keep within bounds, or a MemTable's file and L1, or all there is. All of them as
+    /// long as they become where codecs are undone.
     #[must_use]
-    pub fn slots_needed(&self) -> u64 {
+    pub(crate) fn slots_needed(&self, estimate: Estimate) -> u64 {
         let below = (GRANDPARENT_OVERLAP_FILES + 2) * self.config.sst_len;
-        let from_l0 = self.config.memtable_len + self.config.level1_len;
-        let all = (0..self.version.level_count()).map(|level| self.version.level_len(level));
-        let all = all.sum::<u64>() + self.config.memtable_len;
-        self.slots(below.max(from_l0).min(all), CUTS_USUAL)
+        let (all, growth) = self.grown();
+        let from_l0 = self.config.memtable_len.saturating_add(growth.of(self.config.level1_len));
+        let all = all.saturating_add(self.config.memtable_len);
+        let outgoing = Outgoing::of_len(growth.of(below).max(from_l0).min(all));
+        outgoing.slots(self.config.sst_len, CUTS_USUAL, estimate)
+    }
+
+    /// Bytes that all levels come to when they are written anew, and what that makes of those of the level that grows most.
+    fn grown(&self) -> (u64, Growth) {
+        let codecs = self.config.codecs();
+        let (mut all, mut growth) = (0_u64, Growth::default());
+        for level in 0..self.version.level_count() {
+            let written = |codec| {
+                let files = self.version.level(level).iter().map(|file| &**file);
+                Outgoing::of_files(files, codec, 0).usual_len()
+            };
+            let is_deepest = (level + 1..self.version.level_count())
+                .all(|below| self.version.level(below).is_empty());
+            let at_bottom = written(codecs.at_bottom());
+            let is_one = is_deepest || codecs.at_bottom() == codecs.upper;
+            let len = if is_one { at_bottom } else { at_bottom.max(written(codecs.upper)) };
+            all = all.saturating_add(len);
+            growth = growth.max(Growth { from: self.version.level_len(level), to: len });
+        }
+        (all, growth)
     }
 
     fn is_busy(&self, file: &FileMeta) -> bool {
@@ -244,7 +306,11 @@ impl<'a> Picker<'a> {
                 continue;
             }
             let overlap: u64 = below.iter().map(|file| file.len).sum();
-            if self.fits(file.len + overlap, 0) {
+            let smallest =
+                below.first().map_or(&file.smallest, |b| (&b.smallest).min(&file.smallest));
+            let largest = below.last().map_or(&file.largest, |b| (&b.largest).max(&file.largest));
+            let codec = self.codec(level + 1, smallest, largest);
+            if self.fits(below.iter().chain([file]), codec, 0) {
                 candidates.push((per_mille(overlap, file.len), file));
             }
         }
@@ -281,7 +347,8 @@ impl<'a> Picker<'a> {
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
         let (smallest, largest) = bounds(&all)?;
         let cuts = if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) };
-        if !movable && !self.fits(all.iter().map(|file| file.len).sum(), cuts.len()) {
+        let codec = self.codec(output_level, smallest, largest);
+        if !movable && !self.fits(&all, codec, cuts.len()) {
             return None;
         }
         Some(Pick {
@@ -295,9 +362,9 @@ impl<'a> Picker<'a> {
 
     /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew in its place: once in
     /// its life, as it then has the bottom's codec. Not without room for it: a move needs none.
-    fn is_to_be_packed(&self, level: u8, file: &FileMeta) -> bool {
+    fn is_to_be_packed(&self, level: u8, file: &Arc<FileMeta>) -> bool {
         self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
-            && self.fits(file.len, 0)
+            && self.fits([file], self.config.codecs().at_bottom(), 0)
             && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
     }
 
@@ -476,4 +543,4 @@ mod range;
 pub(crate) use range::{Gone, RangePosition, RangeStep};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -110,8 +110,9 @@ impl RangeDeletes {
     /// Most bytes of a file that fragments take which are made of these, with so many snapshots. Each start and each
     /// end becomes an end and a start at most, with a number for each snapshot and one for those who come after.
     pub(crate) const fn output_len_max(&self, snapshots: usize) -> u64 {
-        let numbers = snapshots as u64 + 1;
-        2 * self.key_bytes + 2 * self.fragments * (FRAGMENT_OVERHEAD_LEN + 8 * numbers)
+        let each = FRAGMENT_OVERHEAD_LEN + 8 * (snapshots as u64 + 1);
+        // A description comes from disk and wire.
+        self.key_bytes.saturating_add(self.fragments.saturating_mul(each)).saturating_mul(2)
     }
 }
 

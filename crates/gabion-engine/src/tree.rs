@@ -41,7 +41,7 @@ use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
 use crate::file::FileMeta;
-use crate::job::{Estimate, JobInputs, JobOutput, job_slots, only_as_bytes, output_files_max};
+use crate::job::{Estimates, JobInputs, JobOutput, Outgoing, Room, only_as_bytes};
 use crate::memtable::{KeptTable, MemTable};
 use crate::picker::{Pick, Picker};
 use crate::range_delete::{RangeDelete, check_range};
@@ -165,7 +165,9 @@ struct Jobs {
     /// MemTables whose flush is under way.
     flushing: BTreeSet<MemTableId>,
     /// How slots are set aside.
-    estimate: Estimate,
+    estimates: Estimates,
+    /// What [`Tree::slots_needed`] says, since the last edit.
+    needed: Option<u64>,
     /// File numbers below are reserved, as far as they are not used up anyway.
     reserved: u64,
     /// Ranges to be compacted on demand.
@@ -525,8 +527,9 @@ impl Tree {
         if self.jobs.idle_at == Some(asked) && !is_over {
             return None;
         }
+        let room = self.room(JobKind::Compaction, context.slots_free);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
-            .within(context.slots_free, self.jobs.estimate)
+            .within(room, context.snapshots.len())
             .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
         let pick = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick());
@@ -574,13 +577,13 @@ impl Tree {
             files: pick.inputs,
             version: self.versions.current().clone(),
         };
-        if inputs.slots(self.jobs.estimate) > context.slots_free {
+        if !inputs.fits(self.room(pick.kind, context.slots_free)) {
             return None;
         }
         if inputs.recipe.kind.makes_files() {
-            let (len, cuts) = (inputs.outgoing_len(), inputs.recipe.cuts.len() as u64);
-            let count = output_files_max(len, self.config.sst_len, cuts);
-            inputs.recipe.output_count = u32::try_from(count).ok()?;
+            let cuts = inputs.recipe.cuts.len() as u64;
+            let count = inputs.outgoing().files_max(self.config.sst_len, cuts);
+            inputs.recipe.output_count = u32::try_from(count).unwrap_or(u32::MAX);
         }
         self.jobs.reserved = inputs.recipe.output_end();
         self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
@@ -620,10 +623,11 @@ impl Tree {
     /// full pool is to give back.
     #[must_use]
     pub fn slots_needed(&self) -> u64 {
-        let estimate = self.jobs.estimate;
+        let estimates = self.jobs.estimates;
         let picker = Picker::new(&self.config, self.version(), &self.jobs.busy);
-        let flush = job_slots(self.config.memtable_len, self.config.sst_len, 0, estimate);
-        flush + picker.within(u64::MAX, estimate).slots_needed()
+        let flush = Outgoing::of_len(self.config.memtable_len);
+        let flush = flush.slots(self.config.sst_len, 0, estimates.flush);
+        flush.saturating_add(picker.slots_needed(estimates.compaction))
     }
 
     /// Memory of all MemTables that are not flushed, in bytes, and how many there are.
@@ -632,16 +636,30 @@ impl Tree {
         (self.memtables_len(), self.sealed.len() as u64 + 1)
     }
 
-    /// Slots to be set aside for the job's files.
+    /// Slots to be set aside for the job's files where `slots_free` are there for it: as many as such jobs take usually, or
+    /// more after [`Self::job_ran_out_of_slots`].
     #[must_use]
-    pub fn job_slots(&self, inputs: &JobInputs) -> u64 {
-        inputs.slots(self.jobs.estimate)
+    pub fn job_slots(&mut self, inputs: &JobInputs, slots_free: u64) -> u64 {
+        let room = self.room(inputs.recipe.kind, slots_free);
+        inputs.slots(room)
     }
 
-    /// A job needed more slots than [`Self::job_slots`] said: until one ends well, each is given as many as it
-    /// can take at most ([`JobInputs::slots_max`]).
-    pub const fn job_ran_out_of_slots(&mut self) {
-        self.jobs.estimate = Estimate::Worst;
+    /// What a job of this kind may take of so many slots.
+    fn room(&mut self, kind: JobKind, free: u64) -> Room {
+        let needed = self.jobs.needed.unwrap_or_else(|| self.slots_needed());
+        self.jobs.needed = Some(needed);
+        let (memory, tables) = self.unflushed();
+        let flushes = Outgoing::of_len(memory).slots_usual(self.config.sst_len, tables);
+        let kept = if kind == JobKind::Flush { 0 } else { needed.saturating_add(flushes) };
+        Room { free, kept, estimate: self.jobs.estimates.of(kind) }
+    }
+
+    /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]: until the edit of another
+    /// is applied, each is given as many as are free, up to those that it can take. None is begun with less than twice the
+    /// usual, nor with hardly more than was not enough, unless that is all that it can take.
+    pub fn job_ran_out_of_slots(&mut self, kind: JobKind, given: u64) {
+        self.jobs.estimates.ran_out(kind, given);
+        self.jobs.needed = None;
     }
 
     /// Gives up a job: its inputs may be picked again. Its file numbers stay unused.
@@ -736,7 +754,8 @@ impl Tree {
             self.jobs.busy.remove(id);
         }
         self.jobs.idle_at = None;
-        self.jobs.estimate = Estimate::Usual;
+        self.jobs.estimates.ended_well(edit.kind);
+        self.jobs.needed = None;
         self.last_edit = edit.number;
         // Jobs end in another order than they began in: an edit may reserve fewer than one before it.
         self.next_file = self.next_file.max(edit.next_file);
@@ -830,6 +849,8 @@ impl Tree {
         codecs.check()?;
         self.config.sst.compression = codecs.upper;
         self.config.bottom_compression = codecs.bottom;
+        // What had no room, or had nothing to gain, may be begun now.
+        (self.jobs.idle_at, self.jobs.needed) = (None, None);
         Ok(())
     }
 

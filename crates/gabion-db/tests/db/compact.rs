@@ -130,6 +130,122 @@ fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
     assert!(stats.counters.compactions <= most, "{:?}", stats.counters);
 }
 
+/// A value that begins with so many bytes that do not pack.
+fn packable(seed: u64, noise: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let noise = (0..noise).map(|_| random.below(256) as u8);
+    noise.chain(std::iter::repeat(7)).take(1_000).collect()
+}
+
+/// As `of` makes values of numbers, in no order.
+fn fill_with(db: &Db, model: &mut Model, of: impl Fn(u64) -> Vec<u8>) {
+    for n in (0..4_000).map(|n| n * 7 % 4_000) {
+        db.put(&key(n), &of(n)).unwrap();
+        model.insert(key(n), of(n));
+    }
+}
+
+fn use_codecs(db: &Db, codecs: Codecs) {
+    db.set_run_options(RunOptions { codecs: Some(codecs), ..db.run_options() }).unwrap();
+}
+
+#[test]
+fn what_packs_to_a_fraction_is_written_anew_unpacked_when_the_codec_changes() {
+    let dir = Dir::new("codecs-unpacked");
+    let mut options = options();
+    options.tree.bottom_compression = Some(Compression::ZSTD);
+    let db = Db::create(&dir.0, &options).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(6));
+    fill_with(&db, &mut model, |n| packable(n, 8));
+    db.compact_range(b"", None).unwrap();
+    let packed = file_bytes(&db.stats());
+    assert!(packed < 400_000, "{packed} bytes of 4 MB");
+    use_codecs(&db, Codecs::default());
+    db.compact_range(b"", None).unwrap();
+    let unpacked = file_bytes(&db.stats());
+    assert!((4_000_000..4_400_000).contains(&unpacked), "{unpacked} bytes, {packed} before");
+    check(&db, &model, &mut random);
+    drop(db);
+    let db = Db::open(&dir.0, &options).unwrap();
+    check(&db, &model, &mut random);
+}
+
+#[test]
+fn levels_that_are_not_packed_go_down_to_what_was_the_bottom_and_is_packed() {
+    let dir = Dir::new("codecs-between");
+    let mut options = options();
+    options.tree.bottom_compression = Some(Compression::ZSTD);
+    options.tree.level1_len = 64 << 10;
+    options.tree.level_multiplier = 2;
+    let db = Db::create(&dir.0, &options).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(7));
+    for round in 0..3 {
+        fill_with(&db, &mut model, |n| packable(n ^ round, 100));
+    }
+    db.wait_until_quiet().unwrap();
+    check(&db, &model, &mut random);
+    let levels = levels(&db.stats());
+    assert!(levels.last() >= Some(&4), "{levels:?}");
+}
+
+/// Four files in L0, of which each packs well and all together do not: each has one value of its own.
+fn fill_with_what_packs_only_apart(db: &Db, model: &mut Model, keys: u64) {
+    for part in 0..4 {
+        for n in (part..keys).step_by(4) {
+            db.put(&key(n), &packable(part, 1_000)).unwrap();
+            model.insert(key(n), packable(part, 1_000));
+        }
+        db.flush().unwrap();
+    }
+}
+
+fn with_zstd_and_a_large_level0() -> Options {
+    let mut options = options();
+    options.tree.sst.compression = Compression::ZSTD;
+    options.tree.memtable_len = 256 << 10;
+    options.tree.l0_trigger = 30;
+    options.tree.l0_slowdown = 100;
+    options.tree.l0_stop = 200;
+    options.tree.level1_len = 64 << 20;
+    options
+}
+
+#[test]
+fn a_merge_that_packs_worse_than_its_inputs_is_given_more_slots() {
+    let dir = Dir::new("codecs-apart");
+    let db = Db::create(&dir.0, &with_zstd_and_a_large_level0()).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(8));
+    fill_with_what_packs_only_apart(&db, &mut model, 4_000);
+    let apart = file_bytes(&db.stats());
+    db.compact_range(b"", None).unwrap();
+    let together = file_bytes(&db.stats());
+    assert!(together > 3 * apart, "{together} bytes of {apart}");
+    check(&db, &model, &mut random);
+}
+
+#[test]
+fn a_merge_that_packs_worse_than_the_pool_has_room_for_waits_and_the_store_goes_on() {
+    let dir = Dir::new("codecs-apart-full");
+    let options = Options { pool_len: 150 << 20, ..with_zstd_and_a_large_level0() };
+    let db = Db::create(&dir.0, &options).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(9));
+    fill_with_what_packs_only_apart(&db, &mut model, 6_500);
+    let error = db.compact_range(b"", None).unwrap_err();
+    assert_eq!(error.kind(), gabion_base::ErrorKind::NoSpace, "{error}");
+    assert!(db.failure().is_none());
+    check(&db, &model, &mut random);
+    drop(db);
+    // Nor does the next start find anything wrong.
+    let db = Db::open(&dir.0, &options).unwrap();
+    assert_eq!(db.compact_range(b"", None).unwrap_err().kind(), gabion_base::ErrorKind::NoSpace);
+    check(&db, &model, &mut random);
+    // There is room left for what gives room.
+    db.delete_range(key(0)..key(6_500)).unwrap();
+    db.compact_range(b"", None).unwrap();
+    assert_eq!(file_bytes(&db.stats()), 0, "{:?}", db.stats().levels);
+    db.put(b"key", b"value").unwrap();
+}
+
 #[test]
 fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
     let dir = Dir::new("compact-range");

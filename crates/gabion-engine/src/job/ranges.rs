@@ -2,7 +2,7 @@
 
 use super::{JobInputs, is_below_floor, is_tombstone_wanted};
 use crate::file::{FileMeta, FileSource, noted};
-use crate::range_delete::{Fragment, Fragments, RangeDeletes, WithinStripes};
+use crate::range_delete::{Fragment, Fragments, WithinStripes};
 use crate::recipe::Recipe;
 use crate::sst::SstReader;
 use alloc::borrow::Cow;
@@ -31,20 +31,6 @@ pub(super) async fn of_inputs(
         fragments.extend_from_slice(reader.ranges().as_slice());
     }
     Ok(Fragments::merged(fragments.iter(), WithinStripes(&inputs.recipe.snapshots)))
-}
-
-/// Most bytes that the outputs have of range deletes beyond what the inputs have.
-pub(super) fn output_len_max(inputs: &JobInputs) -> u64 {
-    let mut all = RangeDeletes::default();
-    for range in inputs.memtables.iter().flat_map(|table| table.range_deletes()) {
-        all.fragments += 1;
-        all.key_bytes += (range.start.len() + range.end.len()) as u64;
-    }
-    for ranges in inputs.files.iter().filter_map(|(_, meta)| meta.ranges.as_ref()) {
-        all.fragments += ranges.fragments;
-        all.key_bytes += ranges.key_bytes;
-    }
-    all.output_len_max(inputs.recipe.snapshots.len())
 }
 
 type Files = [(u8, Arc<FileMeta>)];

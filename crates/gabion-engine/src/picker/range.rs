@@ -142,7 +142,8 @@ impl Picker<'_> {
 
     /// Writes a file anew in its own level, without what nobody can see.
     pub(super) fn rewrite(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
-        if !self.fits(file.len, 0) {
+        let codec = self.codec(level, &file.smallest, &file.largest);
+        if !self.fits([file], codec, 0) {
             return None;
         }
         Some(Pick {

@@ -23,7 +23,7 @@ pub(super) fn version(files: &[&str]) -> Version {
     Version::of(7, files.iter().map(parse).collect())
 }
 
-pub(super) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
+pub(crate) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
     let bound = |text: &str| [&[1u8], text.as_bytes()].concat();
     FileMeta {
         id: FileId::sst(number),
@@ -98,7 +98,8 @@ fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String
     let bottom_compression = Some(Compression::ZSTD);
     let config =
         TreeConfig { level1_len: 32 * MIB, sst, bottom_compression, ..TreeConfig::default() };
-    let picker = Picker::new(&config, &version, &busy).within(slots_free, Estimate::Usual);
+    let picker = Picker::new(&config, &version, &busy)
+        .within(Room { free: slots_free, kept: 0, estimate: Estimate::Usual }, 0);
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
 }
 

@@ -2,6 +2,7 @@
 
 use super::{JobContext, Tree};
 use crate::picker::{Gone, Pick, Picker, RangePosition, RangeStep};
+use crate::recipe::JobKind;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -50,10 +51,11 @@ impl Tree {
 
     /// The next job of the first range that was asked for.
     pub(super) fn pick_asked(&mut self, context: &JobContext<'_>) -> Option<Pick> {
+        let room = self.room(JobKind::Compaction, context.slots_free);
         loop {
             let range = self.jobs.ranges.waiting.front_mut()?;
             let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
-                .within(context.slots_free, self.jobs.estimate);
+                .within(room, context.snapshots.len());
             if range.position.is_none() {
                 let next_file = self.jobs.reserved.max(self.next_file);
                 range.position = picker.begin_range(&range.from, range.to.as_deref(), next_file);

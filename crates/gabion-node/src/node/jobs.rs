@@ -46,7 +46,8 @@ struct Job {
     files: BTreeMap<FileId, Arc<FilePlacement>>,
     /// Slots set aside and not yet part of a built file.
     slots: Vec<Placed>,
-    /// Whether it was given as many as it can take.
+    /// How many it was given, and whether it can take no more.
+    given: u32,
     has_all_slots: bool,
     built: Vec<Arc<FilePlacement>>,
     output: Option<JobOutput>,
@@ -129,7 +130,8 @@ impl Node {
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
     fn start_job(&mut self, inputs: JobInputs) -> bool {
-        let wanted = self.tree.job_slots(&inputs) as u32;
+        let wanted = self.tree.job_slots(&inputs, self.slots_for_job());
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         let Ok(slots) = self.pool.allocate(wanted) else {
             // As many are free, but their generations wait for a commit, which is on its way.
             self.tree.job_failed(&inputs.recipe);
@@ -149,6 +151,7 @@ impl Node {
             recipe: inputs.recipe.clone(),
             files: files.clone(),
             slots: slots.clone(),
+            given: wanted,
             has_all_slots: u64::from(wanted) >= inputs.slots_max(),
             built: Vec::new(),
             output: None,
@@ -232,8 +235,10 @@ impl Node {
                 self.counters.jobs_without_space += 1;
                 self.jobs.back_off.failed(error, self.now_ms);
             }
-            // Others are under way that were given as few.
-            ErrorKind::LimitExceeded if !job.has_all_slots => self.tree.job_ran_out_of_slots(),
+            ErrorKind::LimitExceeded if !job.has_all_slots => {
+                self.tree.job_ran_out_of_slots(job.recipe.kind, job.given.into());
+                self.room.forget_jobs();
+            }
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }

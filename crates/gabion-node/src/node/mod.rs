@@ -405,7 +405,9 @@ impl Node {
     /// # Errors
     /// Invalid input for a level out of its limits; nothing has changed then.
     pub fn set_codecs(&mut self, codecs: Option<Codecs>) -> gabion_base::Result<()> {
-        self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))
+        self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))?;
+        self.room.forget_jobs();
+        Ok(())
     }
 
     /// To be called after the budget of open files changed: see [`Tree::close_files`].

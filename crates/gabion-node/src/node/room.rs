@@ -79,6 +79,11 @@ impl Room {
         self.members.insert(from, spare);
     }
 
+    /// Jobs need more slots than was reckoned, or fewer.
+    pub(super) fn forget_jobs(&mut self) {
+        self.for_jobs = None;
+    }
+
     /// The connection with a member is gone, and with it what was said on it.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.members.remove(&peer);

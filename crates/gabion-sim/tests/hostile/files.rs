@@ -44,7 +44,7 @@ fn ask(tree: &mut Tree) {
     let _ = (tree.slots_needed(), tree.unflushed());
     for _ in 0..4 {
         let Some(job) = tree.next_job(&context) else { break };
-        let _ = (tree.job_slots(&job), job.slots_max());
+        let _ = (tree.job_slots(&job, u64::MAX), job.slots_max());
     }
 }
 

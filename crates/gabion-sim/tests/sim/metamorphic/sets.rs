@@ -127,6 +127,7 @@ fn of_files() -> Vec<Set> {
         set("zstd", sst(SstOptions { compression: Compression::ZSTD, ..other() })),
         set("LZ4 above zstd", bottom(lz4, Compression::ZSTD)),
         set("nothing above LZ4", bottom(Compression::None, lz4)),
+        set("nothing above zstd", bottom(Compression::None, Compression::ZSTD)),
         set("LZ4 above nothing", bottom(lz4, Compression::None)),
     ]
 }
