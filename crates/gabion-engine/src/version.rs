@@ -91,7 +91,7 @@ impl Version {
     /// Bytes of a level's files.
     #[must_use]
     pub fn level_len(&self, level: u8) -> u64 {
-        self.level(level).iter().map(|file| file.len).sum()
+        self.finder.len(usize::from(level))
     }
 
     /// Every file with its level, level by level.

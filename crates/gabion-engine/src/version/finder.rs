@@ -40,6 +40,8 @@ pub(super) struct Finder {
 
 /// The files of a level.
 struct Run {
+    /// Bytes of all of them.
+    len: u64,
     /// Of the bounds, in the order of the files.
     largest: Vec<u64>,
     smallest: Vec<u64>,
@@ -89,6 +91,11 @@ impl Finder {
         &self.levels[level].opened[at]
     }
 
+    /// Bytes of a level's files.
+    pub(super) fn len(&self, level: usize) -> u64 {
+        self.levels.get(level).map_or(0, |run| run.len)
+    }
+
     /// Whether a file may hold a key.
     #[inline]
     pub(super) fn may_hold(
@@ -130,6 +137,7 @@ impl Run {
     fn of(files: &[Arc<FileMeta>], prefix: &[u8], opened: &BTreeMap<FileId, Arc<Opened>>) -> Self {
         let opened = |file: &Arc<FileMeta>| opened.get(&file.id).cloned().unwrap_or_default();
         Self {
+            len: files.iter().map(|file| file.len).fold(0, u64::saturating_add),
             largest: files.iter().map(|file| rank_behind(prefix, &file.largest)).collect(),
             smallest: files.iter().map(|file| rank_behind(prefix, &file.smallest)).collect(),
             opened: files.iter().map(opened).collect(),
