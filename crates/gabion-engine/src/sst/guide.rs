@@ -19,7 +19,7 @@ pub(super) struct Guide {
     /// The next eight bytes of each as a number, zeros behind its end. Ascending; a smaller rank is a smaller
     /// separator, of equal ranks nothing follows.
     ranks: Vec<u64>,
-    /// Where the block of each lies.
+    /// Where the block of each lies, behind the one before.
     handles: Vec<BlockHandle>,
 }
 
@@ -27,7 +27,8 @@ impl Guide {
     /// `handle` makes one of a separator's value.
     ///
     /// # Errors
-    /// Corruption when the index is not one, or its separators are seen to be out of order; that of `handle`.
+    /// Corruption when the index is not one, its separators are seen to be out of order, or a block does not lie behind the
+    /// one before; that of `handle`.
     pub(super) fn of(index: &[u8], handle: impl Fn(&[u8]) -> Result<BlockHandle>) -> Result<Self> {
         let prefix = common_prefix(index)?;
         let (mut ranks, mut handles) = (Vec::new(), Vec::new());
@@ -37,7 +38,11 @@ impl Guide {
             let rank = walk.key().strip_prefix(&*prefix).map(rank);
             let rank = rank.filter(|rank| ranks.last().is_none_or(|last| last <= rank));
             ranks.push(rank.ok_or_else(|| Error::corruption("separators are out of order"))?);
-            handles.push(handle(&index[walk.value_range()])?);
+            let next = handle(&index[walk.value_range()])?;
+            if handles.last().is_some_and(|last: &BlockHandle| last.end() > next.offset) {
+                return Err(Error::corruption("blocks are out of order"));
+            }
+            handles.push(next);
         }
         ranks.shrink_to_fit();
         handles.shrink_to_fit();
@@ -160,6 +165,22 @@ mod tests {
         let area = index_of([&b""[..], b"\x02\x02\x01", b"\x02\x02\x02"].into_iter());
         let guide = guide_of(area.bytes()).unwrap();
         assert_eq!(guide.find(b"\x02\x01").map(|found| found.map(|at| at.offset)), Some(Some(1)));
+    }
+
+    #[test]
+    fn blocks_out_of_order_are_refused() {
+        let block = |offset, stored_len| move |_: &[u8]| Ok(BlockHandle { offset, stored_len });
+        let area = index_of([&b"a"[..], b"b"].into_iter());
+        // Both in one place.
+        let error = format!("{}", Guide::of(area.bytes(), block(7, 1)).err().expect("refused"));
+        assert!(error.contains("blocks are out of order"), "{error}");
+        let overlapping =
+            |value: &[u8]| handle(value).map(|it| BlockHandle { stored_len: 2, ..it });
+        assert!(Guide::of(area.bytes(), overlapping).is_err());
+        let falling =
+            |value: &[u8]| handle(value).map(|it| BlockHandle { offset: 9 - it.offset, ..it });
+        assert!(Guide::of(area.bytes(), falling).is_err());
+        guide_of(area.bytes()).unwrap();
     }
 
     /// Blocks that have their numbers for offsets.

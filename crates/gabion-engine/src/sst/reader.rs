@@ -95,6 +95,10 @@ impl SstReader {
             _ => Guide::of(&index, |value| handle(value, id, footer.filter_at))
                 .map_err(|error| error.within(format!("{id}: index")))?,
         };
+        if guide.len() != footer.data_blocks as usize {
+            let (named, there) = (guide.len(), footer.data_blocks);
+            return Err(corrupt(id, format!("index names {named} of {there} data blocks")));
+        }
         let mut reader = Self {
             group,
             loaded_at: SequenceNumber::ZERO,

@@ -382,6 +382,62 @@ fn blocks_of(file: &FinishedFile) -> Vec<(usize, usize)> {
     blocks
 }
 
+/// The bytes of a file whose index names its blocks as `change` leaves their handles, with good checksums.
+fn with_other_index(file: &FinishedFile, change: impl FnOnce(&mut [[u8; 8]])) -> Vec<u8> {
+    let mut image = file.bytes.to_vec();
+    let blocks = blocks_of(file);
+    let &(start, end) = &blocks[blocks.len() - 2];
+    let handle = |&(start, end): &(usize, usize)| {
+        let (offset, len) = (start as u32, (end - start) as u32);
+        [offset.to_le_bytes(), len.to_le_bytes()].concat()
+    };
+    let data = &blocks[..blocks.len() - 3];
+    let places: Vec<_> = data
+        .iter()
+        .map(|block| {
+            let found = image[start..end].windows(8).position(|bytes| bytes == handle(block));
+            start + found.unwrap()
+        })
+        .collect();
+    let mut handles: Vec<[u8; 8]> =
+        places.iter().map(|&at| image[at..at + 8].try_into().unwrap()).collect();
+    change(&mut handles);
+    for (at, handle) in places.into_iter().zip(handles) {
+        image[at..at + 8].copy_from_slice(&handle);
+    }
+    let crc = block_crc(&image[start..end - 4], GROUP, file.meta.id, start as u64);
+    image[end - 4..end].copy_from_slice(&crc.to_le_bytes());
+    image
+}
+
+#[test]
+fn an_index_whose_blocks_do_not_follow_each_other_or_are_not_all_is_corrupt() {
+    let (file, _) = canonical(Compression::None, 9);
+    let error = |image: Vec<u8>| {
+        let opened = open(&Memory::image(file.meta.id, image), &file.meta);
+        let error = opened.map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        format!("{error}")
+    };
+    assert_eq!(with_other_index(&file, |_| ()), file.bytes.to_vec());
+    let swapped = error(with_other_index(&file, |handles| handles.swap(0, 1)));
+    assert!(swapped.contains("index: blocks are out of order"), "{swapped}");
+    let twice = error(with_other_index(&file, |handles| handles[1] = handles[0]));
+    assert!(twice.contains("index: blocks are out of order"), "{twice}");
+    let mut image = file.bytes.to_vec();
+    let at = file.meta.len as usize - FOOTER_LEN;
+    let footer = image[at..].first_chunk::<FOOTER_LEN>().unwrap();
+    let mut footer = Footer::decode(footer, GROUP, file.meta.id, at as u64).unwrap();
+    footer.data_blocks += 1;
+    image[at..at + FOOTER_LEN].copy_from_slice(&footer.encode());
+    let missing = error(image);
+    let named = footer.data_blocks - 1;
+    assert!(
+        missing.contains(&format!("index names {named} of {} data blocks", named + 1)),
+        "{missing}"
+    );
+}
+
 /// Reads everything in every way. Each answer must be right or an error; returns whether there was an error.
 fn errs_or_is_right(source: &Memory, meta: &FileMeta, rows: &[Row]) -> bool {
     let Ok(reader) = open(source, meta) else { return true };
