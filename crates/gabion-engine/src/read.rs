@@ -72,6 +72,18 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         })
     }
 
+    /// As [`Self::reader_at`], for whoever keeps it beyond the version.
+    async fn shared_reader_at(&self, file: FileRef<'_>) -> Result<Arc<SstReader>> {
+        if let Some(reader) = file.opened.get_arc() {
+            return Ok(reader);
+        }
+        let reader = self.reader(file.meta).await?;
+        if self.cache.pin_reader(file.meta.id) {
+            file.opened.keep(reader.clone());
+        }
+        Ok(reader)
+    }
+
     /// The newest of a key's entries in a file, or of the range deletes that cover it there. The key has this
     /// [`key_hash`](crate::sst::key_hash).
     #[inline]

@@ -214,14 +214,24 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
 
     /// To the first entry at or after `key`.
     async fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let files = &self.version.level(self.level)[self.files.clone()];
-        let at = self.files.start + files.partition_point(|file| &file.largest[..] < key);
-        self.open(at).await?;
+        self.open(self.place(key)).await?;
         if let Some(iter) = &mut self.current {
             let sought = iter.seek(key, SequenceNumber::MAX).await;
             noted(&self.tables.source, iter.file(), sought)?;
         }
         self.settle().await
+    }
+
+    /// The place of the first file that counts and does not end before `key`; behind them if there is none.
+    fn place(&self, key: &[u8]) -> usize {
+        let (version, level) = (&self.version, self.level);
+        if level > 0 {
+            let at = version.place(level, key, version.rank(key));
+            return at.clamp(self.files.start, self.files.end);
+        }
+        // Files of L0 are in no order of keys: each has a cursor of its own.
+        let files = &version.level(level)[self.files.clone()];
+        self.files.start + files.partition_point(|file| &file.largest[..] < key)
     }
 
     /// To the last entry before `key`, or to the last.
@@ -304,9 +314,11 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
         }
         self.current = None;
         self.at = at;
-        let meta = self.version.level(self.level).get(at);
-        let Some(meta) = meta.filter(|_| self.files.contains(&at)) else { return Ok(()) };
-        let reader = self.tables.reader(meta).await?;
+        if !self.files.contains(&at) {
+            return Ok(());
+        }
+        let file = self.version.file_at(self.level, at);
+        let reader = self.tables.shared_reader_at(file).await?;
         let (source, cache) = (self.tables.source.clone(), self.tables.cache.clone());
         self.current = Some(SstIter::new(reader, source, cache));
         Ok(())

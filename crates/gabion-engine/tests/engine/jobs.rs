@@ -167,10 +167,10 @@ fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
 
 #[test]
 fn readers_tell_the_source_which_file_is_damaged() {
-    let (replica, job) = with_work();
+    let (mut replica, job) = with_work();
     let (meta, files) = (&job.files[0].1, &replica.files);
     let whole = files.bytes(meta.id);
-    let view = replica.tree.view();
+    let mut view = replica.tree.view();
     let names = scan(&view, &replica.tables, &[], None);
     assert_eq!(files.take_damaged(), []);
     let mut point_reads = 0;
@@ -178,6 +178,9 @@ fn readers_tell_the_source_which_file_is_damaged() {
         let mut bytes = whole.to_vec();
         bytes[at] ^= 1 << (at % 8);
         files.insert(meta.id, Bytes::from(bytes));
+        // Else what was read of it before it was damaged is still there.
+        replica.tree.close_files();
+        view = replica.tree.view();
         let mut iterator = view.scan(&tables(files), &[], None);
         let error = loop {
             match block_on(iterator.next()) {

@@ -566,7 +566,8 @@ fn run_with(
 #[test]
 fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts() {
     let (mut deepest, mut read, mut ended) = (0, 0, 0);
-    for seed in 1..=12 {
+    // The last is one that grows a third level.
+    for seed in (1..=11).chain([29]) {
         let (stats, reads) = run(seed, small_config(), 3000);
         (read, ended) = (read + reads.0, ended + reads.1);
         deepest = deepest.max(stats.iter().filter(|level| level.files > 0).count());
