@@ -3,6 +3,7 @@
 
 mod counters;
 mod determinism;
+mod each;
 mod flips;
 mod fork;
 mod golden_edit;

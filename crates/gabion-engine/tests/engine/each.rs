@@ -1,0 +1,126 @@
+//! Pairs that are lent one after the other: the same, and in the same order, as those that are asked for one by one.
+
+use crate::support::*;
+use crate::tree_rules::{Driven, eager};
+use gabion_engine::*;
+use std::rc::Rc;
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn name(n: u64) -> String {
+    format!("{n:04}")
+}
+
+/// A tree with values, counters, deleted keys and deleted ranges, in memory and in files of several levels.
+fn mixed(seed: u64) -> Driven {
+    let mut random = Random::new(seed);
+    let mut driven = Driven::new(eager());
+    for round in 0..30 {
+        for _ in 0..40 {
+            let n = name(random.below(600));
+            match random.below(8) {
+                0 | 1 => {
+                    let operand = Operand::add(1, driven.replica.tree.now_ms());
+                    driven.write(|batch| {
+                        batch.put(Keyspace::User, n.as_bytes(), b"7").unwrap();
+                        batch.merge(Keyspace::User, n.as_bytes(), operand).unwrap();
+                    });
+                }
+                2 => driven.write(|batch| batch.delete(Keyspace::User, n.as_bytes()).unwrap()),
+                _ => driven.put(&n, &vec![round; random.below(300) as usize]),
+            }
+        }
+        let (from, to) = (random.below(600), random.below(20));
+        driven.write(|batch| {
+            let (from, to) = (name(from), name(from + to));
+            if from < to {
+                batch.delete_range(Keyspace::User, from.as_bytes(), Some(to.as_bytes())).unwrap();
+            }
+        });
+        // What came last is in memory alone.
+        if round < 28 {
+            driven.flush();
+            if random.one_in(2) {
+                driven.settle();
+            }
+        }
+    }
+    driven
+}
+
+/// Pairs as `each` lends them from a move on, at most so many, and whether it was cut short.
+fn lent(iterator: &mut ReadIterator<Files>, to: Move<'_>, most: usize) -> (Pairs, bool) {
+    let mut pairs = Pairs::new();
+    let is_cut = block_on(iterator.each(to, |pair| {
+        pairs.push((pair.key().to_vec(), pair.value_bytes().to_vec()));
+        pairs.len() < most
+    }));
+    (pairs, is_cut.unwrap())
+}
+
+/// The same by single steps from where an iterator is.
+fn one_by_one(iterator: &mut ReadIterator<Files>, to: Move<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let pair = block_on(iterator.go(to)).unwrap();
+    pair.map(|(key, value)| (key.to_vec(), value.to_vec()))
+}
+
+#[test]
+fn all_pairs_are_lent_both_ways_whether_their_blocks_are_in_memory_or_not() {
+    let driven = mixed(1);
+    let view = driven.replica.tree.view();
+    let all = scan(&view, &driven.replica.tables, &[], None);
+    assert!(all.len() > 200, "{}", all.len());
+    assert!(all.iter().any(|(_, value)| value == b"8"), "a counter");
+    let files = driven.replica.files.yielding(2);
+    let cold = || Tables { cache: Rc::new(LocalCache::new(0)), ..tables(&files) };
+    let backwards: Pairs = all.iter().rev().cloned().collect();
+    for tables in [driven.replica.tables.clone(), cold()] {
+        for (to, expected) in [(Move::First, &all), (Move::Last, &backwards)] {
+            let mut iterator = view.scan(&tables, &[], None);
+            assert_eq!(lent(&mut iterator, to, usize::MAX), (expected.clone(), false));
+            let after = if to == Move::First { Move::Next } else { Move::Prev };
+            assert_eq!(lent(&mut iterator, after, 9), (Vec::new(), false));
+        }
+        let (from, to) = (key(b"0100"), key(b"0300"));
+        let within: Pairs =
+            all.iter().filter(|(name, _)| (&from..&to).contains(&name)).cloned().collect();
+        let mut iterator = view.scan(&tables, &from, Some(&to));
+        assert_eq!(lent(&mut iterator, Move::First, usize::MAX), (within, false));
+    }
+}
+
+#[test]
+fn a_walk_that_was_cut_short_goes_on_from_the_pair_at_which_it_was() {
+    for seed in 0..8 {
+        let driven = mixed(seed);
+        let mut random = Random::new(seed);
+        let view = driven.replica.tree.view();
+        let all = scan(&view, &driven.replica.tables, &[], None);
+        let files = driven.replica.files.yielding(seed);
+        let cold = Tables { cache: Rc::new(LocalCache::new(20_000)), ..tables(&files) };
+        let (mut iterator, mut steps) = (view.scan(&cold, &[], None), Steps::new(all));
+        let mut backwards = false;
+        for _ in 0..150 {
+            let sought = key(name(random.below(620)).as_bytes());
+            let to = any_move(&mut random, &mut backwards, &sought);
+            if random.one_in(3) {
+                assert_eq!(one_by_one(&mut iterator, to), steps.go(to), "seed {seed}: {to:?}");
+                continue;
+            }
+            let most = 1 + random.below(30) as usize;
+            let (pairs, is_cut) = lent(&mut iterator, to, most);
+            let step = match to {
+                Move::First | Move::Next | Move::Seek(_) => Move::Next,
+                Move::Last | Move::Prev | Move::SeekForPrev(_) => Move::Prev,
+            };
+            let mut expected = Pairs::new();
+            let mut next = steps.go(to);
+            while let Some(pair) = next.take() {
+                expected.push(pair);
+                next = if expected.len() < most { steps.go(step) } else { None };
+            }
+            assert_eq!(pairs, expected, "seed {seed}: {to:?}, {most} at most");
+            assert_eq!(is_cut, pairs.len() == most, "seed {seed}: {to:?}");
+        }
+    }
+}
