@@ -52,7 +52,8 @@ pub trait ReadCache {
     /// The block at `offset` of `file`, if it is here.
     fn block(&self, file: FileId, offset: u64) -> Option<Bytes>;
     /// The blocks at `offsets` of `file`, which ascend, up to the first that is not here: added to `found` in this
-    /// order. That one counts as no miss, as nobody is in need of it yet.
+    /// order. They count as used and as hits, whether or not who takes them in hand comes to them; that one counts as
+    /// no miss, as nobody is in need of it yet.
     fn blocks(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>);
     /// Keeps a block, at the cost of others, or does not.
     fn keep_block(&self, file: FileId, offset: u64, block: Bytes);

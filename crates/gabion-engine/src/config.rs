@@ -54,8 +54,8 @@ pub struct TreeConfig {
     /// that is not a multiple of a slot wastes part of the last slot of each file.
     pub sst_len: u64,
     /// L0 files that start a compaction into L1, as do fewer with as many bytes as L1 aims at. Default 4. Every read
-    /// without a match looks at all of L0, so a larger trigger trades reads for write amplification: measured with 8 and
-    /// 100-byte values, a quarter less is written, and a seek takes twice as long.
+    /// without a match looks at all of L0, so a larger trigger trades reads for write amplification: measured with 8
+    /// and 100-byte values, a quarter less is written, and a seek takes twice as long.
     pub l0_trigger: u32,
     /// L0 files from which writers are slowed down, more with each file: so that they need not wait for a compaction of
     /// all of L0. Default 20.
@@ -67,7 +67,8 @@ pub struct TreeConfig {
     /// Each level below L1 aims at this many times the one above it. Default 10: what was replaced and lies deeper is
     /// then about a ninth of what the tree holds, see [`crate::picker::Picker::level_target`].
     pub level_multiplier: u32,
-    /// Sealed MemTables (waiting for their flush to be applied) at which writers wait. Default 4, so at most 5 × `memtable_len` of memory.
+    /// Sealed MemTables (waiting for their flush to be applied) at which writers wait. Default 4, so at most 5 ×
+    /// `memtable_len` of memory.
     pub sealed_max: u32,
     /// Levels, L0 included. Default 7: the last aims at 64 MiB × 10⁵.
     pub levels: u8,

@@ -57,8 +57,8 @@ impl LoadBuilder {
         Self { group, term, options, output_len, open, last, key, stored }
     }
 
-    /// Adds a pair of the user keyspace, which is gone at `expires_ms` of group time if that is said. Returns the file that
-    /// ended before it, if one did. `number` is asked for the number of a file when one begins.
+    /// Adds a pair of the user keyspace, which is gone at `expires_ms` of group time if that is said. Returns the
+    /// file that ended before it, if one did. `number` is asked for the number of a file when one begins.
     ///
     /// # Errors
     /// Invalid input when the key is not after the last one, naming both; limit exceeded for a key or value that is too

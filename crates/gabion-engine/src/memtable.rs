@@ -368,8 +368,8 @@ impl MemTableWriter<'_> {
     /// Inserts an entry. A reader whose read point the writer publishes after this returns sees it.
     ///
     /// # Panics
-    /// When a `Clear` names more than a keyspace byte, the kind is `RangeDelete`, the sequence number is over 56 bits, or
-    /// (in debug builds) the entry is there already: batches and log rule all of these out.
+    /// When a `Clear` names more than a keyspace byte, the kind is `RangeDelete`, the sequence number is over 56
+    /// bits, or (in debug builds) the entry is there already: batches and log rule all of these out.
     pub fn insert(&mut self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
         assert!(kind != EntryKind::RangeDelete, "range deletes are no entries");
         let counts = &self.table.counts;

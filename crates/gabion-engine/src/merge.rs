@@ -27,7 +27,8 @@ pub(crate) trait Cursor {
 
 /// A cursor for readers, which goes both ways.
 pub(crate) trait ReverseCursor: Cursor {
-    /// To the next entry if that is in memory; else `None`, and nothing has changed.
+    /// To the next entry if that is in memory; else `None`: it is at no entry then, and only [`Cursor::advance`] may
+    /// follow, or a seek.
     fn try_advance(&mut self) -> Option<Result<()>>;
 
     /// To the entry before.
@@ -150,7 +151,8 @@ impl<C: ReverseCursor> Merge<C> {
         heap.sort_by(|&a, &b| order::<C, REVERSE>(cursors, a, b));
     }
 
-    /// As [`Merge::advance`] without waiting: `None`, with nothing changed, when the next entry is not in memory.
+    /// As [`Merge::advance`] without waiting: `None` when the next entry of the cursor on top is not in memory. That
+    /// one is at no entry then, and only [`Merge::advance`] may follow, or a seek of all.
     #[inline]
     pub(crate) fn try_advance(&mut self) -> Option<Result<()>> {
         let Some(&top) = self.heap.first() else { return Some(Ok(())) };

@@ -9,8 +9,8 @@
 //!   overlap. They go to the first level that is in use, or is worth it.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
-//! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the tree
-//! has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
+//! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the
+//! tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
 //!
 //! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
 //! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
@@ -165,7 +165,8 @@ impl<'a> Picker<'a> {
         outgoing.slots(self.config.sst_len, CUTS_USUAL, estimate)
     }
 
-    /// Bytes that all levels come to when they are written anew, and what that makes of those of the level that grows most.
+    /// Bytes that all levels come to when they are written anew, and what that makes of those of the level that grows
+    /// most.
     fn grown(&self) -> (u64, Growth) {
         let codecs = self.config.codecs();
         let (mut all, mut growth) = (0_u64, Growth::default());
@@ -189,11 +190,11 @@ impl<'a> Picker<'a> {
         self.busy.contains(&file.id)
     }
 
-    /// Bytes that a level below L0 aims at: what the options say, or less, so that each level aims at no more than its
-    /// part of all that the tree holds, the multiplier to the next level down. What was replaced and lies deeper is then
-    /// about a ninth of the tree, however much of the deepest level is in use (RocksDB's dynamic level sizes, Dong et
-    /// al., CIDR 2017, section 3.1). There the deepest level is always the last; here it is the deepest that was
-    /// ever reached, and when it is full its files are moved on, as they are, and it becomes a level between.
+    /// Bytes that a level below L0 aims at: what the options say, or less, so that each level aims at no more than
+    /// its part of all that the tree holds, the multiplier to the next level down. What was replaced and lies deeper
+    /// is then about a ninth of the tree, however much of the deepest level is in use (RocksDB's dynamic level sizes,
+    /// Dong et al., CIDR 2017, section 3.1). There the deepest level is always the last; here it is the deepest that
+    /// was ever reached, and when it is full its files are moved on, as they are, and it becomes a level between.
     #[must_use]
     pub fn level_target(&self, level: u8) -> u64 {
         let part = self.part(level).map_or(u64::MAX, |part| part.max(self.config.sst_len));
@@ -210,8 +211,8 @@ impl<'a> Picker<'a> {
     }
 
     /// The level below: the next, but for L0 the first that is in use or whose part of the tree is worth a level of
-    /// its own, so that nothing is written anew for levels that will be empty again. No less than a step of levels below
-    /// what L1 may hold is.
+    /// its own, so that nothing is written anew for levels that will be empty again. No less than a step of levels
+    /// below what L1 may hold is.
     fn below(&self, level: u8) -> u8 {
         if level > 0 {
             return level + 1;
@@ -360,8 +361,8 @@ impl<'a> Picker<'a> {
         })
     }
 
-    /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew in its place: once in
-    /// its life, as it then has the bottom's codec. Not without room for it: a move needs none.
+    /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew in its place: once
+    /// in its life, as it then has the bottom's codec. Not without room for it: a move needs none.
     fn is_to_be_packed(&self, level: u8, file: &Arc<FileMeta>) -> bool {
         self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
             && self.fits([file], self.config.codecs().at_bottom(), 0)

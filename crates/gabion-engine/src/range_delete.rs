@@ -7,9 +7,9 @@
 //!                                                                    that cover all of it, newest first
 //! ```
 //!
-//! A range delete hides each entry of its keys that has a smaller sequence number, as far as a reader sees both. It is no
-//! entry of the key that it begins with: it lies beside the entries, in MemTables and files alike, and is looked up
-//! there as *fragments* (RocksDB's `FragmentedRangeTombstoneList`): between two neighbouring ends the same
+//! A range delete hides each entry of its keys that has a smaller sequence number, as far as a reader sees both. It
+//! is no entry of the key that it begins with: it lies beside the entries, in MemTables and files alike, and is
+//! looked up there as *fragments* (RocksDB's `FragmentedRangeTombstoneList`): between two neighbouring ends the same
 //! range deletes count for all keys, so a binary search finds those of a key.
 //!
 //! What holds everywhere, and why nothing that was deleted comes back:

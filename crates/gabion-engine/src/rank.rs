@@ -1,7 +1,7 @@
 //! Ranks: eight bytes of a key as a number, by which a search decides without touching the key.
 //!
-//! Keys that lie near each other begin alike, so a rank is made of the eight bytes behind what the keys of a place have in
-//! common. A smaller rank is a smaller key; of equal ranks nothing follows.
+//! Keys that lie near each other begin alike, so a rank is made of the eight bytes behind what the keys of a place
+//! have in common. A smaller rank is a smaller key; of equal ranks nothing follows.
 
 /// The first eight bytes of `rest`, zeros behind its end.
 #[inline]

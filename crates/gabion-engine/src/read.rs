@@ -272,8 +272,8 @@ impl<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static> ReadIterat
     }
 
     /// Goes to a pair and on from there the same way, as long as there is one and `give`, which is lent each, returns
-    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then. Costs less for each pair than [`Self::go`], as nothing is copied
-    /// that `give` does not copy.
+    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then. Costs less for each
+    /// pair than [`Self::go`], as nothing is copied that `give` does not copy.
     ///
     /// # Errors
     /// As [`Self::go`].

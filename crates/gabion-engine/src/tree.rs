@@ -636,8 +636,8 @@ impl Tree {
         (self.memtables_len(), self.sealed.len() as u64 + 1)
     }
 
-    /// Slots to be set aside for the job's files where `slots_free` are there for it: as many as such jobs take usually, or
-    /// more after [`Self::job_ran_out_of_slots`].
+    /// Slots to be set aside for the job's files where `slots_free` are there for it: as many as such jobs take
+    /// usually, or more after [`Self::job_ran_out_of_slots`].
     #[must_use]
     pub fn job_slots(&mut self, inputs: &JobInputs, slots_free: u64) -> u64 {
         let room = self.room(inputs.recipe.kind, slots_free);
@@ -654,9 +654,9 @@ impl Tree {
         Room { free, kept, estimate: self.jobs.estimates.of(kind) }
     }
 
-    /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]: until the edit of another
-    /// is applied, each is given as many as are free, up to those that it can take. None is begun with less than twice the
-    /// usual, nor with hardly more than was not enough, unless that is all that it can take.
+    /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]: until the edit of
+    /// another is applied, each is given as many as are free, up to those that it can take. None is begun with less
+    /// than twice the usual, nor with hardly more than was not enough, unless that is all that it can take.
     pub fn job_ran_out_of_slots(&mut self, kind: JobKind, given: u64) {
         self.jobs.estimates.ran_out(kind, given);
         self.jobs.needed = None;
@@ -840,8 +840,8 @@ impl Tree {
         &self.config
     }
 
-    /// Takes other codecs, for jobs that begin from now on. Only who begins jobs has to; nothing remembers it beyond this
-    /// tree's life.
+    /// Takes other codecs, for jobs that begin from now on. Only who begins jobs has to; nothing remembers it beyond
+    /// this tree's life.
     ///
     /// # Errors
     /// Invalid input for a level out of its limits; nothing has changed then.

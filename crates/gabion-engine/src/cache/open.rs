@@ -111,9 +111,9 @@ impl OpenFiles {
         }
     }
 
-    /// Changes the most bytes that the readers may take. None is pinned then, and those that are too many go at once; so
-    /// versions must be asked for others in which nothing is kept: [`crate::Tree::close_files`]. Says whether it is another
-    /// budget than before; nothing is done otherwise.
+    /// Changes the most bytes that the readers may take. None is pinned then, and those that are too many go at once;
+    /// so versions must be asked for others in which nothing is kept: [`crate::Tree::close_files`]. Says whether it
+    /// is another budget than before; nothing is done otherwise.
     pub fn set_capacity(&mut self, capacity: usize) -> bool {
         if core::mem::replace(&mut self.capacity, capacity) == capacity {
             return false;

@@ -5,9 +5,9 @@
 //!   home     tag × words >> 32: what is sought lies there or behind it, before the next free word
 //! ```
 //!
-//! At most half of the words are in use, so nearly always the first that is looked at decides, and a look-up waits for memory
-//! twice: for the word, and for the slot that it names. A word that is given back is filled from behind, so there are no
-//! graves.
+//! At most half of the words are in use, so nearly always the first that is looked at decides, and a look-up waits
+//! for memory twice: for the word, and for the slot that it names. A word that is given back is filled from behind,
+//! so there are no graves.
 
 use alloc::vec::Vec;
 

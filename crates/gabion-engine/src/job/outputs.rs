@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A file ends before an entry or a range delete that would take it over `output_len`, and before every key in the
-//! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of `output_len` at
-//! most, as whoever opens it holds them in memory, several times as long.
+//! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of
+//! `output_len` at most, as whoever opens it holds them in memory, several times as long.
 
 use super::JobOutput;
 use crate::entry::Entry;

@@ -40,8 +40,8 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
 type Entries = Vec<(Vec<u8>, Trailer, Vec<u8>)>;
 
 /// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires. Deletes, cleared
-/// and expired entries are left out. Goes from old to new, as no reader of the engine does. A range delete is an entry here,
-/// of its start, with its end as the value.
+/// and expired entries are left out. Goes from old to new, as no reader of the engine does. A range delete is an
+/// entry here, of its start, with its end as the value.
 fn seen(
     entries: &[&Entries],
     at: SequenceNumber,

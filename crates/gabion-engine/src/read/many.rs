@@ -204,8 +204,8 @@ where
         Ok(())
     }
 
-    /// The files that keys lie in by their bounds, of a level below L0 or at a place of L0, opened. Asks for what is looked at
-    /// next in each, as what lies apart is waited for at once.
+    /// The files that keys lie in by their bounds, of a level below L0 or at a place of L0, opened. Asks for what is
+    /// looked at next in each, as what lies apart is waited for at once.
     async fn open_files(
         &mut self,
         run: u32,

@@ -262,8 +262,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
         self.settle().await
     }
 
-    /// As [`Self::advance`] without waiting: `None`, with nothing changed, when the next entry is not in memory or in
-    /// another file.
+    /// As [`Self::advance`] without waiting: `None` when the next entry is not in memory or in another file. It is at
+    /// no entry then, and only [`Self::advance`] may follow, or a seek.
     #[inline]
     fn try_advance(&mut self) -> Option<Result<()>> {
         let Some(iter) = &mut self.current else { return Some(Ok(())) };

@@ -284,8 +284,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     }
 
     /// The commonest move, a step forwards after another, where all that it needs is in memory. Nothing if it is
-    /// another, if something has to be waited for, or looked up, or added up: then [`Self::go`] to the next pair does
-    /// the rest.
+    /// another, if something has to be waited for, or looked up, or added up: then [`Self::go`] with [`Move::Next`]
+    /// is to be called, and nothing else before, as cursors may be between two entries.
     #[inline]
     pub(super) fn try_next(&mut self, cursors: &mut Cursors<S, C>) -> Option<Result<bool>> {
         if self.place != Place::Pair || self.way != Way::Forwards {

@@ -187,8 +187,9 @@ impl SstBuilder {
     /// Adds the next entry in tree order: keys ascending, versions of a key from new to old.
     ///
     /// # Panics
-    /// When the entry is not after the last one, a key or value is over its limit, an expiring put is shorter
-    /// than its expiry, an operand than its head, or the file would reach 2 GiB: the callers' merge and cut rules exclude all of these.
+    /// When the entry is not after the last one, a key or value is over its limit, an expiring put is shorter than
+    /// its expiry, an operand than its head, or the file would reach 2 GiB: the callers' merge and cut rules exclude
+    /// all of these.
     pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
         assert!(value.len() <= STORED_LEN_MAX, "{}: value of {} bytes", self.id, value.len());

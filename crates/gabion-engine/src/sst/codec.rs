@@ -5,10 +5,10 @@
 //! depend on its body and the codec alone: not on the blocks before it, though what compresses them is the same,
 //! nor on the processor.
 //!
-//! LZ4 for what is soon written again, as it costs little; zstd for the bottom, where most bytes lie and stay (RocksDB's
-//! wiki, "Compression"). Rows of JSON in blocks of 4 KiB take 0.50 of their bytes with LZ4 and 0.31 with zstd, for five
-//! times the time, in and out; levels above 3 gain a twentieth of that for four to sixty times the time in (`cargo bench -p
-//! gabion-engine --bench codecs`).
+//! LZ4 for what is soon written again, as it costs little; zstd for the bottom, where most bytes lie and stay
+//! (RocksDB's wiki, "Compression"). Rows of JSON in blocks of 4 KiB take 0.50 of their bytes with LZ4 and 0.31 with
+//! zstd, for five times the time, in and out; levels above 3 gain a twentieth of that for four to sixty times the
+//! time in (`cargo bench -p gabion-engine --bench codecs`).
 
 use super::zstd;
 use super::{BLOCK_TRAILER_LEN, reader::corrupt};
@@ -36,8 +36,9 @@ pub enum Compression {
     None,
     /// LZ4: some 2 GB/s in, 5 GB/s out, on one processor.
     Lz4,
-    /// Zstandard at a level from 1 to [`Compression::ZSTD_LEVEL_MAX`]: a third smaller than LZ4 where not half is noise, some
-    /// 450 MB/s in at level 3 and 1 GB/s out. Each level up costs more time in for less gain, and none out.
+    /// Zstandard at a level from 1 to [`Compression::ZSTD_LEVEL_MAX`]: a third smaller than LZ4 where not half is
+    /// noise, some 450 MB/s in at level 3 and 1 GB/s out. Each level up costs more time in for less gain, and none
+    /// out.
     Zstd {
         /// The level.
         level: u8,
@@ -47,7 +48,7 @@ pub enum Compression {
 impl Compression {
     /// Zstandard at its authors' level of choice.
     pub const ZSTD: Self = Self::Zstd { level: 3 };
-    /// The highest level: those above it differ in windows that are larger than any block.
+    /// The highest level: those above it search longer for next to nothing in blocks of this size.
     pub const ZSTD_LEVEL_MAX: u8 = 19;
 
     /// Checks the level, if the codec has one, of the option `name`.
@@ -271,10 +272,7 @@ pub(super) fn decompress(
     }
     raw.clear();
     let found = match codec {
-        BlockCodec::None => {
-            raw.extend_from_slice(compressed);
-            Some(compressed.len())
-        }
+        BlockCodec::None => return Err(bad("is not compressed")),
         BlockCodec::Lz4 => {
             raw.resize(len, 0);
             lz4_flex::block::decompress_into(compressed, raw).ok()

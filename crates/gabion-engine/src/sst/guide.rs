@@ -27,8 +27,8 @@ impl Guide {
     /// `handle` makes one of a separator's value.
     ///
     /// # Errors
-    /// Corruption when the index is not one, its separators are seen to be out of order, or a block does not lie behind the
-    /// one before; that of `handle`.
+    /// Corruption when the index is not one, its separators are seen to be out of order, or a block does not lie
+    /// behind the one before; that of `handle`.
     pub(super) fn of(index: &[u8], handle: impl Fn(&[u8]) -> Result<BlockHandle>) -> Result<Self> {
         let prefix = common_prefix(index)?;
         let (mut ranks, mut handles) = (Vec::new(), Vec::new());

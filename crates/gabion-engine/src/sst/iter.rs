@@ -15,9 +15,10 @@ use core::ops::Range;
 use gabion_base::{Error, FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
-/// Blocks that a cursor for readers has in hand ahead of its own, at most: what is waited for of memory and locks is
-/// waited for once for all of them. The first step from a block to the next looks one ahead, each further one twice
-/// as many, so that a short scan fetches little that it does not come to.
+/// Blocks that a cursor for readers looks for in the cache at once, at most, to have them in hand; one read of the
+/// device may bring more. What is waited for of memory and locks is waited for once for all of them. The first step
+/// from a block to the next looks one ahead, each further one twice as many, so that a short scan fetches little that
+/// it does not come to.
 const AHEAD_MAX: usize = 8;
 /// Bytes of a block in hand of which the memory is asked for before the cursor comes to it.
 const PREFETCH_LEN: usize = 8 << 10;
@@ -124,8 +125,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         }
     }
 
-    /// As [`SstIter::advance`] without waiting: `None`, with nothing changed, when the next block is not in memory or
-    /// there is none.
+    /// As [`SstIter::advance`] without waiting: `None` when the next block is not in memory or there is none. It is
+    /// at no entry then, at its block's end, and only [`SstIter::advance`] may follow, or a seek.
     #[inline]
     pub(crate) fn try_advance(&mut self) -> Option<Result<()>> {
         loop {
@@ -149,11 +150,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// Before the first entry of the next block, if it is in memory.
     fn enter_ahead(&mut self) -> Result<bool> {
         if self.ahead.is_empty() {
-            let looked = self.look_ahead();
-            if looked.is_err() {
-                self.leave();
-            }
-            looked?;
+            self.look_ahead();
         }
         let Some(block) = self.ahead.pop() else { return Ok(false) };
         self.at += 1;
@@ -173,7 +170,7 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     }
 
     /// Takes the next blocks in hand, up to the first that is not in memory.
-    fn look_ahead(&mut self) -> Result<()> {
+    fn look_ahead(&mut self) {
         let mut offsets = [0; AHEAD_MAX];
         let mut count = 0;
         for offset in &mut offsets[..self.ahead_len] {
@@ -184,7 +181,6 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         self.cache.blocks(self.reader.id(), &offsets[..count], &mut self.ahead);
         self.ahead_len = if self.ahead.len() < count { 1 } else { (2 * count).clamp(1, AHEAD_MAX) };
         self.ahead.reverse();
-        Ok(())
     }
 
     /// Goes to the last entry.

@@ -24,8 +24,8 @@
 //! ```
 //!
 //! A compressed body is kept when it is at least an eighth shorter, the raw length is at most 4 MiB and either the
-//! raw length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves. A frame says how long
-//! its content is and has neither dictionary nor checksum.
+//! raw length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves. A frame says how
+//! long its content is and has neither dictionary nor checksum.
 //!
 //! **Data and index bodies**: entries in tree order, then restart points.
 //!

@@ -7,8 +7,8 @@
 //!           opened     reader      –           reader            by the first look-up that comes to a file
 //! ```
 //!
-//! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin with, so that a key's is made
-//! once for all levels. Where a rank does not tell, the bound does.
+//! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin with, so that a key's
+//! is made once for all levels. Where a rank does not tell, the bound does.
 
 use super::Level;
 use crate::entry::Keyspace;

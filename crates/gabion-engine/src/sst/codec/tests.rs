@@ -237,3 +237,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_block_that_is_not_compressed_is_not_undone() {
+    let stored = [&7_u32.to_le_bytes()[..], b"entries", &[0; BLOCK_TRAILER_LEN]].concat();
+    let error = decompress(ID, &stored, 9, BlockCodec::None, &mut Vec::new());
+    assert!(format!("{}", error.unwrap_err()).contains("block at 9 is not compressed"));
+}
