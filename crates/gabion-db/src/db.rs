@@ -275,6 +275,28 @@ impl Db {
 
     /// As [`Self::put`], with another durability.
     ///
+    /// ```
+    /// # use gabion_db::{Db, Durability, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-put-with-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let options = Options { pool_len: 128 << 20, ..Options::default() };
+    /// # let db = Db::create(&dir, &options)?;
+    /// db.put_with(b"order:17", b"paid", Durability::Flushed)?; // survives a power cut from here on
+    ///
+    /// // An index of orders can be made again: neither log nor device until it is flushed.
+    /// for day in 1..=31_u8 {
+    ///     db.put_with(&[b"by-day:", &[day][..]].concat(), b"17", Durability::MemTable)?;
+    /// }
+    /// db.flush()?;
+    /// # drop(db);
+    /// # assert_eq!(Db::open(&dir, &options)?.get(b"by-day:\x1f")?.as_deref(), Some(&b"17"[..]));
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Durability
+    /// As `durability` says, when it returns.
+    ///
     /// # Errors
     /// As [`Self::write`].
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
@@ -396,6 +418,9 @@ impl Db {
     }
 
     /// As [`Self::delete`], with another durability.
+    ///
+    /// # Durability
+    /// As `durability` says, when it returns.
     ///
     /// # Errors
     /// As [`Self::write`].
