@@ -191,6 +191,29 @@ fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
 }
 
 #[test]
+fn a_thread_that_waits_anyway_flushes_by_itself_and_in_its_order() {
+    let file = open(DirectIo::Try);
+    let (scripted, _) = scripted(&file, &[Answer::Short(BLOCK_LEN)]);
+    let flush_here = Some(file.0.file.clone());
+    let mut medium = FileMedium { flush_here, ..scripted };
+    let write = OperationKind::Write { offset: 0, data: pattern() };
+    let read = OperationKind::Read { offset: 0, into: AlignedBuf::zeroed(BLOCK_LEN) };
+    let kinds = [write, OperationKind::Flush, OperationKind::Flush, read];
+    let chain = (0..).zip(kinds).map(|(tag, kind)| Operation { tag, kind, then: tag < 3 });
+    medium.submit(chain.collect());
+    let mut ended = Vec::new();
+    while medium.in_flight() > 0 {
+        medium.wait();
+        medium.poll(&mut ended);
+    }
+    assert_eq!(ended.iter().map(|it| it.tag).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert!(ended.iter().all(|it| matches!(it.outcome, Outcome::Done)));
+    file.0.note_failed_flush();
+    assert!(run(&mut medium, OperationKind::Flush).outcome.into_result().is_err());
+    file.forget_failed_flush().unwrap();
+}
+
+#[test]
 fn after_a_failed_flush_no_medium_of_the_pool_flushes_again() {
     let file = open(DirectIo::Try);
     let (mut healthy, _) = scripted(&file, &[]);
