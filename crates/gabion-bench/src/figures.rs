@@ -113,9 +113,9 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
-/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary` (of each group)
-/// and `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short load leaves to compact
-/// depends on how fast clients were beside it, in each replica of every-replica by itself.
+/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary`
+/// (of each group) and `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short
+/// load leaves to compact depends on how fast clients were beside it, in each replica of every-replica by itself.
 pub(crate) fn other_work(shape: Shape, at_primary: f64, everywhere: f64) -> Option<String> {
     let each = everywhere / shape.replicas as f64;
     let differs = (at_primary - each).abs() > 0.1 * at_primary.min(each);

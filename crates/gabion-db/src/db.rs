@@ -26,7 +26,8 @@ const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
 /// the last clone: then jobs under way are waited for, and the lock of the directory is given back.
 ///
 /// Nothing needs to be done before a process ends: what was acknowledged is there when the store is opened
-/// again, after a kill too, but for writes at [`Durability::MemTable`]. A snapshot that outlives the last clone can still be read, and keeps the lock.
+/// again, after a kill too, but for writes at [`Durability::MemTable`]. A snapshot that outlives the last clone can
+/// still be read, and keeps the lock.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
 
@@ -260,9 +261,9 @@ impl Db {
 
     /// Sets a key. A key has up to 64 KiB, a value up to 8 MiB.
     ///
-    /// Costs a copy into the ring and one into the MemTable, under the lock that all writers of the store share; as a rule no
-    /// call of the system but a wake-up for each 64 KiB of log, and no look at a file. Waits only where flushes or
-    /// compactions are behind.
+    /// Costs a copy into the ring and one into the MemTable, under the lock that all writers of the store share; as a
+    /// rule no call of the system but a wake-up for each 64 KiB of log, and no look at a file. Waits only where flushes
+    /// or compactions are behind.
     ///
     /// # Durability
     /// [`Durability::Ring`].

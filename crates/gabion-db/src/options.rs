@@ -9,9 +9,9 @@ use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 /// What a write that has returned survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Nothing, until it was flushed to a file: it is in a MemTable, past the log. Costs neither log nor its bytes on the
-    /// device; for what can be made again. [`crate::Db::flush`] and dropping the last handle write it to a file;
-    /// a kill before that takes it along, whatever was flushed or logged later.
+    /// Nothing, until it was flushed to a file: it is in a MemTable, past the log. Costs neither log nor its bytes on
+    /// the device; for what can be made again. [`crate::Db::flush`] writes it to a file, and so does dropping the last
+    /// handle, which cannot say when that failed; a kill before takes it along, whatever was logged later.
     MemTable,
     /// The kill of the process: it is in the log's ring, a mapped file. The device gets it soon after.
     #[default]

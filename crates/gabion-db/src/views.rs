@@ -8,8 +8,8 @@
 //!
 //! Who reads takes a reference to a view and gives it back: with one count for all threads its line of memory would go from
 //! one processor to the other with each read, four times with a lock beside it. So there are twice as many places as
-//! processors, 64 at most, each with a lock and a count of its own (RocksDB keeps a `SuperVersion` for each thread to the same end). A view is
-//! published seldom, at a seal or an edit, and then in all places.
+//! processors, 64 at most, each with a lock and a count of its own (RocksDB keeps a `SuperVersion` for each thread to the
+//! same end). A view is published seldom, at a seal or an edit, and then in all places.
 
 use gabion_engine::SharedView;
 use std::sync::atomic::{AtomicUsize, Ordering};
