@@ -146,6 +146,15 @@ pub struct FetchOrder {
     pub placement: FilePlacement,
 }
 
+/// What was read from a secondary's slots.
+#[derive(Debug)]
+pub enum Fetched {
+    /// The whole file.
+    Whole(Bytes),
+    /// Something else than the file: it rotted, or has left these slots since they were told.
+    Other(Error),
+}
+
 /// A file to be written into local slots.
 pub struct RewriteOrder {
     /// The file and its new slots.
@@ -181,8 +190,8 @@ pub enum Done {
     Ship(Result<()>),
     /// Of [`Work::ReadFile`].
     ReadFile(Result<Bytes>),
-    /// Of [`Work::Fetch`].
-    Fetch(Result<Bytes>),
+    /// Of [`Work::Fetch`]; an error is the connection's.
+    Fetch(Result<Fetched>),
     /// Of [`Work::Rewrite`].
     Rewrite(Result<()>),
     /// Of [`Work::Verify`].
@@ -298,18 +307,18 @@ async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Byt
 /// Reads a whole file over a connection to a secondary's namespace.
 ///
 /// # Errors
-/// Corruption when what lies there is not the file: it rotted, or has left its slots since they were told;
-/// the connection's error.
-pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Bytes> {
+/// The connection's, and those of an order that cannot be.
+pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Fetched> {
     let placement = &order.placement;
     check_chunk_count(placement, &order.chunk_crcs)?;
     let len = placement.len;
     let bytes = gabion_pool::read_file(remote, &order.geometry, placement, 0, len).await?;
-    let chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs);
-    for (i, (chunk, expected)) in chunks.enumerate() {
-        check_chunk(placement.file, i as u64 * CHUNK_LEN, chunk, *expected)?;
-    }
-    Ok(bytes)
+    let chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs).enumerate();
+    let check = |(i, (chunk, expected)): (usize, (&[u8], &u32))| {
+        check_chunk(placement.file, i as u64 * CHUNK_LEN, chunk, *expected)
+    };
+    let result = chunks.map(check).collect::<Result<()>>();
+    Ok(result.map_or_else(Fetched::Other, |()| Fetched::Whole(bytes)))
 }
 
 async fn rewrite(order: &RewriteOrder, store: &LocalStore) -> Result<()> {

@@ -35,10 +35,16 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
 }
 
 /// What each found, once.
-const ONCE_FAILED: [(u64, &str); 1] = [(
-    138_904_163_210,
-    "a file that was shipped unasked, after the edits that add and remove it were applied as one, kept its slots",
-)];
+const ONCE_FAILED: [(u64, &str); 2] = [
+    (
+        138_904_163_210,
+        "a file that was shipped unasked, after the edits that add and remove it were applied as one, kept its slots",
+    ),
+    (
+        5_516_647_037,
+        "a connection for files that was lost without a shipment on it was not made again for a repair",
+    ),
+];
 
 #[test]
 fn seeds_that_once_failed_pass() {

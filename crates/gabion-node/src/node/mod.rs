@@ -214,7 +214,11 @@ enum Order {
     Check(FileId),
     /// A file of which the primary has no whole copy.
     CheckForHead(Arc<FilePlacement>),
-    Fetch(FileId),
+    Fetch {
+        from: ReplicaId,
+        session: u64,
+        file: FileId,
+    },
     Rewrite(Arc<FilePlacement>),
     ReadLog {
         ticket: u64,
@@ -573,7 +577,9 @@ impl Node {
             (Order::Verify(file), Done::Verify(result)) => self.verify_done(file, result),
             (Order::Check(file), Done::Verify(result)) => self.check_done(file, result),
             (Order::CheckForHead(at), Done::Verify(result)) => self.copy_checked(&at, result),
-            (Order::Fetch(file), Done::Fetch(result)) => self.fetch_done(file, result),
+            (Order::Fetch { from, session, file }, Done::Fetch(result)) => {
+                self.fetch_done((from, session), file, result);
+            }
             (Order::Rewrite(placement), Done::Rewrite(result)) => {
                 self.rewrite_done(&placement, result);
             }

@@ -18,14 +18,13 @@
 use super::{After, Node, Order};
 use crate::CompactionMode;
 use crate::message::{NodeMessage, ShippedFile};
-use crate::work::{FetchOrder, RewriteOrder, VerifyOrder, Work};
+use crate::work::{FetchOrder, Fetched, RewriteOrder, VerifyOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
 use gabion_engine::FileMeta;
 use gabion_pool::FilePlacement;
@@ -471,18 +470,26 @@ impl Node {
         let chunk_crcs = meta.chunk_crcs.clone();
         let order = FetchOrder { from, session, geometry, chunk_crcs, placement };
         self.repairs.arrives(file);
-        self.order(Order::Fetch(file), Work::Fetch(Box::new(order)));
+        self.order(Order::Fetch { from, session, file }, Work::Fetch(Box::new(order)));
     }
 
-    /// The whole file was read at a secondary, or could not be.
-    pub(super) fn fetch_done(&mut self, file: FileId, result: Result<Bytes>) {
+    /// What lies in a secondary's slots was read, or could not be.
+    pub(super) fn fetch_done(
+        &mut self,
+        (from, session): (ReplicaId, u64),
+        file: FileId,
+        result: Result<Fetched>,
+    ) {
+        if let Err(reason) = &result {
+            self.lose_remote(from, session, reason.clone());
+        }
         if !self.repairs.is_arriving(file) {
             return;
         }
         let Some(meta) = self.meta_of(file) else { return self.repairs.forget(file) };
         let bytes = match result {
-            Ok(bytes) => bytes,
-            Err(reason) => return self.source_failed(file, reason),
+            Ok(Fetched::Whole(bytes)) => bytes,
+            Ok(Fetched::Other(reason)) | Err(reason) => return self.source_failed(file, reason),
         };
         self.counters.received_bytes += bytes.len() as u64;
         let wanted = meta.rounded_len().div_ceil(gabion_base::units::SLOT_LEN) as u32;

@@ -241,9 +241,15 @@ impl Node {
                 self.tell(to, &NodeMessage::Placement { session, file: shipped });
             }
             // Never again into these slots: a new connection brings a new session and other slots.
-            Err(reason) => {
-                self.outputs.push_back(Output::Disconnect { peer: to, connection: None, reason });
-            }
+            Err(reason) => self.lose_remote(to, session, reason),
+        }
+    }
+
+    /// The connection for files to a secondary failed. It belongs to a session, as that of the log does, and
+    /// nothing but a new session brings another: without one no file would go over it again.
+    pub(super) fn lose_remote(&mut self, peer: ReplicaId, session: u64, reason: Error) {
+        if self.ship.remotes.get(&peer).is_some_and(|remote| remote.session == session) {
+            self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
         }
     }
 

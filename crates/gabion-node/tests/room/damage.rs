@@ -6,7 +6,7 @@ use crate::replica::Replica;
 use gabion_base::{ErrorKind, FileId};
 use gabion_engine::JobKind;
 use gabion_media::simulated::{Fault, OperationClass};
-use gabion_node::work::FetchOrder;
+use gabion_node::work::{FetchOrder, Fetched};
 use gabion_node::{Locate, RepairState, WriteGate};
 
 /// A replica alone whose next job is a compaction, and one of its inputs.
@@ -105,10 +105,10 @@ fn what_is_fetched_counts_only_with_the_files_checksums() {
         chunk_crcs: meta.chunk_crcs.clone(),
         placement: (*replica.node.pool().placement(file).unwrap()).clone(),
     };
-    let bytes = replica.fetch(&order).unwrap();
+    let Fetched::Whole(bytes) = replica.fetch(&order).unwrap() else { panic!("{file} is whole") };
     meta.verify(&bytes).unwrap();
     replica.disk.flip_bit(replica.offset_of(file) + meta.rounded_len() - 1, 7);
-    let error = replica.fetch(&order).unwrap_err();
+    let Fetched::Other(error) = replica.fetch(&order).unwrap() else { panic!("{file} rotted") };
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
     assert!(error.to_string().starts_with(&format!("{file} at offset 0")), "{error}");
 }

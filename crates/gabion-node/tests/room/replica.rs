@@ -2,9 +2,9 @@
 
 use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
+use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
-use gabion_media::{Bytes, MediumHandle};
-use gabion_node::work::{self, Done, FetchOrder, JobOrder, Work, WorkId};
+use gabion_node::work::{self, Done, FetchOrder, Fetched, JobOrder, Work, WorkId};
 use gabion_node::{
     AckLevel, Captured, CompactionMode, FileMap, GroupConfig, LocalStore, MarkId, Node,
     NodeOptions, Output, PoolSource, WriteGate, open,
@@ -190,7 +190,7 @@ impl Replica {
     }
 
     /// Reads a file as a primary does at a secondary.
-    pub(crate) fn fetch(&self, order: &FetchOrder) -> Result<Bytes, Error> {
+    pub(crate) fn fetch(&self, order: &FetchOrder) -> Result<Fetched, Error> {
         self.disk.block_on(&self.handle, work::run_fetch(order, &self.handle))
     }
 

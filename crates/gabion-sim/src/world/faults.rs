@@ -30,10 +30,7 @@ impl World {
         }
         if happens(&mut self.random, faults.pipe) {
             let index = self.random.below(count) as usize;
-            self.trace(b"pipe");
-            if let Some(process) = &self.machines[index].process {
-                process.cut_remotes();
-            }
+            self.cut_remotes(index);
         }
         if happens(&mut self.random, faults.lost) {
             let index = self.random.below(count) as usize;
@@ -68,6 +65,14 @@ impl World {
             let index = self.random.below(count) as usize;
             let factor = [1, 1, 20][self.random.below(3) as usize];
             self.machines[index].disk.slow_down(factor);
+        }
+    }
+
+    /// Cuts the connections for files that a replica made to others; that of the log stays.
+    pub fn cut_remotes(&mut self, index: usize) {
+        self.trace(b"pipe");
+        if let Some(process) = &self.machines[index].process {
+            process.cut_remotes();
         }
     }
 

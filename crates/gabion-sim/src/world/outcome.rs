@@ -124,7 +124,8 @@ impl World {
     pub fn describe(&self) -> String {
         let mut text = format!("time {} ms, links {:?}", self.now_ms, self.links.keys());
         for (i, machine) in self.machines.iter().enumerate() {
-            let node = machine.process.as_ref().and_then(|process| process.node.as_ref());
+            let process = machine.process.as_ref();
+            let node = process.and_then(|process| process.node.as_ref());
             text += &match node {
                 Some(node) => format!(
                     "\n  replica {}: drain {} ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
@@ -146,6 +147,10 @@ impl World {
                 ),
                 None => format!("\n  replica {}: not open", i + 1),
             };
+            for damaged in node.into_iter().flat_map(|node| node.damaged_files()) {
+                let (file, state) = (damaged.file, damaged.state.as_str());
+                text += &format!("\n    {file} is damaged: {state}, {:?}", damaged.failure);
+            }
             // A pool that is full of grants nobody knows of is one reason why there is no rest.
             if let Some(Err(error)) = node.map(|node| check::grants(self, node)) {
                 text += &format!("\n    {error}");

@@ -90,6 +90,27 @@ fn a_file_that_rotted_at_the_primary_is_an_error_for_its_reader_and_then_whole()
 }
 
 #[test]
+fn a_primary_whose_connections_for_files_are_lost_makes_others_for_its_repair() {
+    for replicas in [2, 3] {
+        let what = format!("the primary of {replicas} has no connections for files");
+        let mut world = world(&what, options(1, replicas), 1);
+        let file = world.files(0)[0];
+        world.rot(0, file);
+        world.restart(0);
+        check(&what, world.settle());
+        world.cut_remotes(0);
+        // Nothing is shipped meanwhile, which would make them anew.
+        let shipped = world.outcome().shipped_files;
+        read_meets(&what, &mut world, 0, file);
+        check(&what, world.settle());
+        assert_eq!(world.outcome().shipped_files, shipped, "{what}");
+        assert_eq!(node(&world, 0).counters().repaired_files, 1, "{what}");
+        assert!(world.is_whole(0, file), "{what}: {file}");
+        check(&what, world.finish());
+    }
+}
+
+#[test]
 fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     let (mut set_aside, what) = (0, "the primary's files rot");
     for seed in 1..=8 {
