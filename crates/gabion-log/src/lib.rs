@@ -14,6 +14,7 @@
 //! ```
 //!
 //! - [`record`]: the format, in bytes, and its checks.
+//! - [`short`]: the header of records that say less, and why they may.
 //! - [`seal`]: the payload of a seal record.
 //! - [`span`]: which term wrote which positions; what makes stale bytes stale.
 //! - [`log`]: appending, placing, resending, trimming.
@@ -34,6 +35,7 @@ pub mod log;
 pub mod record;
 pub mod recovery;
 pub mod seal;
+pub mod short;
 pub mod span;
 
 mod ring;
@@ -63,6 +65,9 @@ pub struct LogConfig {
     pub ring_len: u64,
     /// Bytes of a segment, 16 MiB in production: a multiple of 4 KiB, and the longest record.
     pub segment_len: u64,
+    /// Nothing of it is sent to other members, as there are none: records may have [short headers](short). Says what is
+    /// written; either is read.
+    pub is_alone: bool,
 }
 
 impl LogConfig {

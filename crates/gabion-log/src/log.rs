@@ -15,11 +15,11 @@ mod terms;
 use self::marks::Marks;
 use crate::drain::{Drain, Drains};
 use crate::record::{
-    HEADER_LEN, Header, Layout, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind,
-    record_end,
+    HEADER_LEN, Header, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind, record_end,
 };
 use crate::ring::Ring;
-use crate::scan::{SegmentReader, Window};
+use crate::scan::{SegmentReader, Wanted, Window};
+use crate::short::{Place, may_be_short};
 use crate::span::{Anchor, Span, Spans};
 use crate::{LogConfig, block_floor};
 use alloc::boxed::Box;
@@ -93,6 +93,8 @@ pub struct Log {
     early: BTreeMap<u64, Record>,
     early_len: u64,
     marks: Marks,
+    /// Where the last record with a long header begins that was written here.
+    long_at: Option<u64>,
     /// [`Self::floor`] when it last mattered; it falls only when the log is cut.
     floor_seen: u64,
     members_durable: u64,
@@ -174,6 +176,7 @@ impl Log {
             early: BTreeMap::new(),
             early_len: 0,
             marks,
+            long_at: None,
             floor_seen: 0,
             members_durable: u64::MAX,
             settled_at: 0,
@@ -263,26 +266,33 @@ impl Log {
             )));
         }
         let flags = flags_of(builder.kind(), stamp.flags);
+        let stamp = Stamp { flags, ..stamp };
         let segment_end = (self.end / segment_len + 1) * segment_len;
-        let fits = record_end(self.end, body, flags, segment_len) <= segment_end;
-        let at = if fits { self.end } else { segment_end };
-        self.check_room(record_end(at, body, flags, segment_len))?;
-        let pad = if fits { None } else { Some(self.write_pad(segment_end, stamp)) };
-        let record = self.write(builder, Stamp { flags, ..stamp });
-        Ok(Appended { pad, record })
+        let header = self.header_at(self.end, &builder, stamp);
+        let end = self.end_of(&header, &builder);
+        if end <= segment_end {
+            self.check_room(end)?;
+            return Ok(Appended { pad: None, record: self.write(builder, header, end) });
+        }
+        self.check_room(record_end(segment_end, body, flags, segment_len))?;
+        let pad = self.write_pad(segment_end, stamp);
+        let header = self.header_at(segment_end, &builder, stamp);
+        let end = self.end_of(&header, &builder);
+        Ok(Appended { pad: Some(pad), record: self.write(builder, header, end) })
     }
 
     fn write_pad(&mut self, segment_end: u64, stamp: Stamp) -> Record {
         let payload = (segment_end - self.end) as usize - HEADER_LEN;
         let mut pad = RecordBuilder::new(RecordKind::Pad, payload);
         pad.payload().resize(HEADER_LEN + payload, 0);
-        self.write(pad, Stamp { count: 0, flags: RecordFlags::NONE, ..stamp })
+        let stamp = Stamp { count: 0, flags: RecordFlags::NONE, ..stamp };
+        let header = self.header_at(self.end, &pad, stamp);
+        self.write(pad, header, segment_end)
     }
 
-    fn write(&mut self, builder: RecordBuilder, stamp: Stamp) -> Record {
-        let at = self.end;
-        let end = record_end(at, builder.body_len() as u64, stamp.flags, self.config.segment_len);
-        let header = Header {
+    /// The header of a record at `at`, without its lengths and checksum.
+    fn header_at(&self, at: u64, builder: &RecordBuilder, stamp: Stamp) -> Header {
+        let mut header = Header {
             kind: builder.kind(),
             flags: stamp.flags,
             payload_len: 0,
@@ -299,7 +309,31 @@ impl Log {
             durable: LogPosition(self.watermark),
             now_ms: stamp.now_ms,
         };
-        let record = builder.finish(header, end);
+        if self.config.is_alone {
+            let is_short = builder.extension_len() == 0
+                && may_be_short(&header, builder.payload_len(), self.long_at);
+            let flag = if is_short { RecordFlags::SHORT } else { RecordFlags::SHORT_AFTER };
+            header.flags = header.flags.with(flag);
+        }
+        header
+    }
+
+    /// Where a record with this header ends.
+    fn end_of(&self, header: &Header, builder: &RecordBuilder) -> u64 {
+        let body = (builder.body_len() - HEADER_LEN + header.len()) as u64;
+        record_end(header.position.get(), body, header.flags, self.config.segment_len)
+    }
+
+    fn write(&mut self, builder: RecordBuilder, header: Header, end: u64) -> Record {
+        let at = header.position.get();
+        let record = if header.flags.has(RecordFlags::SHORT) {
+            let place =
+                Place { config: &self.config, at, term: header.term, after: Some(self.tail) };
+            builder.finish_short(header, end, &place)
+        } else {
+            self.long_at = Some(at);
+            builder.finish(header, end)
+        };
         self.ring.write(at, &record.bytes);
         self.advance_over(&record);
         record
@@ -352,17 +386,15 @@ impl Log {
 
     /// Length of the record in the ring at `at`; `None` in the gap after a span.
     fn len_at(&self, at: u64) -> Result<Option<usize>> {
-        if self.spans.at(at).is_none() {
-            return Ok(None);
-        }
+        let Some(span) = self.spans.at(at) else { return Ok(None) };
         let mut head = [0; HEADER_LEN];
         self.ring.read(at, &mut head);
-        match Layout::read(&head) {
-            Ok(layout) if layout.position.get() == at => {
-                layout.len(self.config.segment_len).map(Some)
-            }
-            _ => Err(Error::invalid(format!("no log record begins at {}", LogPosition(at)))),
-        }
+        let wanted = Wanted { config: &self.config, at, span, after: None };
+        wanted
+            .claims(&head)
+            .transpose()?
+            .map(Some)
+            .ok_or_else(|| Error::invalid(format!("no log record begins at {}", LogPosition(at))))
     }
 
     /// A reader of what left the ring.

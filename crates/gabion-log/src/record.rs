@@ -21,12 +21,16 @@
 //! there. So records follow each other without gaps that belong to nobody, and none crosses a
 //! segment: a *pad* record fills a larger rest. The length is a function of position and header.
 //!
+//! **Short headers.** In a log that is sent to nobody, a record may have a header of 24 bytes where its place says
+//! the rest: [`crate::short`].
+//!
 //! **Valid** = magic, lengths, CRC, group, shard and position fit, the term is the one of the span
 //! that the position lies in, index and previous CRC continue the record before. A record that is
 //! whole but has a version, kind, flag or critical extension that this build does not know is
 //! refused as unsupported, never taken for the end of the log (FAULTS.md R15).
 
 use crate::LogConfig;
+use crate::short::{Place, SHORT_LEN};
 use crate::span::Anchor;
 use alloc::format;
 use alloc::vec::Vec;
@@ -94,7 +98,11 @@ impl RecordFlags {
     pub const BLOCK_END: Self = Self(1);
     /// A client waits until every member has flushed the record.
     pub const DURABLE_ACK: Self = Self(2);
-    const KNOWN: u16 = 3;
+    /// Records with [short headers](crate::short) may follow in the block in which it ends.
+    pub const SHORT_AFTER: Self = Self(4);
+    /// It has a [short header](crate::short). Never stored.
+    pub const SHORT: Self = Self(1 << 15);
+    const KNOWN: u16 = 7;
 
     /// The flags of both.
     #[must_use]
@@ -151,10 +159,18 @@ pub struct Header {
 }
 
 impl Header {
+    /// Bytes of the header itself.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
+    pub const fn len(&self) -> usize {
+        if self.flags.has(RecordFlags::SHORT) { SHORT_LEN } else { HEADER_LEN }
+    }
+
     /// The position after the record and its padding.
     #[must_use]
     pub fn end(&self, segment_len: u64) -> LogPosition {
-        let body = HEADER_LEN as u64 + u64::from(self.extension_len) + u64::from(self.payload_len);
+        let body = (self.len() + usize::from(self.extension_len)) as u64;
+        let body = body + u64::from(self.payload_len);
         LogPosition(record_end(self.position.get(), body, self.flags, segment_len))
     }
 
@@ -302,6 +318,18 @@ impl Layout {
         })
     }
 
+    /// That of a record of so many bytes, its [short header](crate::short) included, at a place.
+    pub(crate) fn of_short(place: &Place<'_>, body: u64) -> Self {
+        Self {
+            position: LogPosition(place.at),
+            group: place.config.group,
+            term: place.term,
+            shard: place.config.shard,
+            flags: RecordFlags::SHORT,
+            body,
+        }
+    }
+
     /// Bytes of the record.
     pub(crate) fn len(&self, segment_len: u64) -> Result<usize> {
         let at = self.position.get();
@@ -379,7 +407,7 @@ impl Record {
     /// What the record carries.
     #[must_use]
     pub fn payload(&self) -> Bytes {
-        let start = HEADER_LEN + usize::from(self.header.extension_len);
+        let start = self.header.len() + usize::from(self.header.extension_len);
         self.bytes.slice(start..start + self.header.payload_len as usize)
     }
 
@@ -481,15 +509,36 @@ impl RecordBuilder {
         self.kind
     }
 
-    /// Bytes without padding.
+    /// Bytes without padding, with a long header.
     pub(crate) fn body_len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Bytes of extensions.
+    pub(crate) fn extension_len(&self) -> usize {
+        self.extension_len
     }
 
     /// Whether the buffer was cut below what it has to hold, or outgrew its length field.
     pub(crate) fn is_sound(&self) -> bool {
         self.bytes.len() >= HEADER_LEN + self.extension_len
             && u32::try_from(self.payload_len()).is_ok()
+    }
+
+    /// The same as [`Self::finish`] with a short header, where [`crate::short::may_be_short`] says that it may have one.
+    pub(crate) fn finish_short(
+        mut self,
+        mut header: Header,
+        end: u64,
+        place: &Place<'_>,
+    ) -> Record {
+        header.payload_len = self.payload_len() as u32;
+        header.flags = RecordFlags::SHORT;
+        header.durable = LogPosition::ZERO;
+        let unused = HEADER_LEN - SHORT_LEN;
+        self.bytes.resize(unused + (end - header.position.get()) as usize, 0);
+        header.crc = place.encode_short(&header, &mut self.bytes[unused..]);
+        Record { header, bytes: Bytes::from(self.bytes).slice(unused..) }
     }
 
     /// Fills in the header and the padding up to `end`; lengths and checksum are computed here.

@@ -2,6 +2,7 @@
 
 use crate::record::{HEADER_LEN, Layout, MAGIC, Record, verify};
 use crate::ring::Ring;
+use crate::short::{Place, SHORT_LEN};
 use crate::span::{Anchor, Span, Spans};
 use crate::{LogConfig, block_ceil, block_floor};
 use alloc::format;
@@ -49,18 +50,38 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The length of the record whose header is `head`, when it claims this place.
-    fn claims(&self, head: &[u8]) -> Option<Result<usize>> {
-        let layout = Layout::read(head).ok()?;
-        let here = layout.position.get() == self.at
-            && (layout.group, layout.shard) == (self.config.group, self.config.shard)
-            && layout.term == self.span.term;
-        here.then(|| layout.len(self.config.segment_len))
+    const fn place(&self) -> Place<'_> {
+        Place { config: self.config, at: self.at, term: self.span.term, after: self.after }
     }
 
-    /// Judges whole bytes. The outer error is for a whole record that this build cannot read.
+    /// The length of the record whose header is `head`, when it claims this place. Of a short header that is all there
+    /// is of `head`, a long one has 88 bytes.
+    pub(crate) fn claims(&self, head: &[u8]) -> Option<Result<usize>> {
+        self.long_layout(head)
+            .or_else(|| {
+                let place = self.place();
+                place.short_body(head).map(|body| Layout::of_short(&place, body))
+            })
+            .map(|layout| layout.len(self.config.segment_len))
+    }
+
+    /// What a long header says that claims this place.
+    fn long_layout(&self, head: &[u8]) -> Option<Layout> {
+        Layout::read(head).ok().filter(|layout| {
+            layout.position.get() == self.at
+                && (layout.group, layout.shard) == (self.config.group, self.config.shard)
+                && layout.term == self.span.term
+        })
+    }
+
+    /// Judges whole bytes that claim this place. The outer error is for a whole record that this build cannot read.
     fn judge(&self, bytes: &Bytes) -> Result<Look> {
-        let header = match verify(bytes, self.config) {
+        let header = if self.long_layout(bytes).is_some() {
+            verify(bytes, self.config)
+        } else {
+            self.place().verify_short(bytes)
+        };
+        let header = match header {
             Ok(header) => header,
             Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
             Err(error) => return Ok(Look::Bad(error)),
@@ -117,9 +138,12 @@ pub(crate) async fn look_in_segments(
     source: &impl SegmentSource,
     wanted: &Wanted<'_>,
 ) -> Result<Look> {
-    let Some(head) = window.get(source, wanted.at, HEADER_LEN).await? else {
-        return Ok(Look::Absent);
+    // A record with a short header may be the last of what is there, and be shorter than a long header.
+    let head = match window.get(source, wanted.at, HEADER_LEN).await? {
+        Some(head) => Some(head),
+        None => window.get(source, wanted.at, SHORT_LEN).await?,
     };
+    let Some(head) = head else { return Ok(Look::Absent) };
     match wanted.claims(&head) {
         None => Ok(Look::Absent),
         Some(Err(error)) => Ok(Look::Bad(error)),

@@ -118,6 +118,7 @@ impl GroupConfig {
             shard: ShardId::ZERO,
             ring_len: self.ring_len,
             segment_len: self.segment_len,
+            is_alone: self.members.len() == 1,
         }
     }
 

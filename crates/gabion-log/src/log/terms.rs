@@ -149,6 +149,7 @@ impl Log {
         self.tail = tail;
         self.end = at;
         self.floor_seen = 0;
+        self.long_at = None;
         self.settled_at = 0;
         self.watermark = self.watermark.min(at);
         if self.spans.at(at).is_some_and(|span| span.start.get() < at) {

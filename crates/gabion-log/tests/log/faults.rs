@@ -1,10 +1,10 @@
 //! Broken bytes: bit rot, torn tails, records of other builds, hostile input.
 
 use crate::common::*;
-use gabion_base::{Error, ErrorKind, FileId, LogPosition, Term, crc};
+use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, Term, crc};
 use gabion_log::{
     Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
-    decode_header, verify,
+    SegmentSource, decode_header, verify,
 };
 use gabion_media::Bytes;
 use proptest::prelude::*;
@@ -20,7 +20,11 @@ struct Written {
 }
 
 fn written(ring: &SharedRing) -> Written {
-    let mut log = new_log(CONFIG(), ring);
+    written_to(CONFIG(), ring)
+}
+
+fn written_to(config: LogConfig, ring: &SharedRing) -> Written {
+    let mut log = new_log(config, ring);
     let mut disk = Disk::new(CONFIG().segment_len);
     let mut all = Vec::new();
     for n in 0..2 * DURABLE {
@@ -43,17 +47,28 @@ fn spans() -> Vec<gabion_log::Span> {
 /// E4: the verdict for every single bit of every record.
 #[test]
 fn a_flipped_bit_below_the_watermark_is_corruption_and_above_it_the_end() {
-    let ring = SharedRing::new(CONFIG().ring_len);
-    let Written { mut disk, records, .. } = written(&ring);
+    flip_every_bit(CONFIG());
+}
+
+#[test]
+fn so_it_is_with_short_headers() {
+    flip_every_bit(alone(CONFIG()));
+}
+
+fn flip_every_bit(config: LogConfig) {
+    let ring = SharedRing::new(config.ring_len);
+    let Written { mut disk, records, .. } = written_to(config, &ring);
+    let short = records.iter().filter(|record| record.header.flags.has(RecordFlags::SHORT));
+    assert_eq!(short.count(), if config.is_alone { 2 * (DURABLE - 2) } else { 0 });
     ring.fill(0);
     for (i, record) in records.iter().enumerate() {
         let at = record.header.position;
-        let content = 88 + record.header.payload_len as usize;
+        let content = record.header.len() + record.header.payload_len as usize;
         // Every bit of header and payload, and some of the padding.
         let bytes = (0..content).chain((content..record.bytes.len()).step_by(97));
         for (byte, bit) in bytes.flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
             *disk.byte(at.get() + byte as u64) ^= 1 << bit;
-            let found = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START));
+            let found = open(config, &ring, &disk, input(&spans(), Anchor::START));
             *disk.byte(at.get() + byte as u64) ^= 1 << bit;
             if i < DURABLE {
                 assert_place(&found.err().expect("below the watermark"), at, &disk);
@@ -196,6 +211,78 @@ fn a_whole_record_that_this_build_does_not_know_is_refused_by_every_reader() {
         let error = new_log(CONFIG(), &other).place(bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
+}
+
+/// The same of a short header, and of the long one before it in a build that does not know short ones.
+#[test]
+fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none() {
+    let config = alone(CONFIG());
+    let ring = SharedRing::new(config.ring_len);
+    let mut log = new_log(config, &ring);
+    let mut disk = Disk::new(config.segment_len);
+    let all: Vec<Record> = (0..3)
+        .flat_map(|n| records(append(&mut log, &mut disk, n, 100, RecordFlags::NONE)))
+        .collect();
+    assert!(all[0].header.flags.has(RecordFlags::SHORT_AFTER));
+    let at = all[1].header.position.get() as usize;
+    let whole = ring.0.borrow().clone();
+    // All that a short header does not say is in its checksum, in front of what it says.
+    let said = |term: u64, position: u64| {
+        let numbers = [config.group.get(), term, position, u64::from(config.shard.get())];
+        let said: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        crc::crc32c(&said)
+    };
+    let reseal = |version: u8, term: u64, position: u64| {
+        let len = all[1].bytes.len();
+        let mut bytes = whole.clone();
+        let seed = said(term, position);
+        bytes[at + 5] = version;
+        bytes[at + 6..at + 8].copy_from_slice(&((seed ^ (seed >> 16)) as u16).to_le_bytes());
+        let sum = crc::append(seed, &bytes[at + 4..at + len]);
+        bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+        *ring.0.borrow_mut() = bytes;
+        open(config, &ring, &disk, input(&spans(), Anchor::START))
+    };
+    let (mut log, _) = reseal(1, 1, at as u64).unwrap();
+    assert_eq!(take_recovered(&mut log, &disk), all, "as it was written");
+    let error = reseal(2, 1, at as u64).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for (term, position) in [(2, at as u64), (1, at as u64 + config.ring_len), (1, at as u64 + 8)] {
+        let (mut log, report) = reseal(1, term, position).unwrap();
+        assert_eq!((report.end, report.ending), (all[0].end(), Ending::Clean));
+        assert_eq!(take_recovered(&mut log, &disk), all[..1]);
+    }
+}
+
+/// A segment may end with the block in which the last record does, closer behind it than a long header is long.
+#[test]
+fn a_short_record_at_the_end_of_what_is_there_is_found() {
+    struct UpTo<'a>(&'a Disk, usize);
+    impl SegmentSource for UpTo<'_> {
+        async fn read(&self, segment: FileId, offset: u64, len: usize) -> Result<Option<Bytes>> {
+            let rest = self.1.saturating_sub(offset as usize);
+            self.0.read(segment, offset, len.min(rest)).await
+        }
+    }
+    let config = alone(CONFIG());
+    let ring = SharedRing::new(config.ring_len);
+    let mut log = new_log(config, &ring);
+    let mut disk = Disk::new(config.segment_len);
+    let mut all: Vec<Record> = Vec::new();
+    while log.end().get() < 4096 {
+        // 88 + 56 bytes, then as often 24 + 8 as there is room, to the very end of the block.
+        let len = if all.is_empty() { 40 } else { 8 };
+        all.extend(records(append(&mut log, &mut disk, 1, len, RecordFlags::NONE)));
+    }
+    assert_eq!((log.end().get(), all.last().unwrap().bytes.len()), (4096, 32));
+    drain_and_flush(&mut log, &mut disk);
+    ring.fill(0);
+    let source = UpTo(&disk, 4096);
+    let recovered =
+        gabion_log::recover(config, ring.boxed(), input(&spans(), Anchor::START), &source);
+    let (mut log, report) = now(recovered).unwrap();
+    assert_eq!(report.end, LogPosition(4096));
+    assert_eq!(take_recovered(&mut log, &disk), all);
 }
 
 #[test]

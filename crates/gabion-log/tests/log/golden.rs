@@ -57,7 +57,26 @@ fn lines() -> Vec<String> {
     assert_eq!(Anchor::decode(&mut Reader::new(&bytes, "test")).unwrap(), anchor);
     lines.push(format!("Anchor {}", hex(&bytes)));
     assert!(all.iter().all(|r| verify(&r.bytes, &config).unwrap() == r.header));
+    lines.extend(short_lines());
     lines
+}
+
+/// The first batches of a log that is sent to nobody: the first says that those behind it have short headers.
+fn short_lines() -> Vec<String> {
+    let config = alone(config(8192, 2));
+    let ring = SharedRing::new(config.ring_len);
+    let mut log = new_log(config, &ring);
+    let sequences = [1, 0x0102_0304_0506, 1 << 48];
+    let records: Vec<Record> = sequences
+        .into_iter()
+        .map(|n| log.append(RecordKind::Batch, b"a batch", stamp(n, RecordFlags::NONE)))
+        .map(|appended| appended.unwrap().record)
+        .collect();
+    let is_short = |record: &Record| record.header.flags.has(RecordFlags::SHORT);
+    // A number that has no room in a short header has a long one.
+    assert_eq!(records.iter().map(is_short).collect::<Vec<_>>(), [false, true, false]);
+    assert!(records.iter().all(|record| record.payload() == &b"a batch"[..]));
+    records.iter().map(line).collect()
 }
 
 fn line(record: &Record) -> String {

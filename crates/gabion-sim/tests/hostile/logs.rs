@@ -15,13 +15,20 @@ use gabion_media::simulated::SimulatedMemory;
 
 const SEGMENT_LEN: usize = 32 << 10;
 const HEADER_LEN: usize = 88;
+const SHORT_LEN: usize = 24;
 
 const fn config() -> LogConfig {
+    config_of(false)
+}
+
+/// The same for a group of one, whose batches have short headers, or for one that is more.
+const fn config_of(is_alone: bool) -> LogConfig {
     LogConfig {
         group: GroupId(7),
         shard: ShardId(0),
         ring_len: 8 * SEGMENT_LEN as u64,
         segment_len: SEGMENT_LEN as u64,
+        is_alone,
     }
 }
 
@@ -35,7 +42,29 @@ fn new_log() -> Log {
 
 /// Records of all kinds that a head appends, in their order.
 fn records(count: u64) -> Vec<Record> {
-    let mut log = new_log();
+    append_to(new_log(), count)
+}
+
+/// Batches of a log that is sent to nobody, up to the end of a segment.
+fn short_records() -> Vec<Record> {
+    let mut log = Log::create(config_of(true), ring(), Term(1), Anchor::START).unwrap();
+    let mut all = Vec::new();
+    for n in 0.. {
+        let payload: Vec<u8> = (0..n * 37 % 200).map(|i| (n + i) as u8).collect();
+        let flags = RecordFlags::NONE;
+        let stamp = Stamp { first_sequence: SequenceNumber(n), count: 1, now_ms: n, flags };
+        let appended = log.append(RecordKind::Batch, &payload, stamp).unwrap();
+        all.extend(appended.pad.into_iter().chain([appended.record]));
+        if log.end().get() >= SEGMENT_LEN as u64 {
+            break;
+        }
+    }
+    let short = all.iter().filter(|record: &&Record| record.header.flags.has(RecordFlags::SHORT));
+    assert!(short.count() > all.len() * 9 / 10);
+    all
+}
+
+fn append_to(mut log: Log, count: u64) -> Vec<Record> {
     let mut all = Vec::new();
     for n in 0..count {
         let flags = if n % 9 == 8 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
@@ -67,7 +96,12 @@ fn len_of(bytes: &[u8]) -> Option<usize> {
     let body = HEADER_LEN + usize::from(u16::from_le_bytes(extensions)) + payload as usize;
     let position = u64::from_le_bytes(number(bytes, 48)) as usize % SEGMENT_LEN;
     let is_block_end = u16::from_le_bytes(number(bytes, 6)) & RecordFlags::BLOCK_END.bits() != 0;
-    let end = (position + body).next_multiple_of(if is_block_end { 4096 } else { 8 });
+    padded(position, body, if is_block_end { 4096 } else { 8 })
+}
+
+/// The length of a record with its padding, if it ends within the segment.
+fn padded(position: usize, body: usize, align: usize) -> Option<usize> {
+    let end = (position + body).next_multiple_of(align);
     let is_rest = end < SEGMENT_LEN && SEGMENT_LEN - end < HEADER_LEN;
     let end = if is_rest { SEGMENT_LEN } else { end };
     (end <= SEGMENT_LEN).then(|| end - position)
@@ -91,13 +125,43 @@ fn seal_one(bytes: &mut Vec<u8>) {
     }
 }
 
+/// Makes a record with a short header whole at its place.
+fn seal_short(record: &mut [u8], at: usize) -> u32 {
+    let mut said = [0; 32];
+    for (to, number) in said.chunks_mut(8).zip([config().group.get(), 1, at as u64]) {
+        to.copy_from_slice(&number.to_le_bytes());
+    }
+    let seed = crc::crc32c(&said);
+    record[6..8].copy_from_slice(&((seed ^ (seed >> 16)) as u16).to_le_bytes());
+    let sum = crc::append(seed, &record[4..]);
+    record[..4].copy_from_slice(&sum.to_le_bytes());
+    sum
+}
+
+/// The length of what stands at a place of a segment, and whether that has a short header.
+fn record_at(bytes: &[u8], at: usize) -> Option<(usize, bool)> {
+    let record = bytes.get(at..)?;
+    if record.starts_with(b"GBLR") {
+        return len_of(record).map(|len| (len, false));
+    }
+    if record.get(4) != Some(&0x67) {
+        return None;
+    }
+    let payload = u16::from_le_bytes([*record.get(8)?, *record.get(9)?]);
+    padded(at, SHORT_LEN + usize::from(payload), 8).map(|len| (len, true))
+}
+
 /// Makes the records of a segment whole, and each the next of the one before.
 fn seal_chain(bytes: &mut [u8]) {
     let (mut at, mut previous) = (0, 0);
-    while let Some(len) = bytes.get(at..).and_then(len_of).filter(|len| at + len <= SEGMENT_LEN) {
+    while let Some((len, is_short)) =
+        record_at(bytes, at).filter(|(len, _)| at + len <= SEGMENT_LEN)
+    {
         let record = &mut bytes[at..at + len];
-        if record[..4] != *b"GBLR" {
-            break;
+        if is_short {
+            previous = seal_short(record, at);
+            at += len;
+            continue;
         }
         record[36..40].copy_from_slice(&u32::to_le_bytes(previous));
         previous = seal_record(record);
@@ -206,6 +270,9 @@ pub(crate) fn formats() -> Vec<Format> {
         records(40).iter().flat_map(|record| record.bytes.iter().copied()).collect();
     segment.truncate(SEGMENT_LEN);
     segment.resize(SEGMENT_LEN, 0);
+    let mut short: Vec<u8> =
+        short_records().iter().flat_map(|record| record.bytes.iter().copied()).collect();
+    short.truncate(SEGMENT_LEN);
     let first = records(1).into_iter().map(|record| record.bytes.to_vec()).collect();
     vec![
         Format {
@@ -226,7 +293,7 @@ pub(crate) fn formats() -> Vec<Format> {
             repair: Box::new(|bytes| seal_chain(bytes)),
             memory_max: 1 << 20,
             rare: 4,
-            ..Format::new("log segment", vec![segment], recover_segment)
+            ..Format::new("log segment", vec![segment, short], recover_segment)
         },
         Format::new("seal", seals(), |bytes| {
             let mut out = Vec::new();

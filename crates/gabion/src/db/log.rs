@@ -142,7 +142,12 @@ fn kind_name(kind: RecordKind) -> &'static str {
 fn record_fields(record: &Record, segment_len: u64) -> Value {
     let header = &record.header;
     let position = header.position.get();
-    let names = [(RecordFlags::BLOCK_END, "block-end"), (RecordFlags::DURABLE_ACK, "durable-ack")];
+    let names = [
+        (RecordFlags::BLOCK_END, "block-end"),
+        (RecordFlags::DURABLE_ACK, "durable-ack"),
+        (RecordFlags::SHORT_AFTER, "short-after"),
+        (RecordFlags::SHORT, "short"),
+    ];
     let flags = names.iter().filter(|(flag, _)| header.flags.has(*flag)).map(|(_, name)| *name);
     json!({
         "position": position, "file": format!("{:06}.log", position / segment_len),
