@@ -24,7 +24,7 @@
 //!
 //! A *batch* and an *edit* are opaque here; the engine owns them. Cyclone §2.2 (ring draining into
 //! flash), Tebis §3.6, §3.8 (positions assigned by the primary, torn writes detected by checksum)
-//! and PRIOR-ART.md §6 (length, CRC, term and index in every record) are the sources.
+//! and PRIOR-ART.md §6 (length, CRC, term and index in every record, or in its checksum) are the sources.
 #![no_std]
 
 extern crate alloc;

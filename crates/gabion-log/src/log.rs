@@ -15,10 +15,11 @@ mod terms;
 use self::marks::Marks;
 use crate::drain::{Drain, Drains};
 use crate::record::{
-    HEADER_LEN, Header, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind, record_end,
+    HEADER_LEN, Header, Layout, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind,
+    record_end,
 };
 use crate::ring::Ring;
-use crate::scan::{SegmentReader, Wanted, Window};
+use crate::scan::{SegmentReader, Window};
 use crate::short::{Place, may_be_short};
 use crate::span::{Anchor, Span, Spans};
 use crate::{LogConfig, block_floor};
@@ -294,6 +295,7 @@ impl Log {
     fn header_at(&self, at: u64, builder: &RecordBuilder, stamp: Stamp) -> Header {
         let mut header = Header {
             kind: builder.kind(),
+            is_short: false,
             flags: stamp.flags,
             payload_len: 0,
             crc: 0,
@@ -310,10 +312,11 @@ impl Log {
             now_ms: stamp.now_ms,
         };
         if self.config.is_alone {
-            let is_short = builder.extension_len() == 0
+            header.is_short = builder.extension_len() == 0
                 && may_be_short(&header, builder.payload_len(), self.long_at);
-            let flag = if is_short { RecordFlags::SHORT } else { RecordFlags::SHORT_AFTER };
-            header.flags = header.flags.with(flag);
+            if !header.is_short {
+                header.flags = header.flags.with(RecordFlags::SHORT_AFTER);
+            }
         }
         header
     }
@@ -326,9 +329,8 @@ impl Log {
 
     fn write(&mut self, builder: RecordBuilder, header: Header, end: u64) -> Record {
         let at = header.position.get();
-        let record = if header.flags.has(RecordFlags::SHORT) {
-            let place =
-                Place { config: &self.config, at, term: header.term, after: Some(self.tail) };
+        let record = if header.is_short {
+            let place = Place { config: &self.config, at, term: header.term, after: self.tail };
             builder.finish_short(header, end, &place)
         } else {
             self.long_at = Some(at);
@@ -352,8 +354,15 @@ impl Log {
     /// Whole records from `from`, where a record begins: one or more, about `bytes_max` in all.
     ///
     /// # Errors
-    /// Invalid input beyond the end or where no record begins.
+    /// Invalid input beyond the end, where no record begins, or of a log that is sent to nobody: what its records do not say
+    /// of themselves nobody else would know.
     pub fn read(&self, from: LogPosition, bytes_max: usize) -> Result<Resend> {
+        if self.config.is_alone {
+            return Err(Error::invalid(format!(
+                "resend from {from}: the log of {} is that of a group of one",
+                self.config.group
+            )));
+        }
         if from.get() < self.trimmed {
             return Ok(Resend::TooOld);
         }
@@ -386,15 +395,17 @@ impl Log {
 
     /// Length of the record in the ring at `at`; `None` in the gap after a span.
     fn len_at(&self, at: u64) -> Result<Option<usize>> {
-        let Some(span) = self.spans.at(at) else { return Ok(None) };
+        if self.spans.at(at).is_none() {
+            return Ok(None);
+        }
         let mut head = [0; HEADER_LEN];
         self.ring.read(at, &mut head);
-        let wanted = Wanted { config: &self.config, at, span, after: None };
-        wanted
-            .claims(&head)
-            .transpose()?
-            .map(Some)
-            .ok_or_else(|| Error::invalid(format!("no log record begins at {}", LogPosition(at))))
+        match Layout::read(&head) {
+            Ok(layout) if layout.position.get() == at => {
+                layout.len(self.config.segment_len).map(Some)
+            }
+            _ => Err(Error::invalid(format!("no log record begins at {}", LogPosition(at)))),
+        }
     }
 
     /// A reader of what left the ring.

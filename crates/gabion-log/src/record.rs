@@ -25,7 +25,8 @@
 //! the rest: [`crate::short`].
 //!
 //! **Valid** = magic, lengths, CRC, group, shard and position fit, the term is the one of the span
-//! that the position lies in, index and previous CRC continue the record before. A record that is
+//! that the position lies in, index and previous CRC continue the record before (of a short header: its CRC is of
+//! just that place after just that record). A record that is
 //! whole but has a version, kind, flag or critical extension that this build does not know is
 //! refused as unsupported, never taken for the end of the log (FAULTS.md R15).
 
@@ -98,10 +99,8 @@ impl RecordFlags {
     pub const BLOCK_END: Self = Self(1);
     /// A client waits until every member has flushed the record.
     pub const DURABLE_ACK: Self = Self(2);
-    /// Records with [short headers](crate::short) may follow in the block in which it ends.
+    /// Records with [short headers](crate::short) may follow in the block in which it begins.
     pub const SHORT_AFTER: Self = Self(4);
-    /// It has a [short header](crate::short). Never stored.
-    pub const SHORT: Self = Self(1 << 15);
     const KNOWN: u16 = 7;
 
     /// The flags of both.
@@ -128,6 +127,8 @@ impl RecordFlags {
 pub struct Header {
     /// What the payload is.
     pub kind: RecordKind,
+    /// It has a [short header](crate::short), which says less.
+    pub is_short: bool,
     /// Flags.
     pub flags: RecordFlags,
     /// Bytes of payload.
@@ -152,7 +153,8 @@ pub struct Header {
     pub first_sequence: SequenceNumber,
     /// Sequence numbers that it takes.
     pub count: u32,
-    /// End of a record: everything below was flushed by every member when this one was written.
+    /// End of a record: everything below was flushed by every member when this one was written. Zero in a short header,
+    /// which does not say it.
     pub durable: LogPosition,
     /// The head's monotone clock, in milliseconds; the group's time once this is applied.
     pub now_ms: u64,
@@ -163,7 +165,7 @@ impl Header {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
-        if self.flags.has(RecordFlags::SHORT) { SHORT_LEN } else { HEADER_LEN }
+        if self.is_short { SHORT_LEN } else { HEADER_LEN }
     }
 
     /// The position after the record and its padding.
@@ -237,6 +239,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header> {
     }
     let header = Header {
         kind,
+        is_short: false,
         flags: layout.flags,
         payload_len: u32_at(head, 8),
         crc: u32_at(head, CRC_AT),
@@ -325,7 +328,7 @@ impl Layout {
             group: place.config.group,
             term: place.term,
             shard: place.config.shard,
-            flags: RecordFlags::SHORT,
+            flags: RecordFlags::NONE,
             body,
         }
     }
@@ -399,7 +402,7 @@ fn checksum(record: &[u8]) -> u32 {
 pub struct Record {
     /// The fixed part, decoded.
     pub header: Header,
-    /// All of it, header and padding included: the wire message.
+    /// All of it, header and padding included: the wire message, where it is sent.
     pub bytes: Bytes,
 }
 
@@ -533,7 +536,7 @@ impl RecordBuilder {
         place: &Place<'_>,
     ) -> Record {
         header.payload_len = self.payload_len() as u32;
-        header.flags = RecordFlags::SHORT;
+        header.flags = RecordFlags::NONE;
         header.durable = LogPosition::ZERO;
         let unused = HEADER_LEN - SHORT_LEN;
         self.bytes.resize(unused + (end - header.position.get()) as usize, 0);

@@ -50,16 +50,17 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    const fn place(&self) -> Place<'_> {
-        Place { config: self.config, at: self.at, term: self.span.term, after: self.after }
+    /// The place as short headers see it: without what a record continues none is known for one.
+    fn place(&self) -> Option<Place<'_>> {
+        let (config, at, term) = (self.config, self.at, self.span.term);
+        self.after.map(|after| Place { config, at, term, after })
     }
 
-    /// The length of the record whose header is `head`, when it claims this place. Of a short header that is all there
-    /// is of `head`, a long one has 88 bytes.
-    pub(crate) fn claims(&self, head: &[u8]) -> Option<Result<usize>> {
+    /// The length of the record whose header `head` begins with, when it claims this place.
+    fn claims(&self, head: &[u8]) -> Option<Result<usize>> {
         self.long_layout(head)
             .or_else(|| {
-                let place = self.place();
+                let place = self.place()?;
                 place.short_body(head).map(|body| Layout::of_short(&place, body))
             })
             .map(|layout| layout.len(self.config.segment_len))
@@ -76,10 +77,10 @@ impl Wanted<'_> {
 
     /// Judges whole bytes that claim this place. The outer error is for a whole record that this build cannot read.
     fn judge(&self, bytes: &Bytes) -> Result<Look> {
-        let header = if self.long_layout(bytes).is_some() {
-            verify(bytes, self.config)
-        } else {
-            self.place().verify_short(bytes)
+        let short = self.place().filter(|_| self.long_layout(bytes).is_none());
+        let header = match short {
+            Some(place) => place.verify_short(bytes),
+            None => verify(bytes, self.config),
         };
         let header = match header {
             Ok(header) => header,
@@ -139,11 +140,10 @@ pub(crate) async fn look_in_segments(
     wanted: &Wanted<'_>,
 ) -> Result<Look> {
     // A record with a short header may be the last of what is there, and be shorter than a long header.
-    let head = match window.get(source, wanted.at, HEADER_LEN).await? {
-        Some(head) => Some(head),
-        None => window.get(source, wanted.at, SHORT_LEN).await?,
+    let head = window.get(source, wanted.at, HEADER_LEN).await?;
+    let Some(head) = head.or_else(|| window.cached(wanted.at, SHORT_LEN)) else {
+        return Ok(Look::Absent);
     };
-    let Some(head) = head else { return Ok(Look::Absent) };
     match wanted.claims(&head) {
         None => Ok(Look::Absent),
         Some(Err(error)) => Ok(Look::Bad(error)),

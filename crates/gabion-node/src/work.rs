@@ -313,11 +313,11 @@ pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Fetc
     check_chunk_count(placement, &order.chunk_crcs)?;
     let len = placement.len;
     let bytes = gabion_pool::read_file(remote, &order.geometry, placement, 0, len).await?;
-    let chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs).enumerate();
+    let mut chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs).enumerate();
     let check = |(i, (chunk, expected)): (usize, (&[u8], &u32))| {
         check_chunk(placement.file, i as u64 * CHUNK_LEN, chunk, *expected)
     };
-    let result = chunks.map(check).collect::<Result<()>>();
+    let result = chunks.try_for_each(check);
     Ok(result.map_or_else(Fetched::Other, |()| Fetched::Whole(bytes)))
 }
 

@@ -58,7 +58,7 @@ fn so_it_is_with_short_headers() {
 fn flip_every_bit(config: LogConfig) {
     let ring = SharedRing::new(config.ring_len);
     let Written { mut disk, records, .. } = written_to(config, &ring);
-    let short = records.iter().filter(|record| record.header.flags.has(RecordFlags::SHORT));
+    let short = records.iter().filter(|record| record.header.is_short);
     assert_eq!(short.count(), if config.is_alone { 2 * (DURABLE - 2) } else { 0 });
     ring.fill(0);
     for (i, record) in records.iter().enumerate() {
@@ -226,31 +226,60 @@ fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none
     assert!(all[0].header.flags.has(RecordFlags::SHORT_AFTER));
     let at = all[1].header.position.get() as usize;
     let whole = ring.0.borrow().clone();
-    // All that a short header does not say is in its checksum, in front of what it says.
-    let said = |term: u64, position: u64| {
-        let numbers = [config.group.get(), term, position, u64::from(config.shard.get())];
-        let said: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        crc::crc32c(&said)
-    };
-    let reseal = |version: u8, term: u64, position: u64| {
+    let reseal = |version: u8, term: u64, position: u64, after: Anchor| {
         let len = all[1].bytes.len();
         let mut bytes = whole.clone();
-        let seed = said(term, position);
+        // All that a short header does not say is in its checksum, in front of what it says.
+        let numbers = [config.group.get(), term, position, u64::from(config.shard.get())];
+        let said: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let place = crc::crc32c(&said);
         bytes[at + 5] = version;
-        bytes[at + 6..at + 8].copy_from_slice(&((seed ^ (seed >> 16)) as u16).to_le_bytes());
-        let sum = crc::append(seed, &bytes[at + 4..at + len]);
+        bytes[at + 6..at + 8].copy_from_slice(&((place ^ (place >> 16)) as u16).to_le_bytes());
+        let before = crc::append(place, &after.index.get().to_le_bytes());
+        let before = crc::append(before, &after.crc.to_le_bytes());
+        let sum = crc::append(before, &bytes[at + 4..at + len]);
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
         *ring.0.borrow_mut() = bytes;
         open(config, &ring, &disk, input(&spans(), Anchor::START))
     };
-    let (mut log, _) = reseal(1, 1, at as u64).unwrap();
+    let (here, before) = (at as u64, all[0].anchor());
+    let (mut log, _) = reseal(1, 1, here, before).unwrap();
     assert_eq!(take_recovered(&mut log, &disk), all, "as it was written");
-    let error = reseal(2, 1, at as u64).err().unwrap();
+    let error = reseal(2, 1, here, before).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    for (term, position) in [(2, at as u64), (1, at as u64 + config.ring_len), (1, at as u64 + 8)] {
-        let (mut log, report) = reseal(1, term, position).unwrap();
+    for (term, position) in [(2, here), (1, here + config.ring_len), (1, here + 8)] {
+        let (mut log, report) = reseal(1, term, position, before).unwrap();
         assert_eq!((report.end, report.ending), (all[0].end(), Ending::Clean));
         assert_eq!(take_recovered(&mut log, &disk), all[..1]);
+    }
+    let others =
+        [Anchor { crc: before.crc ^ 1, ..before }, Anchor { index: before.index.next(), ..before }];
+    for after in others {
+        let (mut log, report) = reseal(1, 1, here, after).unwrap();
+        assert_eq!(report.end, all[0].end());
+        assert!(matches!(report.ending, Ending::Torn(_)), "{report:?}");
+        assert_eq!(take_recovered(&mut log, &disk), all[..1]);
+    }
+}
+
+/// A ring that an older life of the group filled, at the same places in the same term: a disk was put back from a copy,
+/// and its ring was not.
+#[test]
+fn records_of_another_life_of_the_log_are_never_taken_for_its_own() {
+    for config in [config(64 << 10, 2), alone(config(64 << 10, 2))] {
+        let ring = SharedRing::new(config.ring_len);
+        let mut disk = Disk::new(config.segment_len);
+        let mut log = new_log(config, &ring);
+        for n in 0..100 {
+            append(&mut log, &mut disk, n, 100, RecordFlags::NONE);
+        }
+        let mut log = new_log(config, &ring);
+        let kept: Vec<Record> = (0..10)
+            .flat_map(|n| records(append(&mut log, &mut disk, n + 500, 100, RecordFlags::NONE)))
+            .collect();
+        let (mut log, report) = open(config, &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+        assert_eq!(report.end, kept.last().unwrap().end());
+        assert_eq!(take_recovered(&mut log, &disk), kept);
     }
 }
 

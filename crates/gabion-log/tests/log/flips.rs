@@ -51,7 +51,7 @@ fn filled(config: LogConfig, ring: &SharedRing) -> (Disk, Vec<Record>, LogPositi
 fn flip(config: LogConfig, step: usize) {
     let ring = SharedRing::new(config.ring_len);
     let (mut disk, records, durable) = filled(config, &ring);
-    let short = records.iter().filter(|record| record.header.flags.has(RecordFlags::SHORT));
+    let short = records.iter().filter(|record| record.header.is_short);
     assert_eq!(short.count() > 20, config.is_alone);
     ring.fill(0);
     let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];

@@ -72,7 +72,7 @@ fn short_lines() -> Vec<String> {
         .map(|n| log.append(RecordKind::Batch, b"a batch", stamp(n, RecordFlags::NONE)))
         .map(|appended| appended.unwrap().record)
         .collect();
-    let is_short = |record: &Record| record.header.flags.has(RecordFlags::SHORT);
+    let is_short = |record: &Record| record.header.is_short;
     // A number that has no room in a short header has a long one.
     assert_eq!(records.iter().map(is_short).collect::<Vec<_>>(), [false, true, false]);
     assert!(records.iter().all(|record| record.payload() == &b"a batch"[..]));

@@ -70,3 +70,27 @@ fn a_torn_record_at_the_end_has_nothing_after_it() {
     let (found, bad) = seen(config, log.spans(), Some(&ring), &disk);
     assert_eq!((found.len(), bad), (3, vec![(torn, None)]));
 }
+
+#[test]
+fn past_a_bad_record_with_a_short_header_a_scan_goes_on_with_the_next_block() {
+    let config = alone(config(64 << 10, 2));
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let mut sent = Vec::new();
+    for n in 0..900 {
+        let flags = if n == 899 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        sent.extend(records(append(&mut log, &mut disk, n, 100, flags)));
+    }
+    drain_and_flush(&mut log, &mut disk);
+    let spans = log.spans().to_vec();
+    assert!(seen(config, &spans, None, &disk).0 == sent[..], "all of a whole log");
+    let lost = sent.iter().position(|record| record.header.index.get() == 40).unwrap();
+    let next = sent[lost..].iter().position(|record| !record.header.is_short).unwrap() + lost;
+    let (at, to) = (sent[lost].header.position, sent[next].header.position);
+    assert!(sent[lost].header.is_short && to.get() / 4096 == at.get() / 4096 + 1);
+    *disk.byte(at.get() + 30) ^= 1;
+    let (found, bad) = seen(config, &spans, None, &disk);
+    assert_eq!(bad, [(at, Some(to))]);
+    assert!(found[..lost] == sent[..lost] && found[lost..] == sent[next..]);
+}

@@ -248,7 +248,7 @@ impl World {
         for pair in self.model.windows(2) {
             let (a, b) = (&pair[0].header, &pair[1].header);
             assert_eq!((a.index.next(), a.crc), (b.index, b.previous_crc));
-            let says_nothing = b.flags.has(RecordFlags::SHORT);
+            let says_nothing = b.is_short;
             assert!(says_nothing || b.durable >= a.durable || b.term > a.term);
         }
     }

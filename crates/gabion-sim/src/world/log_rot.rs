@@ -9,14 +9,14 @@ use gabion_media::MemoryRegion;
 use gabion_media::simulated::SimulatedMemory;
 use gabion_node::open;
 
-/// Bytes of a record that are there in each: its header.
+/// Bytes of a long header.
 const HEADER_LEN: u64 = 88;
 /// Where in it the position stands.
 const POSITION_AT: usize = 48;
 
 /// The log of a replica that is stopped.
 pub struct StoppedLog {
-    /// Where each record begins and ends, from where the log is kept on.
+    /// Where each record with a long header begins and ends, from where the log is kept on.
     pub records: Vec<(LogPosition, LogPosition)>,
     /// Records that end here or before were durable, and are known to have been.
     pub watermark: LogPosition,
@@ -73,7 +73,9 @@ impl World {
             let mut scan = RecordScan::new(config, &state.spans, state.trimmed, Some(ring()))?;
             let mut records = Vec::new();
             while let Some(Seen::Record { record, .. }) = scan.next(&segments).await? {
-                records.push((record.header.position, record.end()));
+                if !record.header.is_short {
+                    records.push((record.header.position, record.end()));
+                }
             }
             let (watermark, term) = (report.watermark, state.term);
             Ok::<_, gabion_base::Error>(StoppedLog { records, watermark, term })

@@ -59,7 +59,7 @@ fn short_records() -> Vec<Record> {
             break;
         }
     }
-    let short = all.iter().filter(|record: &&Record| record.header.flags.has(RecordFlags::SHORT));
+    let short = all.iter().filter(|record: &&Record| record.header.is_short);
     assert!(short.count() > all.len() * 9 / 10);
     all
 }
@@ -125,15 +125,17 @@ fn seal_one(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Makes a record with a short header whole at its place.
-fn seal_short(record: &mut [u8], at: usize) -> u32 {
+/// Makes a record with a short header whole at its place, after so many records, the last with this checksum.
+fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u32 {
     let mut said = [0; 32];
     for (to, number) in said.chunks_mut(8).zip([config().group.get(), 1, at as u64]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
-    let seed = crc::crc32c(&said);
-    record[6..8].copy_from_slice(&((seed ^ (seed >> 16)) as u16).to_le_bytes());
-    let sum = crc::append(seed, &record[4..]);
+    let place = crc::crc32c(&said);
+    record[6..8].copy_from_slice(&((place ^ (place >> 16)) as u16).to_le_bytes());
+    let before = crc::append(place, &index.to_le_bytes());
+    let before = crc::append(before, &previous.to_le_bytes());
+    let sum = crc::append(before, &record[4..]);
     record[..4].copy_from_slice(&sum.to_le_bytes());
     sum
 }
@@ -153,14 +155,14 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(usize, bool)> {
 
 /// Makes the records of a segment whole, and each the next of the one before.
 fn seal_chain(bytes: &mut [u8]) {
-    let (mut at, mut previous) = (0, 0);
+    let (mut at, mut previous, mut index) = (0, 0, 0);
     while let Some((len, is_short)) =
         record_at(bytes, at).filter(|(len, _)| at + len <= SEGMENT_LEN)
     {
         let record = &mut bytes[at..at + len];
         if is_short {
-            previous = seal_short(record, at);
-            at += len;
+            previous = seal_short(record, at, (index, previous));
+            (at, index) = (at + len, index + 1);
             continue;
         }
         record[36..40].copy_from_slice(&u32::to_le_bytes(previous));

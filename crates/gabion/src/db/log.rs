@@ -146,7 +146,6 @@ fn record_fields(record: &Record, segment_len: u64) -> Value {
         (RecordFlags::BLOCK_END, "block-end"),
         (RecordFlags::DURABLE_ACK, "durable-ack"),
         (RecordFlags::SHORT_AFTER, "short-after"),
-        (RecordFlags::SHORT, "short"),
     ];
     let flags = names.iter().filter(|(flag, _)| header.flags.has(*flag)).map(|(_, name)| *name);
     json!({
@@ -155,7 +154,8 @@ fn record_fields(record: &Record, segment_len: u64) -> Value {
         "first_sequence": header.first_sequence.get(), "count": header.count,
         "len": record.bytes.len(), "payload_len": header.payload_len,
         "crc": crc(header.crc), "crc_ok": true, "flags": flags.collect::<Vec<_>>(),
-        "durable": header.durable.get(), "now_ms": header.now_ms,
+        "header_len": header.len(),
+        "durable": (!header.is_short).then(|| header.durable.get()), "now_ms": header.now_ms,
     })
 }
 
