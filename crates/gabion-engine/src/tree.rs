@@ -506,6 +506,22 @@ impl Tree {
         Some(inputs)
     }
 
+    /// Whether a MemTable is the oldest and nothing of the range of its keys lies in a file, as with keys that are written
+    /// in their order.
+    fn is_beside_all(&self, table: &MemTable) -> bool {
+        let (mut first, mut last) = (table.iter(), table.iter());
+        first.seek_to_first();
+        last.seek_to_last();
+        let (Some(first), Some(last)) = (first.entry(), last.entry()) else { return false };
+        let is_oldest = self.sealed.front().is_some_and(|sealed| sealed.table.id() == table.id());
+        let is_among =
+            |file: &FileMeta| file.largest[..] >= *first.key && file.smallest[..] <= *last.key;
+        let version = self.version();
+        is_oldest
+            && !version.level(0).iter().any(|file| is_among(file))
+            && !version.overlaps_from(1, first.key, last.key)
+    }
+
     /// How many sealed MemTables are older than the one that a recipe flushes, if it flushes one that is here.
     #[must_use]
     pub fn flush_position(&self, recipe: &Recipe) -> Option<usize> {
@@ -555,6 +571,8 @@ impl Tree {
             Some(table) => self.merging_of_flush(table),
             None => self.merging_of(&pick),
         };
+        let is_of_bottom =
+            pick.bottommost || memtables.first().is_some_and(|table| self.is_beside_all(table));
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -570,7 +588,7 @@ impl Tree {
                 snapshots,
                 now_ms: self.now_ms,
                 floor: self.floor,
-                sst: self.config.sst_of_job(pick.kind, pick.bottommost),
+                sst: self.config.sst_of_job(pick.kind, is_of_bottom),
                 merging,
             },
             memtables,

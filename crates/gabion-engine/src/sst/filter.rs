@@ -10,7 +10,10 @@
 //!                                                        bit p >> 23 of the line; p = p × 0x9e3779b9
 //! ```
 //!
-//! With 10 bits per key 6 probes answer about 1.1 % of absent keys wrongly.
+//! Wrong answers to absent keys, counted: 8 bits per key 2.3 %, 10 (6 probes) 1.0 %, 12 0.41 %, 16 (11 probes) 0.09 %,
+//! 20 0.022 %, 24 0.007 %, 32 0.0005 %. From 16 bits on one or two probes fewer would be right up to a tenth less often
+//! wrong, as lines are not equally full; that is not worth another format. An absent key ends at its second probe, on
+//! average, however many there are.
 
 use alloc::vec::Vec;
 
@@ -124,14 +127,30 @@ mod tests {
         }
     }
 
+    /// Of so many thousand absent keys those that pass a filter of 20,000 keys.
+    fn passed(bits: u32, thousands: u32) -> usize {
+        let hash_of = |n: u32| hash(alloc::format!("\u{1}user{n:012}").as_bytes());
+        let hashes: Vec<u64> = (0..20_000).map(hash_of).collect();
+        let body = build(&hashes, bits);
+        (20_000..20_000 + thousands * 1_000).filter(|&n| may_contain(&body, hash_of(n))).count()
+    }
+
+    /// The bounds are a third and more off what is seen with these keys, which are the same in every run.
     #[test]
-    fn about_one_absent_key_in_a_hundred_passes() {
-        let key = |n: u32| alloc::format!("\u{1}user{n:012}");
-        let hashes: Vec<u64> = (0..20_000).map(|n| hash(key(n).as_bytes())).collect();
-        let body = build(&hashes, 10);
-        let passed =
-            (20_000..120_000).filter(|&n| may_contain(&body, hash(key(n).as_bytes()))).count();
-        assert!((300..1_600).contains(&passed), "{passed} of 100,000");
+    fn about_one_absent_key_in_a_hundred_passes_and_one_in_eleven_hundred_with_six_bits_more() {
+        for (bits, thousands, bounds) in
+            [(10, 100, 600..1_600), (16, 300, 180..400), (32, 300, 0..10)]
+        {
+            let passed = passed(bits, thousands);
+            assert!(bounds.contains(&passed), "{bits} bits: {passed} of {thousands},000");
+        }
+    }
+
+    #[test]
+    fn as_many_probes_as_the_format_says() {
+        for (bits, probes) in [(1, 1), (2, 1), (10, 6), (16, 11), (20, 13), (24, 16), (32, 16)] {
+            assert_eq!(build(&[1, 2], bits).last(), Some(&probes), "{bits} bits");
+        }
     }
 
     #[test]

@@ -83,6 +83,7 @@ pub(crate) use blocks::Blocks;
 pub use builder::SstBuilder;
 pub use codec::{BlockCodec, Compression};
 pub use iter::SstIter;
+pub(crate) use options::FILTER_BITS_MAX;
 pub use options::SstOptions;
 pub use properties::Properties;
 pub use reader::SstReader;

@@ -23,8 +23,9 @@ pub struct SstOptions {
     /// Compression of data blocks; none by default. A tree may have another for what lies at its bottom:
     /// [`TreeConfig::bottom_compression`](crate::TreeConfig::bottom_compression).
     pub compression: Compression,
-    /// Bits of the Bloom filter per key; 0 (no filter) to 32, 10 by default: about 1.1 % of the
-    /// look-ups of absent keys then read a block in vain.
+    /// Bits of the Bloom filter per key; 0 (no filter) to 32, 10 by default: about 1 % of the look-ups of
+    /// absent keys then read a block in vain. A tree has more of them in files above its bottom:
+    /// [`TreeConfig::upper_filter_bits_extra`](crate::TreeConfig::upper_filter_bits_extra).
     pub filter_bits_per_key: u32,
     /// Version of the file format; [`FORMAT_VERSION`] by default and the only one.
     pub format_version: u16,
@@ -44,6 +45,8 @@ impl Default for SstOptions {
 }
 
 const WHAT: &str = "SST options";
+/// Most bits of a filter per key.
+pub(crate) const FILTER_BITS_MAX: u32 = 32;
 const FILTER_BLOOM: u8 = 1;
 
 impl SstOptions {
@@ -63,7 +66,7 @@ impl SstOptions {
         within("block_len", self.block_len, KIB / 2, MIB)?;
         within("restart_interval", self.restart_interval, 1, 1024)?;
         within("index_restart_interval", self.index_restart_interval, 1, 1024)?;
-        within("filter_bits_per_key", self.filter_bits_per_key, 0, 32)?;
+        within("filter_bits_per_key", self.filter_bits_per_key, 0, FILTER_BITS_MAX.into())?;
         self.compression.check(WHAT)?;
         if self.format_version == FORMAT_VERSION {
             return Ok(());

@@ -4,6 +4,7 @@
 mod counters;
 mod determinism;
 mod each;
+mod filters;
 mod flips;
 mod fork;
 mod golden_edit;

@@ -584,7 +584,11 @@ fn other_shapes_of_tree_give_the_same_history() {
         sst: SstOptions { compression: Compression::Lz4, block_len: 1024, ..SstOptions::default() },
         ..small_config()
     };
-    let by_place = TreeConfig { bottom_compression: Some(Compression::ZSTD), ..compressed.clone() };
+    let by_place = TreeConfig {
+        bottom_compression: Some(Compression::ZSTD),
+        upper_filter_bits_extra: 20,
+        ..compressed.clone()
+    };
     for config in [two_levels, lazy, compressed, by_place] {
         run(99, config, 2000);
     }

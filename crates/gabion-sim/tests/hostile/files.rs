@@ -193,7 +193,12 @@ fn of_descriptions() -> Vec<Format> {
             is_canonical: false,
             ..Format::new(
                 "options of a tree",
-                of_engine!("tree_config", "tree_config_bottom"),
+                of_engine!(
+                    "tree_config",
+                    "tree_config_bottom",
+                    "tree_config_filters",
+                    "tree_config_filters_bottom"
+                ),
                 move |bytes| {
                     let mut reader = Reader::new(bytes, "tree options");
                     let config = TreeConfig::decode(&mut reader)?;

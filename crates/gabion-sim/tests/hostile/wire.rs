@@ -86,9 +86,11 @@ pub(crate) fn formats() -> Vec<Format> {
         Format {
             fields_at: Some(0),
             is_canonical: false,
-            ..Format::new("configuration of a group", of_node!("group_config"), |bytes| {
-                Ok(Some(GroupConfig::decode(bytes)?.encode()))
-            })
+            ..Format::new(
+                "configuration of a group",
+                of_node!("group_config", "group_config_filters"),
+                |bytes| Ok(Some(GroupConfig::decode(bytes)?.encode())),
+            )
         },
         Format {
             fields_at: Some(0),

@@ -1,9 +1,10 @@
 //! What memory a store takes, as `gabion db` shows it.
 
 use crate::units::size;
-use gabion_engine::{FileMeta, TreeConfig};
+use gabion_engine::{FileMeta, TreeConfig, Version};
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// A line for each kind, and one for all, of what [`gabion_server::memory_json`] says.
 pub(super) fn text(fields: &Value) -> String {
@@ -19,10 +20,20 @@ pub(super) fn text(fields: &Value) -> String {
     out
 }
 
-/// About how many bytes the index and filter of a file take while it is open.
-pub(super) fn index_len(meta: &FileMeta, tree: &TreeConfig) -> u64 {
-    let filter = meta.entries * u64::from(tree.sst.filter_bits_per_key) / 8;
+/// About how many bytes the indexes and filters of all files take while they are open.
+pub(super) fn indexes_len(version: &Version, tree: &TreeConfig) -> u64 {
+    let len = |(level, file): (u8, &Arc<FileMeta>)| {
+        // As if it were made where it lies: a file that was moved there may have more bits, an old one fewer.
+        let is_of_bottom =
+            level > 0 && !version.overlaps_from(level + 1, &file.smallest, &file.largest);
+        index_len(file, tree.filter_bits(is_of_bottom), tree.sst.block_len)
+    };
+    version.files().map(len).sum()
+}
+
+fn index_len(meta: &FileMeta, filter_bits: u32, block_len: u32) -> u64 {
+    let filter = meta.entries.saturating_mul(u64::from(filter_bits)) / 8;
     let key = meta.raw_key_bytes / meta.entries.max(1);
     // A separator twice, as lengths, handle and trailer go with it, and sixteen bytes of what guides through them.
-    filter + meta.len / u64::from(tree.sst.block_len) * (2 * key + 16)
+    filter + meta.len / u64::from(block_len) * (2 * key + 16)
 }

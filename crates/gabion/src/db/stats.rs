@@ -167,8 +167,7 @@ fn memtables(node: &Node) -> Value {
 /// What a start takes, and all files once they are open.
 fn memory_of(node: &Node) -> Memory {
     let run = RunOptions::default();
-    let (version, tree) = (node.tree().version(), &node.config().tree);
-    let indexes: u64 = version.files().map(|(_, file)| memory::index_len(file, tree)).sum();
+    let indexes = memory::indexes_len(node.tree().version(), &node.config().tree);
     let budgets = Budgets {
         block_cache: (0, run.block_cache_len),
         open_files: ((indexes as usize).min(run.open_files_len), run.open_files_len),

@@ -56,6 +56,14 @@ fn bottom(above: Compression, bottom: Compression) -> Options {
     })
 }
 
+/// With filters of so many bits at the bottom and so many more above.
+fn filters(filter_bits_per_key: u32, more: u32) -> Options {
+    tree(|tree| {
+        tree.sst.filter_bits_per_key = filter_bits_per_key;
+        tree.upper_filter_bits_extra = more;
+    })
+}
+
 fn set(name: &'static str, options: Options) -> Set {
     Set { name, options, ends_readers: false }
 }
@@ -119,6 +127,8 @@ fn of_files() -> Vec<Set> {
             sst(SstOptions { filter_bits_per_key: 1, ..other() }),
         ),
         set("a filter of 32 bits", sst(SstOptions { filter_bits_per_key: 32, ..other() })),
+        set("the same filter everywhere", filters(10, 0)),
+        set("a filter that says yes to most at the bottom alone", filters(1, 24)),
         set("LZ4", sst(SstOptions { compression: lz4, ..other() })),
         set(
             "LZ4 in blocks of 16 KiB",
