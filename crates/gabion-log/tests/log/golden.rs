@@ -75,7 +75,7 @@ fn short_lines() -> Vec<String> {
     let is_short = |record: &Record| record.header.is_short;
     // A number that has no room in a short header has a long one.
     assert_eq!(records.iter().map(is_short).collect::<Vec<_>>(), [false, true, false]);
-    assert!(records.iter().all(|record| record.payload() == &b"a batch"[..]));
+    assert!(records.iter().all(|record| record.payload() == b"a batch"[..]));
     records.iter().map(line).collect()
 }
 
