@@ -31,8 +31,13 @@ const SECONDARIES: [u16; 2] = [2, 3];
 /// the page cache had dropped. Far less than the load.
 const READ_NOISE: u64 = 4 << 20;
 /// What the secondaries itemise of the file data that they read.
-const ITEMISED: [&str; 4] =
-    ["verified_read_bytes", "reship_read_bytes", "compaction_read_bytes", "client_read_bytes"];
+const ITEMISED: [&str; 5] = [
+    "verified_read_bytes",
+    "reship_read_bytes",
+    "compaction_read_bytes",
+    "client_read_bytes",
+    "warm_read_bytes",
+];
 /// How an SST's footer begins: magic, version 1, no flags (`gabion-engine/src/sst/mod.rs`).
 const FOOTER: &[u8; 12] = b"GABIONST\x01\0\0\0";
 const FOOTER_LEN: usize = 64;

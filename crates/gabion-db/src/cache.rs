@@ -1,11 +1,17 @@
 //! Caches that all threads read through: shards of the engine's block cache, each behind a lock of its
-//! own, and the open files behind one that look-ups share.
+//! own, and the open files behind one that look-ups share. Shared with the server.
+//!
+//! Here it is decided what is warmed after an edit, how much of it, and what it came to: of a file that a job has built
+//! ([`SharedCache::warm`]), and of one that was sent here ([`SharedCache::begin_warming`]).
 
 use bytes::Bytes;
 use gabion_base::{FileId, GroupId, Result};
-use gabion_engine::cache::{CacheStats, OpenFiles, WarmCache, warm, warm_new};
-use gabion_engine::{BlockCache, FileMeta, ReadCache, SstReader};
+use gabion_engine::cache::{
+    CacheStats, Had, OpenFiles, WarmCache, Warmed, Warming, warm, warm_new,
+};
+use gabion_engine::{BlockCache, FileMeta, FileSource, ReadCache, SstReader};
 use gabion_node::work::BuiltFile;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Two threads meet in one of them seldom enough, and each is still large against a block.
@@ -48,35 +54,71 @@ impl Credit {
     }
 }
 
+/// What was warmed since the cache was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmStats {
+    /// Blocks that were put into the cache before anybody asked for them.
+    pub blocks: u64,
+    /// Their bytes, decoded.
+    pub bytes: u64,
+    /// Files that were not warmed although readers had of what they were made of: a read failed, or they left the tree
+    /// before their turn.
+    pub given_up: u64,
+}
+
+#[derive(Default)]
+struct WarmCounters {
+    blocks: AtomicU64,
+    bytes: AtomicU64,
+    given_up: AtomicU64,
+}
+
 /// Blocks and open files, shared by threads.
-pub(crate) struct SharedCache {
+///
+/// A block takes a sixteenth of the budget at most: one that is larger, as with values of megabytes in a small cache,
+/// is not kept.
+pub struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
+    capacity: AtomicUsize,
     open: RwLock<OpenFiles>,
     /// What may be warmed.
     credit: Mutex<Credit>,
+    counters: WarmCounters,
 }
 
 impl SharedCache {
-    pub(crate) fn new(capacity: usize, open_len: usize) -> Self {
+    /// Empty caches: of blocks at most `capacity` bytes, of indexes and filters of open files `open_len`.
+    #[must_use]
+    pub fn new(capacity: usize, open_len: usize) -> Self {
         let shard = || Mutex::new(BlockCache::new(capacity / SHARDS));
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
+            capacity: AtomicUsize::new(capacity),
             open: RwLock::new(OpenFiles::new(open_len)),
             credit: Mutex::default(),
+            counters: WarmCounters::default(),
         }
     }
 
     /// Changes the bytes that all blocks together may take, and those of open files: as [`OpenFiles::set_capacity`].
-    pub(crate) fn set_capacity(&self, capacity: usize, open_len: usize) -> bool {
+    pub fn set_capacity(&self, capacity: usize, open_len: usize) -> bool {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).set_capacity(capacity / SHARDS);
         }
+        self.capacity.store(capacity, Ordering::Relaxed);
         self.open.write().unwrap_or_else(PoisonError::into_inner).set_capacity(open_len)
     }
 
     /// The bytes that all blocks together may take.
-    fn capacity(&self) -> usize {
-        SHARDS * self.shards[0].lock().unwrap_or_else(PoisonError::into_inner).capacity()
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that indexes and filters of open files may take.
+    #[must_use]
+    pub fn open_capacity(&self) -> usize {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).capacity()
     }
 
     fn shard(&self, file: FileId, offset: u64) -> MutexGuard<'_, BlockCache> {
@@ -91,8 +133,9 @@ impl SharedCache {
     /// little was looked for of late.
     ///
     /// # Errors
-    /// Corruption when the bytes are not those of the file.
-    pub(crate) fn warm(
+    /// Corruption when the bytes are not those of the file. The store can do without; who reads the file later meets
+    /// the same.
+    pub fn warm(
         &self,
         group: GroupId,
         inputs: &[(u8, Arc<FileMeta>)],
@@ -102,22 +145,102 @@ impl SharedCache {
         if !inputs.is_empty() && !inputs.iter().any(is_open) {
             return Ok(()); // nobody reads there
         }
-        let CacheStats { hits, misses, .. } = self.stats();
-        let (len, most) = (file.bytes.len() as u64, self.capacity() as u64 / CREDIT_PART);
-        let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
-        let may_warm = credit.take(hits + misses, len, most);
-        drop(credit);
-        if !may_warm {
+        if !self.may_warm(file.bytes.len() as u64) {
             return Ok(());
         }
-        if !inputs.is_empty() {
-            return warm(self, group, inputs, &file.meta, &file.bytes).map(|_| ());
+        let warmed = match inputs.is_empty() {
+            true => warm_new(self, group, &file.meta, &file.bytes, self.new_len_max()),
+            false => warm(self, group, inputs, &file.meta, &file.bytes),
+        };
+        self.count(warmed).map(|_| ())
+    }
+
+    /// The same for a file that was sent here and lies on the device, whose edit is applied: opens it and says what is
+    /// to be read of it, by [`Self::step_warming`]. `had` is what readers had of the inputs before these left the
+    /// cache; none for a flush. None where there is nothing to do.
+    ///
+    /// # Errors
+    /// As [`Warming::of_inputs`].
+    pub async fn begin_warming(
+        &self,
+        source: &impl FileSource,
+        group: GroupId,
+        had: Option<&Had>,
+        file: &FileMeta,
+    ) -> Result<Option<Warming>> {
+        if had.is_some_and(|had| !had.is_near(file)) || !self.may_warm(file.rounded_len()) {
+            return Ok(None);
         }
-        warm_new(self, group, &file.meta, &file.bytes, self.capacity() / NEW_PART).map(|_| ())
+        let begun = match had {
+            Some(had) => Warming::of_inputs(self, source, group, had, file).await,
+            None => Warming::of_flush(self, source, group, file, self.new_len_max()).await,
+        };
+        begun.inspect_err(|_| self.given_up(1))
+    }
+
+    /// Reads a mebibyte of what is to be warmed. Says whether there is more.
+    ///
+    /// # Errors
+    /// As [`Warming::step`].
+    pub async fn step_warming(
+        &self,
+        source: &impl FileSource,
+        warming: &mut Warming,
+    ) -> Result<bool> {
+        let step = warming.step(self, source).await;
+        let more = step.as_ref().is_ok_and(|(_, more)| *more);
+        self.count(step.map(|(warmed, _)| warmed)).map(|_| more)
+    }
+
+    fn count(&self, warmed: Result<Warmed>) -> Result<Warmed> {
+        match &warmed {
+            Ok(warmed) => {
+                self.counters.blocks.fetch_add(warmed.blocks, Ordering::Relaxed);
+                self.counters.bytes.fetch_add(warmed.bytes, Ordering::Relaxed);
+            }
+            Err(_) => self.given_up(1),
+        }
+        warmed
+    }
+
+    /// So many files are not warmed, or not to their end.
+    pub fn given_up(&self, files: u64) {
+        self.counters.given_up.fetch_add(files, Ordering::Relaxed);
+    }
+
+    /// What was warmed.
+    pub fn warmed(&self) -> WarmStats {
+        WarmStats {
+            blocks: self.counters.blocks.load(Ordering::Relaxed),
+            bytes: self.counters.bytes.load(Ordering::Relaxed),
+            given_up: self.counters.given_up.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What all shards add, ascending.
+    fn offsets(&self, add: impl Fn(&BlockCache, &mut Vec<u64>)) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        for shard in &self.shards {
+            add(&shard.lock().unwrap_or_else(PoisonError::into_inner), &mut offsets);
+        }
+        offsets.sort_unstable();
+        offsets
+    }
+
+    /// Whether a file of so many bytes may be looked at, by what was looked for of late.
+    fn may_warm(&self, len: u64) -> bool {
+        let CacheStats { hits, misses, .. } = self.stats();
+        let most = self.capacity() as u64 / CREDIT_PART;
+        let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
+        credit.take(hits + misses, len, most)
+    }
+
+    fn new_len_max(&self) -> usize {
+        self.capacity() / NEW_PART
     }
 
     /// Forgets a file that is no longer live.
-    pub(crate) fn evict_file(&self, file: FileId) {
+    pub fn evict_file(&self, file: FileId) {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).evict_file(file);
         }
@@ -125,7 +248,7 @@ impl SharedCache {
     }
 
     /// Sums over the shards.
-    pub(crate) fn stats(&self) -> CacheStats {
+    pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
         for shard in &self.shards {
             let stats = shard.lock().unwrap_or_else(PoisonError::into_inner).stats();
@@ -139,24 +262,22 @@ impl SharedCache {
     }
 
     /// Bytes of the index and filter of open files.
-    pub(crate) fn open_bytes(&self) -> usize {
+    pub fn open_bytes(&self) -> usize {
         self.open.read().unwrap_or_else(PoisonError::into_inner).memory_used()
     }
 }
 
 impl WarmCache for SharedCache {
     fn blocks_here(&self, file: FileId) -> Vec<u64> {
-        let mut offsets = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.blocks_of(file, &mut offsets);
-        }
-        offsets.sort_unstable();
-        offsets
+        self.offsets(|shard, offsets| shard.blocks_of(file, offsets))
     }
 
-    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) {
-        self.shard(file, offset).insert_warm(file, offset, block);
+    fn blocks_in_use(&self, file: FileId) -> Vec<u64> {
+        self.offsets(|shard, offsets| shard.blocks_in_use(file, offsets))
+    }
+
+    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) -> bool {
+        self.shard(file, offset).insert_warm(file, offset, block)
     }
 }
 

@@ -15,7 +15,8 @@
 //! - [`BulkLoad`]: sorted pairs that become files at once.
 //! - [`Snapshot`]: the store at one moment. [`Cursor`] and [`Range`]: its pairs in order, either way.
 //! - [`memory`]: what a store takes of it, by what for.
-//! - [`replica`] and [`jobs`]: opening a replica, and the threads that work for one; shared with the server.
+//! - [`replica`], [`jobs`] and [`cache`]: opening a replica, the threads that work for one, what its readers have in
+//!   memory; shared with the server.
 //!
 //! ```
 //! use gabion_db::{Db, Durability, Options, WriteBatch};
@@ -48,7 +49,7 @@
 )]
 
 mod batch;
-mod cache;
+pub mod cache;
 pub mod checkpoint;
 pub mod clock;
 mod compact;

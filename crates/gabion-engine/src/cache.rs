@@ -21,7 +21,7 @@ mod table;
 mod warm;
 
 pub use open::{OPEN_FILES_LEN, OpenFiles};
-pub use warm::{WarmCache, Warmed, warm, warm_new};
+pub use warm::{Had, WarmCache, Warmed, Warming, warm, warm_new};
 
 use crate::skip_list::prefetch;
 use crate::sst::SstReader;
@@ -39,6 +39,10 @@ pub const BLOCK_OVERHEAD: usize = 128;
 
 /// Uses that are remembered for a block at most.
 const USES_MAX: u8 = 3;
+
+/// A cache of which less than such a part is free is full. What compactions replace leaves it at once, so it is seldom
+/// quite full where there is much of that.
+const FULL_PART: usize = 8;
 
 /// Blocks whose memory is asked for side by side: processors wait for about ten lines at a time.
 const RUN_MAX: usize = 8;
@@ -128,8 +132,15 @@ impl WarmCache for LocalCache {
         offsets
     }
 
-    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) {
-        self.blocks.insert_warm(file, offset, block);
+    fn blocks_in_use(&self, file: FileId) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        self.blocks.blocks_in_use(file, &mut offsets);
+        offsets.sort_unstable();
+        offsets
+    }
+
+    fn warm_block(&self, file: FileId, offset: u64, block: Bytes) -> bool {
+        self.blocks.insert_warm(file, offset, block)
     }
 }
 
@@ -356,13 +367,14 @@ impl BlockCache {
     /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not
     /// taken.
     pub fn insert(&self, file: FileId, offset: u64, block: Bytes) {
-        self.inner.borrow_mut().insert(file, offset, block, false);
+        let _ = self.inner.borrow_mut().insert(file, offset, block, false);
     }
 
     /// Keeps a block in the main queue at once, though nobody used it yet: readers had what it was made of. It takes
     /// the place of one that was not used for a round, or is not taken, and goes the same way when it is not used.
-    pub fn insert_warm(&self, file: FileId, offset: u64, block: Bytes) {
-        self.inner.borrow_mut().insert(file, offset, block, true);
+    /// Says whether it was taken.
+    pub fn insert_warm(&self, file: FileId, offset: u64, block: Bytes) -> bool {
+        self.inner.borrow_mut().insert(file, offset, block, true)
     }
 
     /// Forgets the blocks of a file that is no longer live.
@@ -385,12 +397,15 @@ impl BlockCache {
 
     /// Where the blocks of a file begin that are here, added to `offsets` in no order.
     pub fn blocks_of(&self, file: FileId, offsets: &mut Vec<u64>) {
+        self.inner.borrow().blocks_of(file, |_| true, offsets);
+    }
+
+    /// The same of those that are worth a read of the device if they had to be fetched again: all of them while there
+    /// is room, and those alone that were used again lately, once others have to make room for what comes.
+    pub fn blocks_in_use(&self, file: FileId, offsets: &mut Vec<u64>) {
         let inner = self.inner.borrow();
-        let mut next = inner.files.get(&file).map_or(NONE, |blocks| blocks.first);
-        while let Some(slot) = inner.slots.get(next as usize) {
-            offsets.push(slot.offset);
-            next = slot.after;
-        }
+        let is_full = inner.stats.bytes > inner.capacity - inner.capacity / FULL_PART;
+        inner.blocks_of(file, |slot| !is_full || slot.uses > 0, offsets);
     }
 
     /// What the cache did since it was made, and what it holds.
@@ -401,14 +416,25 @@ impl BlockCache {
 }
 
 impl Inner {
-    fn insert(&mut self, file: FileId, offset: u64, block: Bytes, is_warm: bool) {
+    fn blocks_of(&self, file: FileId, is_one: impl Fn(&Slot) -> bool, offsets: &mut Vec<u64>) {
+        let mut next = self.files.get(&file).map_or(NONE, |blocks| blocks.first);
+        while let Some(slot) = self.slots.get(next as usize) {
+            if is_one(slot) {
+                offsets.push(slot.offset);
+            }
+            next = slot.after;
+        }
+    }
+
+    /// Says whether the block was taken.
+    fn insert(&mut self, file: FileId, offset: u64, block: Bytes, is_warm: bool) -> bool {
         let bytes = charge(&block);
         if self.find(file, offset).is_some() || bytes > self.capacity {
-            return;
+            return false;
         }
         while self.stats.bytes + bytes > self.capacity {
             if is_warm && self.evicts_used() {
-                return;
+                return false;
             }
             self.evict_one();
         }
@@ -433,6 +459,7 @@ impl Inner {
         } else {
             self.main.push_back(index);
         }
+        true
     }
 
     /// The slot of a block.
@@ -653,7 +680,13 @@ mod tests {
                         cache.set_capacity(len * 10);
                         prop_assert_eq!(cache.capacity(), len * 10);
                     }
-                    11..=12 => cache.insert_warm(file(f), offset, block(f * 40 + offset, len)),
+                    11..=12 => {
+                        let new = block(f * 40 + offset, len);
+                        let was_here = cache.get(file(f), offset).is_some();
+                        let is_taken = cache.insert_warm(file(f), offset, new);
+                        prop_assert!(!(was_here && is_taken));
+                        prop_assert_eq!(cache.get(file(f), offset).is_some(), was_here || is_taken);
+                    }
                     1..=4 => cache.insert(file(f), offset, block(f * 40 + offset, len)),
                     _ => {
                         if let Some(found) = cache.get(file(f), offset) {

@@ -36,6 +36,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
-    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, TargetCommand, WriteGate,
+    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, TargetCommand,
+    WriteGate,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

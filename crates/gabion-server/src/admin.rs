@@ -6,7 +6,7 @@ use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, FileId, LogPosition, Result, crc};
-use gabion_engine::{FileMeta, FileSource, Keyspace, ReadView, Tables};
+use gabion_engine::{FileMeta, FileSource, Keyspace, ReadCache, ReadView, Tables};
 use gabion_node::{CapturedFile, FileMap, LocalStore, Locate, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
@@ -207,10 +207,11 @@ impl RecordDigest {
     /// # Errors
     /// A file cannot be read or is damaged; snapshot too old when it took longer than the pin budget of
     /// readers while compactions went on.
-    pub async fn of<S: FileSource + Clone + 'static>(
-        view: ReadView,
-        tables: &Tables<S>,
-    ) -> Result<Self> {
+    pub async fn of<S, C>(view: ReadView, tables: &Tables<S, C>) -> Result<Self>
+    where
+        S: FileSource + Clone + 'static,
+        C: ReadCache + Clone + 'static,
+    {
         let (from, to) = (engine_key(&[]), [Keyspace::User as u8 + 1]);
         let mut scan = view.scan(tables, &from, Some(&to));
         drop(view);

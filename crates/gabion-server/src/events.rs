@@ -1,5 +1,7 @@
 //! What threads tell the loop.
 
+use gabion_base::{Error, FileId, GroupId};
+use gabion_db::cache::SharedCache;
 use gabion_db::jobs::JobSink;
 use gabion_engine::FileMeta;
 use gabion_fabric::nvme::TargetEvent;
@@ -17,20 +19,29 @@ pub(crate) enum Event {
     Done(WorkId, Done),
     /// Of the embedded target.
     Target(TargetEvent),
+    /// What lies of a file is not what was written: its reader met this.
+    Damaged(FileId, Error),
     /// A thread is gone that should not be.
     Died(&'static str),
 }
 
-/// Where threads put what they have to tell.
+/// Where threads put what they have to tell the loop, and what they leave for readers.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: Sender<Event>,
     waker: Arc<Waker>,
+    cache: Arc<SharedCache>,
+    group: GroupId,
 }
 
 impl Mailbox {
-    pub(crate) const fn new(sender: Sender<Event>, waker: Arc<Waker>) -> Self {
-        Self { sender, waker }
+    pub(crate) const fn new(
+        sender: Sender<Event>,
+        waker: Arc<Waker>,
+        cache: Arc<SharedCache>,
+        group: GroupId,
+    ) -> Self {
+        Self { sender, waker, cache, group }
     }
 
     /// Tells the loop. Nothing happens when the loop is gone: the process ends then.
@@ -42,8 +53,12 @@ impl Mailbox {
 }
 
 impl JobSink for Mailbox {
-    fn built(&self, id: WorkId, _: &[(u8, Arc<FileMeta>)], file: BuiltFile) {
-        self.tell(Event::JobFile(id, file));
+    fn built(&self, id: WorkId, inputs: &[(u8, Arc<FileMeta>)], file: BuiltFile) {
+        self.tell(Event::JobFile(id, file.clone()));
+        // While it is shipped. No edit has it before the job is done.
+        if let Err(error) = self.cache.warm(self.group, inputs, &file) {
+            eprintln!("{}: not kept for readers: {error}", file.meta.id);
+        }
     }
 
     fn done(&self, id: WorkId, done: Done) {

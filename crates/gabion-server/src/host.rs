@@ -6,14 +6,14 @@ use crate::process;
 use crate::settings::{self, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
+use gabion_db::cache::SharedCache;
 use gabion_db::memory::{Budgets, Memory};
-use gabion_engine::{Codecs, LocalCache};
+use gabion_engine::Codecs;
 use gabion_media::BufferMeter;
 use gabion_node::Node;
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Bytes and connections of the doors since the start.
@@ -64,7 +64,7 @@ pub(crate) struct ServerHost {
     pub(crate) resp: SocketAddr,
     pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
-    pub(crate) cache: Rc<LocalCache>,
+    pub(crate) cache: Arc<SharedCache>,
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
     pub(crate) clients_max: usize,
@@ -82,11 +82,10 @@ impl ServerHost {
 
     /// What memory the replica takes, by what for.
     pub(crate) fn memory(&self, node: &Node) -> Memory {
-        let LocalCache { blocks, open } = &*self.cache;
-        let open = open.borrow();
+        let cache = &self.cache;
         let budgets = Budgets {
-            block_cache: (blocks.stats().bytes, blocks.capacity()),
-            open_files: (open.memory_used(), open.capacity()),
+            block_cache: (cache.stats().bytes, cache.capacity()),
+            open_files: (cache.open_bytes(), cache.open_capacity()),
         };
         Memory::of(node, &self.buffers, budgets)
     }
@@ -162,6 +161,7 @@ impl Host for ServerHost {
         let to_head = members.iter().find(|member| member.id == head);
         let replicas = members.iter().filter(|member| is_head && member.is_joined);
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
+        let (cache, warmed) = (self.cache.stats(), self.cache.warmed());
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
         ServerInfo {
@@ -199,6 +199,10 @@ impl Host for ServerHost {
                 ("readers_open", readers.open.to_string()),
                 ("readers_oldest_ms", readers.oldest_ms.to_string()),
                 ("readers_ended", readers.ended.to_string()),
+                ("block_cache_hits", cache.hits.to_string()),
+                ("block_cache_misses", cache.misses.to_string()),
+                ("warmed_blocks", warmed.blocks.to_string()),
+                ("warmed_bytes", warmed.bytes.to_string()),
                 ("damaged_files", node.damaged_files().count().to_string()),
                 ("repaired_files", counters.repaired_files.to_string()),
             ],

@@ -10,8 +10,8 @@
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
 //! - `server`: the loop and its turns; `door` and `client`: connections of clients; `mesh` and `peers`:
 //!   connections of members, commands that they forward (`forward`); `run`: commands at this node;
-//!   `store`: the node as what commands run on; `shipping`: a thread (those of jobs: `gabion-db`); `admin` and `status`:
-//!   `GABION …`.
+//!   `store`: the node as what commands run on; `shipping` and `warm`: threads (those of jobs: `gabion-db`); `admin` and
+//!   `status`: `GABION …`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -38,6 +38,7 @@ mod shipping;
 mod start;
 mod status;
 mod store;
+mod warm;
 
 pub use admin::RecordDigest;
 pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};

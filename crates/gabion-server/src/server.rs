@@ -12,7 +12,7 @@
 use crate::ExitReason;
 use crate::client::{Client, READ_LEN};
 use crate::commands::Commands;
-use crate::events::{Event, Mailbox};
+use crate::events::Event;
 use crate::forward::Origin;
 use crate::host::ServerHost;
 use crate::peers::{Peer, Stranger};
@@ -20,6 +20,7 @@ use crate::routing::Forwarded;
 use crate::run::{Finished, Item, WaitingReads};
 use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
+use crate::warm::{WarmCommand, WarmThread};
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
 use gabion_db::clock::Clock;
@@ -29,7 +30,7 @@ use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{LocalStore, MarkId, Output, RemoteCommand, TargetCommand, WriteGate};
+use gabion_node::{LocalStore, Locate, MarkId, Output, RemoteCommand, TargetCommand, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
@@ -70,6 +71,7 @@ pub(crate) struct Threads {
     pub(crate) jobs: JobThreads,
     pub(crate) ship: ShipThread,
     pub(crate) target: TargetServer,
+    pub(crate) warm: WarmThread,
 }
 
 /// Everything the loop owns.
@@ -267,6 +269,7 @@ impl Server {
             Event::Target(TargetEvent::Failed(error)) => {
                 self.exit = Some(ExitReason::Failed(error.within("NVMe/TCP target")));
             }
+            Event::Damaged(file, error) => node.file_map().note_damage(file, &error),
             Event::Died(thread) => {
                 let error = Error::io(format!("thread {thread} ended"));
                 self.exit = Some(ExitReason::Failed(error));
@@ -365,10 +368,8 @@ impl Server {
             Output::Remote(RemoteCommand::Drop { to }) => {
                 self.threads.ship.send(ShipCommand::Drop { to });
             }
-            Output::FilesGone(files) => {
-                let tables = self.store.tables();
-                files.into_iter().for_each(|file| tables.cache.evict_file(file));
-            }
+            Output::Replaced(replaced) => self.threads.warm.send(WarmCommand::Replaced(replaced)),
+            Output::FilesGone(files) => self.threads.warm.send(WarmCommand::Gone(files)),
             Output::Marked(mark, captured) => self.take_marked(mark, captured),
             Output::Notice(text) => eprintln!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
@@ -459,9 +460,8 @@ pub(crate) fn scratch() -> Vec<u8> {
     vec![0; READ_LEN]
 }
 
-/// What [`Mailbox`] needs; kept in one place with the tokens.
-pub(crate) fn mailbox(poll: &Poll, sender: std::sync::mpsc::Sender<Event>) -> Result<Mailbox> {
-    let waker = mio::Waker::new(poll.registry(), WAKER)
-        .map_err(|error| Error::with_source(ErrorKind::Io, "the loop gets no waker", error))?;
-    Ok(Mailbox::new(sender, std::sync::Arc::new(waker)))
+/// What wakes the loop when a thread has something to tell; kept in one place with the tokens.
+pub(crate) fn waker(poll: &Poll) -> Result<mio::Waker> {
+    mio::Waker::new(poll.registry(), WAKER)
+        .map_err(|error| Error::with_source(ErrorKind::Io, "the loop gets no waker", error))
 }

@@ -3,7 +3,8 @@
 use crate::commands::NotSet;
 use bytes::Bytes;
 use gabion_base::number::parse_u64;
-use gabion_engine::{Codecs, LocalCache, PinBudget};
+use gabion_db::cache::SharedCache;
+use gabion_engine::{Codecs, PinBudget};
 use gabion_node::Node;
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
@@ -41,10 +42,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Those of a replica.
-    pub(crate) fn of(node: &Node, cache: &LocalCache) -> Self {
+    pub(crate) fn of(node: &Node, cache: &SharedCache) -> Self {
         Self {
-            block_cache_bytes: cache.blocks.capacity(),
-            open_files_bytes: cache.open.borrow().capacity(),
+            block_cache_bytes: cache.capacity(),
+            open_files_bytes: cache.open_capacity(),
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
         }
@@ -102,12 +103,11 @@ impl Settings {
     }
 
     /// Makes them so. What is too much for smaller ones goes at once.
-    pub(crate) fn apply(self, node: &mut Node, cache: &LocalCache) -> Result<(), NotSet> {
+    pub(crate) fn apply(self, node: &mut Node, cache: &SharedCache) -> Result<(), NotSet> {
         let refused =
             |_| NotSet::Refused { name: Bytes::from_static(COMPRESSION.as_bytes()), why: NO_CODEC };
         node.set_codecs(Some(self.codecs)).map_err(refused)?;
-        cache.blocks.set_capacity(self.block_cache_bytes);
-        if cache.open.borrow_mut().set_capacity(self.open_files_bytes) {
+        if cache.set_capacity(self.block_cache_bytes, self.open_files_bytes) {
             node.close_files();
         }
         node.set_pin_budget(self.readers);

@@ -2,22 +2,26 @@
 
 use crate::commands::Commands;
 use crate::door::CLIENTS_MAX;
+use crate::events::{Event, Mailbox};
 use crate::host::{ServerHost, Traffic};
 use crate::peers::Peer;
 use crate::run::WaitingReads;
 use crate::server::{
-    MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, mailbox, scratch,
+    MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, scratch, waker,
 };
 use crate::shipping::{SOCKET_LEN, ShipThread};
 use crate::store::{NodeStore, ProbeSource, SharedNode};
+use crate::warm::WarmThread;
 use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, thread};
 use gabion_db::replica::{OpenedReplica, open_replica, random_id};
-use gabion_engine::{LocalCache, Tables};
+use gabion_engine::Tables;
+use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_fabric::nvme::{TargetOptions, TargetServer};
 use gabion_media::nvme::TargetConfig;
 use gabion_media::task::Executor;
@@ -31,6 +35,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 /// Bytes of data that one connection to the target has under way: four transfers keep the device busy, and
@@ -114,15 +119,16 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let resp = listen(config.resp, "door for clients")?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let (sender, inbox) = channel();
-    let mailbox = mailbox(&poll, sender)?;
-    let threads = start_threads(&config, &opened, &mailbox)?;
+    let cache = Arc::new(SharedCache::new(config.block_cache_bytes, OPEN_FILES_LEN));
+    let group = opened.parts.group;
+    let mailbox = Mailbox::new(sender, Arc::new(waker(&poll)?), cache.clone(), group);
+    let threads = start_threads(&config, &opened, &mailbox, &cache)?;
     let seed = random_id()?;
     let resp_address = resp.local_addr().map_err(refused("door for clients"))?;
     let OpenedReplica { node, local, parts, medium, readiness, .. } = opened;
     let (me, head, tail) = (node.id(), node.config().head(), node.config().tail());
     let now_ms = clock.now_ms();
     let node: SharedNode = Rc::new(RefCell::new(node));
-    let cache = Rc::new(LocalCache::new(config.block_cache_bytes));
     let tables = Tables {
         source: Rc::new(ProbeSource {
             pool: PoolSource {
@@ -237,7 +243,8 @@ fn watch_signals() -> Result<UnixStream> {
 fn start_threads(
     config: &ServerConfig,
     opened: &OpenedReplica,
-    mailbox: &crate::events::Mailbox,
+    mailbox: &Mailbox,
+    cache: &Arc<SharedCache>,
 ) -> Result<Threads> {
     let parts = &opened.parts;
     let listener = std::net::TcpListener::bind(config.target_listen)
@@ -254,10 +261,11 @@ fn start_threads(
     };
     let target_mailbox = mailbox.clone();
     let target = TargetServer::start(options, move |event| {
-        target_mailbox.tell(crate::events::Event::Target(event));
+        target_mailbox.tell(Event::Target(event));
     })?;
     Ok(Threads {
         jobs: JobThreads::start(parts, config.node.compactions_max, mailbox)?,
+        warm: WarmThread::start(parts, cache, mailbox)?,
         ship: ShipThread::start(mailbox)?,
         target,
     })

@@ -143,6 +143,7 @@ fn readers(node: &Node) -> Value {
 
 fn counters(server: &Server, node: &Node) -> Value {
     let counters = node.counters();
+    let (cache, warmed) = (server.host.cache.stats(), server.host.cache.warmed());
     json!({
         "flushes": counters.flushes,
         "compactions": counters.compactions,
@@ -162,6 +163,13 @@ fn counters(server: &Server, node: &Node) -> Value {
         "pulled_files": counters.pulled_files,
         "skipped_files": counters.skipped_files,
         "edits": counters.edits,
+        "block_cache_hits": cache.hits,
+        "block_cache_misses": cache.misses,
+        "warmed_blocks": warmed.blocks,
+        "warmed_bytes": warmed.bytes,
+        "warmings_given_up": warmed.given_up,
+        "warmings_left": server.threads.warm.left(),
+        "warm_read_bytes": server.threads.warm.read_bytes(),
         "client_read_bytes": server.store.tables().source.pool.meter.bytes(),
     })
 }

@@ -6,16 +6,18 @@ use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, ErrorKind, FileId, Result};
+use gabion_db::cache::SharedCache;
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
 use gabion_node::{FileMap, Node, PoolSource, WriteGate};
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a wait.
 pub(crate) type SharedNode = Rc<RefCell<Box<Node>>>;
 /// What reads of the loop's tasks need.
-pub(crate) type DoorTables = Tables<Rc<ProbeSource>>;
+pub(crate) type DoorTables = Tables<Rc<ProbeSource>, Arc<SharedCache>>;
 
 /// The pool's files, with a switch: while it probes, a read that needs the device waits for ever and
 /// touches nothing. So a command can be polled once on the stack, and only when that did not end it,

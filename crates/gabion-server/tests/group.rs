@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests")]
 
 mod support;
+#[path = "group/warm.rs"]
+mod warm;
 
 use gabion_node::AckLevel;
 use gabion_resp::Reply;
@@ -241,7 +243,20 @@ fn status_is_complete(group: &Group) {
         }
         assert_eq!((&status["role"], &status["replica"]), (&role.into(), &id.into()));
         assert_eq!(status["ports"]["resp"], group.door(id));
-        for counter in ["flushes", "compactions", "shipped_bytes", "client_read_bytes", "edits"] {
+        for counter in [
+            "flushes",
+            "compactions",
+            "shipped_bytes",
+            "client_read_bytes",
+            "edits",
+            "block_cache_hits",
+            "block_cache_misses",
+            "warmed_blocks",
+            "warmed_bytes",
+            "warmings_left",
+            "warmings_given_up",
+            "warm_read_bytes",
+        ] {
             assert!(status["counters"][counter].is_u64(), "{counter}");
         }
         for role in ["requests", "flush", "compaction", "shipping", "target", "other"] {

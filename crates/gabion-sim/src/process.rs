@@ -399,6 +399,14 @@ impl Process {
                     remote.pipes.iter().for_each(Pipe::cut);
                 }
             }
+            // A process reads these into its memory, which is no part of what is simulated. They must be there.
+            Output::Replaced(replaced) => {
+                for (meta, place) in replaced.added {
+                    let (named, there) = (meta.checksum, place.checksum);
+                    assert_eq!((meta.id, named), (place.file, there), "an edit's file");
+                    assert!(!replaced.removed.contains(&meta.id), "{} comes and goes", meta.id);
+                }
+            }
             Output::FilesGone(files) => {
                 for file in files {
                     self.cache.evict_file(file);

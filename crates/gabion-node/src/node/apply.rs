@@ -357,11 +357,27 @@ impl Node {
             self.stage_state(None);
         }
         self.tree.apply_edit(&edit)?;
+        self.tell_replaced(&edit);
         self.counters.edits += 1;
         self.jobs_edit_applied(&edit);
         let flushed = self.tree.flushed().position;
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
         Ok(())
+    }
+
+    /// Tells the driver of a flush or compaction whose files were made elsewhere. Who makes files has seen them.
+    fn tell_replaced(&mut self, edit: &Edit) {
+        let is_of_job = matches!(edit.kind, JobKind::Flush | JobKind::Compaction);
+        if !is_of_job || !self.receives_files() {
+            return;
+        }
+        let version = self.tree.version();
+        let here = |(level, meta): &(u8, FileMeta)| {
+            Some((version.file(*level, meta.id)?.clone(), self.files.get(meta.id)?))
+        };
+        let added = edit.added.iter().filter_map(here).collect();
+        let removed = edit.removed.iter().map(|(_, file)| *file).collect();
+        self.outputs.push_back(super::Output::Replaced(super::Replaced { removed, added }));
     }
 
     /// Remembers which files an edit adds that are not here, until an edit of the same group removes them.

@@ -35,7 +35,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{Codecs, PinBudget, ReadView, ReaderStats, Tree, WriteState};
+use gabion_engine::{Codecs, FileMeta, PinBudget, ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -79,6 +79,9 @@ pub enum Output {
     Target(TargetCommand),
     /// Connect to, or drop, a secondary's namespace.
     Remote(RemoteCommand),
+    /// An edit was applied whose files were sent here: what readers had of those that it removes they will want of
+    /// those that it adds.
+    Replaced(Replaced),
     /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
     /// What became of a mark: the state at its record, or why there is none.
@@ -87,6 +90,15 @@ pub enum Output {
     Notice(String),
     /// The replica can no longer be trusted with its disk; end the process and start anew.
     Fatal(Error),
+}
+
+/// What an edit did to files that others have made.
+pub struct Replaced {
+    /// Those that it removes; none with a flush's. They are gone when [`Output::FilesGone`] says so, which comes later.
+    pub removed: Vec<FileId>,
+    /// Those that it adds and where they lie. Who keeps the description keeps the file's slots, so it is to be dropped
+    /// soon.
+    pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
 }
 
 /// What the embedded NVMe/TCP target is to do. Byte ranges are relative to the namespace.

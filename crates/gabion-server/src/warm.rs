@@ -1,0 +1,240 @@
+//! The thread that warms the cache after an edit whose files were sent here: it reads from the device what readers had
+//! of the files before, so that they need not.
+//!
+//! ```text
+//!   loop ─ Replaced ─► what readers had of the old files ─► new files in line ─► a mebibyte of blocks ─► cache
+//!        └ Gone ─────► out of the cache                                             │
+//!   loop ◄───────────────────────────────────── damage that was met ────────────────┘
+//! ```
+//!
+//! Both come this way, in their order, so that what readers had is taken down before it goes, and its memory is free
+//! before what replaces it is read. What has come is looked at before each mebibyte; a file that leaves the tree
+//! leaves the line. Files that jobs build here are warmed by the threads of jobs, from memory
+//! (`events`): what is chosen and how much of it is the same (`gabion_db::cache`).
+
+use crate::events::{Event, Mailbox};
+use gabion_base::{Error, FileId, Result};
+use gabion_db::cache::SharedCache;
+use gabion_db::jobs::{Alarm, StoreParts, thread};
+use gabion_engine::FileMeta;
+use gabion_engine::cache::{Had, Warming};
+use gabion_fabric::BlockingMedium;
+use gabion_node::{LocalStore, Locate, PoolSource, ReadMeter, Replaced};
+use gabion_pool::FilePlacement;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+
+/// Files in line at most; the oldest are given up. Each keeps its slots and, with the others of its edit, the indexes of
+/// what it was made of: a few edits' worth, so that who is slow does not keep what is long gone.
+const LINE_LEN_MAX: usize = 64;
+
+/// What the thread is told.
+pub(crate) enum WarmCommand {
+    /// An edit was applied.
+    Replaced(Replaced),
+    /// Files are gone, or lie elsewhere.
+    Gone(Vec<FileId>),
+}
+
+/// The thread `gabion-warm`.
+pub(crate) struct WarmThread {
+    commands: Option<Sender<WarmCommand>>,
+    thread: Option<JoinHandle<()>>,
+    shown: Arc<Shown>,
+}
+
+/// What others may know of it.
+#[derive(Default)]
+struct Shown {
+    /// Bytes of files that were read.
+    read_bytes: AtomicU64,
+    /// Edits that were not looked at yet, and files in line or under way.
+    left: AtomicU64,
+}
+
+impl WarmThread {
+    pub(crate) fn start(
+        parts: &StoreParts,
+        cache: &Arc<SharedCache>,
+        mailbox: &Mailbox,
+    ) -> Result<Self> {
+        let (commands, inbox) = channel();
+        let shown = Arc::new(Shown::default());
+        let (parts, cache, mailbox) = (parts.clone(), cache.clone(), mailbox.clone());
+        let told = shown.clone();
+        let thread = thread("gabion-warm", move || {
+            let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-warm" };
+            let (line, under_way, device) = (VecDeque::new(), None, None);
+            let shown = told;
+            Warmer { parts, cache, mailbox, line, under_way, device, shown }.run(&inbox);
+        })?;
+        Ok(Self { commands: Some(commands), thread: Some(thread), shown })
+    }
+
+    pub(crate) fn send(&self, command: WarmCommand) {
+        if matches!(command, WarmCommand::Replaced(_)) {
+            self.shown.left.fetch_add(1, Ordering::Relaxed);
+        }
+        // It fails only when the thread is gone, which its alarm has told.
+        let _ = self.commands.as_ref().map(|commands| commands.send(command));
+    }
+
+    /// Bytes of files that were read for it.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.shown.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Edits and files that are still to be looked at.
+    pub(crate) fn left(&self) -> u64 {
+        self.shown.left.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for WarmThread {
+    /// Waits for the mebibyte that is being read.
+    fn drop(&mut self) {
+        self.commands = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A file in line.
+struct Next {
+    /// Keeps the file's slots.
+    file: Arc<FileMeta>,
+    place: Arc<FilePlacement>,
+    /// What readers had of what it was made of; none for a flush.
+    had: Option<Arc<Had>>,
+}
+
+/// Where one file lies, and who is told of damage in it.
+#[derive(Clone)]
+struct Place {
+    place: Arc<FilePlacement>,
+    mailbox: Mailbox,
+}
+
+impl Locate for Place {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        (self.place.file == file).then(|| self.place.clone())
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.mailbox.tell(Event::Damaged(file, error.clone()));
+    }
+}
+
+/// A file that is being read.
+struct UnderWay {
+    next: Next,
+    warming: Warming,
+    source: PoolSource<Place>,
+}
+
+/// What the thread has.
+struct Warmer {
+    parts: StoreParts,
+    cache: Arc<SharedCache>,
+    mailbox: Mailbox,
+    line: VecDeque<Next>,
+    under_way: Option<UnderWay>,
+    /// Made for the first file.
+    device: Option<(BlockingMedium, LocalStore)>,
+    shown: Arc<Shown>,
+}
+
+impl Warmer {
+    /// Until the loop is gone.
+    fn run(mut self, inbox: &Receiver<WarmCommand>) {
+        loop {
+            let command = match self.line.is_empty() && self.under_way.is_none() {
+                true => inbox.recv().map_err(|_| TryRecvError::Disconnected),
+                false => inbox.try_recv(),
+            };
+            let mut before = self.files_left();
+            match command {
+                Ok(WarmCommand::Replaced(replaced)) => {
+                    before += 1;
+                    self.take_replaced(replaced);
+                }
+                Ok(WarmCommand::Gone(files)) => {
+                    files.into_iter().for_each(|file| self.cache.evict_file(file));
+                }
+                Err(TryRecvError::Empty) => self.work(),
+                Err(TryRecvError::Disconnected) => return,
+            }
+            // In one step, so that nobody sees none left between an edit and its files; a sum that wraps takes away.
+            let change = self.files_left().wrapping_sub(before);
+            self.shown.left.fetch_add(change, Ordering::Relaxed);
+        }
+    }
+
+    fn files_left(&self) -> u64 {
+        self.line.len() as u64 + u64::from(self.under_way.is_some())
+    }
+
+    /// Takes down what readers had, and puts the new files in line that they will look in.
+    fn take_replaced(&mut self, replaced: Replaced) {
+        let Replaced { removed, added } = replaced;
+        let before = self.line.len();
+        self.line.retain(|next| !removed.contains(&next.file.id));
+        let mut given_up = before - self.line.len();
+        let mut had = Had::of(&*self.cache, removed.iter().copied());
+        let leaves = |it: &mut UnderWay| removed.contains(&it.next.file.id);
+        if let Some(unfinished) = self.under_way.take_if(leaves) {
+            had.add_unfinished(&unfinished.warming);
+            given_up += 1;
+        }
+        let had = (!removed.is_empty()).then(|| Arc::new(had));
+        for (file, place) in added {
+            if had.as_ref().is_none_or(|had| had.is_near(&file)) {
+                self.line.push_back(Next { file, place, had: had.clone() });
+            }
+        }
+        while self.line.len() > LINE_LEN_MAX {
+            self.line.pop_front();
+            given_up += 1;
+        }
+        self.cache.given_up(given_up as u64);
+    }
+
+    /// Begins the next file, or reads a mebibyte of the one that is under way.
+    fn work(&mut self) {
+        if self.device.is_none() {
+            match self.parts.blocking() {
+                Ok(device) => self.device = Some(device),
+                Err(error) => {
+                    eprintln!("the cache is not warmed: {error}");
+                    self.cache.given_up(self.line.len() as u64);
+                    self.line.clear();
+                }
+            }
+        }
+        let Some((medium, store)) = &self.device else { return };
+        let (cache, shown) = (&self.cache, &self.shown);
+        let count = |source: &PoolSource<Place>, before: u64| {
+            shown.read_bytes.fetch_add(source.meter.bytes() - before, Ordering::Relaxed);
+        };
+        if let Some(UnderWay { warming, source, .. }) = &mut self.under_way {
+            let before = source.meter.bytes();
+            // Damage was told; the rest is left to readers.
+            let more = medium.block_on(cache.step_warming(source, warming));
+            count(source, before);
+            if !more.unwrap_or(false) {
+                self.under_way = None;
+            }
+        } else if let Some(next) = self.line.pop_front() {
+            let locate = Place { place: next.place.clone(), mailbox: self.mailbox.clone() };
+            let meter = Rc::new(ReadMeter::default());
+            let source = PoolSource { store: store.clone(), locate, meter };
+            let (had, group) = (next.had.as_deref(), self.parts.group);
+            let begun = medium.block_on(cache.begin_warming(&source, group, had, &next.file));
+            count(&source, 0);
+            self.under_way = begun.ok().flatten().map(|warming| UnderWay { next, warming, source });
+        }
+    }
+}
