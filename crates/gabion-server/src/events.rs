@@ -1,11 +1,12 @@
 //! What threads tell the loop.
 
-use gabion_base::{Error, FileId, GroupId};
+use gabion_base::{Error, GroupId};
 use gabion_db::cache::SharedCache;
 use gabion_db::jobs::JobSink;
 use gabion_engine::FileMeta;
 use gabion_fabric::nvme::TargetEvent;
 use gabion_node::work::{BuiltFile, Done, WorkId};
+use gabion_pool::FilePlacement;
 use mio::Waker;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -19,8 +20,8 @@ pub(crate) enum Event {
     Done(WorkId, Done),
     /// Of the embedded target.
     Target(TargetEvent),
-    /// What lies of a file is not what was written: its reader met this.
-    Damaged(FileId, Error),
+    /// What lies of a file at this place is not what was written: its reader met this.
+    Damaged(Arc<FilePlacement>, Error),
     /// A thread is gone that should not be.
     Died(&'static str),
 }

@@ -269,7 +269,13 @@ impl Server {
             Event::Target(TargetEvent::Failed(error)) => {
                 self.exit = Some(ExitReason::Failed(error.within("NVMe/TCP target")));
             }
-            Event::Damaged(file, error) => node.file_map().note_damage(file, &error),
+            Event::Damaged(place, error) => {
+                // It may have been repaired since.
+                let files = node.file_map();
+                if files.locate(place.file).is_some_and(|now| *now == *place) {
+                    files.note_damage(place.file, &error);
+                }
+            }
             Event::Died(thread) => {
                 let error = Error::io(format!("thread {thread} ended"));
                 self.exit = Some(ExitReason::Failed(error));

@@ -21,6 +21,7 @@ use gabion_engine::cache::{Had, Warming};
 use gabion_fabric::BlockingMedium;
 use gabion_node::{LocalStore, Locate, PoolSource, ReadMeter, Replaced};
 use gabion_pool::FilePlacement;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,9 +29,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-/// Files in line at most; the oldest are given up. Each keeps its slots and, with the others of its edit, the indexes of
-/// what it was made of: a few edits' worth, so that who is slow does not keep what is long gone.
+/// Files in line at most; the oldest are given up. Each keeps its slots.
 const LINE_LEN_MAX: usize = 64;
+/// Files at most whose indexes and filters those in line keep: some 40 MiB, so that who is slow does not keep what is
+/// long gone.
+const HAD_FILES_MAX: usize = 128;
 
 /// What the thread is told.
 pub(crate) enum WarmCommand {
@@ -68,7 +71,7 @@ impl WarmThread {
         let told = shown.clone();
         let thread = thread("gabion-warm", move || {
             let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-warm" };
-            let (line, under_way, device) = (VecDeque::new(), None, None);
+            let (line, under_way, device) = (VecDeque::new(), None, OnceCell::new());
             let shown = told;
             Warmer { parts, cache, mailbox, line, under_way, device, shown }.run(&inbox);
         })?;
@@ -123,8 +126,8 @@ impl Locate for Place {
         (self.place.file == file).then(|| self.place.clone())
     }
 
-    fn note_damage(&self, file: FileId, error: &Error) {
-        self.mailbox.tell(Event::Damaged(file, error.clone()));
+    fn note_damage(&self, _: FileId, error: &Error) {
+        self.mailbox.tell(Event::Damaged(self.place.clone(), error.clone()));
     }
 }
 
@@ -142,8 +145,8 @@ struct Warmer {
     mailbox: Mailbox,
     line: VecDeque<Next>,
     under_way: Option<UnderWay>,
-    /// Made for the first file.
-    device: Option<(BlockingMedium, LocalStore)>,
+    /// Made for the first file; nothing when that failed, and then nothing is warmed.
+    device: OnceCell<Option<(BlockingMedium, LocalStore)>>,
     shown: Arc<Shown>,
 }
 
@@ -161,9 +164,7 @@ impl Warmer {
                     before += 1;
                     self.take_replaced(replaced);
                 }
-                Ok(WarmCommand::Gone(files)) => {
-                    files.into_iter().for_each(|file| self.cache.evict_file(file));
-                }
+                Ok(WarmCommand::Gone(files)) => self.forget(&files),
                 Err(TryRecvError::Empty) => self.work(),
                 Err(TryRecvError::Disconnected) => return,
             }
@@ -178,12 +179,20 @@ impl Warmer {
     }
 
     /// Takes down what readers had, and puts the new files in line that they will look in.
-    fn take_replaced(&mut self, replaced: Replaced) {
-        let Replaced { removed, added } = replaced;
-        let before = self.line.len();
-        self.line.retain(|next| !removed.contains(&next.file.id));
-        let mut given_up = before - self.line.len();
-        let mut had = Had::of(&*self.cache, removed.iter().copied());
+    fn take_replaced(&mut self, Replaced { removed, added }: Replaced) {
+        let mut had = match added.is_empty() {
+            true => Had::default(),
+            false => Had::of(&*self.cache, removed.iter().copied()),
+        };
+        let mut given_up = 0;
+        self.line.retain(|next| {
+            let stays = !removed.contains(&next.file.id);
+            if let (false, Some(made_of)) = (stays, &next.had) {
+                had.add_of(made_of, &next.file);
+                given_up += 1;
+            }
+            stays
+        });
         let leaves = |it: &mut UnderWay| removed.contains(&it.next.file.id);
         if let Some(unfinished) = self.under_way.take_if(leaves) {
             had.add_unfinished(&unfinished.warming);
@@ -195,26 +204,43 @@ impl Warmer {
                 self.line.push_back(Next { file, place, had: had.clone() });
             }
         }
-        while self.line.len() > LINE_LEN_MAX {
-            self.line.pop_front();
-            given_up += 1;
+        while self.line.len() > LINE_LEN_MAX || self.had_files() > HAD_FILES_MAX {
+            let first = self.line.pop_front();
+            given_up += u64::from(first.is_some_and(|next| next.had.is_some()));
         }
-        self.cache.given_up(given_up as u64);
+        self.cache.given_up(given_up);
+    }
+
+    /// Files whose indexes those in line keep. Those of one edit are beside each other.
+    fn had_files(&self) -> usize {
+        let mut last: Option<&Arc<Had>> = None;
+        let mut files = 0;
+        for had in self.line.iter().filter_map(|next| next.had.as_ref()) {
+            if last.is_none_or(|last| !Arc::ptr_eq(last, had)) {
+                files += had.open_files();
+            }
+            last = Some(had);
+        }
+        files
+    }
+
+    /// Files are gone, or lie elsewhere since they were repaired: what is known of them is of no use.
+    fn forget(&mut self, files: &[FileId]) {
+        files.iter().for_each(|file| self.cache.evict_file(*file));
+        self.line.retain(|next| !files.contains(&next.file.id));
+        self.under_way.take_if(|it| files.contains(&it.next.file.id));
     }
 
     /// Begins the next file, or reads a mebibyte of the one that is under way.
     fn work(&mut self) {
-        if self.device.is_none() {
-            match self.parts.blocking() {
-                Ok(device) => self.device = Some(device),
-                Err(error) => {
-                    eprintln!("the cache is not warmed: {error}");
-                    self.cache.given_up(self.line.len() as u64);
-                    self.line.clear();
-                }
-            }
-        }
-        let Some((medium, store)) = &self.device else { return };
+        let opened = self.device.get_or_init(|| {
+            let opened = self.parts.blocking();
+            opened.inspect_err(|error| eprintln!("the cache is not warmed: {error}")).ok()
+        });
+        let Some((medium, store)) = opened else {
+            self.cache.given_up(self.line.len() as u64);
+            return self.line.clear();
+        };
         let (cache, shown) = (&self.cache, &self.shown);
         let count = |source: &PoolSource<Place>, before: u64| {
             shown.read_bytes.fetch_add(source.meter.bytes() - before, Ordering::Relaxed);

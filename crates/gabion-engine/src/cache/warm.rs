@@ -99,6 +99,21 @@ impl Had {
         }
     }
 
+    /// A file leaves the tree before any of it was warmed: what readers had of what it was made of counts in its place.
+    pub fn add_of(&mut self, made_of: &Self, file: &FileMeta) {
+        for (reader, here) in made_of.near(file) {
+            if self.0.iter().all(|(other, _)| other.id() != reader.id()) {
+                self.0.push((reader.clone(), here.clone()));
+            }
+        }
+    }
+
+    /// Files whose indexes and filters it keeps.
+    #[must_use]
+    pub const fn open_files(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether readers had one of the files open that have keys within this one's bounds.
     #[must_use]
     pub fn is_near(&self, file: &FileMeta) -> bool {

@@ -15,8 +15,8 @@
 //!
 //! So a job that reads files of zstd or LZ4, and writes such as are not packed, is given as many slots as it will
 //! fill. Files of one codec that are merged may pack worse than before, when rows that resemble one another come
-//! apart, and values may be long beside a file: a job that was given too little for that fails, and is tried again
-//! with all that it can take, or all that are free. When these are too few as well it waits until there are more, and
+//! apart, small entries may be given filters of many more bits than before, and values may be long beside a file: a job
+//! that was given too little for that fails, and is tried again with all that it can take, or all that are free. When these are too few as well it waits until there are more, and
 //! smaller ones go on. What makes the tree longer for good leaves slots for what makes it shorter, as a put does.
 //! File numbers cost nothing: each recipe has as many as its job can need.
 

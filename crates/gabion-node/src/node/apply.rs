@@ -365,10 +365,11 @@ impl Node {
         Ok(())
     }
 
-    /// Tells the driver of a flush or compaction whose files were made elsewhere. Who makes files has seen them.
+    /// Tells the driver of a flush or compaction whose files were made elsewhere, and of files that are dropped. Who makes
+    /// files has seen them.
     fn tell_replaced(&mut self, edit: &Edit) {
-        let is_of_job = matches!(edit.kind, JobKind::Flush | JobKind::Compaction);
-        if !is_of_job || !self.receives_files() {
+        let kinds = [JobKind::Flush, JobKind::Compaction, JobKind::Drop];
+        if !kinds.contains(&edit.kind) || !self.receives_files() {
             return;
         }
         let version = self.tree.version();

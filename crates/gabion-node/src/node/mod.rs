@@ -94,7 +94,8 @@ pub enum Output {
 
 /// What an edit did to files that others have made.
 pub struct Replaced {
-    /// Those that it removes; none with a flush's. They are gone when [`Output::FilesGone`] says so, which comes later.
+    /// Those that it removes; none with a flush's, all there is where files are dropped. They are gone when
+    /// [`Output::FilesGone`] says so, which comes later.
     pub removed: Vec<FileId>,
     /// Those that it adds and where they lie. Who keeps the description keeps the file's slots, so it is to be dropped
     /// soon.

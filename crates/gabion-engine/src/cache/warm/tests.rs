@@ -256,6 +256,25 @@ fn what_was_still_to_be_warmed_of_a_file_that_leaves_counts_as_what_readers_had(
 }
 
 #[test]
+fn what_a_file_was_made_of_counts_in_its_place_where_it_leaves_before_it_is_warmed() {
+    let (input, beside) = (file(1, 0..4_000), file(2, 5_000..6_000));
+    let (between, output) = (file(3, 0..4_000), file(5, 0..4_000));
+    let cache = LocalCache::new(1 << 20);
+    let count = read(&cache, &input, |_| true);
+    read(&cache, &beside, |_| true);
+    let made_of = Had::of(&cache, [&input, &beside].into_iter().map(|file| file.meta.id));
+    [&input, &beside].into_iter().for_each(|file| cache.evict_file(file.meta.id));
+    // Nobody opened it.
+    let mut had = Had::of(&cache, core::iter::once(between.meta.id));
+    assert!(!had.is_near(&output.meta));
+    had.add_of(&made_of, &between.meta);
+    had.add_of(&made_of, &between.meta);
+    assert_eq!(had.open_files(), 1, "what lies beside it was not what it was made of");
+    let reader = now(open(&cache, &Device::of(&output), GROUP, &output.meta)).unwrap();
+    assert_eq!(had.hot_blocks(&reader, &output.meta).unwrap().len(), count);
+}
+
+#[test]
 fn damage_that_is_met_is_told_and_ends_it() {
     let (input, output) = (file(1, 0..4_000), file(3, 0..4_000));
     let cache = LocalCache::new(1 << 20);
