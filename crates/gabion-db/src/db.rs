@@ -53,6 +53,9 @@ impl Drop for Open {
 pub struct DbStats {
     /// Levels of the tree, from L0 on.
     pub levels: Vec<LevelStats>,
+    /// Bytes that compactions have yet to write anew until every level is within its aim: what a burst of writes
+    /// leaves behind (RocksDB: pending compaction bytes). 0 when compaction is quiet.
+    pub compaction_debt: u64,
     /// What flushes and compactions did.
     pub counters: Counters,
     /// Bytes of device that files and log take, whole slots.
@@ -691,6 +694,7 @@ impl Db {
         let cache = shared.cache.stats();
         DbStats {
             levels: node.tree().level_stats(),
+            compaction_debt: node.tree().compaction_debt(),
             counters: node.counters(),
             slot_bytes: slots as u64 * SLOT_LEN,
             read_bytes: shared.placements.read_bytes(),

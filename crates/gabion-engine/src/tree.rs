@@ -963,7 +963,8 @@ impl Tree {
         (0..version.level_count()).map(stats).collect()
     }
 
-    /// Bytes that compactions have yet to rewrite.
+    /// Bytes that compactions have yet to rewrite until every level is within its aim; those of jobs under way count
+    /// until their edits are applied. Costs a look at the lengths of each level.
     #[must_use]
     pub fn compaction_debt(&self) -> u64 {
         Picker::new(&self.config, self.version(), &BTreeSet::new()).debt()

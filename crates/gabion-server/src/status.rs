@@ -59,6 +59,7 @@ pub(crate) fn status(server: &Server) -> Value {
             "sealed": node.tree().sealed_count(),
         },
         "levels": levels,
+        "compaction_debt_bytes": node.tree().compaction_debt(),
         "live_files": files.len(),
         "live_bytes": files.iter().sum::<u64>(),
         "slots": slots(&node),

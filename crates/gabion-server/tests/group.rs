@@ -227,6 +227,7 @@ fn status_is_complete(group: &Group) {
             "log",
             "memtable",
             "levels",
+            "compaction_debt_bytes",
             "live_files",
             "live_bytes",
             "slots",

@@ -39,6 +39,7 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     // It rests: nothing has to be compacted again for its size.
     db.wait_until_quiet().unwrap();
     assert_eq!(db.stats().levels, stats.levels);
+    assert_eq!(db.stats().compaction_debt, 0);
     db.compact_range(b"", None).unwrap();
     assert_eq!(db.stats().counters.compactions, stats.counters.compactions);
 

@@ -432,6 +432,8 @@ fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
         driven.replica.tree.apply_edit(&edit).unwrap();
     }
     assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(Level0Files(17))));
+    let in_l0 = driven.replica.tree.level_stats()[0].bytes;
+    assert!(driven.replica.tree.compaction_debt() >= in_l0);
     driven.settle();
     assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
     assert_eq!(driven.replica.tree.compaction_debt(), 0);

@@ -174,16 +174,17 @@ fn stats(db: &Db, out: &mut Out) -> Told {
     let stats = db.stats();
     if out.json {
         return out.document(&json!({
-            "levels": compact::levels(&stats), "slot_bytes": stats.slot_bytes,
+            "levels": compact::levels(&stats), "compaction_debt_bytes": stats.compaction_debt, "slot_bytes": stats.slot_bytes,
             "memtable_bytes": stats.memtable_bytes, "memory": memory_json(&stats.memory), "damaged_files": stats.damaged_files,
             "failure": db.failure().map(|error| error.to_string()),
         }));
     }
     out.text(&format!(
-        "{}\nin memory {}, on the device {}\n",
+        "{}\nin memory {}, on the device {}, to be compacted {}\n",
         compact::state("in files", &stats),
         size(stats.memtable_bytes),
-        size(stats.slot_bytes)
+        size(stats.slot_bytes),
+        size(stats.compaction_debt)
     ))?;
     out.text(&memory::text(&memory_json(&stats.memory)))?;
     if stats.damaged_files > 0 {

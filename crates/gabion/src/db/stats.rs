@@ -58,6 +58,7 @@ fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error
     let opened = pool.pool()?;
     stats.insert("replica".into(), replica_fields(&opened));
     stats.insert("levels".into(), levels(opened.tree()));
+    stats.insert("compaction_debt_bytes".into(), json!(opened.tree().compaction_debt()));
     stats.insert("amplification".into(), amplification(&opened, &written));
     let (state, flushed) = (opened.state.clone(), opened.tree().flushed());
     stats.insert("log".into(), log_fields(&state, flushed, None));
@@ -180,11 +181,12 @@ type Text = fn(&Value) -> String;
 
 fn to_text(stats: &Value) -> String {
     let mut out = String::new();
-    let parts: [(&str, Text); 8] = [
+    let parts: [(&str, Text); 9] = [
         ("pool", pool_text),
         ("slots", slots_text),
         ("replica", replica_text),
         ("levels", levels_text),
+        ("compaction_debt_bytes", debt_text),
         ("amplification", amplification_text),
         ("log", log_text),
         ("memtables", memtables_text),
@@ -292,6 +294,13 @@ fn key_text(key: &Value) -> String {
 
 fn ratio(value: &Value) -> String {
     value.as_f64().map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+fn debt_text(debt: &Value) -> String {
+    format!(
+        "debt      {} to be compacted until every level is within its aim\n",
+        size(number(debt))
+    )
 }
 
 fn amplification_text(it: &Value) -> String {
