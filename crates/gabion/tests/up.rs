@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 #[path = "up/db.rs"]
 mod db;
+#[path = "up/stores.rs"]
+mod stores;
 #[path = "up/verify.rs"]
 mod verify;
 

@@ -1,6 +1,7 @@
 //! `gabion db open`: a store to read and write by hand, one command or a prompt.
 
-use super::out::{Out, Told, bytes, quoted};
+use super::out::{Out, Told, quoted};
+use super::records::{tell_pair, tell_value};
 use super::{compact, copy, memory};
 use crate::lines::Lines;
 use crate::options::{CodecOptions, DbPlace};
@@ -91,14 +92,7 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
     let words: Vec<&[u8]> = words.iter().map(|word| &word[..]).collect();
     let command = words[0].to_ascii_lowercase();
     match (&command[..], &words[1..]) {
-        (b"get", [key]) => {
-            let found = db.get(key)?;
-            if out.json {
-                let value = found.as_deref().map(bytes);
-                return out.document(&json!({ "key": bytes(key), "value": value }));
-            }
-            out.text(&(found.map_or_else(|| "(nil)".to_owned(), |value| quoted(&value)) + "\n"))
-        }
+        (b"get", [key]) => tell_value(key, db.look_up(key)?.as_ref(), out),
         (b"put" | b"set", [key, value]) => done(db.put(key, value), out),
         (b"add", [key, number]) => {
             let delta = parse_i64(number).ok_or_else(|| {
@@ -148,6 +142,12 @@ fn end<'a>(bounds: &[&'a [u8]]) -> Option<&'a [u8]> {
     bounds.get(1).copied().filter(|to| !to.is_empty())
 }
 
+/// The keys from the first of two bounds to before the second.
+fn range<'a>(bounds: &[&'a [u8]]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    let from = bounds.first().copied().unwrap_or_default();
+    (Bound::Included(from), end(bounds).map_or(Bound::Unbounded, Bound::Excluded))
+}
+
 fn scan(db: &Db, bounds: &[&[u8]], out: &mut Out) -> Told {
     let limit = match bounds.get(2) {
         None => usize::MAX,
@@ -157,15 +157,11 @@ fn scan(db: &Db, bounds: &[&[u8]], out: &mut Out) -> Told {
             })?
         }
     };
-    let from = bounds.first().copied().unwrap_or_default();
-    for pair in db.range(from, end(bounds)).take(limit) {
-        let (key, value) = pair?;
-        if out.json {
-            let pair = json!({ "key": bytes(&key), "value": bytes(&value) });
-            out.text(&format!("{pair}\n"))?;
-        } else {
-            out.text(&format!("{} {}\n", quoted(&key), quoted(&value)))?;
-        }
+    let mut pairs = db.iter(range(bounds));
+    for _ in 0..limit {
+        pairs.next()?;
+        let Some((key, value)) = pairs.pair() else { break };
+        tell_pair(key, value, pairs.expires_at(), out)?;
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use crate::at_rest::{AtRest, Replica};
 use crate::options::ScanOptions;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_base::{Error, Result};
-use gabion_engine::{Keyspace, LocalCache, Tables};
+use gabion_engine::{Found, Keyspace, LocalCache, Move, Tables};
 use gabion_node::{FileMap, PoolSource};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
@@ -28,32 +28,50 @@ pub(super) fn get(pool: AtRest, key: &OsStr, out: &mut Out) -> Told {
     let engine_key = user_key(key)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let found = medium.block_on(node.view().get(&tables(&replica), &engine_key))?;
-    if out.json {
-        let value = found.as_deref().map(bytes);
-        return out.document(&json!({ "key": bytes(key.as_bytes()), "value": value }));
-    }
-    match found {
-        Some(value) => out.text(&(quoted(&value) + "\n")),
-        None => out.text("(nil)\n"),
-    }
+    let found = medium.block_on(node.view().look_up(&tables(&replica), &engine_key))?;
+    tell_value(key.as_bytes(), found.as_ref(), out)
 }
 
 pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let (from, to) = range(options)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let mut pairs = node.view().scan(&tables(&replica), &from, Some(&to));
+    let mut pairs = node.tree().shared_view().scan(&tables(&replica), &from, Some(&to));
     for _ in 0..options.limit.unwrap_or(u64::MAX) {
-        let Some((key, value)) = medium.block_on(pairs.next())? else { break };
-        if out.json {
-            let pair = json!({ "key": bytes(&key[1..]), "value": bytes(&value) });
-            out.text(&format!("{pair}\n"))?;
-        } else {
-            out.text(&format!("{} {}\n", quoted(&key[1..]), quoted(&value)))?;
-        }
+        medium.block_on(pairs.go(Move::Next))?;
+        let Some((key, value)) = pairs.key().zip(pairs.value()) else { break };
+        tell_pair(&key[1..], value, pairs.expires_ms(), out)?;
     }
     Ok(())
+}
+
+/// What a key has.
+pub(super) fn tell_value(key: &[u8], found: Option<&Found>, out: &mut Out) -> Told {
+    if out.json {
+        let value = found.map(|found| &found.value[..]);
+        return out.document(&pair(key, value, found.and_then(|found| found.expires_ms)));
+    }
+    match found {
+        Some(found) => out.text(&(quoted(&found.value) + "\n")),
+        None => out.text("(nil)\n"),
+    }
+}
+
+/// One pair of many.
+pub(super) fn tell_pair(key: &[u8], value: &[u8], expires_ms: Option<u64>, out: &mut Out) -> Told {
+    if out.json {
+        return out.text(&format!("{}\n", pair(key, Some(value), expires_ms)));
+    }
+    out.text(&format!("{} {}\n", quoted(key), quoted(value)))
+}
+
+/// A pair as `load` takes it back: with its expiry, or it would stay for good there.
+fn pair(key: &[u8], value: Option<&[u8]>, expires_ms: Option<u64>) -> Value {
+    let mut pair = json!({ "key": bytes(key), "value": value.map(bytes) });
+    if let Some(at_ms) = expires_ms {
+        pair["expires_ms"] = at_ms.into();
+    }
+    pair
 }
 
 /// A user's key that is not too long.

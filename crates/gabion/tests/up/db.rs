@@ -132,7 +132,7 @@ fn a_pool_is_looked_into_while_nothing_runs_on_it_and_damage_is_named() {
 }
 
 /// `gabion db` on a pool or directory, with what is typed into it.
-fn on(pool: &Path, words: &[&str], input: &str) -> Output {
+pub(super) fn on(pool: &Path, words: &[&str], input: &str) -> Output {
     let mut child = Command::new(GABION)
         .args(["db", "--pool"])
         .arg(pool)
@@ -148,7 +148,7 @@ fn on(pool: &Path, words: &[&str], input: &str) -> Output {
 }
 
 /// What it says when nothing is wrong.
-fn fine(pool: &Path, words: &[&str], input: &str) -> String {
+pub(super) fn fine(pool: &Path, words: &[&str], input: &str) -> String {
     let output = on(pool, words, input);
     assert!(output.status.success(), "{words:?}: {}", said(&output));
     String::from_utf8(output.stdout).unwrap()
