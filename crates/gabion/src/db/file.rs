@@ -1,14 +1,14 @@
 //! `gabion db dump file`: an SST, part by part.
 
 use super::edits::{clears, file_fields, options_fields};
-use super::log::{add_operand, entry_name, keyspace_name};
+use super::log::{add_expiring, add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
-use gabion_base::{Error, FileId};
+use gabion_base::{Error, FileId, Result};
 use gabion_engine::range_delete::Fragment;
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
 use gabion_engine::sst::{Footer, Properties};
-use gabion_engine::{EntryKind, FileSource, Keyspace, Operand};
+use gabion_engine::{Entry, EntryKind, FileSource, Keyspace, Operand};
 use gabion_node::{LocalStore, PoolSource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -138,13 +138,23 @@ fn block_entries(block: &mut DataBlock, index: &IndexEntry, out: &mut Out) -> To
         let keyspace = entry.key.first().copied().and_then(Keyspace::from_byte);
         let mut fields = json!({
             "sequence": entry.trailer.sequence().get(), "keyspace": keyspace_name(keyspace),
-            "key": bytes(entry.key.get(1..).unwrap_or_default()), "value": bytes(entry.value),
+            "key": bytes(entry.key.get(1..).unwrap_or_default()),
         });
-        if entry.trailer.kind() == EntryKind::Merge {
-            let operand = Operand::decode(entry.value).map_err(within);
-            let Some(operand) = out.readable(1, operand)? else { continue };
-            add_operand(&mut fields, operand);
+        let added = add_value(&mut fields, &entry).map_err(within);
+        if out.readable(1, added)?.is_some() {
+            out.item(1, entry_name(entry.trailer.kind()), fields)?;
         }
-        out.item(1, entry_name(entry.trailer.kind()), fields)?;
     }
+}
+
+/// What is stored with a key, as its kind has it.
+fn add_value(fields: &mut Value, entry: &Entry<'_>) -> Result<()> {
+    if entry.trailer.kind() == EntryKind::ExpiringPut {
+        return add_expiring(fields, entry.value);
+    }
+    fields["value"] = bytes(entry.value);
+    if entry.trailer.kind() == EntryKind::Merge {
+        add_operand(fields, Operand::decode(entry.value)?);
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use super::edits;
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, ErrorKind, LogPosition};
+use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace, Operand};
 use gabion_log::{Ending, Record, RecordFlags, RecordKind, RecordScan, RecoveryReport, Seal, Seen};
 use gabion_media::MemoryRegion;
@@ -202,11 +203,8 @@ fn batch(record: &Record, out: &mut Out) -> Told {
         if operation.kind == EntryKind::RangeDelete {
             fields["end"] = engine_key(operation.value);
         }
-        if operation.kind == EntryKind::ExpiringPut
-            && let Some((expiry, value)) = operation.value.split_first_chunk::<8>()
-        {
-            fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
-            fields["value"] = bytes(value);
+        if operation.kind == EntryKind::ExpiringPut {
+            out.readable(1, add_expiring(&mut fields, operation.value))?;
         }
         if operation.kind == EntryKind::Merge
             && let Ok(operand) = Operand::decode(operation.value)
@@ -215,6 +213,19 @@ fn batch(record: &Record, out: &mut Out) -> Told {
         }
         out.item(1, entry_name(operation.kind), fields)?;
     }
+    Ok(())
+}
+
+/// What an expiring put has: when its key is gone, and its value.
+pub(super) fn add_expiring(fields: &mut Value, stored: &[u8]) -> Result<(), Error> {
+    let Some((expiry, value)) = stored.split_first_chunk::<EXPIRY_LEN>() else {
+        return Err(Error::corruption(format!(
+            "an expiring put has {} bytes, its expiry alone has {EXPIRY_LEN}",
+            stored.len()
+        )));
+    };
+    fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
+    fields["value"] = bytes(value);
     Ok(())
 }
 
@@ -253,5 +264,19 @@ pub(super) fn keyspace_name(keyspace: Option<Keyspace>) -> &'static str {
         Some(Keyspace::System) => "system",
         Some(Keyspace::User) => "user",
         None => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiring_put_is_told_as_its_time_and_its_value() {
+        let mut fields = json!({});
+        add_expiring(&mut fields, b"\x01\x02\0\0\0\0\0\0\xff").unwrap();
+        assert_eq!(fields, json!({ "expires_ms": 513, "value": { "hex": "ff" } }));
+        let error = add_expiring(&mut fields, b"1234567").unwrap_err().to_string();
+        assert!(error.contains("has 7 bytes, its expiry alone has 8"), "{error}");
     }
 }

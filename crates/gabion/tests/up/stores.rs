@@ -3,7 +3,7 @@
 use super::db::fine;
 use gabion_db::{Db, Options};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A directory of this test run, and a small store in each of `names`.
 fn stores(test: &str, names: &[&str]) -> (PathBuf, Vec<PathBuf>) {
@@ -19,6 +19,16 @@ fn stores(test: &str, names: &[&str]) -> (PathBuf, Vec<PathBuf>) {
     let stores: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
     stores.iter().for_each(|store| drop(Db::create(store, &options).unwrap()));
     (dir, stores)
+}
+
+/// The number of the SST that a store's edits name last.
+fn newest_sst(store: &Path) -> String {
+    let edits = fine(store, &["dump", "edits"], "");
+    let is_file = |line: &str| line.starts_with("added ") || line.starts_with("file ");
+    let added = edits.lines().rfind(|line| is_file(line.trim_start()));
+    let added = added.unwrap_or_else(|| panic!("{edits}"));
+    let number = added.split("file=").nth(1).unwrap().split('.').next().unwrap();
+    number.trim_start_matches('0').to_owned()
 }
 
 #[test]
@@ -45,6 +55,10 @@ fn keys_that_expire_are_copied_with_their_times_and_the_others_stay_for_good() {
     }
     let told = fine(&stores[2], &["get", "a", "--json"], "");
     assert!(!told.contains("expires_ms"), "{told}");
+    // In the file, its 8 bytes stand before the value.
+    let entries = fine(&stores[2], &["dump", "file", &newest_sst(&stores[2]), "--entries"], "");
+    let entry = entries.lines().find(|line| line.contains("expiring-put ")).unwrap();
+    assert!(entry.ends_with(" key=b expires_ms=99999999999999 value=2"), "{entry}");
     assert_eq!(fine(&stores[2], &["scan", "--limit", "2"], ""), "\"a\" \"1\"\n\"b\" \"2\"\n");
     std::fs::remove_dir_all(&dir).unwrap();
 }
