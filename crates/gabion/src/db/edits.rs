@@ -97,6 +97,8 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "largest": engine_key(&meta.largest),
         "smallest_sequence": meta.smallest_sequence.get(),
         "largest_sequence": meta.largest_sequence.get(), "clears": clears(&meta.clears),
+        "expiries_first_ms": meta.expiry.map(|span| span.first_ms),
+        "expiries_last_ms": meta.expiry.map(|span| span.last_ms),
         "operands": meta.operands.map_or(0, |operands| operands.count),
         "operands_from_ms": meta.operands.map(|operands| operands.first_ms),
         "range_deletes": meta.ranges.as_ref().map_or(0, |ranges| ranges.fragments),

@@ -3,9 +3,10 @@
 
 use super::out::quoted;
 use gabion_base::SequenceNumber;
+use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::sst::Properties;
 use gabion_engine::sst::inspect::IndexEntry;
-use gabion_engine::{Entry, EntryKind, FileMeta, Trailer, Version};
+use gabion_engine::{Entry, EntryKind, ExpirySpan, FileMeta, Operand, Operands, Trailer, Version};
 
 /// Goes through the entries of one file, in their order.
 pub(super) struct Order<'a> {
@@ -15,7 +16,8 @@ pub(super) struct Order<'a> {
     block_at: u32,
     entries: u64,
     deletes: u64,
-    operands: u64,
+    expiry: Option<ExpirySpan>,
+    operands: Option<Operands>,
     key_bytes: u64,
     value_bytes: u64,
     sequences: Option<(SequenceNumber, SequenceNumber)>,
@@ -30,7 +32,8 @@ impl<'a> Order<'a> {
             block_at: 0,
             entries: 0,
             deletes: 0,
-            operands: 0,
+            expiry: None,
+            operands: None,
             key_bytes: 0,
             value_bytes: 0,
             sequences: None,
@@ -63,16 +66,41 @@ impl<'a> Order<'a> {
         }
         self.entries += 1;
         self.deletes += u64::from(entry.trailer.kind().is_delete());
-        self.operands += u64::from(entry.trailer.kind() == EntryKind::Merge);
         self.key_bytes += key.len() as u64;
         self.value_bytes += entry.value.len() as u64;
         let (low, high) = self.sequences.unwrap_or((sequence, sequence));
         self.sequences = Some((low.min(sequence), high.max(sequence)));
+        let times = self.times(entry);
         if !self.meta.may_hold(key) {
             return Err(format!("{} lies outside of the bounds in its edit", named()));
         }
         if !in_filter {
             return Err(format!("the filter denies {}", named()));
+        }
+        times.map_err(|wrong| format!("{}: {wrong}", named()))
+    }
+
+    /// Takes the times in an entry, on whose spans jobs rest: what may be folded, and what is gone.
+    fn times(&mut self, entry: &Entry<'_>) -> Result<(), String> {
+        match entry.trailer.kind() {
+            EntryKind::ExpiringPut => {
+                let Some(expiry) = entry.value.first_chunk::<EXPIRY_LEN>() else {
+                    let len = entry.value.len();
+                    return Err(format!(
+                        "{len} bytes are stored, its expiry alone has {EXPIRY_LEN}"
+                    ));
+                };
+                let expiry = ExpirySpan::at(u64::from_le_bytes(*expiry));
+                self.expiry = Some(self.expiry.map_or(expiry, |span| span.with(expiry)));
+            }
+            EntryKind::Merge => {
+                let Operand { at_ms, .. } =
+                    Operand::decode(entry.value).map_err(|error| error.to_string())?;
+                let (count, first_ms) =
+                    self.operands.map_or((0, at_ms), |all| (all.count, all.first_ms));
+                self.operands = Some(Operands { count: count + 1, first_ms: first_ms.min(at_ms) });
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -124,12 +152,15 @@ impl<'a> Order<'a> {
         let keys = keys.map(|(what, found, said)| {
             format!("has {} as {what} key, its properties say {}", quoted(found), quoted(said))
         });
-        let said = self.meta.operands.map_or(0, |operands| operands.count);
-        let operands = (self.operands != said)
-            .then(|| format!("holds {} operands, its edit says {said}", self.operands));
+        let times = [
+            (expiring(self.expiry), expiring(self.meta.expiry)),
+            (added(self.operands), added(self.meta.operands)),
+        ];
+        let times = times.into_iter().filter(|(found, said)| found != said);
+        let times = times.map(|(found, said)| format!("holds {found}, its edit says {said}"));
         let ranges = (properties.ranges.described() != self.meta.ranges)
             .then(|| "has other range deletes than its edit says".to_owned());
-        numbers.chain(keys).chain(operands).chain(ranges).collect()
+        numbers.chain(keys).chain(times).chain(ranges).collect()
     }
 
     /// The first key and the last, and the smallest sequence number and the largest, of entries and range deletes.
@@ -154,6 +185,22 @@ impl<'a> Order<'a> {
         }
         (first, last, sequences.unwrap_or_default())
     }
+}
+
+/// When what a file holds expires.
+fn expiring(span: Option<ExpirySpan>) -> String {
+    span.map_or_else(
+        || "nothing that expires".to_owned(),
+        |ExpirySpan { first_ms, last_ms }| format!("expiries from {first_ms} to {last_ms} ms"),
+    )
+}
+
+/// What a file adds to counters.
+fn added(operands: Option<Operands>) -> String {
+    operands.map_or_else(
+        || "no operands".to_owned(),
+        |Operands { count, first_ms }| format!("{count} operands from {first_ms} ms on"),
+    )
 }
 
 /// Which files of L0 that overlap are not as new as their places say: reads take the first that has a key.

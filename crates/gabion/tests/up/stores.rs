@@ -1,9 +1,21 @@
 //! `gabion db` on stores of their own: what it loads, copies, shows and says meanwhile.
 
-use super::db::fine;
+use super::db::{fine, on};
+use super::said;
+use bytes::Bytes;
+use gabion_base::crc::crc32c;
+use gabion_base::{Error, FileId, Result};
+use gabion_db::checkpoint::{self, Origin};
 use gabion_db::{Db, Options};
+use gabion_engine::{FileSource, Tree};
+use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use gabion_node::{LocalStore, PoolSource, open};
+use gabion_pool::FilePlacement;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// A directory of this test run, and a small store in each of `names`.
 fn stores(test: &str, names: &[&str]) -> (PathBuf, Vec<PathBuf>) {
@@ -60,5 +72,61 @@ fn keys_that_expire_are_copied_with_their_times_and_the_others_stay_for_good() {
     let entry = entries.lines().find(|line| line.contains("expiring-put ")).unwrap();
     assert!(entry.ends_with(" key=b expires_ms=99999999999999 value=2"), "{entry}");
     assert_eq!(fine(&stores[2], &["scan", "--limit", "2"], ""), "\"a\" \"1\"\n\"b\" \"2\"\n");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The files of a store, read while a copy of it is written through another medium.
+struct Waited(PoolSource<BTreeMap<FileId, Arc<FilePlacement>>>, BlockingMedium);
+
+impl FileSource for Waited {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        self.1.block_on(self.0.read(file, offset, len))
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        panic!("{file}: {error}");
+    }
+}
+
+/// A copy of a store, in whose tree the number `is` stands as `becomes`. Its files and all checksums are good.
+fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
+    let pool = PoolFile::open(&store.join("pool"), DirectIo::Never).unwrap();
+    let options = MediumOptions { notify: false, ..MediumOptions::default() };
+    let medium = BlockingMedium::new(pool.medium(options).unwrap());
+    let opened = medium.block_on(open::read_pool(medium.handle())).unwrap();
+    let (group, term) = (opened.group.clone(), opened.state.term);
+    let mut tree = opened.tree().snapshot();
+    let at = tree.windows(8).position(|bytes| bytes == is.to_le_bytes()).expect("it is there");
+    tree[at..at + 8].copy_from_slice(&becomes.to_le_bytes());
+    let (body, crc) = tree.split_last_chunk_mut::<4>().unwrap();
+    *crc = crc32c(body).to_le_bytes();
+    let tree = Tree::open(group.tree.clone(), group.group, &tree).unwrap();
+    let locate = opened.pool().files().map(|file| (file.file, file.clone())).collect();
+    let store = LocalStore::of(medium.handle(), opened.pool());
+    let source = Waited(PoolSource { store, locate, meter: Rc::default() }, medium);
+    let origin = Origin { view: tree.shared_view(), group, term };
+    checkpoint::write(copy, 128 << 20, &origin, &source, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn an_edit_that_tells_other_times_than_the_entries_have_is_named_by_verify() {
+    let (dir, stores) = stores("forged", &["store"]);
+    let (first, last) = (99_999_999_999_997, 99_999_999_999_999);
+    let line =
+        |key, at_ms: u64| format!("{{\"key\":\"{key}\",\"value\":\"1\",\"expires_ms\":{at_ms}}}\n");
+    fine(&stores[0], &["load"], &(line("a", first) + &line("b", last)));
+    // What is in files is all that a copy without the log has.
+    fine(&stores[0], &["open"], "put c 1\nflush\n");
+    fine(&stores[0], &["verify"], "");
+    let copy = dir.join("copy");
+    forge(&stores[0], &copy, last, last - 1);
+    let verify = on(&copy, &["verify"], "");
+    assert_eq!(verify.status.code(), Some(1), "{}", said(&verify));
+    let wanted = format!(
+        "holds expiries from {first} to {last} ms, its edit says expiries from {first} to {} ms",
+        last - 1
+    );
+    assert!(said(&verify).contains(&wanted), "{}", said(&verify));
+    fine(&copy, &["scrub"], "");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -4,7 +4,7 @@ use super::*;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{FileId, GroupId, Term};
 use gabion_engine::range_delete::Fragments;
-use gabion_engine::{Compression, EntryKind, RangeDelete, SstBuilder, TreeConfig};
+use gabion_engine::{Compression, RangeDelete, SstBuilder, TreeConfig};
 
 fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileMeta {
     FileMeta {
@@ -156,4 +156,59 @@ fn range_deletes_count_for_bounds_and_sequence_numbers() {
     for part in ["holds 5 as largest", "\"\\x01k\" as last key", "has other range deletes"] {
         assert!(said.contains(part), "{said}");
     }
+}
+
+#[test]
+fn expiries_and_operands_are_held_against_the_spans_in_the_edit() {
+    let expiring = |at_ms: u64| [&at_ms.to_le_bytes()[..], b"v"].concat();
+    let stored = [
+        ("\u{1}a", EntryKind::ExpiringPut, expiring(70)),
+        ("\u{1}b", EntryKind::ExpiringPut, expiring(50)),
+        ("\u{1}c", EntryKind::Merge, Operand::add(1, 9).encode()),
+        ("\u{1}d", EntryKind::Merge, Operand::add(-1, 4).encode()),
+        ("\u{1}e", EntryKind::Put, b"v".to_vec()),
+    ];
+    let trailer = |kind| Trailer::new(SequenceNumber(7), kind);
+    let options = TreeConfig::default().sst;
+    let mut builder = SstBuilder::new(&options, GroupId(1), FileId::sst(1), Term(1));
+    stored.iter().for_each(|(key, kind, value)| builder.add(key.as_bytes(), trailer(*kind), value));
+    let meta = builder.finish().meta;
+    let properties = Properties {
+        entries: 5,
+        raw_key_bytes: meta.raw_key_bytes,
+        raw_value_bytes: meta.raw_value_bytes,
+        smallest_sequence: SequenceNumber(7),
+        smallest: b"\x01a".to_vec(),
+        largest: b"\x01e".to_vec(),
+        ..properties()
+    };
+    let look = |meta: &FileMeta| {
+        let mut order = Order::new(meta);
+        for (key, kind, value) in &stored {
+            let entry = Entry { key: key.as_bytes(), trailer: trailer(*kind), value };
+            order.entry(&entry, true).unwrap();
+        }
+        order.finish(&properties).join("; ")
+    };
+    assert_eq!(look(&meta), "");
+    let expiry = Some(ExpirySpan { first_ms: 50, last_ms: 69 });
+    let said = look(&FileMeta { expiry, ..meta.clone() });
+    assert_eq!(said, "holds expiries from 50 to 70 ms, its edit says expiries from 50 to 69 ms");
+    let said = look(&FileMeta { expiry: None, ..meta.clone() });
+    assert_eq!(said, "holds expiries from 50 to 70 ms, its edit says nothing that expires");
+    let operands = Some(Operands { count: 2, first_ms: 5 });
+    let said = look(&FileMeta { operands, ..meta.clone() });
+    assert_eq!(said, "holds 2 operands from 4 ms on, its edit says 2 operands from 5 ms on");
+    let said = look(&FileMeta { operands: None, ..meta.clone() });
+    assert_eq!(said, "holds 2 operands from 4 ms on, its edit says no operands");
+
+    let mut order = Order::new(&meta);
+    let mut wrong = |kind, value: &'static [u8]| {
+        let entry = Entry { key: b"\x01a", trailer: trailer(kind), value };
+        order.entry(&entry, true).unwrap_err()
+    };
+    let said = wrong(EntryKind::ExpiringPut, b"1234567");
+    assert!(said.contains("7 bytes are stored, its expiry alone has 8"), "{said}");
+    let said = wrong(EntryKind::Merge, b"1");
+    assert!(said.contains("key \"\\x01a\" #7"), "{said}");
 }
