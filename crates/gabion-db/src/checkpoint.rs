@@ -58,7 +58,7 @@ impl Db {
     /// # Ok::<(), gabion_base::Error>(())
     /// ```
     pub fn checkpoint(&self, dir: &Path) -> Result<Copied> {
-        self.checkpoint_sized(dir, self.shared().placements.file.len())
+        self.checkpoint_with(dir, None, &mut |_, _| {})
     }
 
     /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that was made
@@ -67,14 +67,40 @@ impl Db {
     /// # Errors
     /// As [`Self::checkpoint`]; limit exceeded for a length that no pool can have.
     pub fn checkpoint_sized(&self, dir: &Path, pool_len: u64) -> Result<Copied> {
+        self.checkpoint_with(dir, Some(pool_len), &mut |_, _| {})
+    }
+
+    /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] where `pool_len` is said, for whoever shows how far it is:
+    /// `progress` is told, before the first file is copied and after each, of how many bytes of files lie in the copy and
+    /// how many will. When both are the same what is in memory is still to be written and all to be read back, which
+    /// takes no longer than copying did.
+    ///
+    /// # Durability
+    /// As [`Self::checkpoint`].
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint_sized`].
+    pub fn checkpoint_with(
+        &self,
+        dir: &Path,
+        pool_len: Option<u64>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Copied> {
         // What readers see now: whole writes only, and all of which anybody was told.
         let view = self.shared().newest();
         let (group, term) = {
             let core = self.lock();
             (core.node.config().clone(), core.node.state().term)
         };
+        let pool_len = pool_len.unwrap_or_else(|| self.shared().placements.file.len());
         let origin = Origin { view, group, term };
-        write(dir, pool_len, &origin, &tables(self.shared()).source, &mut |_| {})
+        let (mut done, total) = (0, origin.file_bytes());
+        progress(done, total);
+        let mut step = |bytes| {
+            done += bytes;
+            progress(done, total);
+        };
+        write(dir, pool_len, &origin, &tables(self.shared()).source, &mut step)
     }
 }
 

@@ -69,6 +69,27 @@ fn a_checkpoint_holds_exactly_what_was_written_before_it_and_is_a_store_of_its_o
 }
 
 #[test]
+fn whoever_waits_for_a_checkpoint_is_told_how_far_it_is() {
+    let dir = Dir::new("checkpoint-progress");
+    let db = Db::create(&dir.0.join("store"), &options()).unwrap();
+    for round in 0..3 {
+        (0..1_000).for_each(|at| db.put(&key(at * 3 + round), &[7; 100]).unwrap());
+        db.flush().unwrap();
+    }
+    db.put(b"in memory", b"1").unwrap();
+    db.wait_until_quiet().unwrap();
+    let mut told = Vec::new();
+    let mut note = |done: u64, total: u64| told.push((done, total));
+    let copied = db.checkpoint_with(&dir.0.join("copy"), Some(256 << 20), &mut note).unwrap();
+    let all = copied.file_bytes;
+    assert_eq!(told.len() as u64, copied.files + 1);
+    assert_eq!((told.first(), told.last()), (Some(&(0, all)), Some(&(all, all))));
+    assert!(told.is_sorted_by(|a, b| a.0 < b.0 && a.1 == b.1), "{told:?}");
+    let copy = dir.0.join("copy/pool");
+    assert_eq!(copy.metadata().unwrap().len(), 256 << 20);
+}
+
+#[test]
 fn an_empty_store_has_an_empty_checkpoint() {
     let dir = Dir::new("checkpoint-empty");
     let db = Db::create(&dir.0.join("a"), &options()).unwrap();

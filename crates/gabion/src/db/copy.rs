@@ -1,4 +1,4 @@
-//! `gabion db checkpoint`: what a replica that does not run holds, as a store of its own.
+//! `gabion db checkpoint`, and `checkpoint` of an open store: what it holds, as a store of its own.
 
 use super::out::{Out, Told};
 use crate::at_rest::AtRest;
@@ -7,6 +7,7 @@ use crate::units::{count, size};
 use bytes::Bytes;
 use gabion_base::{Error, FileId, Result};
 use gabion_bench::grouped;
+use gabion_db::Db;
 use gabion_db::checkpoint::{self, Copied, Origin};
 use gabion_engine::FileSource;
 use gabion_fabric::BlockingMedium;
@@ -41,9 +42,10 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
     };
     let (total, mut done) = (origin.file_bytes(), 0);
     let mut progress = Progress::new(!out.json);
+    say(&mut progress, done, total);
     let mut step = |bytes| {
         done += bytes;
-        progress.bar(done, total, "copied");
+        say(&mut progress, done, total);
     };
     let source = Waited { source: &source, medium: &medium };
     let pool_len = pool_len.unwrap_or(own_len);
@@ -52,8 +54,21 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
     tell(target, &made?, out)
 }
 
+/// The same of a store that is open.
+pub(super) fn of_open(db: &Db, target: &Path, out: &mut Out) -> Told {
+    let mut progress = Progress::new(!out.json);
+    let made = db.checkpoint_with(target, None, &mut |done, total| say(&mut progress, done, total));
+    progress.clear();
+    tell(target, &made?, out)
+}
+
+/// How much of the files is copied. Once all of them are, the copy is read back.
+fn say(progress: &mut Progress, done: u64, total: u64) {
+    progress.bar(done, total, if done < total { "copied" } else { "copied, now read back" });
+}
+
 /// Says what was copied.
-pub(super) fn tell(target: &Path, copied: &Copied, out: &mut Out) -> Told {
+fn tell(target: &Path, copied: &Copied, out: &mut Out) -> Told {
     if out.json {
         return out.document(&json!({
             "target": target.display().to_string(),

@@ -118,10 +118,7 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             let from = bounds.first().copied().unwrap_or_default();
             compact::compact(db, from, end(bounds), out)
         }
-        (b"checkpoint", [dir]) => {
-            let dir = Path::new(OsStr::from_bytes(dir));
-            copy::tell(dir, &db.checkpoint(dir)?, out)
-        }
+        (b"checkpoint", [dir]) => copy::of_open(db, Path::new(OsStr::from_bytes(dir)), out),
         (b"help", []) => out.text(HELP),
         (_, given) => Err(Error::invalid(format!(
             "{} with {} words: there is no such command; `help` lists them",
