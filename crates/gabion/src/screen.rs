@@ -17,6 +17,11 @@ use crate::units::{count, seconds, short_count, short_size, size, span};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How often it is said how far something is that nobody is told of.
+const SAY_EVERY: Duration = Duration::from_millis(200);
 
 /// Nothing drawn is wider than this.
 pub(crate) const WIDTH: usize = 79;
@@ -316,6 +321,29 @@ impl Progress {
             self.share = share;
             self.say(&bar(done, total, now));
         }
+    }
+
+    /// Does `work`, and says again and again meanwhile how far it is, as far as that can be seen from here.
+    pub(crate) fn during<T: Send>(
+        &mut self,
+        work: impl FnOnce() -> T + Send,
+        so_far: impl Fn() -> String,
+    ) -> T {
+        if !self.drawn {
+            return work();
+        }
+        std::thread::scope(|scope| {
+            let (sender, ended) = channel();
+            scope.spawn(move || sender.send(work()));
+            loop {
+                self.say(&so_far());
+                match ended.recv_timeout(SAY_EVERY) {
+                    Ok(result) => return result,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
+                }
+            }
+        })
     }
 
     pub(crate) fn clear(&self) {

@@ -353,6 +353,16 @@ fn a_group_lives_from_up_to_destroy() {
     assert!(!place.data.exists());
 }
 
+/// A terminal: the end at which somebody sits, and that of a program.
+fn terminal() -> (File, File) {
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    (File::from(keys), terminal)
+}
+
 /// A prompt on a terminal of its own.
 struct Prompt {
     child: Child,
@@ -363,11 +373,7 @@ struct Prompt {
 
 impl Prompt {
     fn start(place: &Place) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&keys).unwrap();
-        unlockpt(&keys).unwrap();
-        let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
-        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        let (keys, terminal) = terminal();
         let child = Command::new(GABION)
             .args(["cli", "-p", &place.port.to_string()])
             .env("TERM", "xterm")
@@ -376,7 +382,6 @@ impl Prompt {
             .stderr(terminal)
             .spawn()
             .unwrap();
-        let keys = File::from(keys);
         let mut screen = keys.try_clone().unwrap();
         let (sender, shown) = channel();
         std::thread::spawn(move || {

@@ -9,11 +9,6 @@ use gabion_base::Result;
 use gabion_db::{Db, DbStats};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-
-/// How often it is said how far it is.
-const EVERY: Duration = Duration::from_millis(200);
 
 pub(super) fn run(
     place: &DbPlace,
@@ -34,17 +29,7 @@ pub(super) fn run(
 pub(super) fn compact(db: &Db, from: &[u8], to: Option<&[u8]>, out: &mut Out) -> Told {
     let before = db.stats();
     let mut progress = Progress::new(!out.json);
-    let result = std::thread::scope(|scope| {
-        let (sender, ended) = channel();
-        scope.spawn(move || sender.send(db.compact_range(from, to)));
-        loop {
-            match ended.recv_timeout(EVERY) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) => say(&mut progress, db, &before),
-                Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
-            }
-        }
-    });
+    let result = progress.during(|| db.compact_range(from, to), || so_far(db, &before));
     progress.clear();
     result?;
     let after = db.stats();
@@ -58,13 +43,10 @@ pub(super) fn compact(db: &Db, from: &[u8], to: Option<&[u8]>, out: &mut Out) ->
     out.text(&format!("{}\n{}\n", state("before", &before), state("after ", &after)))
 }
 
-fn say(progress: &mut Progress, db: &Db, before: &DbStats) {
+fn so_far(db: &Db, before: &DbStats) -> String {
     let (now, then) = (db.stats().counters, before.counters);
-    progress.say(&format!(
-        "{}, {} written",
-        count(now.compactions - then.compactions, "compaction"),
-        size(now.job_written_bytes - then.job_written_bytes)
-    ));
+    let compactions = count(now.compactions - then.compactions, "compaction");
+    format!("{compactions}, {} written", size(now.job_written_bytes - then.job_written_bytes))
 }
 
 /// One line: `after  3 files (4.0 MiB): L1 3`.

@@ -5,7 +5,7 @@ use crate::options::{CodecOptions, DbPlace};
 use crate::screen::Progress;
 use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_db::{Db, Expiry, Loaded};
+use gabion_db::{BulkLoad, Db, Expiry, Loaded};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -42,9 +42,17 @@ fn tell(loaded: Result<Loaded>, out: &mut Out) -> Told {
 }
 
 /// Loads all lines, or nothing.
-fn load(db: &Db, mut input: impl BufRead, is_said: bool) -> Result<Loaded> {
+fn load(db: &Db, input: impl BufRead, is_said: bool) -> Result<Loaded> {
     let mut progress = Progress::new(is_said);
     let mut load = db.bulk_load()?;
+    let added = add(&mut load, input, &mut progress);
+    let loaded = added.and_then(|()| finish(db, load, &mut progress));
+    progress.clear();
+    loaded
+}
+
+/// Adds all lines to a load.
+fn add(load: &mut BulkLoad, mut input: impl BufRead, progress: &mut Progress) -> Result<()> {
     let (mut line, mut number) = (Vec::new(), 0u64);
     loop {
         line.clear();
@@ -53,7 +61,7 @@ fn load(db: &Db, mut input: impl BufRead, is_said: bool) -> Result<Loaded> {
         let read = input.read_until(b'\n', &mut line);
         let read = read.map_err(|e| Error::with_source(ErrorKind::Io, "it cannot be read", e));
         if read.map_err(at)? == 0 {
-            break;
+            return Ok(());
         }
         if line.trim_ascii().is_empty() {
             continue;
@@ -69,9 +77,18 @@ fn load(db: &Db, mut input: impl BufRead, is_said: bool) -> Result<Loaded> {
             progress.say(&format!("{}, {} written", count(entries, "record"), size(bytes)));
         }
     }
-    let loaded = load.finish();
-    progress.clear();
-    loaded
+}
+
+/// Ends a load, which waits for what was written to the store before.
+fn finish(db: &Db, load: BulkLoad, progress: &mut Progress) -> Result<Loaded> {
+    let records = count(load.loaded().entries, "record");
+    let written = || db.stats().counters.job_written_bytes;
+    let then = written();
+    let so_far = || {
+        let written = size(written() - then);
+        format!("{records}, waits for flush and compactions: {written} written")
+    };
+    progress.during(|| load.finish(), so_far)
 }
 
 type Record = (Vec<u8>, Vec<u8>, Option<u64>);

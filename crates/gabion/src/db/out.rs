@@ -60,6 +60,11 @@ impl Out {
         self.text(&line)
     }
 
+    /// Shows what was told so far, which else waits until it fills a buffer.
+    pub(super) fn show(&mut self) -> Told {
+        self.to.flush().map_err(stopped)
+    }
+
     /// One JSON document.
     pub(super) fn document(&mut self, document: &Value) -> Told {
         self.text(&format!("{document:#}\n"))
@@ -89,7 +94,7 @@ impl Out {
 
     /// The exit code.
     pub(super) fn end(mut self, told: Told) -> Result<u8> {
-        let told = told.and_then(|()| self.to.flush().map_err(stopped));
+        let told = told.and_then(|()| self.show());
         match told {
             Ok(()) if self.damaged == 0 => Ok(0),
             Ok(()) => {

@@ -3,6 +3,7 @@
 use super::edits;
 use super::out::{Out, Told, bytes, crc, hex};
 use crate::at_rest::AtRest;
+use crate::screen::Progress;
 use gabion_base::units::{SLOT_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, FileKind, Result, SlotIndex};
 use gabion_engine::Edit;
@@ -14,6 +15,7 @@ use gabion_pool::{
     FilePlacement, Geometry, Placed, Pool, QuarantineOrigin, SlotHeader, SlotState, Superblock,
 };
 use serde_json::{Value, json};
+use std::io::{self, IsTerminal};
 
 pub(super) fn superblock(pool: &AtRest, out: &mut Out) -> Told {
     for (copy, found) in pool.wait(inspect::superblocks(pool.medium())).into_iter().enumerate() {
@@ -72,13 +74,20 @@ pub(super) fn slots(pool: &AtRest, out: &mut Out) -> Told {
     let [region] = &superblock.regions[..] else {
         return Err(Error::unsupported("the pool has other than one region").into());
     };
-    for slot in (0..region.geometry.slots()).map(SlotIndex) {
-        let state = found.as_ref().and_then(|pool| pool.slot_state(slot));
-        if state != Some(SlotState::Free) {
-            one_slot(pool, &region.geometry, found.as_ref(), (slot, state), out)?;
-        }
-    }
-    Ok(())
+    let state = |slot| found.as_ref().and_then(|pool| pool.slot_state(slot));
+    let slots = (0..region.geometry.slots()).map(SlotIndex).map(|slot| (slot, state(slot)));
+    let used: Vec<_> = slots.filter(|(_, state)| *state != Some(SlotState::Free)).collect();
+    // The bytes of each are read. On a terminal the lines themselves show how far it is.
+    let is_watched = io::stdout().is_terminal();
+    let mut progress = Progress::new(!out.json && !is_watched);
+    let total = used.len() as u64 * SLOT_LEN;
+    let told = used.iter().enumerate().try_for_each(|(done, &slot)| {
+        progress.bar(done as u64 * SLOT_LEN, total, &slot.0.to_string());
+        one_slot(pool, &region.geometry, found.as_ref(), slot, out)?;
+        if is_watched { out.show() } else { Ok(()) }
+    });
+    progress.clear();
+    told
 }
 
 fn one_slot(

@@ -1,7 +1,7 @@
 //! `gabion db` on stores of their own: what it loads, copies, shows and says meanwhile.
 
 use super::db::{fine, on};
-use super::said;
+use super::{GABION, said, terminal};
 use bytes::Bytes;
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, FileId, Result};
@@ -13,9 +13,48 @@ use gabion_node::{LocalStore, PoolSource, open};
 use gabion_pool::FilePlacement;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// What it draws while somebody looks on: its errors and its progress go to a terminal.
+fn drawn(pool: &Path, words: &[&str], input: &str) -> String {
+    let (mut screen, terminal) = terminal();
+    let mut child = Command::new(GABION)
+        .args(["db", "--pool"])
+        .arg(pool)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(terminal)
+        .spawn()
+        .unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut shown = Vec::new();
+        // An error once the program has ended.
+        let _ = screen.read_to_end(&mut shown);
+        String::from_utf8_lossy(&shown).into_owned()
+    });
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    assert!(child.wait_with_output().unwrap().status.success(), "{words:?}");
+    reading.join().unwrap()
+}
+
+#[test]
+fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
+    let (dir, stores) = stores("progress", &["store"]);
+    let copy = dir.join("copy");
+    let shown = drawn(&stores[0], &["load"], "{\"key\":\"a\",\"value\":\"1\"}\n");
+    assert!(shown.contains("1 record, waits for flush and compactions: 0 B written"), "{shown}");
+    let shown = drawn(&stores[0], &["open", "checkpoint", copy.to_str().unwrap()], "");
+    assert!(shown.contains("4.0 KiB of 4.0 KiB, copied, now read back"), "{shown}");
+    let shown = drawn(&copy, &["dump", "slots"], "");
+    assert!(shown.contains("0 %  0 B of 2.0 MiB, slot "), "{shown}");
+    assert_eq!(drawn(&copy, &["dump", "slots", "--json"], ""), "");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
 
 /// A directory of this test run, and a small store in each of `names`.
 fn stores(test: &str, names: &[&str]) -> (PathBuf, Vec<PathBuf>) {
