@@ -12,28 +12,33 @@ use gabion_base::number::parse_i64;
 use gabion_base::{Error, Result};
 use gabion_db::Db;
 use gabion_server::memory_json;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-const HELP: &str = "\
-get KEY                    the value
-put KEY VALUE              sets it; the log's ring has it when OK is said
-add KEY NUMBER             adds to a counter, without reading it; what is not there counts as 0
-del KEY                    deletes it, whether it is there or not
-delrange FROM TO           deletes all keys from FROM on, TO left out, by one entry
-scan [FROM [TO [LIMIT]]]   pairs in the order of the keys, TO left out
-stats                      levels, memory, space
-flush                      writes what is in memory to a file
-sync                       flushes the log to the device
-compact [FROM [TO]]        all levels into one, without what was deleted or replaced
-checkpoint DIR             a copy of the store in a new directory
-help, quit
-Words are separated by blanks; \"a b\\x00\" is one word. An empty word (\"\") as TO is the end.
-";
+/// Each command as it is typed, and what it does.
+const COMMANDS: [(&str, &str); 14] = [
+    ("get KEY", "the value"),
+    ("put KEY VALUE", "sets it; the log's ring has it when OK is said"),
+    ("add KEY NUMBER", "adds to a counter, without reading it; what is not there counts as 0"),
+    ("del KEY", "deletes it, whether it is there or not"),
+    ("delrange FROM TO", "deletes all keys from FROM on, TO left out, by one entry"),
+    ("scan [FROM [TO [LIMIT]]]", "pairs in the order of the keys, TO left out"),
+    ("stats", "levels, memory, space"),
+    ("flush", "writes what is in memory to a file"),
+    ("sync", "flushes the log to the device"),
+    ("compact [FROM [TO]]", "all levels into one, without what was deleted or replaced"),
+    ("checkpoint DIR", "a copy of the store in a new directory"),
+    ("help", "this"),
+    ("quit", "ends the prompt; the end of the input does too"),
+    ("exit", "the same"),
+];
+
+/// What may be typed for a word.
+const WORDS: &str = "Words are separated by blanks; \"a b\\x00\" is one word. An empty word (\"\") as TO is the end.";
 
 pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, words: &[OsString]) -> Result<u8> {
     let (db, dir) = super::open_store(place, codecs, "to write to")?;
@@ -119,7 +124,7 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             compact::compact(db, from, end(bounds), out)
         }
         (b"checkpoint", [dir]) => copy::of_open(db, Path::new(OsStr::from_bytes(dir)), out),
-        (b"help", []) => out.text(HELP),
+        (b"help", []) => help(out),
         (_, given) => Err(Error::invalid(format!(
             "{} with {} words: there is no such command; `help` lists them",
             quoted(words[0]),
@@ -127,6 +132,18 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
         ))
         .into()),
     }
+}
+
+fn help(out: &mut Out) -> Told {
+    if out.json {
+        let command = |&(command, does)| json!({ "command": command, "does": does });
+        let commands: Vec<Value> = COMMANDS.iter().map(command).collect();
+        return out.document(&json!({ "commands": commands, "words": WORDS }));
+    }
+    for (command, does) in COMMANDS {
+        out.text(&format!("{command:<26} {does}\n"))?;
+    }
+    out.text(&format!("{WORDS}\n"))
 }
 
 fn done(result: Result<()>, out: &mut Out) -> Told {

@@ -43,6 +43,23 @@ fn drawn(pool: &Path, words: &[&str], input: &str) -> String {
 }
 
 #[test]
+fn what_can_be_typed_is_told_to_people_and_to_programs() {
+    let (dir, stores) = stores("help", &["store"]);
+    let text = fine(&stores[0], &["open", "help"], "");
+    let told: Value =
+        serde_json::from_str(&fine(&stores[0], &["--json", "open", "help"], "")).unwrap();
+    let commands = told["commands"].as_array().unwrap();
+    assert_eq!(text.lines().count(), commands.len() + 1);
+    for (line, told) in text.lines().zip(commands) {
+        let (command, does) = line.split_at(27);
+        assert_eq!(told["command"], command.trim_end());
+        assert_eq!(told["does"], does);
+    }
+    assert_eq!(told["words"], text.lines().last().unwrap());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
     let (dir, stores) = stores("progress", &["store"]);
     let copy = dir.join("copy");
