@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   AtRest (locked, read-only) ─┬─► get, scan     the replica as after a start: tree and recovered log
+//!                               ├─► size          what a range of it takes, by its indexes
 //!                               ├─► stats         what is where, how much of it
 //!                               ├─► dump …        each part for itself, in the order of its bytes
 //!                               ├─► scrub         every live file and segment against its checksums
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! - [`out`]: how things are told, as text and as JSON, and what counts as damage.
-//! - [`records`]: `get`, `scan`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what is in a file.
+//! - [`records`]: `get`, `scan`, `size`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what is in a file.
 //! - [`copy`]: `checkpoint`; [`compact`]; [`load`]; [`prompt`]: `open`.
 //! - [`pool`], [`log`], [`edits`], [`file`](mod@file): the parts of `dump`.
 //!
@@ -66,6 +67,7 @@ fn look(pool: AtRest, command: &DbCommand, out: &mut Out) -> Told {
     match command {
         DbCommand::Get { key } => records::get(pool, key, out),
         DbCommand::Scan(range) => records::scan(pool, range, out),
+        DbCommand::Size(range) => records::size(pool, range, out),
         DbCommand::Stats => stats::show(&pool, out),
         DbCommand::Scrub => scrub::run(&pool, out),
         DbCommand::Verify => verify::run(&pool, out),

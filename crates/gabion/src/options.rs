@@ -177,6 +177,8 @@ pub(crate) enum DbCommand {
     },
     /// Keys and values in the order of the keys, a pair per line
     Scan(ScanOptions),
+    /// About how many bytes a range of keys takes, in files and in memory, and how many entries it has, without reading it
+    Size(RangeOptions),
     /// What the pool holds: slots, levels, log, MemTables, amplification
     Stats,
     /// A part of the pool, readable and complete, one thing per line
@@ -238,9 +240,19 @@ pub(crate) struct CodecOptions {
     pub(crate) bottom_compression: Option<Compression>,
 }
 
-/// Which pairs.
+/// Which pairs, and how many.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ScanOptions {
+    #[command(flatten)]
+    pub(crate) range: RangeOptions,
+    /// At most so many pairs [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+/// Which pairs.
+#[derive(Args, Debug, Default)]
+pub(crate) struct RangeOptions {
     /// The first key that is wanted [default: the first there is]
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub(crate) from: Option<std::ffi::OsString>,
@@ -250,9 +262,6 @@ pub(crate) struct ScanOptions {
     /// Only keys that begin so
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
     pub(crate) prefix: Option<std::ffi::OsString>,
-    /// At most so many pairs [default: all]
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<u64>,
 }
 
 /// What can be dumped.

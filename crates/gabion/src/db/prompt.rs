@@ -1,7 +1,7 @@
 //! `gabion db open`: a store to read and write by hand, one command or a prompt.
 
 use super::out::{Out, Told, quoted};
-use super::records::{tell_pair, tell_value};
+use super::records::{tell_pair, tell_size, tell_value};
 use super::{compact, copy, memory};
 use crate::lines::Lines;
 use crate::options::{CodecOptions, DbPlace};
@@ -20,13 +20,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Each command as it is typed, and what it does.
-const COMMANDS: [(&str, &str); 14] = [
+const COMMANDS: [(&str, &str); 15] = [
     ("get KEY", "the value"),
     ("put KEY VALUE", "sets it; the log's ring has it when OK is said"),
     ("add KEY NUMBER", "adds to a counter, without reading it; what is not there counts as 0"),
     ("del KEY", "deletes it, whether it is there or not"),
     ("delrange FROM TO", "deletes all keys from FROM on, TO left out, by one entry"),
     ("scan [FROM [TO [LIMIT]]]", "pairs in the order of the keys, TO left out"),
+    ("size [FROM [TO]]", "about how much the pairs of a range take, without reading them"),
     ("stats", "levels, memory, space"),
     ("flush", "writes what is in memory to a file"),
     ("sync", "flushes the log to the device"),
@@ -116,6 +117,9 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             done(db.delete_range((Bound::Included(*from), to)), out)
         }
         (b"scan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => scan(db, bounds, out),
+        (b"size", bounds @ ([] | [_] | [_, _])) => {
+            tell_size(&db.approximate_size(range(bounds))?, out)
+        }
         (b"stats", []) => stats(db, out),
         (b"flush", []) => done(db.flush(), out),
         (b"sync", []) => done(db.sync(), out),

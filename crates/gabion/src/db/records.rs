@@ -1,11 +1,13 @@
-//! `gabion db get` and `scan`: what the replica would answer after a start.
+//! `gabion db get`, `scan` and `size`: what the replica would answer after a start.
 
 use super::out::{Out, Told, bytes, quoted};
+use super::scrub::entries_of;
 use crate::at_rest::{AtRest, Replica};
-use crate::options::ScanOptions;
+use crate::options::{RangeOptions, ScanOptions};
+use crate::units::size as size_text;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_base::{Error, Result};
-use gabion_engine::{Found, Keyspace, LocalCache, Move, Tables};
+use gabion_engine::{Found, Keyspace, LocalCache, Move, RangeSize, Tables};
 use gabion_node::{FileMap, PoolSource};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -33,7 +35,7 @@ pub(super) fn get(pool: AtRest, key: &OsStr, out: &mut Out) -> Told {
 }
 
 pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
-    let (from, to) = range(options)?;
+    let (from, to) = range(&options.range)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
     let mut pairs = node.tree().shared_view().scan(&tables(&replica), &from, Some(&to));
@@ -43,6 +45,30 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
         tell_pair(&key[1..], value, pairs.expires_ms(), out)?;
     }
     Ok(())
+}
+
+pub(super) fn size(pool: AtRest, options: &RangeOptions, out: &mut Out) -> Told {
+    let (from, to) = range(options)?;
+    let replica = pool.into_replica()?;
+    let (node, _, _, medium) = &replica;
+    let (view, tables) = (node.tree().shared_view(), tables(&replica));
+    tell_size(&medium.block_on(view.approximate_size(&tables, &from, Some(&to)))?, out)
+}
+
+/// What a range takes.
+pub(super) fn tell_size(size: &RangeSize, out: &mut Out) -> Told {
+    let &RangeSize { file_bytes, memtable_bytes, entries } = size;
+    if out.json {
+        return out.document(&json!({
+            "file_bytes": file_bytes, "memtable_bytes": memtable_bytes, "entries": entries,
+        }));
+    }
+    out.text(&format!(
+        "about {} in files, {} in memory; {}\n",
+        size_text(file_bytes),
+        size_text(memtable_bytes),
+        entries_of(entries)
+    ))
 }
 
 /// What a key has.
@@ -92,7 +118,7 @@ fn user_key(key: &OsStr) -> Result<Vec<u8>> {
 }
 
 /// The engine keys from the first to be shown to the first that is not.
-fn range(options: &ScanOptions) -> Result<(Vec<u8>, Vec<u8>)> {
+fn range(options: &RangeOptions) -> Result<(Vec<u8>, Vec<u8>)> {
     let key = |option: &Option<OsString>| option.as_deref().map(user_key).transpose();
     let prefix = key(&options.prefix)?.unwrap_or_else(|| vec![Keyspace::User as u8]);
     let from = key(&options.from)?.map_or_else(|| prefix.clone(), |from| from.max(prefix.clone()));
@@ -117,8 +143,7 @@ mod tests {
 
     fn keys(from: Option<&str>, to: Option<&str>, prefix: Option<&str>) -> (Vec<u8>, Vec<u8>) {
         let option = |text: Option<&str>| text.map(OsString::from);
-        let options =
-            ScanOptions { from: option(from), to: option(to), prefix: option(prefix), limit: None };
+        let options = RangeOptions { from: option(from), to: option(to), prefix: option(prefix) };
         range(&options).unwrap()
     }
 

@@ -236,7 +236,8 @@ fn tell(scrubbed: &Scrubbed, out: &mut Out) -> Told {
     out.text(if scrubbed.damage.is_empty() { ": all as they were written\n" } else { "\n" })
 }
 
-fn entries_of(number: u64) -> String {
+/// A number of entries in words.
+pub(super) fn entries_of(number: u64) -> String {
     if number == 1 { "1 entry".to_owned() } else { format!("{} entries", grouped(number)) }
 }
 

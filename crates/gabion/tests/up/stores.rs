@@ -43,6 +43,36 @@ fn drawn(pool: &Path, words: &[&str], input: &str) -> String {
 }
 
 #[test]
+fn how_much_a_range_takes_is_told_of_a_pool_at_rest_as_of_an_open_store() {
+    let (dir, stores) = stores("size", &["store"]);
+    let lines = |from: char| -> String {
+        let value = "7".repeat(1_000);
+        let line = |n| format!("{{\"key\":\"{from}{n:04}\",\"value\":\"{value}\"}}\n");
+        (0..1_000).map(line).collect()
+    };
+    fine(&stores[0], &["load"], &(lines('a') + &lines('b')));
+    fine(&stores[0], &["open", "put", "c", "3"], "");
+    let told = |words: &[&str]| -> [u64; 3] {
+        let told: Value = serde_json::from_str(&fine(&stores[0], words, "")).unwrap();
+        ["file_bytes", "memtable_bytes", "entries"].map(|name| told[name].as_u64().unwrap())
+    };
+    let all = told(&["size", "--json"]);
+    assert!((2_000_000..2_200_000).contains(&all[0]) && all[1] > 0 && all[2] == 2_001, "{all:?}");
+    assert_eq!(told(&["--json", "open", "size"])[..2], all[..2]);
+    let [files, memory, entries] = told(&["size", "--prefix", "a", "--json"]);
+    assert!((990_000..1_050_000).contains(&files) && memory == 0, "{files} {memory}");
+    assert!((970..=1_010).contains(&entries), "{entries}");
+    assert_eq!(told(&["--json", "open", "size", "a", "b"]), [files, memory, entries]);
+    let rest = told(&["size", "--from", "b", "--json"]);
+    assert_eq!(told(&["--json", "open", "size", "b", ""]), rest);
+    assert_eq!(files + rest[0], all[0]);
+    assert_eq!(told(&["size", "--from", "b", "--to", "a", "--json"]), [0; 3]);
+    let text = fine(&stores[0], &["size", "--from", "c"], "");
+    assert!(text.starts_with("about ") && text.ends_with("in memory; 1 entry\n"), "{text}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn what_can_be_typed_is_told_to_people_and_to_programs() {
     let (dir, stores) = stores("help", &["store"]);
     let text = fine(&stores[0], &["open", "help"], "");
