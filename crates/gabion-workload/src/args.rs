@@ -64,8 +64,8 @@ pub struct CommonArgs {
     /// Bytes of a MemTable.
     #[arg(long, default_value = "16MiB", value_parser = parse_bytes)]
     pub memtable_size: u64,
-    /// Bytes of the block cache [default: twice the data and 64 MiB; readrandom-uncached: a quarter of
-    /// the data]
+    /// Bytes of the cache, for blocks, indexes and filters [default: twice the data and 64 MiB;
+    /// readrandom-uncached: a quarter of the data]
     #[arg(long, value_parser = parse_bytes)]
     pub cache: Option<u64>,
     /// Bytes of a block of a file [default: what the engine's guide recommends]

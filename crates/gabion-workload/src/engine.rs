@@ -63,7 +63,7 @@ pub struct EngineOptions {
     pub disk_len: u64,
     /// Bytes of a MemTable.
     pub memtable_len: u64,
-    /// Bytes of the block cache.
+    /// Bytes of the cache: of blocks, and of indexes and filters with them.
     pub cache_len: u64,
     /// Bytes of a block of a file; `None` for what the engine's guide recommends.
     pub block_len: Option<u64>,

@@ -1,13 +1,15 @@
 //! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that stands
 //! beside the peers' is this one, with words of its own.
 
+mod one_cache;
+
 use gabion_base::units::{GIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, RunOptions};
-use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, Reads, RunArgs};
+use one_cache::OneCache;
 use std::time::Duration;
 
 /// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions. Only what
@@ -32,6 +34,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
 struct Embedded {
     db: Db,
     durability: Durability,
+    cache: OneCache,
 }
 
 const fn compression(codec: Codec) -> Compression {
@@ -59,11 +62,10 @@ fn db_options(options: &EngineOptions) -> Options {
             ..default
         },
         run: RunOptions {
-            block_cache_len: options.cache_len as usize,
-            open_files_len: OPEN_FILES_LEN,
             // A flush has a thread of its own.
             compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
             codecs: None,
+            ..one_cache::budgets(options.cache_len as usize, 0)
         },
         ..Options::default()
     }
@@ -90,8 +92,10 @@ impl Engine for Embedded {
             Log::On => Durability::Ring,
             Log::Synced => Durability::Flushed,
         };
-        let db = Db::open_or_create(&options.directory, &db_options(options))?;
-        Ok(Self { db, durability })
+        let db_options = db_options(options);
+        let db = Db::open_or_create(&options.directory, &db_options)?;
+        let cache = OneCache::of(&db, db_options.run, options.cache_len as usize)?;
+        Ok(Self { db, durability, cache })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -155,6 +159,8 @@ impl Engine for Embedded {
     }
 
     fn close(self) -> Result<()> {
+        // The directory is closed with the last that has the store.
+        self.cache.end()?;
         self.db.sync()
     }
 }
