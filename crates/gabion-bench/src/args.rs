@@ -2,6 +2,7 @@
 //! make once they are checked.
 
 use crate::keys::KEY_LEN;
+use crate::replication::memory::baseline_cache_len;
 use clap::{Args, ValueEnum};
 use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
@@ -326,6 +327,8 @@ pub(crate) struct OwnCluster {
     pub(crate) pool_len: u64,
     pub(crate) memtable_len: u64,
     pub(crate) codecs: Codecs,
+    /// Bytes of the cache of a replica of RubbleDB's baseline that is compared with this cluster.
+    pub(crate) baseline_cache_len: u64,
 }
 
 impl Plan {
@@ -376,6 +379,15 @@ impl LoadArgs {
                 two.as_str()
             ))),
         }
+    }
+
+    /// Records of each of so many groups once all workloads have run, of which some insert.
+    fn records_at_most(&self, workloads: &[WorkloadChoice], groups: u32) -> u64 {
+        let operations = u128::from(self.operations.unwrap_or(self.records));
+        let inserts = workloads.iter().filter_map(|workload| workload.mix()).map(|mix| mix.inserts);
+        let inserted = u128::from(inserts.sum::<u64>()) * operations / 100;
+        let all = u128::from(self.records) + inserted;
+        u64::try_from(all.div_ceil(u128::from(groups))).unwrap_or(u64::MAX)
     }
 
     /// Checks what the clients are to do; `target` is what they do it to.
@@ -462,6 +474,9 @@ impl ClusterArgs {
             let by_records = self.pool_len_by_records(load, workloads, co_location)?;
             let pool_len = self.pool_size.unwrap_or(by_records);
             in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
+            let value_len = load.value_len(workloads)?;
+            let baseline_cache_len =
+                baseline_cache_len(load.records_at_most(workloads, co_location), value_len);
             let sides =
                 self.replicas.iter().flat_map(|r| modes.iter().map(move |mode| (*r, *mode)));
             clusters.extend(sides.map(|(replicas, compaction)| OwnCluster {
@@ -475,6 +490,7 @@ impl ClusterArgs {
                 pool_len,
                 memtable_len: self.memtable_size,
                 codecs,
+                baseline_cache_len,
             }));
         }
         Ok(clusters)

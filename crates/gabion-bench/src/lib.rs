@@ -50,6 +50,7 @@ pub use engines::{EngineArgs, Peer, Program, engines};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use page::{ReportArgs, report};
+pub use replication::memory::{BLOCK_CACHE_LEN, indexes_len};
 pub use replication::{ReplicationArgs, System, replication};
 pub use run::ycsb;
 pub use text::grouped;

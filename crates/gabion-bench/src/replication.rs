@@ -12,6 +12,7 @@
 //! its store.
 
 mod baseline;
+pub(crate) mod memory;
 mod tables;
 
 use crate::args::{
@@ -212,6 +213,7 @@ pub(crate) fn replication_to(
             })?;
             let mut config = own_config(&cell.cluster);
             config.insert("baseline_log".into(), cell.log.as_str().into());
+            config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
             config.insert("offered".into(), plan.offered.clone().into());
             runs.push(measure(&plan, &groups.addresses(), config, &mut offers, &stop)?);
         }

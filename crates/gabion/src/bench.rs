@@ -167,8 +167,39 @@ impl Drop for Group {
 mod tests {
     use super::*;
     use gabion_base::units::MIB;
+    use gabion_db::{Db, Options};
     use gabion_engine::Codecs;
     use gabion_node::{AckLevel, CompactionMode};
+
+    /// Bytes that the indexes and filters of so many records of the benchmark take once all are read.
+    fn indexes_of_a_store(records: u64, value_len: usize) -> u64 {
+        let name = format!("gabion-bench-indexes-{}-{value_len}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let db = Db::create(&dir, &Options { pool_len: 256 * MIB, ..Options::default() }).unwrap();
+        for number in 0..records {
+            // As the benchmark's keys: the digits of a hash.
+            let key = format!("user{:019}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1);
+            db.put(key.as_bytes(), &vec![number as u8; value_len]).unwrap();
+        }
+        db.flush().unwrap();
+        db.wait_until_quiet().unwrap();
+        assert_eq!(db.iter(..).into_iter().count() as u64, records);
+        let len = db.stats().index_bytes as u64;
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
+        len
+    }
+
+    #[test]
+    fn what_the_baseline_gets_for_indexes_is_what_a_store_takes_for_them() {
+        assert_eq!(gabion_bench::BLOCK_CACHE_LEN, crate::server::BLOCK_CACHE_BYTES as u64);
+        for (records, value_len) in [(20_000, 1000), (150_000, 100), (150_000, 33)] {
+            let taken = indexes_of_a_store(records, value_len);
+            let given = gabion_bench::indexes_len(records, value_len as u64);
+            let ratio = given as f64 / taken as f64;
+            assert!((1.0..1.3).contains(&ratio), "{value_len}: {given} given, {taken} taken");
+        }
+    }
 
     #[test]
     fn a_cluster_that_does_not_fit_is_refused_with_what_it_needs_and_what_there_is() {

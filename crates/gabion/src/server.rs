@@ -8,7 +8,7 @@ use gabion_server::{PeerAddress, ServerConfig};
 use rustix::process::{Pid, Signal};
 
 /// Memory for decoded blocks of files, of each replica.
-const BLOCK_CACHE_BYTES: usize = 64 << 20;
+pub(crate) const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;

@@ -12,8 +12,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of the block cache of each replica: as much as `gabion up` gives a replica of Gabion.
-const CACHE_LEN: u64 = 64 << 20;
 /// Threads that flush and compact: as many as a replica of Gabion has.
 const BACKGROUND_THREADS: u32 = 2;
 
@@ -75,7 +73,7 @@ impl Chain {
             .args(["--place", &place.to_string(), "--of", &cluster.replicas.to_string()])
             .args(["--log", cell.log.as_str(), "--compression", compression])
             .args(["--memtable-size", &cluster.memtable_len.to_string()])
-            .args(["--cache", &CACHE_LEN.to_string()])
+            .args(["--cache", &cluster.baseline_cache_len.to_string()])
             .args(["--background-threads", &BACKGROUND_THREADS.to_string()])
             .arg("--dir")
             .arg(dir.join(place.to_string()));

@@ -17,6 +17,13 @@ fn args(words: &[&str]) -> ReplicationArgs {
     Line::try_parse_from([&small, words].concat()).unwrap().args
 }
 
+/// Of a plan only the first of its cells.
+fn first_cell(words: &[&str]) -> Cell {
+    let own = ["bench", "--value-size=100"];
+    let args = Line::try_parse_from([&own, words].concat()).unwrap().args;
+    args.plan().unwrap().1[0][0]
+}
+
 fn run(words: &[&str]) -> Result<String> {
     let chain = |cell: &Cell, dir: &Path| {
         assert!(dir.is_dir() && cell.system == System::Rocksdb);
@@ -43,6 +50,8 @@ fn each_system_runs_in_turn_for_each_number_of_replicas_and_is_told_in_json() {
         [2, 3].iter().flat_map(|r| systems.iter().map(move |s| (*r, s))).collect();
     assert_eq!(names, expected);
     assert!(runs.iter().all(|run| run["config"]["baseline_log"] == "on"));
+    let cache = memory::BLOCK_CACHE_LEN + memory::indexes_len(1000, 100);
+    assert!(runs.iter().all(|run| run["config"]["baseline_cache_bytes"] == cache));
     assert_eq!(runs[0]["config"]["store_version"], "1.2.3");
 }
 
@@ -157,6 +166,22 @@ fn a_bad_option_is_refused_by_name_and_limit() {
 }
 
 #[test]
+fn the_baseline_has_for_its_cache_what_blocks_and_indexes_of_a_replica_take() {
+    let indexes =
+        |words: &[&str]| first_cell(words).cluster.baseline_cache_len - memory::BLOCK_CACHE_LEN;
+    let load = ["--workloads=load,a", "--records=1000000"];
+    let with = |words: &[&str]| indexes(&[&load, words].concat());
+    let one = with(&[]);
+    assert_eq!(one, memory::indexes_len(1_000_000, 100));
+    assert!((2_500_000..4_500_000).contains(&one), "{one}: some 3 % of 123 MB");
+    // Of each group by itself.
+    assert_eq!(with(&["--co-location=2"]), memory::indexes_len(500_000, 100));
+    // With the records that D and E insert, 5 % of the requests of each.
+    let inserting = ["--workloads=load,d,e", "--records=1000000", "--operations=2000000"];
+    assert_eq!(indexes(&inserting), memory::indexes_len(1_200_000, 100));
+}
+
+#[test]
 fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
     use std::os::unix::fs::PermissionsExt;
     let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
@@ -178,6 +203,8 @@ fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
     let told = std::fs::read_to_string(&log).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     assert!(lines[0].starts_with("--place 3 --of 3 --log on ") && !lines[0].contains("--next"));
+    let cache = format!(" --cache {} ", cell.cluster.baseline_cache_len);
+    assert!(lines.iter().all(|line| line.contains(&cache)), "{told}");
     assert!(lines[2].starts_with("--place 1 ") && lines[2].ends_with("--next 127.0.0.1:1002"));
     drop(chain);
     install("echo no such option");
