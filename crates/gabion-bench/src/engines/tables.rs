@@ -1,28 +1,73 @@
-//! Medians side by side: a table for each log and value size, a line for each workload and engine.
+//! Medians side by side: for each log and value size a table of figures, a line for each workload and engine, and one
+//! of ratios, a line for each workload and engine that is compared with the first.
 
 use super::Cell;
 use super::rows::{EngineRow, median};
 use crate::text::{Style, Table, grouped, line, megabytes};
 use std::collections::BTreeSet;
 
-const HEADER: [&str; 13] = [
-    "workload, engine",
-    "per second",
-    "ratio",
-    "CPU µs/op",
-    "ratio",
-    "p50 µs",
-    "p99 µs",
-    "p99.9 µs",
-    "write amp",
-    "read amp",
-    "space amp",
-    "quiet s",
-    "memory MB",
+/// A figure of one engine in one workload; `None` where the workload has none.
+struct Column {
+    name: &'static str,
+    of: fn(&[&EngineRow]) -> Option<f64>,
+    show: fn(f64) -> String,
+    /// Its name among the ratios, if it is one of them.
+    ratio: Option<&'static str>,
+}
+
+const COLUMNS: [Column; 10] = [
+    Column {
+        name: "per second",
+        of: |rows| median(rows, "per_second"),
+        show: |value| grouped(value as u64),
+        ratio: Some("ops/s"),
+    },
+    Column { name: "CPU µs/op", of: cpu, show: hundredths, ratio: Some("CPU/op") },
+    Column { name: "p50 µs", of: |rows| median(rows, "p50_us"), show: tenths, ratio: None },
+    Column { name: "p99 µs", of: |rows| median(rows, "p99_us"), show: tenths, ratio: Some("p99") },
+    Column { name: "p99.9 µs", of: |rows| median(rows, "p999_us"), show: tenths, ratio: None },
+    Column {
+        name: "write amp",
+        of: |rows| median(rows, "write_amp"),
+        show: hundredths,
+        ratio: Some("write amp"),
+    },
+    Column {
+        name: "read amp",
+        of: |rows| median(rows, "read_amp"),
+        show: hundredths,
+        ratio: Some("read amp"),
+    },
+    Column {
+        name: "space amp",
+        of: |rows| median(rows, "space_amp"),
+        show: hundredths,
+        ratio: Some("space amp"),
+    },
+    Column {
+        name: "quiet s",
+        of: |rows| median(rows, "quiet_seconds"),
+        show: hundredths,
+        ratio: None,
+    },
+    Column {
+        name: "memory MB",
+        of: |rows| median(rows, "peak_memory"),
+        show: |value| megabytes(value as u64),
+        ratio: Some("memory"),
+    },
 ];
 
+fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+fn tenths(value: f64) -> String {
+    format!("{value:.1}")
+}
+
 /// The tables. Ratios are those of the first engine ÷ the one in the line: more is better for operations,
-/// less for CPU.
+/// less for all else.
 pub(super) fn tables(
     engines: &[&str],
     cells: &[Cell],
@@ -30,58 +75,62 @@ pub(super) fn tables(
     style: Style,
 ) -> String {
     let mut out = String::new();
-    let mut table: Option<(String, Table)> = None;
-    for cell in cells {
-        let title = format!("Values of {} bytes, log {}", cell.value_size, cell.log.as_str());
-        if table.as_ref().is_none_or(|(last, _)| *last != title) {
-            if let Some((_, done)) = table.take() {
-                done.write(style, &mut out);
-            }
-            table = Some((title.clone(), Table::new(title, &HEADER)));
+    let is_of_table = |a: &Cell, b: &Cell| (a.log, a.value_size) == (b.log, b.value_size);
+    for cells in cells.chunk_by(is_of_table) {
+        figures(engines, cells, rows).write(style, &mut out);
+        if engines.len() > 1 {
+            ratios(engines, cells, rows).write(style, &mut out);
         }
-        if let Some((_, table)) = &mut table {
-            add_cell(table, engines, *cell, rows);
-        }
-    }
-    if let Some((_, done)) = table {
-        done.write(style, &mut out);
     }
     notes(engines, rows, &mut out);
     out
 }
 
-fn add_cell(table: &mut Table, engines: &[&str], cell: Cell, rows: &[(Cell, EngineRow)]) {
-    let of = |engine: &str| -> Vec<&EngineRow> {
-        let is = |row: &&(Cell, EngineRow)| row.0 == cell && row.1.engine() == engine;
-        rows.iter().filter(is).map(|(_, row)| row).collect()
-    };
-    let first = engines.first().map(|engine| of(engine)).unwrap_or_default();
-    for (i, engine) in engines.iter().enumerate() {
-        let rows = of(engine);
-        let figure = |name| median(&rows, name);
-        let ratio = |of: Option<f64>, to: Option<f64>| match (of, to) {
-            (Some(of), Some(to)) if i > 0 && to > 0.0 => format!("{:.2}", of / to),
-            _ => String::new(),
-        };
-        let fixed = |name| figure(name).map_or_else(String::new, |value| format!("{value:.2}"));
-        let micros = |name| figure(name).map_or_else(String::new, |value| format!("{value:.1}"));
-        let per_second = figure("per_second");
-        table.row(vec![
-            format!("{}, {engine}", cell.workload.as_str()),
-            per_second.map_or_else(String::new, |value| grouped(value as u64)),
-            ratio(median(&first, "per_second"), per_second),
-            cpu(&rows).map_or_else(String::new, |value| format!("{value:.2}")),
-            ratio(cpu(&first), cpu(&rows)),
-            micros("p50_us"),
-            micros("p99_us"),
-            micros("p999_us"),
-            fixed("write_amp"),
-            fixed("read_amp"),
-            fixed("space_amp"),
-            fixed("quiet_seconds"),
-            figure("peak_memory").map_or_else(String::new, |value| megabytes(value as u64)),
-        ]);
+fn title(cell: Cell) -> String {
+    format!("Values of {} bytes, log {}", cell.value_size, cell.log.as_str())
+}
+
+/// All rounds of one engine in one cell.
+fn of<'a>(rows: &'a [(Cell, EngineRow)], cell: Cell, engine: &str) -> Vec<&'a EngineRow> {
+    let is = |row: &&(Cell, EngineRow)| row.0 == cell && row.1.engine() == engine;
+    rows.iter().filter(is).map(|(_, row)| row).collect()
+}
+
+fn figures(engines: &[&str], cells: &[Cell], rows: &[(Cell, EngineRow)]) -> Table {
+    let names = COLUMNS.iter().map(|column| column.name);
+    let header: Vec<&str> = std::iter::once("workload, engine").chain(names).collect();
+    let mut table = Table::new(title(cells[0]), &header);
+    for &cell in cells {
+        for engine in engines {
+            let rows = of(rows, cell, engine);
+            let name = format!("{}, {engine}", cell.workload.as_str());
+            let figure = |column: &Column| (column.of)(&rows).map_or_else(String::new, column.show);
+            table.row(std::iter::once(name).chain(COLUMNS.iter().map(figure)).collect());
+        }
     }
+    table
+}
+
+fn ratios(engines: &[&str], cells: &[Cell], rows: &[(Cell, EngineRow)]) -> Table {
+    let columns = || COLUMNS.iter().filter_map(|column| Some((column.ratio?, column.of)));
+    let header = std::iter::once("workload, ÷ engine").chain(columns().map(|(name, _)| name));
+    let header: Vec<&str> = header.collect();
+    let [first, others @ ..] = engines else { return Table::new(title(cells[0]), &header) };
+    let mut table = Table::new(format!("{}: {first} ÷ others", title(cells[0])), &header);
+    for &cell in cells {
+        let first = of(rows, cell, first);
+        for engine in others {
+            let other = of(rows, cell, engine);
+            let ratio = |figure: fn(&[&EngineRow]) -> Option<f64>| {
+                let pair = figure(&first).zip(figure(&other)).filter(|(_, to)| *to > 0.0);
+                pair.map_or_else(String::new, |(of, to)| hundredths(of / to))
+            };
+            let name = format!("{}, ÷ {engine}", cell.workload.as_str());
+            let ratios = columns().map(|(_, of)| ratio(of));
+            table.row(std::iter::once(name).chain(ratios).collect());
+        }
+    }
+    table
 }
 
 /// Until compaction is quiet where the workload leaves some, so that nobody's debt is left out.
@@ -90,12 +139,11 @@ fn cpu(rows: &[&EngineRow]) -> Option<f64> {
 }
 
 fn notes(engines: &[&str], rows: &[(Cell, EngineRow)], out: &mut String) {
-    if let Some(first) = engines.first() {
-        line(
-            out,
-            &format!("Ratios: {first} ÷ the engine in the line. CPU: until compaction is quiet."),
-        );
+    if let [first, _, ..] = engines {
+        let way = "more is better of ops/s, less of all else";
+        line(out, &format!("Ratios: {first} ÷ the engine in the line; {way}."));
     }
+    line(out, "CPU: until compaction is quiet.");
     let mut said = BTreeSet::new();
     for (_, row) in rows {
         if said.insert(format!("{} {}", row.engine(), row.version())) {

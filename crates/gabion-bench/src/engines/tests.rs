@@ -88,18 +88,49 @@ fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
     EngineRow::parse(engine, row.to_string().as_bytes(), 1, Map::new()).unwrap()
 }
 
+/// Three rounds of another engine beside one of the first.
+fn compared(style: Style) -> String {
+    let cell = Cell { log: Log::Off, value_size: 100, workload: Workload::Fillseq };
+    let changed = |engine: &str, changes: &[(&str, f64)]| {
+        let mut value = row(engine, 300e3, 2.0).json().clone();
+        for (name, figure) in changes {
+            value[*name] = (*figure).into();
+        }
+        let text = value.to_string();
+        (cell, EngineRow::parse(engine, text.as_bytes(), 1, Map::new()).unwrap())
+    };
+    let own = [("p99_us", 0.5), ("write_amp", 9.0), ("space_amp", 1.0), ("peak_memory", 14e6)];
+    let mut rows = vec![changed("gabion", &own)];
+    let rounds = [150e3, 1e3, 1e9].map(|ops| (cell, row("rocksdb", ops, 4.0)));
+    rows.extend(rounds);
+    tables::tables(&["gabion", "rocksdb"], &[cell], &rows, style)
+}
+
 #[test]
 fn tables_have_medians_and_the_ratios_of_the_first_engine_to_the_others() {
-    let cell = Cell { log: Log::Off, value_size: 100, workload: Workload::Fillseq };
-    let rows = [("gabion", 300e3, 2.0), ("rocksdb", 150e3, 4.0), ("rocksdb", 1e3, 4.0)];
-    let mut rows: Vec<_> = rows.map(|(name, ops, cpu)| (cell, row(name, ops, cpu))).to_vec();
-    rows.push((cell, row("rocksdb", 1e9, 4.0)));
-    let text = tables::tables(&["gabion", "rocksdb"], &[cell], &rows, Style::Plain);
+    let text = compared(Style::Plain);
     let lines: Vec<&str> = text.lines().collect();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(lines[0], "Values of 100 bytes, log off");
-    let words: Vec<&str> = lines[3].split_whitespace().collect();
-    let expected = "fillseq, rocksdb 150,000 2.00 4.00 0.50 1.5 2.5 3.5 4.50 1.25 6.00 7.0";
-    assert_eq!(words.join(" "), expected);
+    assert_eq!(words(lines[3]), "fillseq, rocksdb 150,000 4.00 1.5 2.5 3.5 4.50 1.25 6.00 7.0");
+    assert_eq!(lines[5], "Values of 100 bytes, log off: gabion ÷ others");
+    assert_eq!(
+        words(lines[6]),
+        "workload, ÷ engine ops/s CPU/op p99 write amp read amp space amp memory"
+    );
+    assert_eq!(words(lines[7]), "fillseq, ÷ rocksdb 2.00 0.50 0.20 2.00 0.80 2.00");
+    assert!(lines[..8].iter().all(|line| line.chars().count() <= 132), "{text}");
     assert!(text.contains("rocksdb is version 1.2."), "{text}");
     assert_eq!(text.matches("no wings.").count(), 1, "{text}");
+    let markdown = compared(Style::Markdown);
+    let line = markdown.lines().find(|line| line.starts_with("| fillseq, ÷ rocksdb ")).unwrap();
+    assert_eq!(words(line), "| fillseq, ÷ rocksdb | 2.00 | 0.50 | 0.20 | 2.00 | | 0.80 | 2.00 |");
+}
+
+#[test]
+fn an_engine_alone_is_divided_by_nothing() {
+    let cell = Cell { log: Log::On, value_size: 100, workload: Workload::Fillseq };
+    let rows = [(cell, row("gabion", 1e3, 1.0))];
+    let text = tables::tables(&["gabion"], &[cell], &rows, Style::Plain);
+    assert!(text.contains("fillseq, gabion") && !text.contains('÷'), "{text}");
 }
