@@ -94,7 +94,7 @@ pub(crate) struct Stated {
 
 impl Stated {
     /// Values with which records have as many bytes; the keys are those of all workloads.
-    const fn value_len(self) -> u64 {
+    pub(crate) const fn value_len(self) -> u64 {
         self.record_len - KEY_LEN as u64
     }
 }

@@ -4,7 +4,7 @@
 //!   files ─► input ─► clusters, engines: rounds ─► contents: a document ─┬─► html
 //!              │                │                  (text, tables, plots) └─► markdown
 //!              └ field: errors  ├ stats: medians, ratios
-//!                               ├ replication, engines: the sections
+//!                               ├ replication, twitter, engines: the sections
 //!                               └ commands: what is missing
 //! ```
 //!
@@ -25,6 +25,7 @@ mod input;
 mod markdown;
 mod replication;
 mod stats;
+mod twitter;
 
 use clap::{ArgGroup, Args};
 use gabion_base::{Error, ErrorKind, Result};

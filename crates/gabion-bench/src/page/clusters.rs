@@ -66,7 +66,7 @@ fn requests(phase: &Phase) -> u64 {
 }
 
 /// Processor time of all replicas until compaction is quiet, per request, µs.
-fn cpu_us(phase: &Phase) -> Option<f64> {
+pub(super) fn cpu_us(phase: &Phase) -> Option<f64> {
     let requests = requests(phase);
     (requests > 0).then(|| 1e6 * sum(&phase.replicas).cpu_seconds / requests as f64)
 }

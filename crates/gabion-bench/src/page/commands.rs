@@ -6,6 +6,8 @@ use super::clusters::{Experiment, MODES, SYSTEMS};
 use super::document::Block;
 use super::engines::{Group, OWN};
 use super::input::Settings;
+use super::twitter;
+use crate::args::WorkloadChoice;
 use crate::engines::Peer;
 use crate::figures::Shape;
 use crate::provenance::quoted;
@@ -19,6 +21,9 @@ const REPLICAS: [usize; 3] = [2, 3, 4];
 const PLACES: [(usize, &str); 2] = [(1, "of RubbleDB's tables"), (2, "of RubbleDB's Figure 8")];
 /// Workloads of RubbleDB's figures.
 const WORKLOADS: [&str; 8] = ["load", "a", "b", "c", "d", "e", "f", "g"];
+
+/// In the place of a workload of Twitter, whichever; it has records of its own size.
+const ANY_CLUSTER: &str = "twitter-CLUSTER";
 
 /// A command line that grows.
 struct Line(String);
@@ -62,6 +67,7 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
         });
     }
     blocks.extend(experiments.iter().flat_map(of_experiment));
+    blocks.extend(of_figure_9(experiments));
     if experiments.iter().all(|experiment| experiment.settings().baseline_log.is_none()) {
         blocks.extend(experiments.iter().filter_map(beside_baseline));
     }
@@ -73,12 +79,51 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     }
     blocks.extend(groups.iter().flat_map(of_group));
     blocks.push(Block::Text(
-        "What no command makes yet: RubbleDB's Figure 9 as it is there: the traces of Twitter \
-         themselves (workloads twitter-2 to twitter-31 have their shares of requests, skews and \
-         sizes), and another device."
+        "What no command makes: RubbleDB's Figure 9 as it is there. The traces of Twitter \
+         themselves cannot be had (workloads twitter-2 to twitter-31 have their shares of requests, \
+         skews and sizes), nor the device of its part (b)."
             .to_owned(),
     ));
     blocks
+}
+
+/// The clusters of Figure 9 that no run has: beside those that are there, or by the settings of the first experiment.
+fn of_figure_9(experiments: &[Experiment<'_>]) -> Vec<Block> {
+    let figures = twitter::figures(experiments);
+    let lacking = |figure: &twitter::Figure<'_>| {
+        let clusters = figure.lacking();
+        let experiment = figure.first();
+        (!clusters.is_empty()).then(|| Block::Command {
+            what: format!(
+                "{}: clusters {} of RubbleDB's Figure 9.",
+                experiment.label,
+                twitter::numbers(&clusters).replace(' ', ", ")
+            ),
+            command: of_clusters(experiment.settings(), &clusters, &figure.shapes()),
+        })
+    };
+    let mut blocks: Vec<Block> = figures.iter().filter_map(lacking).collect();
+    if let ([first, ..], []) = (experiments, &figures[..]) {
+        blocks.push(Block::Command {
+            what: "No run of the mixes of Twitter's clusters, so no form of RubbleDB's Figure 9."
+                .to_owned(),
+            command: of_clusters(first.settings(), &twitter::all(), &[twitter::SHAPE]),
+        });
+    }
+    blocks
+}
+
+/// Runs of clusters of Twitter, one after the other, as each has records of its own size.
+fn of_clusters(settings: &Settings, clusters: &[WorkloadChoice], shapes: &[Shape]) -> String {
+    let line = run(settings, &["load", ANY_CLUSTER], possible(settings), shapes);
+    let line =
+        line.replace(ANY_CLUSTER, "twitter-$cluster").replace("more.json", "more-$cluster.json");
+    format!("for cluster in {}; do {line}; done", twitter::numbers(clusters))
+}
+
+/// The systems that can be runs of an experiment with these settings.
+const fn possible(settings: &Settings) -> &'static [&'static str] {
+    if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES }
 }
 
 /// Runs of some systems, comparable with those of these settings, in each of these shapes at least.
@@ -100,7 +145,7 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], shapes: &[Shap
         .option("workloads", workloads.join(","))
         .option("records", s.records)
         .optional("operations", operations)
-        .option("value-size", s.value_size)
+        .optional("value-size", (!workloads.contains(&ANY_CLUSTER)).then_some(s.value_size))
         .option("compressibility", s.compressibility)
         .optional("compression", s.compression.as_ref())
         .optional("bottom-compression", s.bottom_compression.as_ref())
@@ -137,8 +182,7 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
     let (settings, label) = (experiment.settings(), &experiment.label);
     let own: Vec<&str> = settings.workloads.iter().map(String::as_str).collect();
     let there = experiment.shapes();
-    // Those that can be runs of this experiment.
-    let systems: &[&str] = if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES };
+    let systems = possible(settings);
     let mut blocks = Vec::new();
     for system in systems {
         let mut lacking = there.clone();
@@ -152,6 +196,10 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
                 command: run(settings, &own, &[system], &lacking),
             });
         }
+    }
+    if twitter::is_of_cluster(settings) {
+        // Of Figure 9, which has neither other shapes nor other workloads.
+        return blocks;
     }
     for (co_location, place) in PLACES {
         let shapes = REPLICAS.map(|replicas| Shape { co_location, replicas });

@@ -6,7 +6,7 @@ use super::clusters::{Experiment, experiments};
 use super::document::{Block, Document, Section, Sheet};
 use super::engines::{Group, groups};
 use super::input::{Inputs, Origin};
-use super::{clusters, commands, engines, replication};
+use super::{clusters, commands, engines, replication, twitter};
 
 /// How the ratios are read.
 const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the second. Of requests \
@@ -21,6 +21,7 @@ pub(super) fn document(inputs: &Inputs) -> Document {
     let groups = groups(&inputs.engines);
     let mut sections = vec![head(&experiments, &groups), runs(&experiments, &groups)];
     sections.extend(experiments.iter().map(replication::section));
+    sections.extend(twitter::sections(&experiments));
     sections.extend(groups.iter().map(engines::section));
     let blocks = commands::missing(&experiments, &groups);
     sections.push(Section { title: "What is not here".to_owned(), blocks });

@@ -34,7 +34,7 @@ const CO_LOCATION: &str = "Groups: so many run side by side on the machine (Rubb
                            group, and figures are of all groups together.";
 
 /// A figure of a phase.
-type Of = fn(&Phase) -> Option<f64>;
+pub(super) type Of = fn(&Phase) -> Option<f64>;
 /// A part of a whole.
 type Part = (&'static str, fn(&Phase) -> f64);
 
@@ -55,7 +55,7 @@ const NETWORK: [Part; 3] = [
 ];
 
 /// The plots of Figures 7 and 8, with the paper's own unit second.
-const THROUGHPUT: [(&str, &str, Of); 2] = [
+pub(super) const THROUGHPUT: [(&str, &str, Of); 2] = [
     ("requests a second", "", per_second),
     (
         "requests per CPU second of replicas",
@@ -136,7 +136,7 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
 }
 
 /// A figure of each system, one by the other; `values` is asked for each group.
-fn by_mode<'a, G>(
+pub(super) fn by_mode<'a, G>(
     groups: &[G],
     value: impl Fn(&G, &'static str) -> Option<Sample> + 'a,
 ) -> Vec<Series> {

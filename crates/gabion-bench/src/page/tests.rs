@@ -2,9 +2,11 @@
 //! nothing),
 //! and of such with something changed.
 
+mod clusters;
 mod groups;
 mod pictures;
 
+use self::clusters::{of_clusters, turns};
 use super::*;
 use crate::fake::FakeLauncher;
 use crate::launch::ScratchDir;
@@ -306,7 +308,9 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
     let mut beside = beside_rocksdb();
     beside.retain(|run| run["config"]["compaction"] != "rocksdb");
     let groups = side_by_side(ycsb(), 2);
-    let cases: [(&[Value], &[&str]); 7] = [
+    let clusters = of_clusters(&[(2, 66)]);
+    let cases: [(&[Value], &[&str]); 8] = [
+        (&clusters, &["clusters 15, 19, 27, 31 of RubbleDB's Figure 9."]),
         (
             &groups,
             &[
@@ -336,7 +340,7 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
         for words in expected {
             assert!(text.contains(words), "{words}\nis not in\n{text}");
         }
-        for command in commands(&document) {
+        for command in commands(&document).iter().flat_map(|command| turns(command)) {
             let words = command.split(" > ").next().unwrap().split_whitespace().skip(1);
             match Bench::try_parse_from(words).unwrap_or_else(|e| panic!("{command}: {e}")) {
                 Bench::Ycsb(args) => assert!(args.load.json && args.plan().is_ok(), "{command}"),

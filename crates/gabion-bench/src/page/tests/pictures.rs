@@ -38,6 +38,7 @@ fn straining() -> Vec<Value> {
     }
     runs.extend(more);
     runs.extend(side_by_side(pair, 2));
+    runs.extend(of_clusters(&[(2, 8 << 20), (15, 97), (19, 120), (27, 51), (31, 33)]));
     let first = rows()[0].clone();
     for (i, workload) in gabion_workload::Workload::all().iter().enumerate() {
         for (k, engine) in ["gabion", "fjall", "rocksdb"].iter().enumerate() {
@@ -64,6 +65,7 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
         &[&straining()],
         &[&rows()[..1]],
         &[&beside_rocksdb()],
+        &[&of_clusters(&[(2, 66), (31, 1000)])],
         &[&side_by_side(beside_rocksdb(), 2)],
     ] {
         with_page(files, |page| {
