@@ -165,7 +165,8 @@ impl Shared {
     /// The tree as of the last write that was applied whole, and of now, where something may have expired.
     ///
     /// A writer that made a new shape publishes it before the number of its write, and under locks of which one
-    /// is held here for reading; so the number read belongs to this shape, or to a part of it. The time is
+    /// is held here for reading; so the number read belongs to this shape, or to a part of it. Where that part
+    /// ends before a clear, it is read as if that had not been: see [`Self::publish_shape`]. The time is
     /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
     /// what the write keeps.
     pub(crate) fn newest(&self) -> SharedView {
@@ -240,13 +241,27 @@ impl Shared {
 
     /// Shows readers what was written.
     fn publish(&self, core: &mut Core) {
+        self.publish_shape(core);
+        self.show(core.node.tree());
+    }
+
+    /// Gives readers the shape that the tree has now. They read it as of the last write that they were shown, until
+    /// they are shown the next: what that cleared is there until then.
+    ///
+    /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose results come in
+    /// under the lock that the writer has had since before it cleared; and its edit is applied only when the log is
+    /// durable up to there.
+    fn publish_shape(&self, core: &mut Core) {
         let newest = core.node.tree().shared_view();
         core.active = core.node.tree().active_id();
         core.shape = core.node.tree().shape_number();
-        if !self.views.with(|known| known.is_same_shape(&newest)) {
+        let replace = |known: &SharedView| {
+            let is_known = known.is_same_shape(&newest);
+            (!is_known).then(|| newest.clone().replacing(known))
+        };
+        if let Some(newest) = self.views.with(replace) {
             self.views.publish(&newest);
         }
-        self.show(core.node.tree());
     }
 
     fn carry_out(&self, core: &mut Core, output: Output) {
@@ -357,3 +372,86 @@ impl JobSink for Sink {
 
 /// Whoever holds one keeps the store open.
 pub(crate) type Handle = Arc<Shared>;
+
+#[cfg(test)]
+mod tests {
+    use crate::{Db, Options, Snapshot, checkpoint};
+    use gabion_engine::Keyspace;
+    use gabion_node::checkpoint::Origin;
+
+    const KEYS: [&[u8]; 4] = [b"k", b"l", b"m", b"n"];
+    type Values = [Option<Vec<u8>>; 4];
+
+    fn values(all: [Option<&str>; 4]) -> Values {
+        all.map(|value| value.map(|value| value.as_bytes().to_vec()))
+    }
+
+    /// What a snapshot shows, read in three ways that must agree.
+    fn read(snapshot: &Snapshot) -> Values {
+        let each = KEYS.map(|key| snapshot.get(key).unwrap().map(|value| value.to_vec()));
+        for (many, one) in snapshot.multi_get(KEYS).into_iter().zip(&each) {
+            assert_eq!(many.unwrap().as_deref(), one.as_deref());
+        }
+        let scanned = snapshot.iter(..).into_iter().map(|pair| pair.unwrap().1.to_vec());
+        let there: Vec<_> = each.iter().flatten().cloned().collect();
+        assert_eq!(scanned.collect::<Vec<_>>(), there);
+        each
+    }
+
+    /// The writer is stopped where it has given readers the new shape, and not yet the number of its write.
+    #[test]
+    fn a_batch_that_clears_everything_is_read_whole_or_not_at_all_and_so_copied() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-clear-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let options = Options {
+            pool_len: 512 << 20,
+            ring_len: 4 << 20,
+            segment_len: 1 << 20,
+            ..Options::default()
+        };
+        let db = Db::create(&dir.join("store"), &options).unwrap();
+        db.put(b"k", b"in a file").unwrap();
+        db.put(b"m", b"in a file").unwrap();
+        db.flush().unwrap();
+        db.put(b"k", b"old").unwrap();
+        let old = values([Some("old"), None, Some("in a file"), None]);
+        let new = values([Some("new"), None, None, Some("new")]);
+        assert_eq!(read(&db.snapshot()), old);
+
+        let mut core = db.lock();
+        for (key, value) in [(b"l", b"gone"), (b"m", b"gone")] {
+            core.node.put(Keyspace::User, key, value).unwrap();
+        }
+        core.node.clear().unwrap();
+        for key in [b"k", b"n"] {
+            core.node.put(Keyspace::User, key, b"new").unwrap();
+        }
+        let end = core.node.end_turn().unwrap();
+        let (group, term) = (core.node.config().clone(), core.node.state().term);
+        db.shared().publish_shape(&mut core);
+        let amid = db.snapshot();
+        assert_eq!(read(&amid), old);
+        assert_eq!(db.get(b"k").unwrap().unwrap(), &b"old"[..]);
+        db.shared().written(&mut core, end);
+        drop(core);
+        assert_eq!(read(&db.snapshot()), new);
+        // What the job does that drops what was cleared is not for the snapshot.
+        db.compact_range(b"", None).unwrap();
+        assert_eq!(read(&db.snapshot()), new);
+        assert_eq!(read(&amid), old);
+
+        let origin = Origin { view: amid.view.clone(), group, term };
+        let source = &amid.tables.source;
+        checkpoint::write(&dir.join("copy"), 512 << 20, &origin, source, &mut |_| {}).unwrap();
+        let copy = Db::open(&dir.join("copy"), &options).unwrap();
+        assert_eq!(read(&copy.snapshot()), old);
+        // Their numbers are those of the batch in the source, some before its clear.
+        for key in KEYS {
+            copy.put(key, b"copied").unwrap();
+        }
+        copy.flush().unwrap();
+        assert_eq!(read(&copy.snapshot()), values([Some("copied"); 4]));
+        drop((amid, origin, copy, db));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

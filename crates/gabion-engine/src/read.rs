@@ -348,6 +348,8 @@ fn unusable() -> Error {
 pub struct SharedView {
     pub(crate) pin: Pin,
     pub(crate) point: ReadPoint,
+    /// The floor for who reads as of a moment before `point.floor`; see [`Self::replacing`].
+    pub(crate) earlier_floor: SequenceNumber,
 }
 
 impl SharedView {
@@ -359,10 +361,25 @@ impl SharedView {
 
     /// This view, reading as of `sequence` and judging by group time `now_ms`: at most the last write that was
     /// applied when the view was made, or one that went into the view's MemTables since; and the group time
-    /// that came with the log up to there, or an earlier one.
+    /// that came with the log up to there, or an earlier one. Before the last clear only where the view is said
+    /// to replace one of before it: see [`Self::replacing`].
     #[must_use]
     pub fn at(&self, sequence: SequenceNumber, now_ms: u64) -> Self {
-        Self { pin: self.pin.clone(), point: ReadPoint { sequence, now_ms, ..self.point } }
+        let is_before = sequence < self.point.floor;
+        let floor = if is_before { self.earlier_floor } else { self.point.floor };
+        debug_assert!(floor <= sequence, "a reader at {sequence} under the floor {floor}");
+        let point = ReadPoint { sequence, floor, now_ms };
+        Self { pin: self.pin.clone(), point, earlier_floor: self.earlier_floor }
+    }
+
+    /// This view, for readers who may yet read as of the last write that `shown` sees, while it takes its place: until
+    /// the number of a clear that came since is theirs, they read under the floor of `shown`. Else they would find
+    /// cleared what was there, and not see yet what the same batch put in its place.
+    ///
+    /// No compaction that knew of the clear may have taken effect in this view: what it drops would be missing.
+    #[must_use]
+    pub fn replacing(self, shown: &Self) -> Self {
+        Self { earlier_floor: shown.point.floor, ..self }
     }
 
     /// The group time by which the view judges what has expired.
@@ -375,7 +392,7 @@ impl SharedView {
     /// that threads do not take it from each other.
     #[must_use]
     pub fn apart(&self) -> Self {
-        Self { pin: self.pin.apart(), point: self.point }
+        Self { pin: self.pin.apart(), ..*self }
     }
 
     /// Whether both views read the same MemTables and files under the same floor.

@@ -832,7 +832,7 @@ impl Tree {
     pub fn shared_view(&self) -> SharedView {
         let point = self.read_point();
         let pin = self.state.pin().expect("the tree's own state is not ended");
-        SharedView { pin, point }
+        SharedView { pin, point, earlier_floor: point.floor }
     }
 
     const fn read_point(&self) -> ReadPoint {

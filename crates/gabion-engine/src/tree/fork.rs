@@ -19,11 +19,17 @@ impl Tree {
     /// it adds to the view's MemTables is left out.
     ///
     /// # Errors
-    /// Invalid input for a configuration of another shape; corruption when a file holds what the view does
-    /// not see.
+    /// Invalid input for a configuration of another shape, and for a view that ends before its floor: what the fork
+    /// wrote next would be taken for cleared; corruption when a file holds what the view does not see.
     pub fn fork(view: &SharedView, config: TreeConfig, group: GroupId) -> Result<Self> {
         config.validate()?;
         let (shape, upto) = (&view.pin.0, view.point.sequence);
+        let floor = view.point.floor;
+        if floor > upto {
+            return Err(Error::invalid(format!(
+                "a view that ends at {upto}, its floor is {floor}: what a copy wrote next would be cleared"
+            )));
+        }
         let version = (*shape.version).clone();
         if version.level_count() != config.levels {
             return Err(Error::invalid(format!(
@@ -41,7 +47,7 @@ impl Tree {
         let next_file = version.files().map(|(_, file)| file.id.number + 1).max().unwrap_or(1);
         let newest = shape.memtables.first().map_or(MemTableId::ZERO, |table| table.id());
         let flushed = Flushed { memtable: newest, position: LogPosition::ZERO, sequence: upto };
-        let counters = (0, next_file, view.point.floor);
+        let counters = (0, next_file, floor);
         let mut tree = Self::with_state(config, group, version, flushed, counters);
         tree.take_memtables(&shape.memtables, upto);
         Ok(tree)
