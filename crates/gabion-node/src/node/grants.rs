@@ -207,9 +207,11 @@ impl Node {
         ranges
     }
 
+    /// The primary wants so many slots at once, by a number off the wire: twice as many are granted, up to half of the
+    /// pool's.
     pub(super) fn handle_want_grant(&mut self, slots: u32) {
         let half = self.pool.counts().total / 2;
-        self.grants.wanted = self.grants.wanted.max((slots * 2).min(half));
+        self.grants.wanted = self.grants.wanted.max(slots.saturating_mul(2).min(half));
     }
 
     /// The primary shipped a file and flushed it.
@@ -373,6 +375,57 @@ impl Node {
         self.files.remove(file);
         if let Err(error) = self.pool.free_file(file) {
             self.fatal(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AckLevel, CompactionMode, GroupConfig, NodeOptions, open};
+    use alloc::boxed::Box;
+    use gabion_base::units::MIB;
+    use gabion_base::{ConfigNumber, ReplicaId};
+    use gabion_engine::TreeConfig;
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+    use gabion_pool::Trust;
+
+    /// The secondary of a group of two.
+    fn secondary() -> Node {
+        let group = GroupConfig {
+            group: GroupId(1),
+            config: ConfigNumber(1),
+            members: alloc::vec![ReplicaId(1), ReplicaId(2)],
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: MIB,
+            segment_len: MIB / 4,
+            tree: TreeConfig::default(),
+        };
+        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
+        let handle = disk.handle();
+        let opened = async {
+            open::create(&handle, &group, ReplicaId(2), [1; 16]).await?;
+            let pool = open::open_pool(&handle, Trust::Readable).await?;
+            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+            pool.open_node(ring, NodeOptions::default(), 0).await
+        };
+        disk.block_on(&handle, opened).unwrap().0
+    }
+
+    #[test]
+    fn a_primary_that_wants_more_slots_than_there_are_is_granted_half_of_the_pool() {
+        let half = secondary().pool.counts().total / 2;
+        for (slots, wanted) in
+            [(0, 0), (8, 16), (half, half), (1 << 31, half), ((1 << 31) + 4, half), (!0, half)]
+        {
+            let mut node = secondary();
+            let bytes = NodeMessage::WantGrant { slots }.encode();
+            let Ok(NodeMessage::WantGrant { slots }) = NodeMessage::decode(&bytes) else {
+                panic!("{slots} slots are wanted by no message");
+            };
+            node.handle_want_grant(slots);
+            assert_eq!(node.grants.wanted, wanted, "{slots}");
         }
     }
 }
