@@ -78,26 +78,47 @@ pub struct DbStats {
     pub memory: Memory,
 }
 
+/// What somebody wants of the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// To write, and not only to delete.
+    Put,
+    /// To delete.
+    Delete,
+    /// To have kept what is written.
+    Keep,
+}
+
 /// The machine, once it takes a write, a put or another. Where jobs pause, as their device has no room, nothing makes any
-/// until somebody gives it some, and who waited for that would wait for as long.
-fn gate(shared: &Shared, has_put: bool) -> Result<MutexGuard<'_, Core>> {
+/// until somebody gives it some, and who waited for that would wait for as long; so would who waited for the compaction
+/// of a damaged file. What is in memory can be kept all the same: that is one file of L0 more, as nothing is written
+/// after it.
+fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
     let mut core = shared.lock();
     loop {
         core.check()?;
+        let has_put = wish == Wish::Put;
         let gives_up = has_put || core.node.jobs_pause();
         match core.node.write_gate() {
             WriteGate::Open => return Ok(core),
             WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
             WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
             WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
-            WriteGate::Wait(_) | WriteGate::Full { .. } => core = shared.wait(core),
+            WriteGate::Wait(_) | WriteGate::Full { .. } => match core.node.writes_wait_in_vain() {
+                None => core = shared.wait(core),
+                Some(_) if wish == Wish::Keep => return Ok(core),
+                Some(damage) => {
+                    let why = "L0 is full, and its compaction needs what is damaged";
+                    return Err(damage.clone().within(why));
+                }
+            },
         }
     }
 }
 
 /// As [`Db::flush`].
 fn flush(shared: &Shared) -> Result<()> {
-    let mut core = gate(shared, false)?;
+    let mut core = gate(shared, Wish::Keep)?;
     core.node.seal_memtable()?;
     // What writers fill and seal meanwhile is not waited for: they might never pause.
     let wanted = core.node.tree().active_id();
@@ -444,7 +465,8 @@ impl Db {
     ///
     /// # Errors
     /// Limit exceeded for a key, value or batch that is too long, and nothing is written then; no space
-    /// when the pool is full, and then deletes are still taken; what made the store fail.
+    /// when the pool is full, and then deletes are still taken; corruption with the file's name when L0 is full and
+    /// its compaction needs a file that is damaged; what made the store fail.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         if batch.is_empty() {
             return match durability {
@@ -478,7 +500,7 @@ impl Db {
         write: impl FnOnce(&mut Core) -> Result<()>,
     ) -> Result<()> {
         let shared = &self.0.shared;
-        let mut core = gate(shared, has_put)?;
+        let mut core = gate(shared, if has_put { Wish::Put } else { Wish::Delete })?;
         let (len, room) = (bytes + count * OPERATION_OVERHEAD, core.node.turn_room());
         if len > room || count > RECORD_OPS_MAX {
             return Err(Error::limit(format!(
@@ -523,7 +545,7 @@ impl Db {
     /// # Errors
     /// What made the store fail.
     pub fn sync(&self) -> Result<()> {
-        let mut core = gate(&self.0.shared, false)?;
+        let mut core = gate(&self.0.shared, Wish::Keep)?;
         let end = core.node.make_durable()?;
         self.0.shared.carry_on(&mut core);
         self.wait_durable(core, end)

@@ -23,6 +23,8 @@ mod checkpoint;
 mod compact;
 #[path = "db/counters.rs"]
 mod counters;
+#[path = "db/damage.rs"]
+mod damage;
 #[path = "db/expiry.rs"]
 mod expiry;
 #[path = "db/load.rs"]

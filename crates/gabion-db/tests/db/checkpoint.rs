@@ -196,7 +196,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
 }
 
 /// Turns a byte of the first file of the store over.
-fn flip_a_byte(store: &Path) -> String {
+pub(super) fn flip_a_byte(store: &Path) -> String {
     let path = store.join("pool");
     let file = PoolFile::open(&path, DirectIo::Never).unwrap();
     let options = MediumOptions { notify: false, ..MediumOptions::default() };

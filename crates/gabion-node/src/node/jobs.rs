@@ -15,7 +15,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition};
-use gabion_engine::{Edit, JobContext, JobInputs, JobKind, JobOutput, Recipe};
+use gabion_engine::{
+    Edit, JobContext, JobInputs, JobKind, JobOutput, Pressure, Recipe, WriteState,
+};
 use gabion_log::{RecordFlags, RecordKind};
 use gabion_pool::{FilePlacement, Placed};
 
@@ -387,6 +389,21 @@ impl Node {
     #[must_use]
     pub fn damage(&self) -> Option<&Error> {
         self.first_damage().or(self.jobs.damage.as_ref())
+    }
+
+    /// What keeps from ending the compactions that writes wait for, if nothing will change that: L0 is full, what they
+    /// read is damaged, nothing else is under way, and a replica alone has nobody to have it from. None for a file whose
+    /// bytes are those of its edit: it is read again.
+    #[must_use]
+    pub fn writes_wait_in_vain(&self) -> Option<&Error> {
+        let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Files(_)));
+        let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
+        if !is_full || !rests || self.config.members.len() > 1 {
+            return None;
+        }
+        let read = self.jobs.set_aside.iter().flat_map(|aside| &aside.files);
+        let lost = read.filter_map(|file| self.repairs.lost(*file)).next();
+        lost.or(self.jobs.damage.as_ref())
     }
 
     /// Slots that jobs have taken and whose edits are not applied.

@@ -154,6 +154,13 @@ impl Repairs {
         self.files.get(&file).is_some_and(|damaged| !matches!(damaged.step, Step::Whole { .. }))
     }
 
+    /// What was met in a file that is known not to have the bytes of its edit, and that nobody is asked for now.
+    pub(super) fn lost(&self, file: FileId) -> Option<&Error> {
+        let damaged = self.files.get(&file)?;
+        let is_lost = damaged.is_checked && matches!(damaged.step, Step::Waits { .. });
+        is_lost.then_some(&damaged.error)
+    }
+
     /// Whether a shipment of the file is taken: it is damaged, and no other one is on its way.
     pub(super) fn wants(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|damaged| {

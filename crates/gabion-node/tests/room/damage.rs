@@ -3,15 +3,19 @@
 
 use crate::no_space::start;
 use crate::replica::Replica;
+use gabion_base::units::{KIB, MIB};
 use gabion_base::{ErrorKind, FileId};
-use gabion_engine::JobKind;
+use gabion_engine::{JobKind, TreeConfig};
 use gabion_media::simulated::{Fault, OperationClass};
 use gabion_node::work::{FetchOrder, Fetched};
 use gabion_node::{Locate, RepairState, WriteGate};
 
 /// A replica alone whose next job is a compaction, and one of its inputs.
 fn before_a_compaction() -> (Replica, FileId) {
-    let mut replica = start();
+    before_a_compaction_of(start())
+}
+
+fn before_a_compaction_of(mut replica: Replica) -> (Replica, FileId) {
     while replica.kinds() != [JobKind::Compaction] {
         replica.seal();
         replica.succeed(JobKind::Flush);
@@ -63,6 +67,60 @@ fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
     assert_eq!(replica.node.damaged_files().count(), 0);
     replica.succeed(JobKind::Compaction);
     replica.pass(0);
+}
+
+/// The same with an L0 that is full with five files.
+fn before_a_compaction_of_a_small_level0() -> (Replica, FileId) {
+    let tree = TreeConfig {
+        memtable_len: 16 * KIB,
+        l0_trigger: 2,
+        l0_slowdown: 5,
+        l0_stop: 5,
+        ..TreeConfig::default()
+    };
+    before_a_compaction_of(Replica::start(512 * MIB, tree, 64 * KIB))
+}
+
+/// Writes until L0 is full.
+fn fill_level0(replica: &mut Replica) {
+    while replica.node.write_gate() == WriteGate::Open {
+        assert!(replica.node.writes_wait_in_vain().is_none(), "they do not wait");
+        replica.seal();
+        replica.succeed(JobKind::Flush);
+        replica.pass(0);
+    }
+}
+
+#[test]
+fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_what() {
+    let (mut replica, file) = before_a_compaction_of_a_small_level0();
+    fill_level0(&mut replica);
+    assert_eq!(replica.kinds(), [JobKind::Compaction]);
+    assert_eq!(replica.node.write_gate(), WriteGate::Wait("compaction is behind"));
+    assert!(replica.node.writes_wait_in_vain().is_none(), "a compaction is under way");
+    let at = replica.offset_of(file);
+    replica.disk.flip_bit(at + 100, 3);
+    let error = replica.run(JobKind::Compaction).expect("it meets the damage");
+    assert!(replica.node.writes_wait_in_vain().is_none(), "the file is to be compared first");
+    replica.pass(0);
+    let gate = WriteGate::Wait("compaction is behind, as files are damaged");
+    assert_eq!(replica.node.write_gate(), gate);
+    let damage = replica.node.writes_wait_in_vain().expect("nothing is under way");
+    assert_eq!(damage.to_string(), error.to_string());
+    assert!(damage.to_string().contains(&file.to_string()), "{damage}");
+}
+
+#[test]
+fn writes_wait_for_a_file_that_is_whole_to_be_read_again() {
+    let (mut replica, _) = before_a_compaction_of_a_small_level0();
+    replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
+    replica.run(JobKind::Compaction).expect("a read fails");
+    replica.pass(0);
+    fill_level0(&mut replica);
+    assert!(replica.node.writes_wait_in_vain().is_none());
+    replica.pass(60_000);
+    replica.work();
+    assert_eq!(replica.node.write_gate(), WriteGate::Open);
 }
 
 #[test]
