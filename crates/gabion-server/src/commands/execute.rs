@@ -1,6 +1,7 @@
 //! Runs commands on a store: the keys' locks around them, a transaction's writes into one record.
 
 use super::expiry::{Told, When};
+use super::keyspace::ReplyRoom;
 use super::overlay::Overlay;
 use super::store::Store;
 use super::table::{Id, Route};
@@ -84,11 +85,14 @@ impl Commands {
     async fn try_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
         let overlay = Overlay::new(store);
         let mut replies = Vec::with_capacity(transaction.calls.len());
+        // While it goes on, and before anything is written: the queue is bounded, what it asks for is not.
+        let mut room = ReplyRoom::of_exec();
         for call in &transaction.calls {
             let reply = self.run(&overlay, call).await;
             if reply.is_error() {
                 self.stats.count_failed(call.row());
             }
+            room.take(reply.memory())?;
             replies.push(reply);
         }
         let ops = overlay.into_ops()?;

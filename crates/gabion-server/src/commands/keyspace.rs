@@ -206,7 +206,7 @@ pub(crate) async fn keys(store: &impl Store, args: &[Bytes]) -> Outcome {
 }
 
 /// Counts what a reply holds against its limits.
-struct ReplyRoom {
+pub(crate) struct ReplyRoom {
     command: &'static str,
     advice: &'static str,
     elements: usize,
@@ -218,7 +218,17 @@ impl ReplyRoom {
         Self { command, advice, elements: ELEMENTS_MAX, bytes: REPLY_LEN_MAX }
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), Reply> {
+    /// Of a transaction, whose replies are counted with their bookkeeping ([`Reply::memory`]): those of many keys or
+    /// of nulls hold little else.
+    pub(crate) const fn of_exec() -> Self {
+        Self::new("EXEC", "no key was changed")
+    }
+
+    /// Counts an element of so many bytes.
+    ///
+    /// # Errors
+    /// The error that the client gets when it does not fit.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Reply> {
         let fits = self.elements > 0 && self.bytes >= bytes;
         if !fits {
             return Err(Reply::error_from(format!(

@@ -1,6 +1,7 @@
 //! A connection's state: the protocol it speaks, its name, its transaction; and the first half of
 //! every command: look-up, checks, queueing, and answering what touches no data.
 
+use super::keyspace::ReplyRoom;
 use super::table::{Id, TABLE};
 use super::work::{Call, Transaction, Work};
 use super::{Clients, Commands, Host, Route, errors};
@@ -237,10 +238,16 @@ impl Commands {
             return Step::Reply(errors::EXEC_ABORT);
         }
         let mut transaction = Transaction::default();
+        let mut room = ReplyRoom::of_exec();
         for (place, call) in queue.calls.into_iter().enumerate() {
             self.stats.count_call(call.row());
             if call.spec().route == Route::Local {
-                transaction.ready.push((place, self.answer(session, &call, host)));
+                let reply = self.answer(session, &call, host);
+                if let Err(error) = room.take(reply.memory()) {
+                    self.stats.count_failed(exec.row());
+                    return Step::Reply(error);
+                }
+                transaction.ready.push((place, reply));
             } else {
                 transaction.calls.push(call);
             }

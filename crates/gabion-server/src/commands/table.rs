@@ -267,7 +267,8 @@ table! {
         "Begins a transaction." "";
     Exec "exec" 1 Local ["noscript" "loading" "stale" "skip_slowlog"] (0 0 0) "1.2.0" "transactions"
         "Runs the queued commands as one."
-        "The writes are one log record: at most 65,536 commands, 65,536 keys and 16 MiB less 64 KiB.";
+        "The writes are one log record: at most 65,536 commands, 65,536 keys and 16 MiB less 64 KiB. \
+         The replies together are at most 64 MiB; past that nothing is written.";
     Discard "discard" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.0.0" "transactions"
         "Drops the queued commands." "";
     RefusedWatch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"

@@ -2,6 +2,8 @@
 
 use super::support::{Node, request};
 use crate::commands::{Step, Work};
+use bytes::Bytes;
+use gabion_resp::Reply;
 
 #[test]
 fn errors_of_dispatch_have_the_words_of_redis() {
@@ -264,10 +266,10 @@ fn a_transaction_is_bounded() {
     let mget = || gabion_resp::Request {
         args: std::iter::once(&b"MGET"[..])
             .chain(std::iter::repeat_n(&b""[..], 1_000_000))
-            .map(bytes::Bytes::from_static)
+            .map(Bytes::from_static)
             .collect(),
     };
-    assert_eq!(client.reply(mget()), gabion_resp::Reply::simple("QUEUED"));
+    assert_eq!(client.reply(mget()), Reply::simple("QUEUED"));
     assert!(client.reply(mget()).is_error());
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 
@@ -280,6 +282,37 @@ fn a_transaction_is_bounded() {
     assert_eq!(client.ask("DBSIZE"), ":0\r\n");
 }
 
+/// A request of a few bytes can ask for the longest value thousands of times.
+#[test]
+fn the_reply_of_a_transaction_is_bounded_and_one_over_the_limit_changes_nothing() {
+    let node = Node::new();
+    let mut client = node.client();
+    node.store.hold("k".into(), Bytes::from(vec![b'v'; 8 << 20]));
+    let mut exec = |reads: usize| {
+        node.store.look_ups.set(0);
+        client.ask("MULTI");
+        client.ask(&format!("SET a {reads}"));
+        (0..reads).for_each(|_| drop(client.ask("GET k")));
+        client.reply(request("EXEC"))
+    };
+    let text = "ERR the reply of EXEC is over the limit of 1048576 keys or 67108864 bytes: no key was changed";
+    assert!(exec(4000) == Reply::error(text));
+    assert_eq!(node.store.look_ups.get(), 8, "no more is read than the reply that is too much");
+    assert!(node.store.records.borrow().is_empty());
+    assert!(matches!(exec(7), Reply::Array(replies) if replies.len() == 8));
+    assert_eq!(node.store.records.borrow().len(), 1);
+
+    // Replies that are hardly more than their bookkeeping, and those that are made at the door.
+    (0..1000_u32).for_each(|i| node.store.hold(i.to_be_bytes().to_vec().into(), Bytes::new()));
+    for line in ["RANGE - k", "COMMAND DOCS"] {
+        client.ask("MULTI");
+        client.ask("SET a 1");
+        (0..6000).for_each(|_| drop(client.ask(line)));
+        assert!(client.reply(request("EXEC")) == Reply::error(text), "{line}");
+    }
+    assert_eq!(node.store.records.borrow().len(), 1);
+}
+
 #[test]
 fn a_queued_command_does_not_keep_the_read_buffer() {
     let node = Node::new();
@@ -289,7 +322,7 @@ fn a_queued_command_does_not_keep_the_read_buffer() {
     buffer.reserve(1 << 20);
     let whole = buffer.capacity();
     let mut parser = gabion_resp::RequestParser::new();
-    for expected in [gabion_resp::Reply::OK, gabion_resp::Reply::simple("QUEUED")] {
+    for expected in [Reply::OK, Reply::simple("QUEUED")] {
         let request = parser.parse(&mut buffer).unwrap().unwrap();
         assert_eq!(client.reply(request), expected);
     }
@@ -353,7 +386,7 @@ fn replies_of_a_transaction_run_elsewhere_are_put_together_at_the_door() {
     let received = crate::commands::Transaction::of(transaction.calls().to_vec());
     let received = Work::Transaction(received);
     let remote = node.commands.execute(&*node.store, &received);
-    let gabion_resp::Reply::Array(replies) = super::support::block_on(remote) else { panic!() };
+    let Reply::Array(replies) = super::support::block_on(remote) else { panic!() };
     let mut out = Vec::new();
     transaction.merge(replies).encode(gabion_resp::Protocol::Resp2, &mut out);
     assert_eq!(out, b"*5\r\n+PONG\r\n+OK\r\n$1\r\nx\r\n$1\r\n1\r\n+PONG\r\n");

@@ -29,6 +29,8 @@ pub(super) struct MemoryStore {
     waiting: RefCell<Vec<(u64, Waker)>>,
     released: RefCell<Vec<u64>>,
     next_read: Cell<u64>,
+    /// Reads of one key.
+    pub(super) look_ups: Cell<u64>,
     /// The error of every write from now on.
     pub(super) refuses_writes: RefCell<Option<Error>>,
 }
@@ -91,6 +93,7 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+        self.look_ups.set(self.look_ups.get() + 1);
         let found = self.keys.borrow().get(key).cloned();
         let now_ms = self.group_ms.get();
         let found = found.filter(|found| found.expires_ms.is_none_or(|at| at > now_ms));
