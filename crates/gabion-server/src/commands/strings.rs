@@ -157,7 +157,11 @@ pub(crate) async fn get_range(store: &impl Store, args: &[Bytes]) -> Outcome {
     let end = parse_i64(&args[3]).ok_or(errors::NOT_AN_INTEGER)?;
     let value = store.get(&args[1]).await?.unwrap_or_default();
     let range = resolve_range(start, end, value.len());
-    Ok(Reply::Bulk(value.slice(range)))
+    if range.len() == value.len() {
+        return Ok(Reply::Bulk(value));
+    }
+    // A copy: a view would keep the whole value in memory, and nothing would count it.
+    Ok(Reply::Bulk(Bytes::copy_from_slice(&value[range])))
 }
 
 /// The bytes that `GETRANGE start end` means in a value of `len` bytes: negative numbers count from

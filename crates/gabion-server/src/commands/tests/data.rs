@@ -1,6 +1,6 @@
 //! Commands on values and keys: replies byte for byte.
 
-use super::support::{Node, request_of};
+use super::support::{Node, request, request_of};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind};
@@ -137,6 +137,20 @@ fn parts_of_values_are_read_and_written() {
         ("APPEND v new", ":3\r\n"),
         ("GET v", "$3\r\nnew\r\n"),
     ]);
+}
+
+/// A reply counts as its own bytes, so it must not keep more than them.
+#[test]
+fn a_part_of_a_value_does_not_keep_the_value_in_memory() {
+    let node = Node::new();
+    let value = Bytes::from(vec![b'v'; 1000]);
+    node.store.hold("k".into(), value.clone());
+    let mut client = node.client();
+    for (end, is_whole) in [(0, false), (998, false), (999, true), (-1, true)] {
+        let reply = client.reply(request(&format!("GETRANGE k 0 {end}")));
+        let Reply::Bulk(part) = reply else { panic!("{reply:?}") };
+        assert_eq!(part.as_ptr() == value.as_ptr(), is_whole, "to {end}");
+    }
 }
 
 #[test]
