@@ -17,9 +17,10 @@ use crate::peers::{Peer, Reads};
 use crate::run::{Begun, Item, NOT_READABLE, READ_WAIT_MAX_MS};
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
-use gabion_base::{LogPosition, ReplicaId};
+use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
 use gabion_replication::Message;
 use gabion_resp::{Args, Protocol, Reply, ReplyParser, Request};
+use std::collections::BTreeMap;
 
 /// Commands of members that may be in the middle of their parts.
 const INCOMING_MAX: usize = 1024;
@@ -52,7 +53,10 @@ impl Kept {
         Self::Write(
             item.origin,
             match item.work {
-                Work::Transaction(transaction) => Some(transaction),
+                // One without such replies needs nothing put in.
+                Work::Transaction(transaction) => {
+                    Some(transaction).filter(|transaction| !transaction.ready.is_empty())
+                }
                 Work::Call(_) => None,
             },
         )
@@ -197,13 +201,11 @@ impl Server {
         }
     }
 
-    fn take_forward(&mut self, from: ReplicaId, id: u64, part: &Bytes) -> gabion_base::Result<()> {
+    fn take_forward(&mut self, from: ReplicaId, id: u64, part: &Bytes) -> Result<()> {
         let link = self.peer(from).and_then(|peer| peer.link.as_ref());
         let Some(connection) = link.map(|link| link.connection) else { return Ok(()) };
         if self.incoming.len() > INCOMING_MAX {
-            return Err(gabion_base::Error::limit(
-                "too many commands in the middle of their parts",
-            ));
+            return Err(Error::limit("too many commands in the middle of their parts"));
         }
         let mut joined = self.incoming.remove(&(from, id)).unwrap_or_default();
         let Some(body) = forward::join(&mut joined, part, forward::COMMAND_LEN_MAX)? else {
@@ -241,20 +243,11 @@ impl Server {
 
     // ---- replies to what we forwarded
 
-    fn take_forward_reply(
-        &mut self,
-        id: u64,
-        position: LogPosition,
-        part: &Bytes,
-    ) -> gabion_base::Result<()> {
-        // Of an earlier connection, perhaps: nobody waits for it any more.
-        let Some(forwarded) = self.forwarded.get_mut(&id) else { return Ok(()) };
-        let joined = &mut forwarded.reply;
-        let Some(reply) = forward::join(joined, part, forward::REPLY_LEN_MAX)? else {
+    fn take_forward_reply(&mut self, id: u64, position: LogPosition, part: &Bytes) -> Result<()> {
+        let Some((command, reply)) = join_reply(&mut self.forwarded, id, part)? else {
             return Ok(());
         };
-        let Some(forwarded) = self.forwarded.remove(&id) else { return Ok(()) };
-        match forwarded.command {
+        match command {
             Kept::Read(item) => {
                 if matches!(item.origin, Origin::Probe) {
                     let is_answer = !reply.starts_with(b"-");
@@ -264,7 +257,7 @@ impl Server {
             }
             Kept::Write(origin, transaction) => {
                 let reply = match &transaction {
-                    Some(transaction) => merge(transaction, &reply)?,
+                    Some(transaction) => merge(transaction, &reply),
                     None => Reply::Encoded(reply),
                 };
                 self.end_forwarded(&origin, false, reply, Some(position));
@@ -312,17 +305,55 @@ impl Server {
     }
 }
 
+/// Adds a part to the reply to a command, and takes the command off the list with its last part. One whose reply
+/// is longer than any may be leaves with an error in its place: it costs its client that reply, and the group
+/// nothing, as the end of the connection would. Parts that nobody waits for are dropped: those after that,
+/// and those of an earlier connection.
+///
+/// # Errors
+/// The member breaks the protocol.
+fn join_reply(
+    forwarded: &mut BTreeMap<u64, Forwarded>,
+    id: u64,
+    part: &Bytes,
+) -> Result<Option<(Kept, Bytes)>> {
+    let Some(waiting) = forwarded.get_mut(&id) else { return Ok(None) };
+    let reply = match forward::join(&mut waiting.reply, part, forward::REPLY_LEN_MAX) {
+        Ok(None) => return Ok(None),
+        Ok(Some(reply)) => reply,
+        Err(error) if error.kind() == ErrorKind::LimitExceeded => {
+            let is_read = matches!(waiting.command, Kept::Read(_));
+            let mut bytes = Vec::new();
+            unusable_reply(is_read, &error).encode(Protocol::Resp2, &mut bytes);
+            Bytes::from(bytes)
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(forwarded.remove(&id).map(|forwarded| (forwarded.command, reply)))
+}
+
 /// Puts the replies that were made here among those of the head.
-fn merge(transaction: &Transaction, reply: &Bytes) -> gabion_base::Result<Reply> {
+fn merge(transaction: &Transaction, reply: &Bytes) -> Reply {
     let mut buffer = BytesMut::from(&reply[..]);
-    let parsed = ReplyParser::new().parse(&mut buffer)?;
-    Ok(match parsed {
-        Some(Reply::Array(replies)) if replies.len() == transaction.calls().len() => {
+    match ReplyParser::new().parse(&mut buffer) {
+        Ok(Some(Reply::Array(replies))) if replies.len() == transaction.calls().len() => {
             transaction.merge(replies)
         }
-        Some(_) => Reply::Encoded(reply.clone()),
-        None => return Err(gabion_base::Error::corruption("the reply to a transaction is cut")),
-    })
+        Ok(Some(_)) => Reply::Encoded(reply.clone()),
+        Ok(None) => unusable_reply(false, &Error::corruption("it is cut")),
+        // A flat list of pairs may have more elements than a client takes.
+        Err(error) => unusable_reply(false, &error.into()),
+    }
+}
+
+/// What the client gets when the reply of another member cannot be handed on.
+fn unusable_reply(is_read: bool, error: &Error) -> Reply {
+    let outcome = if is_read {
+        "ERR the reply cannot be given"
+    } else {
+        "UNKNOWN the reply cannot be given, and the write may have been made or not"
+    };
+    Reply::error_from(format!("{outcome}: {error}"))
 }
 
 fn unreachable_member(to: ReplicaId, is_read: bool) -> Reply {
@@ -331,4 +362,62 @@ fn unreachable_member(to: ReplicaId, is_read: bool) -> Reply {
         "TRYAGAIN the {place} of the chain, replica {}, is not connected: the command was not run",
         to.get()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(words: &[&str]) -> Call {
+        let args = words.iter().map(|word| Bytes::from(word.to_string())).collect();
+        Call::new(Request { args }).unwrap()
+    }
+
+    fn kept(work: Work) -> Kept {
+        let (protocol, position) = (Protocol::Resp2, LogPosition::ZERO);
+        let origin = Origin::Probe;
+        Kept::of(Item { number: 0, origin, work, protocol, position, since_ms: 0, len: 0 })
+    }
+
+    fn forwarded(work: Work) -> Forwarded {
+        Forwarded { to: ReplicaId(1), connection: 1, command: kept(work), reply: Vec::new() }
+    }
+
+    #[test]
+    fn a_reply_over_the_limit_ends_its_command_and_no_other() {
+        let get = || Work::Call(call(&["GET", "k"]));
+        let incr = || Work::Transaction(Transaction::of(vec![call(&["INCR", "k"])]));
+        for (work, code) in [(get(), "-ERR "), (incr(), "-UNKNOWN ")] {
+            let mut list = BTreeMap::from([(1, forwarded(work)), (2, forwarded(get()))]);
+            let part = forward::parts(&vec![b'v'; 5 << 20]).next().unwrap();
+            assert_eq!(part[0], 1, "more follow");
+            let mut take = |id, part: &Bytes| join_reply(&mut list, id, part).unwrap();
+            let (count, reply) =
+                (1..).find_map(|count| take(1, &part).map(|(_, reply)| (count, reply))).unwrap();
+            assert_eq!(count, forward::REPLY_LEN_MAX / (part.len() - 1) + 1);
+            let reply = String::from_utf8(reply.to_vec()).unwrap();
+            assert!(reply.starts_with(code) && reply.contains("the limit is 134217728"), "{reply}");
+            // What is still on its way, and the next reply.
+            assert!(take(1, &part).is_none());
+            assert_eq!(take(2, &Bytes::from("\0$1\r\nv\r\n")).unwrap().1, "$1\r\nv\r\n");
+            assert!(list.is_empty());
+        }
+    }
+
+    /// 600,000 pairs, say, are a flat list of more elements than a request may have.
+    #[test]
+    fn a_long_list_in_a_transaction_is_handed_on_or_costs_that_transaction_alone() {
+        let mut transaction = Transaction::of(vec![call(&["RANGE", "-", "+"])]);
+        let of_data = kept(Work::Transaction(transaction.clone()));
+        assert!(matches!(of_data, Kept::Write(_, None)), "handed on as it is");
+        transaction.ready.push((0, Reply::simple("PONG")));
+        let mixed = kept(Work::Transaction(transaction.clone()));
+        assert!(matches!(mixed, Kept::Write(_, Some(_))));
+        let reply = merge(&transaction, &Bytes::from_static(b"*1\r\n*1200000\r\n"));
+        let Reply::Error(text) = reply else { panic!("{reply:?}") };
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.starts_with("UNKNOWN ") && text.contains("1200000 elements"), "{text}");
+        let merged = merge(&transaction, &Bytes::from_static(b"*1\r\n*0\r\n"));
+        assert_eq!(merged, Reply::Array(vec![Reply::simple("PONG"), Reply::Array(Vec::new())]));
+    }
 }
