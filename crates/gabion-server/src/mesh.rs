@@ -1,6 +1,6 @@
 //! The other members, as the loop sees them: connections and frames.
 
-use crate::peers::{Link, Preamble, Stranger};
+use crate::peers::{CONNECT_MAX_MS, Link, Preamble, Stranger};
 use crate::server::{PEERS, STRANGERS, STRANGERS_MAX, Server};
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
@@ -23,6 +23,9 @@ impl Server {
     /// Makes the connections that are ours to make and are due.
     pub(crate) fn tick_peers(&mut self) {
         for place in 0..self.peers.len() {
+            if self.peers[place].is_stuck(self.now_ms) {
+                self.give_up_connecting(place);
+            }
             let peer = &self.peers[place];
             if peer.is_ours_to_make && peer.link.is_none() && peer.retry_at_ms <= self.now_ms {
                 self.connect_peer(place);
@@ -45,13 +48,20 @@ impl Server {
         match result {
             Ok(stream) => {
                 let connection = self.number_connection();
-                self.peers[place].link = Some(Link::new(stream, connection, false));
+                self.peers[place].link = Some(Link::new(stream, connection, false, self.now_ms));
             }
             Err(error) => {
                 self.complain(place, &format!("cannot be connected to: {error}"));
                 self.peers[place].back_off(self.now_ms);
             }
         }
+    }
+
+    /// Ends an attempt that nobody answers; the next begins after a pause.
+    fn give_up_connecting(&mut self, place: usize) {
+        let text = format!("cannot be connected to: no answer for {CONNECT_MAX_MS} ms");
+        self.complain(place, &text);
+        self.drop_link(place);
     }
 
     fn number_connection(&mut self) -> u64 {
@@ -241,7 +251,7 @@ impl Server {
         let _ = stream.set_nodelay(true);
         let connection = self.number_connection();
         let peer = &mut self.peers[place];
-        peer.link = Some(Link::new(stream, connection, true));
+        peer.link = Some(Link::new(stream, connection, true, self.now_ms));
         peer.made();
         let id = peer.id;
         self.node.borrow_mut().handle_connected(id, connection, self.now_ms);

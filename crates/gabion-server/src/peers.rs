@@ -22,6 +22,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"GBPH");
 const VERSION: u16 = 1;
 /// Shortest and longest time between two attempts to connect, in ms.
 const BACKOFF_MS: (u64, u64) = (50, 500);
+/// How long a connection may be in the making, in ms. Between members a packet takes far less; without a limit the
+/// system's pauses between attempts decide, which double from 1 s to minutes when packets are silently lost.
+pub(crate) const CONNECT_MAX_MS: u64 = 1_000;
 /// Room for input that is made at a time, in bytes.
 const READ_LEN: usize = 64 << 10;
 /// Buffers of one system call.
@@ -86,6 +89,8 @@ pub(crate) struct Link {
     pub(crate) stream: TcpStream,
     /// Our number for it.
     pub(crate) connection: u64,
+    /// When it was begun.
+    since_ms: u64,
     /// The socket is connected and who we are is known.
     pub(crate) is_up: bool,
     /// The chain's first message is on its way: others may follow.
@@ -103,10 +108,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(stream: TcpStream, connection: u64, is_up: bool) -> Self {
+    pub(crate) fn new(stream: TcpStream, connection: u64, is_up: bool, now_ms: u64) -> Self {
         Self {
             stream,
             connection,
+            since_ms: now_ms,
             is_up,
             has_greeted: false,
             can_write: is_up,
@@ -262,6 +268,12 @@ impl Peer {
     /// The connection on which messages may be sent.
     pub(crate) fn greeted(&self) -> Option<&Link> {
         self.link.as_ref().filter(|link| link.has_greeted)
+    }
+
+    /// Whether a connection has been in the making for too long.
+    pub(crate) fn is_stuck(&self, now_ms: u64) -> bool {
+        let is_late = |link: &Link| now_ms.saturating_sub(link.since_ms) > CONNECT_MAX_MS;
+        self.link.as_ref().is_some_and(|link| !link.is_up && is_late(link))
     }
 
     /// The connection was lost, or was not made.

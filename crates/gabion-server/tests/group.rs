@@ -8,7 +8,10 @@ mod warm;
 
 use gabion_node::AckLevel;
 use gabion_resp::Reply;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use support::{Client, Group, PATIENCE};
 
@@ -315,6 +318,33 @@ fn whoever_is_ready_after_a_restart_answers_reads_and_takes_writes() {
     }
 }
 
+/// Packets that are silently lost, as a full queue loses them: the system alone would try after 1, 3, 7 … 63 s.
+#[test]
+fn a_member_that_does_not_answer_is_tried_again_soon() {
+    let mut group = Group::start("unanswered", 2, AckLevel::Replicated);
+    group.await_ready();
+    (1..=2).for_each(|id| group.kill(id));
+    let listener = TcpListener::bind(("127.0.0.1", group.ports[1])).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let filler = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let begun = Instant::now();
+    let mut second = group.command(2).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(second.stderr.take().unwrap()).lines().map(Result::unwrap);
+    group.adopt(2, second);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || lines.for_each(|line| drop(sender.send(line))));
+    loop {
+        let line = receiver.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())).unwrap();
+        if line.contains("cannot be connected to: no answer for 1000 ms") {
+            break;
+        }
+    }
+    // The next attempts find it.
+    drop((filler, listener));
+    group.start_replica(1);
+    group.await_ready();
+}
+
 /// A read that meets the restart of the tail waits for it, as long as the server says that reads wait.
 #[test]
 fn a_read_waits_while_the_tail_restarts() {
@@ -431,7 +461,7 @@ fn a_digest_at_a_position_is_of_one_state_at_every_replica_and_says_why_it_is_no
 fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     let group = Group::start("gone", 1, AckLevel::Replicated);
     group.await_ready();
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", group.ports[0])).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", group.ports[0])).unwrap();
     stream.write_all(b"GABION DIGEST 99999999999\r\n").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut reply = String::new();

@@ -136,6 +136,11 @@ impl Group {
         self.children[id as usize - 1] = Some(child);
     }
 
+    /// Ends a process with the group that somebody started as a replica.
+    pub fn adopt(&mut self, id: u32, child: Child) {
+        self.children[id as usize - 1] = Some(child);
+    }
+
     /// The command that runs a replica.
     pub fn command(&self, id: u32) -> Command {
         let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
