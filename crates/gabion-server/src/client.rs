@@ -37,8 +37,19 @@ const DISCARD_MAX: usize = 512 << 20;
 /// Bytes that one read takes from a socket.
 pub(crate) const READ_LEN: usize = 64 << 10;
 
+/// What a request has to do with the writes of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It writes, or might.
+    Write,
+    /// It asks who holds what was written before it.
+    Wait,
+    Other,
+}
+
 /// A request's place among the replies.
 struct Slot {
+    kind: Kind,
     protocol: Protocol,
     /// The reply, and the turn whose writes must be acknowledged before it is shown.
     reply: Option<(Reply, u64)>,
@@ -118,6 +129,8 @@ pub(crate) struct Client {
     pub(crate) held: Option<(Work, Protocol)>,
     /// Reads of this connection must show at least the log up to here.
     pub(crate) position: LogPosition,
+    /// What became of its last write whose reply was sent is not known.
+    is_in_doubt: bool,
     /// The turn of its last write that ended here, until its position is known.
     pub(crate) write_turn: u64,
     /// Reads and writes that have begun and not ended.
@@ -166,6 +179,7 @@ impl Client {
             first_slot: 0,
             held: None,
             position: LogPosition::ZERO,
+            is_in_doubt: false,
             write_turn: 0,
             reads_out: 0,
             writes_out: 0,
@@ -234,18 +248,28 @@ impl Client {
     }
 
     /// A place for a reply that comes later. What writes without reading has a short one.
-    pub(crate) fn reserve(&mut self, protocol: Protocol, may_be_long: bool) -> u64 {
+    pub(crate) fn reserve(&mut self, protocol: Protocol, kind: Kind, may_be_long: bool) -> u64 {
         self.long_out += u32::from(may_be_long);
-        self.slots.push_back(Slot { protocol, reply: None, bytes: 0, may_be_long });
+        self.slots.push_back(Slot { kind, protocol, reply: None, bytes: 0, may_be_long });
         self.first_slot + self.slots.len() as u64 - 1
     }
 
     /// A reply that is there at once.
     pub(crate) fn push(&mut self, protocol: Protocol, reply: Reply, turn: u64) {
+        self.push_kind(protocol, Kind::Other, reply, turn);
+    }
+
+    /// How many other replicas hold the writes before, which is none when the last of them is in doubt by the time
+    /// of this reply.
+    pub(crate) fn push_wait(&mut self, protocol: Protocol, reply: Reply) {
+        self.push_kind(protocol, Kind::Wait, reply, 0);
+    }
+
+    fn push_kind(&mut self, protocol: Protocol, kind: Kind, reply: Reply, turn: u64) {
         let bytes = reply.memory();
         self.unread.add(bytes);
         let reply = Some((reply, turn));
-        self.slots.push_back(Slot { protocol, reply, bytes, may_be_long: false });
+        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long: false });
     }
 
     /// The reply for a place. Nothing happens when the place is gone or filled.
@@ -328,11 +352,21 @@ impl Client {
         scratch.clear();
         let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
         while out.len() < OUTPUT_MAX
-            && let Some(Slot { protocol, reply: Some((reply, turn)), bytes, .. }) =
+            && let Some(Slot { kind, protocol, reply: Some((reply, turn)), bytes, .. }) =
                 self.slots.front()
             && *turn <= acknowledged
         {
-            reply.encode(*protocol, out);
+            // Here all before it are known, and none after it.
+            match kind {
+                Kind::Write if is_unknown(reply) => self.is_in_doubt = true,
+                Kind::Write if !is_error(reply) => self.is_in_doubt = false,
+                _ => {}
+            }
+            if self.is_in_doubt && *kind == Kind::Wait && !reply.is_error() {
+                Reply::Integer(0).encode(*protocol, out);
+            } else {
+                reply.encode(*protocol, out);
+            }
             self.unread.remove(*bytes);
             self.slots.pop_front();
             self.first_slot += 1;
@@ -385,6 +419,20 @@ impl Client {
     }
 }
 
+/// Whether a write may have been made or not.
+fn is_unknown(reply: &Reply) -> bool {
+    match reply {
+        Reply::Error(text) => text.starts_with(b"UNKNOWN "),
+        Reply::Encoded(bytes) => bytes.starts_with(b"-UNKNOWN "),
+        _ => false,
+    }
+}
+
+/// Whether a reply, which another node may have encoded, is an error.
+fn is_error(reply: &Reply) -> bool {
+    reply.is_error() || matches!(reply, Reply::Encoded(bytes) if bytes.starts_with(b"-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,7 +456,8 @@ mod tests {
 
     /// Begins commands until no more may be; returns their places.
     fn begin_all(client: &mut Client) -> Vec<u64> {
-        let begin = || (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, true));
+        let begin =
+            || (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, Kind::Other, true));
         std::iter::from_fn(begin).collect()
     }
 
@@ -463,7 +512,7 @@ mod tests {
             client.flush(0, &mut scratch).unwrap();
         }
         assert_eq!(counts[0], UNREAD_MAX / VALUE_LEN_MAX);
-        let place = client.reserve(Protocol::Resp2, true);
+        let place = client.reserve(Protocol::Resp2, Kind::Other, true);
         client.fill(place, long(), 0);
         assert!(begin_all(&mut client).len() < 8, "a long reply makes them few again");
     }
@@ -476,5 +525,51 @@ mod tests {
         assert!(!lazy.is_blocked() && !other.is_blocked());
         lazy.push(Protocol::Resp2, Reply::OK, 0);
         assert!(lazy.is_blocked() && !other.is_blocked());
+    }
+
+    /// What the other end has got so far.
+    fn received(client: &mut Client, other: &mut std::net::TcpStream, acknowledged: u64) -> String {
+        client.flush(acknowledged, &mut Vec::new()).unwrap();
+        other.set_nonblocking(true).unwrap();
+        let mut bytes = vec![0; 4096];
+        let count = other.read(&mut bytes).unwrap_or(0);
+        String::from_utf8(bytes[..count].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn wait_counts_nobody_while_the_last_write_before_it_is_in_doubt() {
+        let (mut client, mut other) = client(&Rc::new(Cell::new(0)));
+        let two = || Reply::Integer(2);
+        let unknown = Reply::error("UNKNOWN it may have been made or not");
+        let write = |client: &mut Client, reply: Reply, turn| {
+            let place = client.reserve(Protocol::Resp2, Kind::Write, false);
+            client.fill(place, reply, turn);
+            client.push_wait(Protocol::Resp2, two());
+        };
+        // Asked for before it is known what becomes of the write, as in a pipeline.
+        write(&mut client, Reply::OK, 1);
+        assert_eq!(received(&mut client, &mut other, 0), "");
+        client.give_up(0, 1, &unknown);
+        write(&mut client, Reply::OK, 2);
+        let lost = "-UNKNOWN it may have been made or not\r\n:0\r\n";
+        assert_eq!(received(&mut client, &mut other, 0), lost);
+        assert_eq!(received(&mut client, &mut other, 2), "+OK\r\n:2\r\n");
+        // The head's, as another node passes it on; then what made no write, and a later write.
+        for (reply, expected) in [
+            (Reply::OK, "+OK\r\n:2\r\n"),
+            (Reply::Encoded("-UNKNOWN x\r\n".into()), "-UNKNOWN x\r\n:0\r\n"),
+            (Reply::Encoded("-ERR x\r\n".into()), "-ERR x\r\n:0\r\n"),
+            (Reply::error("TRYAGAIN x"), "-TRYAGAIN x\r\n:0\r\n"),
+            (Reply::Encoded("+OK\r\n".into()), "+OK\r\n:2\r\n"),
+        ] {
+            write(&mut client, reply, 0);
+            assert_eq!(received(&mut client, &mut other, 2), expected);
+        }
+        // Reads say nothing of writes, and bad words are told as such.
+        write(&mut client, unknown.clone(), 0);
+        client.push(Protocol::Resp2, Reply::OK, 0);
+        client.push_wait(Protocol::Resp2, Reply::error("ERR x"));
+        client.push_wait(Protocol::Resp2, two());
+        assert_eq!(received(&mut client, &mut other, 2), format!("{lost}+OK\r\n-ERR x\r\n:0\r\n"));
     }
 }

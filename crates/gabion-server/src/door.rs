@@ -4,7 +4,7 @@
 //! of all its earlier writes are known, a write when all its earlier reads have been made.
 
 use crate::admin::{self, Question, Scrub};
-use crate::client::{Client, READ_LEN};
+use crate::client::{Client, Kind, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
@@ -186,6 +186,10 @@ impl Server {
                 client.push(protocol, reply, 0);
                 self.mark(token, client);
             }
+            Step::Wait(reply) => {
+                client.push_wait(protocol, reply);
+                self.mark(token, client);
+            }
             Step::Close(reply) => {
                 client.push(protocol, reply, 0);
                 client.is_closing = true;
@@ -233,7 +237,8 @@ impl Server {
             client.position = client.position.max(self.last_end);
             client.write_turn = 0;
         }
-        let slot = client.reserve(protocol, work.route() != Route::Write);
+        let kind = if is_read { Kind::Other } else { Kind::Write };
+        let slot = client.reserve(protocol, kind, work.route() != Route::Write);
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.position);
         let place = if is_read { self.tail } else { self.head };
@@ -397,7 +402,7 @@ impl Server {
         let origin = |client: &mut Client| Origin::Client {
             token,
             serial: client.serial,
-            slot: client.reserve(protocol, true),
+            slot: client.reserve(protocol, Kind::Other, true),
         };
         let reply = match question {
             Err(error) => error,

@@ -289,6 +289,7 @@ fn a_replica_that_is_out_stops_writes_and_comes_back_equal() {
         let key = format!("after-{id}");
         let mut client = group.client(1);
         assert_eq!(client.call(&["SET", &key, "1"]), Reply::OK);
+        assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(2));
         assert_eq!(group.client(2).call(&["GET", &key]), Reply::Bulk("1".into()));
     }
     fill(&mut group.client(2), &value, 1500);
@@ -396,6 +397,9 @@ fn await_refusal(client: &mut Client) -> String {
             let text = String::from_utf8_lossy(&text).into_owned();
             if text.starts_with("TRYAGAIN writes are refused") {
                 return text;
+            }
+            if text.starts_with("UNKNOWN") {
+                assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(0), "{text}");
             }
         }
         assert!(start.elapsed() < PATIENCE, "writes are still taken");

@@ -26,7 +26,7 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
             let step = node.commands.handle(&mut client.session, request, &FixedHost);
             let protocol = client.session.protocol();
             match step {
-                Step::Reply(reply) => reply.encode(protocol, &mut out),
+                Step::Reply(reply) | Step::Wait(reply) => reply.encode(protocol, &mut out),
                 Step::Run(work) => {
                     block_on(node.commands.execute(&*node.store, &work)).encode(protocol, &mut out);
                 }

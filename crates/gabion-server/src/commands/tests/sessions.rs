@@ -247,6 +247,13 @@ fn a_transaction_with_a_refused_command_is_discarded_whole() {
         ("MULTI", "+OK\r\n"),
         ("PING", "+QUEUED\r\n"),
         ("EXEC", "*1\r\n+PONG\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("WAIT 2 0", "+QUEUED\r\n"),
+        ("EXEC", "*1\r\n:0\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("WAIT 2 0", "+QUEUED\r\n"),
+        ("SET b 1", "+QUEUED\r\n"),
+        ("EXEC", "*2\r\n:2\r\n+OK\r\n"),
     ]);
 }
 

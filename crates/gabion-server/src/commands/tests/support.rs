@@ -256,7 +256,7 @@ impl Client {
     /// The reply to a request.
     pub(super) fn reply(&mut self, request: Request) -> Reply {
         match self.node.commands.handle(&mut self.session, request, &FixedHost) {
-            Step::Reply(reply) => reply,
+            Step::Reply(reply) | Step::Wait(reply) => reply,
             Step::Ask(_) => Reply::Null,
             Step::Drop => {
                 self.is_closed = true;
