@@ -425,14 +425,11 @@ impl Server {
                 }
             }
             Ok(Question::Digest) => {
-                let (view, end) = {
-                    let node = self.node.borrow();
-                    (node.view(), node.log_end().get())
-                };
+                let (view, end) = self.node.borrow_mut().digest_point();
                 let tables = self.store.tables().clone();
                 let (origin, finished) = (origin(client), self.finished.clone());
                 self.executor.spawn(async move {
-                    let reply = admin::reply_to(admin::digest(view, end, &tables).await);
+                    let reply = admin::reply_to(admin::digest(view, end.get(), &tables).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;

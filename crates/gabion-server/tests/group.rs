@@ -7,7 +7,7 @@ mod support;
 mod warm;
 
 use gabion_node::AckLevel;
-use gabion_resp::Reply;
+use gabion_resp::{Reply, encode_request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
@@ -459,6 +459,26 @@ fn a_digest_at_a_position_is_of_one_state_at_every_replica_and_says_why_it_is_no
     assert_eq!(state["records"], 500, "{state}");
     let all = group.client(1).json(&["GABION", "STATUS"])["log"]["end"].as_u64().unwrap();
     assert!((end + 1..all).contains(&state["log_end"].as_u64().unwrap()), "{state}");
+}
+
+/// Writes that came in the same packet are in the MemTable of the head before they are in its log.
+#[test]
+fn a_digest_tells_the_end_of_the_log_that_it_is_of() {
+    let group = Group::start("digests", 2, AckLevel::Replicated);
+    group.await_ready();
+    let (mut head, mut tail) = (group.client(1), group.client(2));
+    for round in 0..20 {
+        let mut packet = Vec::new();
+        encode_request(&["SET", &format!("key-{round}"), "value"], &mut packet);
+        encode_request(&["GABION", "DIGEST"], &mut packet);
+        head.stream.write_all(&packet).unwrap();
+        assert_eq!(head.receive(), Reply::OK);
+        let Reply::Bulk(digest) = head.receive() else { panic!("no digest") };
+        let digest: serde_json::Value = serde_json::from_slice(&digest).unwrap();
+        assert_eq!(digest["records"], round + 1);
+        // Acknowledged, so it is at the tail, and nobody writes.
+        assert_eq!(tail.json(&["GABION", "DIGEST"]), digest);
+    }
 }
 
 #[test]

@@ -472,6 +472,13 @@ impl Node {
         self.tree.view()
     }
 
+    /// A view of everything applied here, with the end of the log that it is of. At the head the MemTable is ahead of
+    /// the log by the writes of the turn: the turn ends here.
+    pub fn digest_point(&mut self) -> (ReadView, LogPosition) {
+        self.end_turn_before_event();
+        (self.view(), self.log_end())
+    }
+
     /// Who reads here, and what that keeps from being given back.
     #[must_use]
     pub fn readers(&self) -> ReaderStats {
