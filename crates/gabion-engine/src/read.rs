@@ -335,6 +335,12 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Lent<'_, S, C> {
     pub fn value_bytes(&self) -> Bytes {
         self.walk.value_bytes(self.cursors).unwrap_or_default()
     }
+
+    /// When the pair expires, in milliseconds since 1970; none for one that does not.
+    #[must_use]
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.walk.expires_ms()
+    }
 }
 
 #[cold]

@@ -248,7 +248,7 @@ impl Store for NodeStore {
             .each(to, |pair| {
                 let value = if with_values { pair.value_bytes() } else { Bytes::new() };
                 // Behind the keyspace byte.
-                page.push(Bytes::copy_from_slice(&pair.key()[1..]), value)
+                page.push(Bytes::copy_from_slice(&pair.key()[1..]), value, pair.expires_ms())
             })
             .await?;
         Ok(if is_cut { page.cut() } else { page.finish() })

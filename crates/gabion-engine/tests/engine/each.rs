@@ -124,3 +124,35 @@ fn a_walk_that_was_cut_short_goes_on_from_the_pair_at_which_it_was() {
         }
     }
 }
+
+#[test]
+fn a_pair_is_lent_with_its_expiry_both_ways() {
+    let mut driven = Driven::new(eager());
+    let expiry = |n: u64| n.is_multiple_of(3).then_some(1_000_000 + n);
+    for n in 0..30 {
+        driven.write(|batch| {
+            let (name, user) = (name(n), Keyspace::User);
+            match expiry(n) {
+                Some(at) => batch.put_expiring(user, name.as_bytes(), b"7", at).map(drop).unwrap(),
+                None => batch.put(user, name.as_bytes(), b"7").map(drop).unwrap(),
+            }
+        });
+        // What came last is in memory alone.
+        if n == 20 {
+            driven.flush();
+        }
+    }
+    let view = driven.replica.tree.view();
+    let wanted: Vec<_> = (0..30).map(expiry).collect();
+    for (to, wanted) in
+        [(Move::First, wanted.clone()), (Move::Last, wanted.into_iter().rev().collect())]
+    {
+        let mut found = Vec::new();
+        let each = |pair: Lent<'_, _, _>| {
+            found.push(pair.expires_ms());
+            true
+        };
+        assert!(!block_on(view.scan(&driven.replica.tables, &[], None).each(to, each)).unwrap());
+        assert_eq!(found, wanted);
+    }
+}

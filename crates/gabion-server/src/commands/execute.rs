@@ -11,6 +11,10 @@ use super::{Commands, errors, expiry, keyspace, strings};
 use gabion_base::Error;
 use gabion_resp::Reply;
 
+/// How often a command is run again because a key that it had read expired before it wrote. One that reads for so
+/// long that some key always does would hold its locks for ever: its client gets `TRYAGAIN`, and nothing was done.
+const RERUNS_MAX: u32 = 8;
+
 /// What ends a command early: the error that the client gets.
 pub(crate) struct Refusal(pub(crate) Reply);
 
@@ -63,20 +67,22 @@ impl Commands {
 
     /// Runs a command that writes; anew when a key that it had read expired before it wrote.
     async fn run_locked<S: Store>(&self, store: &S, call: &Call) -> Reply {
+        let mut reruns = 0..RERUNS_MAX;
         loop {
             let timed = Timed::new(store);
             let reply = self.run(&timed, call).await;
-            if !timed.is_overtaken() {
+            if !timed.is_overtaken() || reruns.next().is_none() {
                 return reply;
             }
         }
     }
 
     async fn run_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+        let mut reruns = 0..RERUNS_MAX;
         loop {
             let timed = Timed::new(store);
             let outcome = self.try_transaction(&timed, transaction).await;
-            if !timed.is_overtaken() {
+            if !timed.is_overtaken() || reruns.next().is_none() {
                 return outcome;
             }
         }

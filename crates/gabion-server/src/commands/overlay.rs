@@ -130,7 +130,8 @@ impl<S: Store> Store for Overlay<'_, S> {
         if is_empty_range(start, end) {
             return Ok(Page::default());
         }
-        let beneath = self.page_beneath(start, end, limit, bytes_max, with_values, order).await?;
+        let mut beneath =
+            self.page_beneath(start, end, limit, bytes_max, with_values, order).await?;
         // Beyond the last key of a page that was cut, keys beneath are not known yet.
         let known = match (&beneath.resume_after, order) {
             (Some(last), Order::Ascending) => (start, Bound::Included(&last[..])),
@@ -138,7 +139,8 @@ impl<S: Store> Store for Overlay<'_, S> {
             (None, _) => (start, end),
         };
         let changes = self.changes.borrow();
-        let mut merged: BTreeMap<Bytes, Bytes> = beneath.pairs.into_iter().collect();
+        let mut merged: BTreeMap<Bytes, Bytes> =
+            core::mem::take(&mut beneath.pairs).into_iter().collect();
         for (key, state) in changes.keys.range::<[u8], _>(known) {
             match state {
                 Some(found) => {
@@ -154,7 +156,7 @@ impl<S: Store> Store for Overlay<'_, S> {
             Order::Ascending => merged.into_iter().collect(),
             Order::Descending => merged.into_iter().rev().collect(),
         };
-        Ok(Page { pairs, resume_after: beneath.resume_after })
+        Ok(Page { pairs, ..beneath })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

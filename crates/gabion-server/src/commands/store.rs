@@ -38,6 +38,8 @@ pub struct Page {
     /// The key after which the range goes on in its order, when the page ended at a limit rather than at the
     /// end of the range.
     pub resume_after: Option<Bytes>,
+    /// The first expiry of those pairs, in milliseconds since 1970.
+    pub soonest_ms: Option<u64>,
 }
 
 /// A key space, as one node sees it. Everything happens on one thread.
@@ -158,8 +160,9 @@ impl PageBuilder {
         Self { page: Page::default(), bytes: 0, limit, bytes_max }
     }
 
-    /// Adds a pair. Returns whether there is room for another.
-    pub(crate) fn push(&mut self, key: Bytes, value: Bytes) -> bool {
+    /// Adds a pair, which may expire. Returns whether there is room for another.
+    pub(crate) fn push(&mut self, key: Bytes, value: Bytes, expires_ms: Option<u64>) -> bool {
+        self.page.soonest_ms = self.page.soonest_ms.into_iter().chain(expires_ms).min();
         self.bytes += key.len() + value.len();
         self.page.pairs.push((key, value));
         self.page.pairs.len() < self.limit && self.bytes < self.bytes_max

@@ -29,7 +29,10 @@ impl<'a, S: Store> Timed<'a, S> {
     }
 
     fn note(&self, found: Option<&Found>) {
-        let expires_ms = found.and_then(|found| found.expires_ms);
+        self.note_expiry(found.and_then(|found| found.expires_ms));
+    }
+
+    fn note_expiry(&self, expires_ms: Option<u64>) {
         self.soonest_ms.set(self.soonest_ms.get().min(expires_ms.unwrap_or(u64::MAX)));
     }
 
@@ -78,7 +81,9 @@ impl<S: Store> Store for Timed<'_, S> {
         with_values: bool,
         order: Order,
     ) -> Result<Page> {
-        self.beneath.range(start, end, limit, bytes_max, with_values, order).await
+        let page = self.beneath.range(start, end, limit, bytes_max, with_values, order).await?;
+        self.note_expiry(page.soonest_ms);
+        Ok(page)
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Keys that expire, as a client sets and sees them.
 
-use super::support::{Node, block_on, request};
+use super::support::{Client, FixedHost, Node, block_on, request};
 use crate::commands::{Op, Step, Work};
 use core::future::Future;
 use gabion_resp::Reply;
@@ -221,6 +221,18 @@ fn a_transaction_sees_its_own_times_and_writes_them_as_one() {
     assert_eq!(last, Some(vec![Op::Delete("a".into()), b]));
 }
 
+/// What the last of these lines has run.
+fn work_of(client: &mut Client, lines: &str) -> Work {
+    let node = client.node.clone();
+    let steps = lines
+        .split(';')
+        .map(|line| node.commands.handle(&mut client.session, request(line), &FixedHost));
+    match steps.last() {
+        Some(Step::Run(work)) => work,
+        other => panic!("{lines}: {other:?}"),
+    }
+}
+
 /// Others may have seen it gone: a write that rests on it would bring it back.
 #[test]
 fn what_expires_while_a_command_waits_is_not_brought_back() {
@@ -231,18 +243,13 @@ fn what_expires_while_a_command_waits_is_not_brought_back() {
         ("INCR a", ":1\r\n"),
         ("SET a 7 XX", "$-1\r\n"),
         ("MULTI;PERSIST a;EXEC", "*1\r\n:0\r\n"),
+        ("MULTI;RANGE - +;INCR b;EXEC", "*2\r\n*0\r\n:1\r\n"),
+        ("MULTI;DBSIZE;INCR b;EXEC", "*2\r\n:0\r\n:1\r\n"),
     ] {
         let node = node();
         let mut client = node.client();
         assert_eq!(client.ask("SET a 6 PX 50"), "+OK\r\n");
-        let mut work = None;
-        for line in lines.split(';') {
-            let host = &super::support::FixedHost;
-            if let Step::Run(run) = node.commands.handle(&mut client.session, request(line), host) {
-                work = Some(run);
-            }
-        }
-        let work: Work = work.unwrap();
+        let work = work_of(&mut client, lines);
         node.store.is_slow.set(true);
         let store = node.store.clone();
         let run = async { node.commands.execute(&*store, &work).await };
@@ -260,4 +267,30 @@ fn what_expires_while_a_command_waits_is_not_brought_back() {
         let is_there = if lines == "INCR a" { ":1\r\n" } else { ":0\r\n" };
         assert_eq!(client.ask("EXISTS a"), is_there, "{lines}");
     }
+}
+
+#[test]
+fn what_always_meets_an_expiry_ends_and_nothing_was_done() {
+    let node = node();
+    let mut client = node.client();
+    for i in 1..100 {
+        assert_eq!(client.ask(&format!("SET key-{i} 1 PX {}", i * 10)), "+OK\r\n");
+    }
+    let records = node.store.records.borrow().len();
+    let work = work_of(&mut client, "MULTI;RANGE - +;INCR n;EXEC");
+    node.store.is_slow.set(true);
+    let mut run = core::pin::pin!(node.commands.execute(&*node.store, &work));
+    let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+    let reply = loop {
+        match run.as_mut().poll(&mut context) {
+            core::task::Poll::Ready(reply) => break reply,
+            core::task::Poll::Pending => {
+                node.store.pass(10);
+                node.store.release(0);
+            }
+        }
+    };
+    let Reply::Error(text) = reply else { panic!("{reply:?}") };
+    assert!(text.starts_with(b"TRYAGAIN busy: a key expired"), "{text:?}");
+    assert_eq!(node.store.records.borrow().len(), records);
 }

@@ -141,8 +141,9 @@ impl Store for MemoryStore {
         let mut pairs = core::iter::from_fn(next).peekable();
         let is_cut = loop {
             let Some((key, value)) = pairs.next() else { break false };
+            let expires_ms = value.expires_ms;
             let value = if with_values { value.value.clone() } else { Bytes::new() };
-            if !page.push(key.clone(), value) && pairs.peek().is_some() {
+            if !page.push(key.clone(), value, expires_ms) && pairs.peek().is_some() {
                 break true;
             }
         };
