@@ -4,6 +4,7 @@ use crate::cache::SharedCache;
 use crate::read::{Files, Snapshot, engine_key, now};
 use bytes::Bytes;
 use gabion_base::Result;
+use gabion_base::units::KEY_LEN_MAX;
 use gabion_engine::{Keyspace, Move, SharedIterator};
 use std::ops::{self, Bound};
 use std::sync::Arc;
@@ -55,6 +56,10 @@ pub(crate) struct EngineRange {
 impl EngineRange {
     pub(crate) fn new(bounds: &impl Bounds) -> Self {
         let after = |key: &[u8]| {
+            // With a byte more it would be longer than any key: no key begins with it, so the next is past all that would.
+            if key.len() >= KEY_LEN_MAX {
+                return Self::of_prefix(key).to;
+            }
             let mut next = engine_key(key);
             next.push(0);
             next

@@ -2,7 +2,9 @@
 
 use super::{Dir, Model, Random, any_bound, check, check_cursor, is_within, key, options};
 use gabion_base::ErrorKind;
+use gabion_base::units::KEY_LEN_MAX;
 use gabion_db::{Db, Durability, WriteBatch};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -134,7 +136,7 @@ fn too_many_range_deletes_in_a_batch_and_keys_that_are_too_long_change_nothing()
     let error = db.write(&batch, Durability::Ring).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert!(error.message().contains("1025 range deletes; the limit is 1024"), "{error}");
-    let long = vec![b'a'; gabion_base::units::KEY_LEN_MAX + 1];
+    let long = vec![b'a'; KEY_LEN_MAX + 1];
     for error in [db.delete_range(&long..), db.delete_range(..&long)] {
         assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
@@ -147,4 +149,29 @@ fn too_many_range_deletes_in_a_batch_and_keys_that_are_too_long_change_nothing()
     db.put(&[0xff; 3], b"v").unwrap();
     db.delete_prefix(&[0xff]).unwrap();
     assert!(db.range(b"", None).next().is_none());
+}
+
+#[test]
+fn the_longest_keys_are_bounds_as_any_other() {
+    let dir = Dir::new("ranges-longest");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    for byte in [b'b', 0xff] {
+        let longest = vec![byte; KEY_LEN_MAX];
+        let shorter = &longest[1..];
+        let put = || [shorter, &longest, b"a"].iter().for_each(|key| db.put(key, b"v").unwrap());
+        let all = || -> Vec<_> { db.iter(..).into_iter().map(|pair| pair.unwrap().0).collect() };
+        let (included, excluded) = (Bound::Included(&longest), Bound::Excluded(&longest));
+        put();
+        assert_eq!(db.iter((Bound::Included(&longest), included)).into_iter().count(), 1);
+        assert_eq!(db.iter((excluded, Bound::Unbounded)).into_iter().count(), 0);
+        db.delete_range((excluded, Bound::Unbounded)).unwrap();
+        assert_eq!(all(), [b"a", shorter, &longest]);
+        db.delete_range((included, included)).unwrap();
+        assert_eq!(all(), [b"a", shorter]);
+        put();
+        db.delete_range((Bound::Excluded(shorter), Bound::Included(&longest[..]))).unwrap();
+        assert_eq!(all(), [b"a", shorter]);
+        db.delete_range(..=&longest).unwrap();
+        assert!(all().is_empty());
+    }
 }
