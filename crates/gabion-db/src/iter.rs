@@ -127,14 +127,14 @@ impl EngineRange {
 ///
 /// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for what that costs.
 ///
-/// **Cost.** A seek searches each MemTable, each file of L0 that is not past it and one file of each level,
+/// **Cost.** A seek searches each MemTable, one file of each run of L0 and of each level,
 /// and reads their blocks from the device where they are not cached. A step in the direction of the last move
 /// goes on from there: about as much either way in files, where each block is read once and its entries
 /// parsed once; backwards about every tenth step in a MemTable is a search of it. Turning round is a
 /// seek. Nothing is copied or allocated for a pair but its key, in memory that the next step uses again;
 /// [`Self::key`] and [`Self::value`] lend what is there until then. A step forwards takes about 0.1 µs while blocks are in
 /// the cache. Where they are not, it reads the more of them at once the further it goes, from one of each file after a seek to
-/// 128 KiB; until it is elsewhere a cursor shares up to that much with the cache for each file of L0 and each level.
+/// 128 KiB; until it is elsewhere a cursor shares up to that much with the cache for each run of L0 and each level.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -188,7 +188,7 @@ impl Cursor {
     }
 
     /// To the first pair at or after `key`; to the first of the bounds when `key` is before them. A search of each
-    /// MemTable, file of L0 and level, with a read of the device for each block that is not cached.
+    /// MemTable, run of L0 and level, with a read of the device for each block that is not cached.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].

@@ -36,7 +36,8 @@ impl Db {
     ///
     /// Each file goes to the deepest level at which nothing of its range lies, nor above. In a range that is empty
     /// that is the last, and every byte is written once. Over keys that are there files go up to L0; compaction then
-    /// brings them down, which costs what it costs for writes, and lets writes wait while L0 is long.
+    /// brings them down, which costs what it costs for writes. There they count as one, so that a load of any size stops
+    /// no writers by itself; but what is written meanwhile lies above it and comes down after it.
     ///
     /// Costs per pair are those of building a file, about a third of a `put` in order and a seventh of one in no order,
     /// or less (docs/benchmarks.md); reads and writes go on meanwhile. When it finishes, what is in memory is flushed and

@@ -60,14 +60,14 @@ pub struct TreeConfig {
     /// An SST is cut before it grows over this many bytes. Default 16 MiB, eight whole slots; a value
     /// that is not a multiple of a slot wastes part of the last slot of each file.
     pub sst_len: u64,
-    /// L0 files that start a compaction into L1, as do fewer with as many bytes as L1 aims at. Default 4. Every read
-    /// without a match looks at all of L0, so a larger trigger trades reads for write amplification: measured with 8
+    /// Runs in L0 ([`Version::runs`](crate::Version::runs): a file of a flush, or all files of a load) that start a
+    /// compaction into L1, as do fewer with as many bytes as L1 aims at. Default 4. Every read without a match looks at all, so a larger trigger trades reads for write amplification: measured with 8
     /// and 100-byte values, a quarter less is written, and a seek takes twice as long.
     pub l0_trigger: u32,
-    /// L0 files from which writers are slowed down, more with each file: so that they need not wait for a compaction of
+    /// Runs in L0 from which writers are slowed down, more with each run: so that they need not wait for a compaction of
     /// all of L0. Default 20.
     pub l0_slowdown: u32,
-    /// L0 files from which writers wait. Default 36.
+    /// Runs in L0 from which writers wait. Default 36.
     pub l0_stop: u32,
     /// Bytes that L1 aims at, at most. Default 64 MiB, [`LEVEL1_MEMTABLES`] MemTables (RubbleDB §5.1).
     pub level1_len: u64,

@@ -24,7 +24,7 @@ use crate::merge::{Cursor, Merge};
 use crate::range_delete::Fragments;
 use crate::recipe::{JobKind, Recipe};
 use crate::sst::{SstReader, SstScan};
-use crate::version::Version;
+use crate::version::{Version, is_of_run};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -191,7 +191,7 @@ async fn merge_inputs(
     files.finish(sink, output).await
 }
 
-/// One cursor for each MemTable, each file of L0 and each other level.
+/// One cursor for each MemTable, each run of L0 and each other level.
 async fn open_inputs<'a, S: FileSource>(
     inputs: &'a JobInputs,
     files: &'a [(u8, Arc<FileMeta>)],
@@ -204,7 +204,8 @@ async fn open_inputs<'a, S: FileSource>(
         iter.seek_to_first();
         cursors.push(Input::Table(iter));
     }
-    for run in files.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
+    // A recipe may name files of L0 in another order: then each has a cursor of its own, and the bytes are the same.
+    for run in files.chunk_by(|a, b| a.0 == b.0 && (a.0 > 0 || is_of_run(&a.1, &b.1))) {
         let mut level = LevelScan { files: run, current: None, group, source };
         level.advance().await?;
         cursors.push(Input::Level(level));

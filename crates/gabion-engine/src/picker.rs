@@ -1,12 +1,13 @@
 //! Picks the next compaction: leveled, by file, with moves in place of merges where nothing overlaps
 //! (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
 //!
-//! Each level gets a score: L0 its files ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
+//! Each level gets a score: L0 its runs ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
 //! aim. From the highest score over 1 downwards, the first level with work that collides with no job
 //! under way gives the job:
 //!
 //! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
-//!   overlap. They go to the first level that is in use, or is worth it.
+//!   overlap. They go to the first level that is in use, or is worth it. Where the oldest is of a load, those of the load
+//!   that come behind it go too, as many as a job takes: each for itself would be merged with the same files below.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
 //! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the
@@ -33,6 +34,7 @@ use crate::version::{Version, newest_first};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use gabion_base::{FileId, SequenceNumber};
 
 /// A job that was picked: what becomes a recipe.
@@ -233,18 +235,22 @@ impl<'a> Picker<'a> {
         if level > 0 {
             return per_mille(len, self.level_target(level));
         }
-        let by_len = per_mille(len, self.config.level1_len);
-        by_len.max(per_mille(idle().count() as u64, u64::from(self.config.l0_trigger)))
+        let is_idle = |run: &&Range<usize>| {
+            let files = &self.version.level(0)[(*run).clone()];
+            files.iter().any(|file| !self.is_busy(file))
+        };
+        let runs = self.version.runs().iter().filter(is_idle).count() as u64;
+        per_mille(len, self.config.level1_len)
+            .max(per_mille(runs, u64::from(self.config.l0_trigger)))
     }
 
     /// Bytes that compactions have yet to rewrite to bring every level to its aim: for each level
     /// the excess over its aim, passed on to the next.
     #[must_use]
     pub fn debt(&self) -> u64 {
-        let files = self.version.level(0).len() as u64;
+        let runs = self.version.runs().len() as u64;
         let l0_len = self.version.level_len(0);
-        let is_over =
-            files >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level1_len;
+        let is_over = runs >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level1_len;
         let mut arriving = if is_over { l0_len } else { 0 };
         let mut debt = arriving;
         for level in self.below(0)..self.version.level_count() - 1 {
@@ -277,10 +283,11 @@ impl<'a> Picker<'a> {
         if files.iter().any(|file| self.is_busy(file)) {
             return None;
         }
-        let oldest_first: Vec<_> = files.iter().rev().cloned().collect();
-        if oldest_first.is_empty() {
-            return None;
-        }
+        let runs = self.version.runs();
+        let oldest_run = &files[runs.last()?.clone()];
+        // Of a run by key.
+        let oldest_first = runs.iter().rev().flat_map(|run| &files[run.clone()]);
+        let oldest_first: Vec<_> = oldest_first.cloned().collect();
         let limit = COMPACTION_INPUT_FILES * self.config.sst_len;
         let mut len = 0;
         let within = oldest_first.iter().take_while(|file| {
@@ -289,8 +296,13 @@ impl<'a> Picker<'a> {
         });
         let mut count = within.count().clamp(1, oldest_first.len());
         // With fewer files the range is smaller, and L1 may then be free of other jobs there.
+        let output_level = self.below(0);
+        let merges = |file: &&Arc<FileMeta>| {
+            !self.version.overlapping(output_level, &file.smallest, &file.largest).is_empty()
+        };
+        let together = oldest_run.iter().take_while(merges).count().max(1);
         while count > 0 {
-            let chosen = overlapping_set(&oldest_first[..count]);
+            let chosen = overlapping_set(&oldest_first[..count], together);
             if let Some(pick) = self.complete(0, chosen, true) {
                 return Some(pick);
             }
@@ -331,7 +343,7 @@ impl<'a> Picker<'a> {
             return None;
         }
         if level == 0 {
-            chosen.sort_by_key(|file| newest_first(file));
+            chosen.sort_by(|a, b| newest_first(a, b));
         }
         let grandparent_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let overlap_len = |smallest: &[u8], largest: &[u8]| -> u64 {
@@ -517,12 +529,11 @@ fn bounds(files: &[Arc<FileMeta>]) -> Option<(&[u8], &[u8])> {
     Some((smallest, largest))
 }
 
-/// The oldest of `files` and, again and again, all that overlap what has been taken: nothing older than
-/// a file that moves down may stay above it.
-fn overlapping_set(oldest_first: &[Arc<FileMeta>]) -> Vec<Arc<FileMeta>> {
-    let Some(first) = oldest_first.first() else { return Vec::new() };
-    let mut chosen = alloc::vec![first.clone()];
-    let mut rest: Vec<_> = oldest_first[1..].to_vec();
+/// So many of the oldest files, which are of one run, and, again and again, all that overlap what has been taken:
+/// nothing older than a file that moves down may stay above it.
+fn overlapping_set(oldest_first: &[Arc<FileMeta>], together: usize) -> Vec<Arc<FileMeta>> {
+    let (first, rest) = oldest_first.split_at(together.min(oldest_first.len()));
+    let (mut chosen, mut rest) = (first.to_vec(), rest.to_vec());
     loop {
         let Some((smallest, largest)) = bounds(&chosen) else { return chosen };
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());

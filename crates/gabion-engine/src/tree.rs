@@ -88,7 +88,7 @@ pub struct JobContext<'a> {
 pub enum WriteState {
     /// At full speed.
     Ok,
-    /// Slower: compactions of L0 fall behind. How far L0 is on its way from `l0_slowdown` to `l0_stop` files, in
+    /// Slower: compactions of L0 fall behind. How far L0 is on its way from `l0_slowdown` to `l0_stop` runs, in
     /// thousandths.
     Slow(u64),
     /// Not until something was flushed or compacted.
@@ -100,8 +100,8 @@ pub enum WriteState {
 pub enum Pressure {
     /// So many sealed MemTables wait for their flush to be applied.
     SealedMemTables(u32),
-    /// So many files are in L0.
-    Level0Files(u32),
+    /// So many runs are in L0: flushes, and loads of any size.
+    Level0Runs(u32),
 }
 
 /// Size of a level.
@@ -986,12 +986,12 @@ impl Tree {
     #[must_use]
     pub fn write_state(&self) -> WriteState {
         let sealed = self.sealed.len() as u32;
-        let l0 = self.version().level(0).len() as u32;
+        let l0 = self.version().runs().len() as u32;
         let (sealed_max, config) = (self.config.sealed_max, &self.config);
         if sealed >= sealed_max {
             WriteState::Stop(Pressure::SealedMemTables(sealed))
         } else if l0 >= config.l0_stop {
-            WriteState::Stop(Pressure::Level0Files(l0))
+            WriteState::Stop(Pressure::Level0Runs(l0))
         } else if let Some(over) = l0.checked_sub(config.l0_slowdown) {
             let way = config.l0_stop - config.l0_slowdown;
             WriteState::Slow(u64::from(over) * 1000 / u64::from(way.max(1)))

@@ -1,10 +1,13 @@
 //! Versions: which files make up the tree, level by level.
 //!
 //! ```text
-//!   L0   [newest flush] [older] [older]      may overlap; searched newest first
+//!   L0   [newest flush] [older] [load, load] may overlap; searched newest first, run after run
 //!   L1   [a … f][g … m][n … z]               sorted, disjoint; at most one holds a key
 //!   L2   …                                   older than everything above
 //! ```
+//!
+//! A *run* of L0 is one flush's file, or those of one load that are left: as disjoint as a level. A load of any size
+//! costs readers one cursor and counts once where runs are counted.
 //!
 //! A [`Version`] never changes; an edit makes the next one and shares what it leaves alone. Readers and
 //! jobs hold the version that they began with. [`Versions`] keeps the current one and tells when a file
@@ -21,6 +24,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::fmt;
 use core::ops::Range;
 use gabion_base::codec::{Put, Reader};
@@ -94,6 +98,13 @@ impl Version {
         self.finder.len(usize::from(level))
     }
 
+    /// The runs of L0 from new to old, by their places in [`Version::level`]: files that are disjoint and ascending by
+    /// key, as those of one load are. A file for itself is a run of one.
+    #[must_use]
+    pub fn runs(&self) -> &[Range<usize>] {
+        self.finder.runs()
+    }
+
     /// Every file with its level, level by level.
     pub fn files(&self) -> impl Iterator<Item = (u8, &Arc<FileMeta>)> {
         self.levels
@@ -139,6 +150,16 @@ impl Version {
         self.finder.place(usize::from(level), self.level(level), key, rank)
     }
 
+    /// The place of the first file of a run of L0 that does not end before `key`, which has this rank; the run's end
+    /// when there is none.
+    #[inline]
+    pub(crate) fn place_in_run(&self, run: &Range<usize>, key: &[u8], rank: u64) -> usize {
+        if run.len() == 1 {
+            return run.start; // whoever asks looks at its bounds next
+        }
+        run.start + self.finder.place_within(0, run.clone(), &self.level(0)[run.clone()], key, rank)
+    }
+
     /// Whether the file at a place of a level may hold `key`, which has this rank.
     #[inline]
     pub(crate) fn may_hold(&self, level: u8, at: usize, key: &[u8], rank: u64) -> bool {
@@ -152,11 +173,13 @@ impl Version {
         FileRef { meta: &self.level(level)[at], opened: self.finder.opened(usize::from(level), at) }
     }
 
-    /// The files that may hold `key`, from new to old: those of L0, then at most one of each level.
+    /// The files that may hold `key`, from new to old: at most one of each run of L0, then of each level.
     #[inline]
     pub(crate) fn files_for<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = FileRef<'a>> {
         let rank = self.rank(key);
-        let newest = (0..self.level(0).len()).map(|at| (0, at));
+        let in_run = move |run: &Range<usize>| (self.place_in_run(run, key, rank), run.end);
+        let newest = self.runs().iter().map(in_run).filter(|(at, end)| at < end);
+        let newest = newest.map(|(at, _)| (0, at));
         let below = (1..self.level_count()).map(move |level| (level, self.place(level, key, rank)));
         let below = below.filter(|&(level, at)| at < self.level(level).len());
         let within = move |&(level, at): &(u8, usize)| self.may_hold(level, at, key, rank);
@@ -314,7 +337,7 @@ impl Version {
     fn sort_and_check(&mut self, level: u8) -> Result<()> {
         let files = Arc::make_mut(&mut self.levels[usize::from(level)]);
         if level == 0 {
-            files.sort_by_key(|file| newest_first(file));
+            files.sort_by(|a, b| newest_first(a, b));
         } else {
             files.sort_by(|a, b| a.smallest.cmp(&b.smallest));
         }
@@ -378,10 +401,18 @@ impl Version {
     }
 }
 
-/// The order of L0. Sequence numbers rise from flush to flush, and a load comes between two; files of one flush, or of
-/// one load, do not overlap.
-pub(crate) fn newest_first(file: &FileMeta) -> impl Ord + use<> {
-    core::cmp::Reverse((file.largest_sequence, file.id.number))
+/// The order of L0. Sequence numbers rise from flush to flush, and a load comes between two; files of one load, which
+/// all have its number, ascend by key.
+pub(crate) fn newest_first(a: &FileMeta, b: &FileMeta) -> Ordering {
+    let by_age = b.largest_sequence.cmp(&a.largest_sequence);
+    by_age.then_with(|| (&a.smallest, a.id).cmp(&(&b.smallest, b.id)))
+}
+
+/// Whether a file of L0 goes on with the run of the one before it in that order. No two flushes or loads have a
+/// sequence number in common, and files of one of them do not overlap; that is looked at all the same, as readers go
+/// by it.
+pub(crate) fn is_of_run(before: &FileMeta, file: &FileMeta) -> bool {
+    before.largest_sequence == file.largest_sequence && before.largest < file.smallest
 }
 
 fn refuse(edit: &Edit, what: &str, level: u8, id: FileId) -> Error {

@@ -211,6 +211,45 @@ fn l0_passes_levels_that_would_be_empty_again() {
     assert_eq!(picked(&["0:4[a-b]=40", "6:1[c-d]"], &[]), "TrivialMove 0:4 to 6 bottommost");
 }
 
+/// Files of one load, which all have the sequence number 1,000.
+fn loaded(numbers: Range<u64>, len: u64) -> Vec<(u8, FileMeta)> {
+    let sequence = SequenceNumber(1_000);
+    let file = |n: u64| {
+        let key = format!("{n:05}");
+        let file = meta(n, &key, &key, len);
+        (0, FileMeta { smallest_sequence: sequence, largest_sequence: sequence, ..file })
+    };
+    numbers.map(file).collect()
+}
+
+fn picked_of(files: Vec<(u8, FileMeta)>, config: &TreeConfig) -> String {
+    let (version, busy) = (Version::of(7, files), BTreeSet::new());
+    let pick = Picker::new(config, &version, &busy).pick();
+    pick.map_or("nothing".to_string(), |pick| describe(&pick))
+}
+
+#[test]
+fn files_of_a_load_count_as_one_and_go_down_together() {
+    let config = TreeConfig { level1_len: 16 * MIB, ..TreeConfig::default() };
+    let flushed = |n: u64| (0, meta(n, "0", "9", 1));
+    let below = |from: &str, to: &str| (1, meta(50_000, from, to, MIB));
+    let with = |load: Vec<_>, others: Vec<_>| picked_of([load, others].concat(), &config);
+    let load = |len| loaded(500..1_000, len);
+    assert_eq!(with(load(1), vec![flushed(200), flushed(201)]), "nothing", "three runs");
+    // 25 lengths of a file, and what the oldest of all spans.
+    let down = with(load(16 * MIB), vec![flushed(99), below("0", "9")]);
+    let names: Vec<_> = (500..524).map(|n| format!("0:{n}")).collect();
+    assert_eq!(down, format!("Compaction {} 0:99 1:50000 to 1 bottommost", names.join(" ")));
+    let names: Vec<_> = (500..525).map(|n| format!("0:{n}")).collect();
+    let down = with(load(16 * MIB), vec![flushed(200), below("0", "9")]);
+    assert_eq!(down, format!("Compaction {} 1:50000 to 1 bottommost", names.join(" ")));
+    // Only those that are to be merged; what has nothing below it is moved when its turn comes.
+    let down = with(load(16 * MIB), vec![flushed(200), below("0", "00502")]);
+    assert_eq!(down, "Compaction 0:500 0:501 0:502 1:50000 to 1 bottommost");
+    let down = with(load(16 * MIB), vec![flushed(200), below("00503", "9")]);
+    assert_eq!(down, "TrivialMove 0:500 to 1 bottommost");
+}
+
 #[test]
 fn outputs_are_cut_where_they_would_overlap_too_much_of_the_level_below() {
     let letters = "abcdefghijklmnopqrstuvwxyz";

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   MemTables, new to old: keys that are there have their answer
-//!   each run of files, new to old (a file of L0, a level below), for the keys without one, step by step for all of them:
+//!   each run of files, new to old (one of L0, a level below), for the keys without one, step by step for all of them:
 //!     the file of each ─► its filter ─► its block, by the index ─► the block's bytes in the cache ─► answer
 //!                            └ says no: on to the next run            └ not there: the key waits
 //!   all blocks that are waited for: read at once ─► answers; where a block did not have its key after all,
@@ -190,27 +190,30 @@ where
     /// Goes through all runs of files, and leaves keys waiting for what is not in memory.
     async fn ask_files(&mut self, check: &impl Fn() -> Result<()>) -> Result<()> {
         let version = &self.shape.version;
-        let newest = version.level(0).len();
-        let runs = newest as u32 + u32::from(version.level_count()) - 1;
+        let newest = version.runs();
+        let runs = newest.len() as u32 + u32::from(version.level_count()) - 1;
         for run in 0..runs {
-            let (level, at) = match run as usize {
-                at if at < newest => (0, Some(at)),
-                below => ((below - newest + 1) as u8, None),
+            let (level, places) = match newest.get(run as usize) {
+                Some(places) => (0, places.clone()),
+                None => {
+                    let level = (run as usize - newest.len() + 1) as u8;
+                    (level, 0..version.level(level).len())
+                }
             };
-            let asked = self.open_files(run, level, at, check).await?;
+            let asked = self.open_files(run, level, places, check).await?;
             let hits = self.ask_filters(asked)?;
             self.look_into_blocks(run, &hits)?;
         }
         Ok(())
     }
 
-    /// The files that keys lie in by their bounds, of a level below L0 or at a place of L0, opened. Asks for what is
-    /// looked at next in each, as what lies apart is waited for at once.
+    /// The files that keys lie in by their bounds, of a level below L0 or of a run of L0 at these places, opened. Asks
+    /// for what is looked at next in each, as what lies apart is waited for at once.
     async fn open_files(
         &mut self,
         run: u32,
         level: u8,
-        newest: Option<usize>,
+        places: Range<usize>,
         check: &impl Fn() -> Result<()>,
     ) -> Result<Vec<Asked<'a>>> {
         let (shape, tables) = (self.shape, self.tables);
@@ -223,8 +226,11 @@ where
             if state != State::Open || from > run {
                 continue;
             }
-            let at = newest.unwrap_or_else(|| version.place(level, key, rank));
-            if at == version.level(level).len() {
+            let at = match level {
+                0 => version.place_in_run(&places, key, rank),
+                level => version.place(level, key, rank),
+            };
+            if at == places.end {
                 break;
             }
             let file = version.file_at(level, at);

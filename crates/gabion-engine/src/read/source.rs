@@ -1,4 +1,4 @@
-//! What a walk merges: a cursor for each MemTable, each file of L0 and each level below; and what hides of it.
+//! What a walk merges: a cursor for each MemTable, each run of L0 and each level below; and what hides of it.
 
 use super::Tables;
 use super::gone::Gone;
@@ -57,15 +57,15 @@ pub(super) fn cursors<S: FileSource + Clone, C: ReadCache + Clone>(
         }
     };
     let is_before_end = |smallest: &[u8]| to.is_none_or(|to| smallest < to);
-    for (at, file) in version.level(0).iter().enumerate() {
-        if &file.largest[..] >= from && is_before_end(&file.smallest) {
-            add(0, at..at + 1);
-        }
-    }
-    for level in 1..version.level_count() {
-        let files = version.level(level);
+    let mut add_within = |level, places: Range<usize>| {
+        let files = &version.level(level)[places.clone()];
         let start = files.partition_point(|file| &file.largest[..] < from);
-        add(level, start..files.partition_point(|file| is_before_end(&file.smallest)));
+        let end = files.partition_point(|file| is_before_end(&file.smallest));
+        add(level, places.start + start..places.start + end);
+    };
+    version.runs().iter().for_each(|run| add_within(0, run.clone()));
+    for level in 1..version.level_count() {
+        add_within(level, 0..version.level(level).len());
     }
     let gone = (!gone.is_empty()).then(|| Box::new(gone));
     Cursors { merge: Merge::new(sources), gone }
@@ -194,7 +194,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReverseCursor for Source<S, C>
     }
 }
 
-/// Disjoint files of a level as one, each opened when the cursor comes to it.
+/// Disjoint files of a level, or of a run of L0, as one, each opened when the cursor comes to it.
 pub(super) struct LevelIter<S: FileSource, C> {
     version: Arc<Version>,
     tables: Tables<S, C>,
@@ -229,7 +229,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
             let at = version.place(level, key, version.rank(key));
             return at.clamp(self.files.start, self.files.end);
         }
-        // Files of L0 are in no order of keys: each has a cursor of its own.
+        // A run of L0.
         let files = &version.level(level)[self.files.clone()];
         self.files.start + files.partition_point(|file| &file.largest[..] < key)
     }

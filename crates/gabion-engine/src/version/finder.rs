@@ -10,7 +10,7 @@
 //! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin with, so that a key's
 //! is made once for all levels. Where a rank does not tell, the bound does.
 
-use super::Level;
+use super::{Level, is_of_run};
 use crate::entry::Keyspace;
 use crate::file::FileMeta;
 use crate::once::OnceArc;
@@ -19,6 +19,7 @@ use crate::sst::SstReader;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use gabion_base::FileId;
 
 /// Where the reader of a file is kept once it is open: the same in all versions that have the file.
@@ -35,17 +36,19 @@ pub(crate) struct FileRef<'a> {
 #[derive(Clone, Default)]
 pub(super) struct Finder {
     prefix: Arc<[u8]>,
-    levels: Vec<Arc<Run>>,
+    levels: Vec<Arc<Files>>,
 }
 
 /// The files of a level.
-struct Run {
+struct Files {
     /// Bytes of all of them.
     len: u64,
     /// Of the bounds, in the order of the files.
     largest: Vec<u64>,
     smallest: Vec<u64>,
     opened: Vec<Arc<Opened>>,
+    /// Of L0: which files are disjoint and ascend by key, as one level. Nothing of the others, of which each is one.
+    runs: Vec<Range<usize>>,
 }
 
 impl Finder {
@@ -68,14 +71,14 @@ impl Finder {
         let mut opened = BTreeMap::new();
         for (at, files) in old_levels.iter().enumerate() {
             if kept.get(at).is_none_or(Option::is_none) {
-                let run = &old.levels[at];
-                opened.extend(files.iter().map(|file| file.id).zip(run.opened.iter().cloned()));
+                let old = &old.levels[at];
+                opened.extend(files.iter().map(|file| file.id).zip(old.opened.iter().cloned()));
             }
         }
-        let run = |(files, kept): (&Level, Option<Arc<Run>>)| {
-            kept.unwrap_or_else(|| Arc::new(Run::of(files, &prefix, &opened)))
+        let level = |(at, (files, kept)): (usize, (&Level, Option<Arc<Files>>))| {
+            kept.unwrap_or_else(|| Arc::new(Files::of(at, files, &prefix, &opened)))
         };
-        let levels = levels.iter().zip(kept).map(run).collect();
+        let levels = levels.iter().zip(kept).enumerate().map(level).collect();
         Self { prefix, levels }
     }
 
@@ -93,7 +96,12 @@ impl Finder {
 
     /// Bytes of a level's files.
     pub(super) fn len(&self, level: usize) -> u64 {
-        self.levels.get(level).map_or(0, |run| run.len)
+        self.levels.get(level).map_or(0, |files| files.len)
+    }
+
+    /// The runs of L0, by the places of their files.
+    pub(super) fn runs(&self) -> &[Range<usize>] {
+        self.levels.first().map_or(&[], |files| &files.runs)
     }
 
     /// Whether a file may hold a key.
@@ -106,8 +114,8 @@ impl Finder {
         key: &[u8],
         rank: u64,
     ) -> bool {
-        let run = &self.levels[level];
-        let (smallest, largest) = (run.smallest[at], run.largest[at]);
+        let files = &self.levels[level];
+        let (smallest, largest) = (files.smallest[at], files.largest[at]);
         if smallest < rank && rank < largest {
             return true;
         }
@@ -123,7 +131,21 @@ impl Finder {
         key: &[u8],
         rank: u64,
     ) -> usize {
-        let largest = &self.levels[level].largest;
+        self.place_within(level, 0..files.len(), files, key, rank)
+    }
+
+    /// As [`Self::place`], counted from the first of the `files` at these places of a level, of which those are sorted
+    /// and disjoint.
+    #[inline]
+    pub(super) fn place_within(
+        &self,
+        level: usize,
+        places: Range<usize>,
+        files: &[Arc<FileMeta>],
+        key: &[u8],
+        rank: u64,
+    ) -> usize {
+        let largest = &self.levels[level].largest[places];
         let at = largest.partition_point(|of| *of < rank);
         if largest.get(at) != Some(&rank) {
             return at;
@@ -133,16 +155,32 @@ impl Finder {
     }
 }
 
-impl Run {
-    fn of(files: &[Arc<FileMeta>], prefix: &[u8], opened: &BTreeMap<FileId, Arc<Opened>>) -> Self {
+impl Files {
+    fn of(
+        level: usize,
+        files: &[Arc<FileMeta>],
+        prefix: &[u8],
+        opened: &BTreeMap<FileId, Arc<Opened>>,
+    ) -> Self {
         let opened = |file: &Arc<FileMeta>| opened.get(&file.id).cloned().unwrap_or_default();
         Self {
             len: files.iter().map(|file| file.len).fold(0, u64::saturating_add),
             largest: files.iter().map(|file| rank_behind(prefix, &file.largest)).collect(),
             smallest: files.iter().map(|file| rank_behind(prefix, &file.smallest)).collect(),
             opened: files.iter().map(opened).collect(),
+            runs: if level == 0 { runs_of(files) } else { Vec::new() },
         }
     }
+}
+
+/// The runs of L0's files, which are in its order.
+fn runs_of(files: &[Arc<FileMeta>]) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let runs = files.chunk_by(|before, file| is_of_run(before, file)).map(|run| {
+        let end = start + run.len();
+        core::mem::replace(&mut start, end)..end
+    });
+    runs.collect()
 }
 
 /// What all bounds of users' keys begin with. Others are few, and of them ranks say no more than that they are

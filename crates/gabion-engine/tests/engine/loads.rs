@@ -5,25 +5,35 @@ use crate::tree_rules::Driven;
 use gabion_base::{ErrorKind, FileId, SequenceNumber};
 use gabion_engine::load::Loaded;
 use gabion_engine::*;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Files of these keys, each of which is its own value twice; so short that there are several.
 fn files(driven: &mut Driven, names: &[&str]) -> Vec<FileMeta> {
+    files_of(driven, 700, names.iter().map(|name| (*name, name.repeat(2).into_bytes())))
+}
+
+/// Files of at most so many bytes, of these keys and values.
+fn files_of<N: AsRef<str>>(
+    driven: &mut Driven,
+    len: u64,
+    pairs: impl Iterator<Item = (N, Vec<u8>)>,
+) -> Vec<FileMeta> {
     let (sst, files) = (
         driven.replica.tree.config().sst_of_job(JobKind::Load, false),
         driven.replica.files.clone(),
     );
-    let mut builder = LoadBuilder::new(GROUP, TERM, sst, 700);
+    let mut builder = LoadBuilder::new(GROUP, TERM, sst, len);
     let mut made = Vec::new();
-    for name in names {
+    for (name, value) in pairs {
         let tree = &mut driven.replica.tree;
         let number = || {
             let number = tree.files_reserved();
             tree.reserve_files(number + 1);
             Ok(FileId::sst(number))
         };
-        made.extend(builder.put(name.as_bytes(), name.repeat(2).as_bytes(), None, number).unwrap());
+        made.extend(builder.put(name.as_ref().as_bytes(), &value, None, number).unwrap());
     }
     made.extend(builder.finish());
     let keep = |file: FinishedFile| {
@@ -35,6 +45,10 @@ fn files(driven: &mut Driven, names: &[&str]) -> Vec<FileMeta> {
 
 fn edit(driven: &mut Driven, names: &[&str]) -> Edit {
     let files = files(driven, names);
+    edit_of(driven, files)
+}
+
+fn edit_of(driven: &mut Driven, files: Vec<FileMeta>) -> Edit {
     let tree = &mut driven.replica.tree;
     let sequence = tree.last_sequence().next();
     tree.skip_sequences(sequence, 1).unwrap();
@@ -143,4 +157,96 @@ fn a_load_lies_as_deep_as_its_range_is_free_and_an_edit_that_says_otherwise_is_r
     let error = driven.replica.tree.inputs_of(&recipe).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("had as bytes alone"), "{error}");
+}
+
+/// A tree with a part of 4,000 keys in files, and what it holds.
+fn in_use(config: TreeConfig) -> (Driven, BTreeMap<String, Vec<u8>>) {
+    let (mut driven, mut model) = (Driven::new(config), BTreeMap::new());
+    let mut random = Random::new(1);
+    for round in 0..60 {
+        write_some(&mut driven, &mut model, &mut random, round);
+        driven.settle();
+    }
+    (driven, model)
+}
+
+/// A MemTable of keys of the whole range, flushed.
+fn write_some(
+    driven: &mut Driven,
+    model: &mut BTreeMap<String, Vec<u8>>,
+    random: &mut Random,
+    round: u8,
+) {
+    for _ in 0..30 {
+        let (name, value) = (format!("{:04}", random.below(4_000)), vec![round; 200]);
+        driven.put(&name, &value);
+        model.insert(name, value);
+    }
+    driven.flush();
+}
+
+fn holds(driven: &Driven, model: &BTreeMap<String, Vec<u8>>) {
+    let view = driven.replica.tree.view();
+    let found = scan(&view, &driven.replica.tables, &key(b""), None);
+    let wanted = model.iter().map(|(name, value)| (key(name.as_bytes()), value.clone()));
+    assert!(found.into_iter().eq(wanted), "a scan is not what was written");
+    let wanted = model.range("1990".to_owned().."2010".to_owned());
+    let found = scan(&view, &driven.replica.tables, &key(b"1990"), Some(&key(b"2010")));
+    assert_eq!(found.len(), wanted.count());
+    let names: Vec<Vec<u8>> = (0..4_000).map(|n| key(format!("{n:04}").as_bytes())).collect();
+    for names in names.chunks(250) {
+        let give = |at: usize, found: gabion_base::Result<Option<Found>>| {
+            let name = std::str::from_utf8(&names[at][1..]).unwrap();
+            let found = found?.map(|found| found.value.to_vec());
+            assert_eq!(found.as_ref(), model.get(name), "{name}");
+            assert_eq!(driven.get(name).as_ref(), model.get(name), "{name}");
+            Ok(())
+        };
+        block_on(view.look_up_many(&driven.replica.tables, names, give)).unwrap();
+    }
+}
+
+/// A load of half of the keys, in 63 files, that lies under a MemTable of keys of the whole range.
+fn load_half(driven: &mut Driven, model: &mut BTreeMap<String, Vec<u8>>) -> Edit {
+    let pairs = (0..4_000).step_by(2).map(|n| (format!("{n:04}"), vec![200; 220]));
+    model.extend(pairs.clone());
+    let files = files_of(driven, 8 << 10, pairs);
+    let edit = edit_of(driven, files);
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    let in_l0 = edit.added.iter().filter(|(level, _)| *level == 0).count();
+    assert!(in_l0 > 60, "{in_l0} of {} in L0", edit.added.len());
+    edit
+}
+
+/// Its next compaction, if there is one.
+fn compact(driven: &mut Driven) -> Option<Recipe> {
+    let job = driven.replica.tree.next_compaction(&context(&[]))?;
+    let edit = driven.edit(&job);
+    let decoded = Edit::decode(&edit.encode().unwrap()).unwrap();
+    driven.replica.tree.apply_edit(&decoded).unwrap();
+    Some(job.recipe)
+}
+
+#[test]
+fn a_load_over_a_store_in_use_is_one_run_of_l0_and_leaves_it_in_few_jobs() {
+    let (mut driven, mut model) = in_use(TreeConfig { l0_trigger: 4, ..small_config() });
+    let mut random = Random::new(2);
+    write_some(&mut driven, &mut model, &mut random, 100);
+    load_half(&mut driven, &mut model);
+    assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
+    write_some(&mut driven, &mut model, &mut random, 101);
+    holds(&driven, &model);
+    let snapshot = driven.replica.tree.snapshot();
+    let config = driven.replica.tree.config().clone();
+    let again = Tree::open(config, GROUP, &snapshot).unwrap();
+    assert_eq!(again.version().runs(), driven.replica.tree.version().runs());
+    let mut out_of_l0 = 0;
+    while let Some(recipe) = compact(&mut driven) {
+        if recipe.inputs[0].0 == 0 {
+            out_of_l0 += 1;
+            holds(&driven, &model);
+        }
+    }
+    assert!(out_of_l0 <= 4, "{out_of_l0} jobs for 64 files in L0");
+    holds(&driven, &model);
 }

@@ -414,7 +414,7 @@ fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
         driven.seal();
         states.push(driven.replica.tree.write_state());
     }
-    use Pressure::{Level0Files, SealedMemTables};
+    use Pressure::{Level0Runs, SealedMemTables};
     assert_eq!(states[..3], [WriteState::Ok; 3]);
     assert_eq!(states[3], WriteState::Stop(SealedMemTables(4)));
     for number in 1..=12 {
@@ -431,7 +431,7 @@ fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
         let edit = driven.edit(&job);
         driven.replica.tree.apply_edit(&edit).unwrap();
     }
-    assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(Level0Files(17))));
+    assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(Level0Runs(17))));
     let in_l0 = driven.replica.tree.level_stats()[0].bytes;
     assert!(driven.replica.tree.compaction_debt() >= in_l0);
     driven.settle();
@@ -448,7 +448,7 @@ fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
     assert_eq!(states[..5], [WriteState::Ok; 5]);
     let slow = [0, 166, 333, 500, 666, 833].map(WriteState::Slow);
     assert_eq!(states[5..11], slow);
-    assert_eq!(states[11], WriteState::Stop(Level0Files(12)));
+    assert_eq!(states[11], WriteState::Stop(Level0Runs(12)));
 }
 
 #[test]

@@ -396,7 +396,7 @@ impl Node {
     /// bytes are those of its edit: it is read again.
     #[must_use]
     pub fn writes_wait_in_vain(&self) -> Option<&Error> {
-        let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Files(_)));
+        let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Runs(_)));
         let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
         if !is_full || !rests || self.config.members.len() > 1 {
             return None;

@@ -8,7 +8,7 @@
 //!    1 ┤      ╲          where as much comes in as goes out, L0 stays as it is
 //!      │       ╲
 //!    0 ┤        ╲───     from l0_stop on: nothing
-//!      └────┬────┬──► files in L0
+//!      └────┬────┬──► runs in L0
 //!       slowdown stop
 //! ```
 //!
