@@ -34,7 +34,7 @@ impl Db {
     /// written afterwards replaces it; snapshots from before do not see it. Keys in between that it does not
     /// name stay.
     ///
-    /// Each file goes to the deepest level at which nothing of its range lies, nor above. In a range that is empty
+    /// Each file goes to the deepest level at which nothing of its range lies, nor above, nor much right below. In a range that is empty
     /// that is the last, and every byte is written once. Over keys that are there files go up to L0; compaction then
     /// brings them down, which costs what it costs for writes. There they count as one, so that a load of any size stops
     /// no writers by itself; but what is written meanwhile lies above it and comes down after it.

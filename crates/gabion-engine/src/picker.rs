@@ -13,8 +13,8 @@
 //! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the
 //! tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
 //!
-//! A job that may need more slots than are free is not picked; a smaller one may be. When room is short
-//! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
+//! A job that may need more slots than are free, or name more files than one edit can, is not picked; a smaller one may
+//! be. When room is short ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
 //! deletes give back what they delete. Then files are written anew in which much has expired.
 //!
 //! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
@@ -132,16 +132,17 @@ impl<'a> Picker<'a> {
         Self { operands_in_memory_ms, ..self }
     }
 
-    /// Whether there are slots for a job that writes `files` anew with `codec`.
+    /// Whether there are slots for a job that writes `files` anew with `codec`, and its edit can name them all.
     fn fits<'f>(
         &self,
-        files: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+        files: impl IntoIterator<Item = &'f Arc<FileMeta>, IntoIter: Clone>,
         codec: Compression,
         cuts: usize,
     ) -> bool {
-        let files = files.into_iter().map(|file| &**file);
-        let outgoing = Outgoing::of_files(files, codec, self.snapshots);
+        let files = files.into_iter();
+        let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec, self.snapshots);
         outgoing.fits(self.config.sst_len, cuts as u64, self.room)
+            && self.edit_holds(files, outgoing.usual_len(), cuts)
     }
 
     /// The codec of what lies between these bounds when it is compacted to `level`.
@@ -551,6 +552,7 @@ fn overlapping_set(oldest_first: &[Arc<FileMeta>], together: usize) -> Vec<Arc<F
     }
 }
 
+mod edits;
 mod range;
 pub(crate) use range::{Gone, RangePosition, RangeStep};
 

@@ -1,6 +1,7 @@
 //! Which job is picked for which files on which levels, as one line of text for each pick.
 
 use super::*;
+use crate::edit::Edit;
 use crate::expiry::ExpirySpan;
 use crate::range_delete::{Deleted, RangeDeletes};
 use crate::sst::{Compression, SstOptions};
@@ -8,7 +9,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::{format, string::ToString};
 use gabion_base::Term;
-use gabion_base::units::MIB;
+use gabion_base::units::{GIB, MIB};
 
 /// Files as `level:number[from-to]`, 16 MiB each unless `=MiB` follows.
 pub(super) fn version(files: &[&str]) -> Version {
@@ -248,6 +249,30 @@ fn files_of_a_load_count_as_one_and_go_down_together() {
     assert_eq!(down, "Compaction 0:500 0:501 0:502 1:50000 to 1 bottommost");
     let down = with(load(16 * MIB), vec![flushed(200), below("00503", "9")]);
     assert_eq!(down, "TrivialMove 0:500 to 1 bottommost");
+}
+
+#[test]
+fn a_job_is_not_picked_whose_edit_could_not_name_all_its_files() {
+    let with = |level1_len| TreeConfig { level1_len, ..TreeConfig::default() };
+    let below = |count: u64| {
+        let file = |n: u64| (1, meta(n, &format!("{n:05}"), &format!("{n:05}"), 16 * MIB));
+        (1_000..1_000 + count).map(file)
+    };
+    let flushed = (1..=36).map(|n| (0, meta(n, "0", "9", MIB)));
+    let files = |count| flushed.clone().chain(below(count)).collect::<Vec<_>>();
+    assert!(picked_of(files(3_000), &with(GIB << 7)).starts_with("Compaction 0:36"));
+    assert!(picked_of(files(7_000), &with(GIB << 7)) == "nothing", "7,036 files");
+    // The level below has fewer first.
+    assert!(picked_of(files(7_000), &with(GIB)).starts_with("TrivialMove 1:1000"));
+    // What the limit is for.
+    let edit = |count| {
+        let added: Vec<_> = below(count).collect();
+        let removed = added.iter().map(|(level, file)| (*level, file.id)).collect();
+        let (number, kind, term, next_file) = (1, JobKind::Compaction, Term(1), 9_000);
+        let (flushed, floor, recipe) = (None, None, None);
+        Edit { number, kind, term, removed, added, flushed, next_file, floor, recipe }.encode()
+    };
+    assert!(edit(3_036).is_ok() && edit(7_036).is_err());
 }
 
 #[test]

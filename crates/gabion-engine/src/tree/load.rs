@@ -1,6 +1,7 @@
 //! A load's place in the tree: its sequence number, its levels, its edit. See [`crate::load`].
 
 use super::{Tree, check_last};
+use crate::config::GRANDPARENT_OVERLAP_FILES;
 use crate::edit::Edit;
 use crate::file::FileMeta;
 use crate::recipe::{JobKind, Recipe};
@@ -36,7 +37,8 @@ impl Tree {
 
     /// The edit that shows what was loaded, all of it at once. `number` follows that of the last edit appended to
     /// the log, and `version` is what the tree has once that is applied. Each file goes as deep as nothing of its range
-    /// lies there or above.
+    /// lies there or above, but not directly above a level of which it overlaps more than a job would be cut for: its
+    /// own job would rewrite all of that at once.
     ///
     /// All that was written before the load's sequence number must be in files by then, in `version`, and no
     /// compaction may be under way: older entries must not stay above the load's, nor newer ones get below.
@@ -68,9 +70,13 @@ impl Tree {
             sst: SstOptions { compression, ..self.config.sst.clone() },
             merging: None,
         };
+        let overlap_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let numbered = |file: FileMeta| {
             let (smallest_sequence, largest_sequence) = (sequence, sequence);
-            (deepest(version, &file), FileMeta { smallest_sequence, largest_sequence, ..file })
+            (
+                deepest(version, &file, overlap_max),
+                FileMeta { smallest_sequence, largest_sequence, ..file },
+            )
         };
         let edit = Edit {
             number,
@@ -98,10 +104,20 @@ impl Tree {
     }
 }
 
-/// The deepest level at which nothing of the file's range lies, nor above it; L0 where there is none.
-fn deepest(version: &Version, file: &FileMeta) -> u8 {
+/// The deepest level at which nothing of the file's range lies, nor above it, and no more than so many bytes in the
+/// level below it; L0 where there is none. From a level further up, as out of L0, it goes down in parts that overlap no
+/// more than that.
+fn deepest(version: &Version, file: &FileMeta, overlap_max: u64) -> u8 {
+    let is_wide = |level: &u8| {
+        let below = version.overlapping(level + 1, &file.smallest, &file.largest);
+        below.iter().map(|file| file.len).sum::<u64>() > overlap_max
+    };
     let is_free = |level: &u8| {
         version.files_within(*level..*level + 1, &file.smallest, &file.largest).next().is_none()
     };
-    (0..version.level_count()).take_while(is_free).last().unwrap_or(0)
+    (0..version.level_count())
+        .take_while(is_free)
+        .filter(|level| !is_wide(level))
+        .last()
+        .unwrap_or(0)
 }

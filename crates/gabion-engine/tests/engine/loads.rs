@@ -250,3 +250,35 @@ fn a_load_over_a_store_in_use_is_one_run_of_l0_and_leaves_it_in_few_jobs() {
     assert!(out_of_l0 <= 4, "{out_of_l0} jobs for 64 files in L0");
     holds(&driven, &model);
 }
+
+#[test]
+fn a_load_that_spans_a_large_level_lies_far_enough_above_it_to_sink_in_parts() {
+    let mut driven = Driven::new(small_config());
+    let mut model = BTreeMap::new();
+    let all = (0..2_000).map(|n| (format!("{n:04}"), vec![1; 100]));
+    model.extend(all.clone());
+    let files = files_of(&mut driven, 8 << 10, all);
+    assert!(files.len() > 25, "{}", files.len());
+    let edit = edit_of(&mut driven, files);
+    assert!(edit.added.iter().all(|(level, _)| *level == 4));
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    let sparse = (0..2_000).step_by(50).map(|n| (format!("{n:04}"), vec![2; 20]));
+    model.extend(sparse.clone());
+    let files = files_of(&mut driven, 8 << 10, sparse);
+    let edit = edit_of(&mut driven, files);
+    assert_eq!(edit.added.iter().map(|(level, _)| *level).collect::<Vec<_>>(), [2]);
+    let mut narrow = edit.added[0].1.clone();
+    (narrow.smallest, narrow.largest) = (key(b"0990"), key(b"1010"));
+    let loaded = Loaded { term: TERM, files: vec![narrow], sequence: SequenceNumber(9) };
+    let narrow = driven.replica.tree.finish_load(loaded, driven.replica.tree.version(), 9).unwrap();
+    assert_eq!(narrow.added[0].0, 3, "it overlaps little of the last level");
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    holds(&driven, &model);
+    driven.replica.tree.compact_range(&[], None);
+    let mut inputs = Vec::new();
+    while let Some(recipe) = compact(&mut driven) {
+        inputs.push(recipe.inputs.len());
+    }
+    assert!(inputs.iter().all(|inputs| *inputs <= 13), "{inputs:?} files in a job");
+    holds(&driven, &model);
+}
