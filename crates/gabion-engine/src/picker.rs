@@ -10,7 +10,8 @@
 //!   that come behind it go too, as many as a job takes: each for itself would be merged with the same files below.
 //! - **others**: the file with the least overlap per byte one level below, ties by key.
 //!
-//! A file that overlaps nothing one level below is moved there as it is. Where nothing at all lies below it and the
+//! A file that overlaps nothing one level below is moved there as it is, and with it those behind it of which that is
+//! true, as many as the level has too much. Where nothing at all lies below it and the
 //! tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
 //!
 //! A job that may need more slots than are free, or name more files than one edit can, is not picked; a smaller one may
@@ -24,6 +25,10 @@
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range at
 //! its output level is covered by its own inputs. Picking depends on the version, the files that are
 //! busy and, for what has expired, group time, on nothing else.
+//!
+//! While writers wait for L0 it goes first, whatever the scores: a level that a bulk load has filled, or the deepest
+//! when it is full and its aim falls to a tenth, may be a hundred times over its aim, and would keep them waiting for
+//! as many jobs.
 
 use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
 use crate::file::FileMeta;
@@ -271,8 +276,28 @@ impl<'a> Picker<'a> {
         levels.retain(|(score, _)| *score >= 1000);
         // Highest score first; of equal ones the upper level, which readers feel more.
         levels.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        if self.stops_writers() {
+            if let Some(pick) = self.pick_l0() {
+                return Some(pick);
+            }
+            let kept = self.kept_for_l0();
+            levels.retain(|(_, level)| Some(*level) != kept);
+        }
         let over = levels.iter().find_map(|&(_, level)| self.pick_level(level));
         over.or_else(|| self.urgent.then(|| (0..last).find_map(|l| self.pick_level(l))).flatten())
+    }
+
+    /// Whether writers wait for L0.
+    fn stops_writers(&self) -> bool {
+        self.version.runs().len() as u64 >= u64::from(self.config.l0_stop)
+    }
+
+    /// The level out of which no job is to begin, as one out of L0 waits for those that use its files to end.
+    fn kept_for_l0(&self) -> Option<u8> {
+        let nothing = BTreeSet::new();
+        let is_under_way = self.version.level(0).iter().any(|file| self.is_busy(file));
+        let waits = !is_under_way && Picker { busy: &nothing, ..*self }.pick_l0().is_some();
+        waits.then(|| self.below(0))
     }
 
     fn pick_level(&self, level: u8) -> Option<Pick> {
@@ -286,6 +311,11 @@ impl<'a> Picker<'a> {
         }
         let runs = self.version.runs();
         let oldest_run = &files[runs.last()?.clone()];
+        if oldest_run.len() > 1
+            && let Some(moves) = self.pick_moves(0, oldest_run, u64::MAX)
+        {
+            return Some(moves);
+        }
         // Of a run by key.
         let oldest_first = runs.iter().rev().flat_map(|run| &files[run.clone()]);
         let oldest_first: Vec<_> = oldest_first.cloned().collect();
@@ -329,8 +359,13 @@ impl<'a> Picker<'a> {
             }
         }
         // Levels are sorted by key, and min_by_key takes the first of equals.
-        let (_, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
-        self.complete(level, alloc::vec![file.clone()], true)
+        let (overlap, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
+        let files = self.version.level(level);
+        let idle = files.iter().filter(|file| !self.is_busy(file)).map(|file| file.len);
+        let over = idle.sum::<u64>().saturating_sub(self.level_target(level));
+        let from = files.iter().position(|other| other.id == file.id).filter(|_| overlap == 0);
+        let moves = from.and_then(|from| self.pick_moves(level, &files[from..], over));
+        moves.or_else(|| self.complete(level, alloc::vec![file.clone()], true))
     }
 
     /// The job that takes `chosen`, newest first or by key, one level down, as it is where `may_move` and
@@ -346,16 +381,7 @@ impl<'a> Picker<'a> {
         if level == 0 {
             chosen.sort_by(|a, b| newest_first(a, b));
         }
-        let grandparent_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
-        let overlap_len = |smallest: &[u8], largest: &[u8]| -> u64 {
-            let files = self.version.overlapping(output_level + 1, smallest, largest);
-            files.iter().map(|file| file.len).sum()
-        };
-        let alone = chosen.len() == 1 && below.is_empty();
-        let movable = may_move
-            && alone
-            && overlap_len(&smallest, &largest) <= grandparent_max
-            && !chosen.iter().any(|file| self.is_to_be_packed(output_level, file));
+        let movable = may_move && chosen.len() == 1 && self.is_movable(output_level, &chosen[0]);
         let mut inputs: Vec<_> = chosen.into_iter().map(|file| (level, file)).collect();
         inputs.extend(below.iter().map(|file| (output_level, file.clone())));
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();

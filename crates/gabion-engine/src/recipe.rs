@@ -49,7 +49,7 @@ pub enum JobKind {
     Flush = 1,
     /// Merges files of a level with those that they overlap one level below.
     Compaction = 2,
-    /// Moves a file one level down as it is, since it overlaps nothing there.
+    /// Moves files to a level below as they are, since they overlap nothing there.
     TrivialMove = 3,
     /// Removes files that hold nothing visible (all below the floor).
     Drop = 4,

@@ -1,11 +1,16 @@
-//! What one edit may name: a job whose edit would be too long is not picked.
+//! What one edit names: several moves at once, and no more than it can hold. A job whose edit would be too long is not
+//! picked.
 
-use super::Picker;
+use super::{Pick, Picker, bounds};
+use crate::config::GRANDPARENT_OVERLAP_FILES;
 use crate::file::FileMeta;
+use crate::recipe::JobKind;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::{EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
+/// Files that are moved by one edit, at most: a level that is ten times too full is so after a few.
+const MOVES_MAX: usize = FILES_SURE;
 /// Files of which no edit comes near its limit.
 const FILES_SURE: usize = 64;
 /// What an edit takes besides its files and cuts.
@@ -16,6 +21,44 @@ const INPUT_LEN: usize = 2 * 10;
 const CUT_LEN: usize = EDIT_KEY_BOUND_LEN_MAX + 4;
 
 impl Picker<'_> {
+    /// Whether a file may go down to `level` as it is: nothing is in its way there, it overlaps no more of the level
+    /// below than a job would be cut for, and it need not be written anew.
+    pub(super) fn is_movable(&self, level: u8, file: &Arc<FileMeta>) -> bool {
+        let overlapping = |level| self.version.overlapping(level, &file.smallest, &file.largest);
+        let below: u64 = overlapping(level + 1).iter().map(|file| file.len).sum();
+        overlapping(level).is_empty()
+            && below <= GRANDPARENT_OVERLAP_FILES * self.config.sst_len
+            && !self.is_to_be_packed(level, file)
+    }
+
+    /// The move, one level down, of the first of `files`, which are disjoint and ascend by key, and of those behind it
+    /// up to the first that cannot be moved, or to one that no more than `len_over` bytes come before: in one edit,
+    /// since each takes its way through the log and the jobs behind it wait. None if the first cannot be moved.
+    pub(super) fn pick_moves(
+        &self,
+        level: u8,
+        files: &[Arc<FileMeta>],
+        len_over: u64,
+    ) -> Option<Pick> {
+        let output_level = self.below(level);
+        let mut len = 0;
+        let goes = |file: &&Arc<FileMeta>| {
+            let goes =
+                len <= len_over && !self.is_busy(file) && self.is_movable(output_level, file);
+            len += file.len;
+            goes
+        };
+        let moved: Vec<_> = files.iter().take(MOVES_MAX).take_while(goes).cloned().collect();
+        let (smallest, largest) = bounds(&moved)?;
+        Some(Pick {
+            kind: JobKind::TrivialMove,
+            output_level,
+            cuts: Vec::new(),
+            bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
+            inputs: moved.into_iter().map(|file| (level, file)).collect(),
+        })
+    }
+
     /// Whether the edit of a job that merges `files` into `output_len` bytes will hold all that it has to name. A file
     /// of L0 that spans a level of thousands of files waits until that level has fewer: were it merged, nobody could be
     /// told.

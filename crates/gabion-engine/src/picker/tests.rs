@@ -149,7 +149,7 @@ fn below_l0_the_file_with_the_least_overlap_per_byte_goes_first() {
 fn the_level_that_is_furthest_over_its_aim_goes_first() {
     let files =
         ["0:9[a-z]=1", "0:8[a-z]=1", "0:7[a-z]=1", "0:6[a-z]=1", "1:1[a-c]=48", "1:2[x-z]=48"];
-    assert_eq!(picked(&files, &[]), "TrivialMove 1:1 to 2 bottommost");
+    assert_eq!(picked(&files, &[]), "TrivialMove 1:1 1:2 to 2 bottommost");
     let more = [&files[..], &["0:5[b-c]=1", "0:4[b-c]=1", "0:3[b-c]=1", "0:2[b-c]=1"]].concat();
     let more: Vec<_> = more.into_iter().filter(|file| *file != "1:2[x-z]=48").collect();
     let pick = picked(&more, &[]);
@@ -182,17 +182,66 @@ fn a_level_aims_at_its_part_of_the_tree_and_never_at_more_than_it_may_hold() {
 }
 
 #[test]
-fn a_full_deepest_level_goes_a_level_down_file_by_file_and_unread() {
+fn a_full_deepest_level_goes_a_level_down_unread_in_few_edits() {
     let mut files: Vec<_> = (10..60).map(|n| format!("2:{n}[{n}-{n}]")).collect();
-    let next = |files: &[String]| {
+    let next = |files: &[String], busy: &[u64]| {
         let files: Vec<_> = files.iter().map(String::as_str).collect();
-        picked(&files, &[])
+        picked(&files, busy)
     };
-    for moved in 10..56 {
-        assert_eq!(next(&files), format!("TrivialMove 2:{moved} to 3 bottommost"));
-        files[moved - 10].replace_range(..1, "3");
+    let moved = |numbers: Range<u64>| {
+        let moved: Vec<_> = numbers.map(|n| format!("2:{n}")).collect();
+        format!("TrivialMove {} to 3 bottommost", moved.join(" "))
+    };
+    assert_eq!(next(&files, &[13]), moved(10..13), "up to a file of a job under way");
+    // What is over 320 MiB, and then what is over a tenth of 800.
+    for numbers in [10..41, 41..56] {
+        assert_eq!(next(&files, &[]), moved(numbers.clone()));
+        numbers.for_each(|n| files[n as usize - 10].replace_range(..1, "3"));
     }
-    assert_eq!(next(&files), "nothing", "64 MiB are less than a tenth of 800");
+    assert_eq!(next(&files, &[]), "nothing", "64 MiB are less than a tenth of 800");
+    let many: Vec<_> = (1000..1200).map(|n| format!("2:{n}[{n}-{n}]")).collect();
+    assert_eq!(next(&many, &[]), moved(1000..1064), "an edit names no more");
+}
+
+#[test]
+fn files_are_moved_together_up_to_one_that_has_others_below_it() {
+    let l1 = ["1:1[a-b]", "1:2[c-d]", "1:3[e-f]", "1:4[g-h]", "1:5[i-j]"];
+    let with = |below: &[&str]| picked(&[&l1[..], below].concat(), &[]);
+    assert_eq!(with(&["2:9[x-z]"]), "TrivialMove 1:1 1:2 1:3 1:4 1:5 to 2 bottommost");
+    assert_eq!(with(&["2:9[e-e]"]), "TrivialMove 1:1 1:2 to 2 bottommost");
+    assert_eq!(with(&["2:9[c-c]", "3:8[e-e]"]), "TrivialMove 1:1 to 2 bottommost");
+    assert_eq!(with(&["2:9[a-a]", "3:8[e-e]"]), "TrivialMove 1:2 1:3 1:4 1:5 to 2");
+    let below: Vec<String> = (10..21).map(|n| format!("3:{}[c{n}-c{n}]", 100 + n)).collect();
+    let below: Vec<&str> = below.iter().map(String::as_str).chain(["2:9[x-z]"]).collect();
+    assert_eq!(with(&below), "TrivialMove 1:1 to 2 bottommost", "the next overlaps eleven files");
+}
+
+/// Files of L0 that span everything, as many as are written.
+fn wide(files: u64) -> Vec<String> {
+    (1..=files).rev().map(|n| format!("0:{n}[a-z]=1")).collect()
+}
+
+#[test]
+fn while_writers_wait_for_l0_it_goes_before_levels_that_are_further_over_their_aims() {
+    let next = |l0: u64, others: &[&str], busy: &[u64]| {
+        let l0 = wide(l0);
+        let files: Vec<&str> =
+            l0.iter().map(String::as_str).chain(others.iter().copied()).collect();
+        picked(&files, busy)
+    };
+    // 20 times over its aim, a move each.
+    let full: Vec<String> = (100..140).map(|n| format!("1:{n}[k{n}-k{n}]")).collect();
+    let full: Vec<&str> = full.iter().map(String::as_str).chain(["2:9[x-z]=1"]).collect();
+    assert!(next(35, &full, &[]).starts_with("TrivialMove 1:100 1:101"));
+    assert!(next(36, &full, &[]).starts_with("Compaction 0:36 0:35"));
+    // A job of that level is under way: no other begins there, so that L0's turn comes.
+    assert!(next(35, &full, &[101]).starts_with("TrivialMove 1:100 to 2"));
+    assert_eq!(next(36, &full, &[101]), "nothing");
+    let deeper: Vec<String> = (200..230).map(|n| format!("2:{n}[y{n}-y{n}]")).collect();
+    let all = [&full[..40], &deeper.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+    assert!(next(36, &all, &[101]).starts_with("TrivialMove 2:200"), "others may begin");
+    // One of L0 is: others of the level go on.
+    assert!(next(36, &full, &[1, 101]).starts_with("TrivialMove 1:100 to 2"));
 }
 
 #[test]
@@ -248,7 +297,9 @@ fn files_of_a_load_count_as_one_and_go_down_together() {
     let down = with(load(16 * MIB), vec![flushed(200), below("0", "00502")]);
     assert_eq!(down, "Compaction 0:500 0:501 0:502 1:50000 to 1 bottommost");
     let down = with(load(16 * MIB), vec![flushed(200), below("00503", "9")]);
-    assert_eq!(down, "TrivialMove 0:500 to 1 bottommost");
+    assert_eq!(down, "TrivialMove 0:500 0:501 0:502 to 1 bottommost");
+    let down = with(load(16 * MIB), vec![flushed(200)]);
+    assert_eq!(down.split(' ').count(), 1 + 64 + 3, "{down}");
 }
 
 #[test]

@@ -252,6 +252,49 @@ fn a_load_over_a_store_in_use_is_one_run_of_l0_and_leaves_it_in_few_jobs() {
 }
 
 #[test]
+fn writers_go_on_while_a_load_sinks() {
+    let (mut driven, mut model) = in_use(TreeConfig { l0_trigger: 4, ..small_config() });
+    let mut random = Random::new(2);
+    write_some(&mut driven, &mut model, &mut random, 100);
+    load_half(&mut driven, &mut model);
+    let (mut stopped, mut longest) = (0, 0);
+    for _ in 0..200 {
+        if matches!(driven.replica.tree.write_state(), WriteState::Stop(_)) {
+            stopped += 1;
+            longest = longest.max(stopped);
+        } else {
+            stopped = 0;
+            write_some(&mut driven, &mut model, &mut random, 102);
+        }
+        compact(&mut driven);
+    }
+    assert!(longest <= 1, "writers stopped for {longest} jobs");
+    driven.settle();
+    holds(&driven, &model);
+}
+
+#[test]
+fn a_load_into_a_gap_sinks_in_a_few_edits() {
+    let (mut driven, mut model) = (Driven::new(small_config()), BTreeMap::new());
+    for name in ["0", "9"] {
+        driven.put(name, b"first");
+        model.insert(name.to_string(), b"first".to_vec());
+    }
+    driven.flush();
+    load_half(&mut driven, &mut model);
+    let (mut moves, mut moved, mut merges) = (0, 0, 0);
+    while let Some(recipe) = compact(&mut driven) {
+        if recipe.kind == JobKind::TrivialMove {
+            (moves, moved) = (moves + 1, moved + recipe.inputs.len());
+        } else {
+            merges += 1;
+        }
+    }
+    assert!(moved > 100 && moves <= 8 && merges <= 4, "{moved} moves in {moves}, {merges} merges");
+    holds(&driven, &model);
+}
+
+#[test]
 fn a_load_that_spans_a_large_level_lies_far_enough_above_it_to_sink_in_parts() {
     let mut driven = Driven::new(small_config());
     let mut model = BTreeMap::new();
