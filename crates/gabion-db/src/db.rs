@@ -105,7 +105,10 @@ fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
             WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
             WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
             WriteGate::Wait(_) | WriteGate::Full { .. } => match core.node.writes_wait_in_vain() {
-                None => core = shared.wait(core),
+                None => {
+                    core.node.hold_write(shared.clock_ms());
+                    core = shared.wait(core);
+                }
                 Some(_) if wish == Wish::Keep => return Ok(core),
                 Some(damage) => {
                     let why = "L0 is full, and its compaction needs what is damaged";

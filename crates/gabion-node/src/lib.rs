@@ -36,7 +36,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
-    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, TargetCommand,
-    WriteGate,
+    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StoppedMs,
+    TargetCommand, WriteGate, WriteStop,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

@@ -162,6 +162,8 @@ impl Host for ServerHost {
         let replicas = members.iter().filter(|member| is_head && member.is_joined);
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let (cache, warmed) = (self.cache.stats(), self.cache.warmed());
+        let stopped = counters.writes_stopped_ms;
+        let by_what: Vec<_> = stopped.each().map(|(what, ms)| format!("{what}={ms}")).collect();
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
         ServerInfo {
@@ -196,6 +198,9 @@ impl Host for ServerHost {
                 ("compactions", counters.compactions.to_string()),
                 ("shipped_bytes", counters.shipped_bytes.to_string()),
                 ("edits", counters.edits.to_string()),
+                ("writes_slowed_ms", counters.writes_slowed_ms.to_string()),
+                ("writes_stopped_ms", stopped.total().to_string()),
+                ("writes_stopped_ms_by", by_what.join(",")),
                 ("readers_open", readers.open.to_string()),
                 ("readers_oldest_ms", readers.oldest_ms.to_string()),
                 ("readers_ended", readers.ended.to_string()),

@@ -155,6 +155,7 @@ impl Server {
         if self.gated_bytes + item.len > GATED_BYTES_MAX {
             return Begun::Done(TOO_MUCH_WAITS, 0);
         }
+        self.node.borrow_mut().hold_write(self.now_ms);
         self.gated_bytes += item.len;
         self.gated.insert(item.number, item);
         self.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
@@ -253,6 +254,7 @@ impl Server {
             };
             // Whether it is a put comes out when it runs: what a delete waits for, all behind it do.
             if matches!(entry(gate.clone(), jobs_pause, false), Entry::Wait(_)) {
+                self.node.borrow_mut().hold_write(self.now_ms);
                 break;
             }
             let Some(item) = self.pop_gated() else { break };

@@ -144,12 +144,17 @@ fn readers(node: &Node) -> Value {
 
 fn counters(server: &Server, node: &Node) -> Value {
     let counters = node.counters();
+    let stopped = counters.writes_stopped_ms;
+    let by_what: Map<_, _> =
+        stopped.each().map(|(what, ms)| (what.to_owned(), ms.into())).collect();
     let (cache, warmed) = (server.host.cache.stats(), server.host.cache.warmed());
     json!({
         "flushes": counters.flushes,
         "compactions": counters.compactions,
         "trivial_moves": counters.trivial_moves,
         "writes_slowed_ms": counters.writes_slowed_ms,
+        "writes_stopped_ms": stopped.total(),
+        "writes_stopped_ms_by": by_what,
         "jobs_without_space": counters.jobs_without_space,
         "jobs_set_aside": counters.jobs_set_aside,
         "damaged_files": counters.damaged_files,

@@ -6,7 +6,9 @@ mod support;
 #[path = "group/warm.rs"]
 mod warm;
 
-use gabion_node::AckLevel;
+use gabion_base::units::KIB;
+use gabion_engine::TreeConfig;
+use gabion_node::{AckLevel, GroupConfig};
 use gabion_resp::{Reply, encode_request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -253,6 +255,8 @@ fn status_is_complete(group: &Group) {
             "shipped_bytes",
             "client_read_bytes",
             "edits",
+            "writes_slowed_ms",
+            "writes_stopped_ms",
             "block_cache_hits",
             "block_cache_misses",
             "warmed_blocks",
@@ -263,6 +267,9 @@ fn status_is_complete(group: &Group) {
         ] {
             assert!(status["counters"][counter].is_u64(), "{counter}");
         }
+        let stops = status["counters"]["writes_stopped_ms_by"].as_object().unwrap();
+        let names: Vec<&str> = stops.keys().map(String::as_str).collect();
+        assert_eq!(names, ["flush", "compaction", "edits", "ring", "log", "room", "load"]);
         for role in ["requests", "flush", "compaction", "shipping", "target", "other"] {
             assert!(status["cpu_seconds_by_role"][role].is_f64(), "{role}");
         }
@@ -553,6 +560,30 @@ fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {
     }
     let digest = reader.insist(&["GABION", "DIGEST"]);
     assert!(matches!(digest, Reply::Bulk(_)), "at rest: {digest:?}");
+}
+
+/// With a MemTable that waits for its flush writers are stopped.
+#[test]
+fn writes_that_wait_are_counted() {
+    let tree = TreeConfig { memtable_len: 64 * KIB, sealed_max: 1, ..TreeConfig::default() };
+    let config = GroupConfig { tree, ..support::group_config(1, AckLevel::Replicated) };
+    let group = Group::start_as("stopped", &config);
+    group.await_ready();
+    let mut client = group.client(1);
+    let stopped = |client: &mut Client| {
+        let counters = client.status()["counters"].clone();
+        let by_flush = counters["writes_stopped_ms_by"]["flush"].as_u64().unwrap();
+        assert!(counters["writes_stopped_ms"].as_u64() >= Some(by_flush), "{counters}");
+        by_flush
+    };
+    assert_eq!(stopped(&mut client), 0);
+    fill(&mut client, &"v".repeat(1000), 4_000);
+    assert!(stopped(&mut client) > 0, "of sixty flushes");
+    let info = client.text(&["INFO", "gabion"]);
+    assert!(info.contains("\r\nwrites_slowed_ms:"), "{info}");
+    assert!(info.contains("\r\nwrites_stopped_ms:"), "{info}");
+    assert!(!info.contains("\r\nwrites_stopped_ms:0\r"), "{info}");
+    assert!(info.contains("\r\nwrites_stopped_ms_by:flush="), "{info}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod apply;
 mod back_off;
 mod grants;
+mod held;
 mod jobs;
 mod load;
 mod log;
@@ -39,6 +40,7 @@ use gabion_engine::{Codecs, FileMeta, PinBudget, ReadView, ReaderStats, Tree, Wr
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
+pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 pub use memory::NodeMemory;
@@ -196,6 +198,7 @@ pub struct Node {
     next_work: u64,
     orders: BTreeMap<WorkId, Order>,
     writing: writes::Writing,
+    held_writes: held::HeldWrites,
     apply: apply::Applying,
     jobs: jobs::Jobs,
     loads: load::Loads,
@@ -273,8 +276,10 @@ pub struct Counters {
     pub loads: u64,
     /// File bytes of bulk loads.
     pub loaded_bytes: u64,
-    /// Milliseconds in which writers were slowed down, as L0 grew faster than it was compacted.
+    /// Milliseconds in which a write waited as writers were slowed down: L0 grew faster than it was compacted.
     pub writes_slowed_ms: u64,
+    /// Milliseconds in which a write waited as nothing was taken, by what stopped it.
+    pub writes_stopped_ms: StoppedMs,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
@@ -346,6 +351,7 @@ impl Node {
             next_work: 0,
             orders: BTreeMap::new(),
             writing: writes::Writing::default(),
+            held_writes: held::HeldWrites::default(),
             jobs: jobs::Jobs::default(),
             loads: load::Loads::default(),
             room: room::Room::default(),
@@ -635,15 +641,17 @@ impl Node {
                 break;
             }
         }
+        self.judge_held();
     }
 
     fn set_now(&mut self, now_ms: u64) {
+        self.count_held(now_ms);
         self.now_ms = now_ms;
         let fill = match self.tree.write_state() {
             WriteState::Slow(fill) => Some(fill),
             WriteState::Ok | WriteState::Stop(_) => None,
         };
-        self.counters.writes_slowed_ms += self.pace.pass(now_ms, fill);
+        self.pace.pass(now_ms, fill);
     }
 
     /// The next thing to do, if any.

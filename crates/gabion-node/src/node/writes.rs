@@ -2,7 +2,7 @@
 //! same turn sees them, and into one record at the end of the turn: all ready connections of a turn
 //! become one record and one send (DESIGN.md, "What compacting once can save").
 
-use super::{Mutant, Node, WriteGate};
+use super::{Mutant, Node, WriteGate, WriteStop};
 use crate::{AckLevel, CompactionMode};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -79,19 +79,19 @@ impl Writing {
 }
 
 impl Node {
-    /// Whether a write can be taken now.
+    /// Whether a write can be taken now. Whoever has one wait says so with [`Self::hold_write`].
     #[must_use]
     pub fn write_gate(&self) -> WriteGate {
         if let Some(reason) = self.not_writing() {
             return WriteGate::Refuse(reason);
         }
         if let Some(reason) = self.jobs.out_of_space() {
-            let lag = self.lag();
+            let lag = self.lag().map(|(_, reason)| reason);
             let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
             let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
             return WriteGate::Full { reason, takes_deletes: lag.is_none() };
         }
-        match (self.full(), self.lag()) {
+        match (self.full(), self.lag().map(|(_, reason)| reason)) {
             (None, None) if self.writes_due_ms().is_some() => {
                 WriteGate::Wait("compaction is behind, writers are slowed down")
             }
@@ -118,24 +118,26 @@ impl Node {
         self.pace.wait_until_ms(self.writing.batch.len())
     }
 
-    /// What lags behind so far that any write waits for it.
-    fn lag(&self) -> Option<&'static str> {
+    /// What lags behind so far that any write waits for it, and the words for it.
+    pub(super) fn lag(&self) -> Option<(WriteStop, &'static str)> {
         if self.loads.hold_writes() || self.apply.last_load().is_some() {
-            Some("a bulk load takes effect")
+            Some((WriteStop::Load, "a bulk load takes effect"))
         } else if let WriteState::Stop(pressure) = self.tree.write_state() {
-            match (pressure, self.damage()) {
-                (Pressure::SealedMemTables(_), _) => Some("flush is behind"),
-                (_, Some(_)) => Some("compaction is behind, as files are damaged"),
-                (_, None) => Some("compaction is behind"),
-            }
+            Some(match (pressure, self.damage()) {
+                (Pressure::SealedMemTables(_), _) => (WriteStop::Flush, "flush is behind"),
+                (_, Some(_)) => {
+                    (WriteStop::Compaction, "compaction is behind, as files are damaged")
+                }
+                (_, None) => (WriteStop::Compaction, "compaction is behind"),
+            })
         } else if self.tree.sealed_count() > self.options.sealed_max {
-            Some("flush is behind")
+            Some((WriteStop::Flush, "flush is behind"))
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            Some("a replica applies edits late")
+            Some((WriteStop::Edits, "a replica applies edits late"))
         } else if self.ring_room() < 2 * self.config.segment_len {
-            Some("the log's ring is full")
+            Some((WriteStop::Ring, "the log's ring is full"))
         } else if self.is_log_long() {
-            Some("the log waits for flushes")
+            Some((WriteStop::Log, "the log waits for flushes"))
         } else {
             None
         }
@@ -341,6 +343,7 @@ impl Node {
             self.end_turn()?;
         }
         if self.writing.batch.is_empty() {
+            self.release_writes();
             self.writing.begin(len);
         }
         Ok(())

@@ -8,7 +8,7 @@ use gabion_base::{ErrorKind, FileId};
 use gabion_engine::{JobKind, TreeConfig};
 use gabion_media::simulated::{Fault, OperationClass};
 use gabion_node::work::{FetchOrder, Fetched};
-use gabion_node::{Locate, RepairState, WriteGate};
+use gabion_node::{Locate, RepairState, WriteGate, WriteStop};
 
 /// A replica alone whose next job is a compaction, and one of its inputs.
 fn before_a_compaction() -> (Replica, FileId) {
@@ -98,6 +98,13 @@ fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_wha
     assert_eq!(replica.kinds(), [JobKind::Compaction]);
     assert_eq!(replica.node.write_gate(), WriteGate::Wait("compaction is behind"));
     assert!(replica.node.writes_wait_in_vain().is_none(), "a compaction is under way");
+    let stopped = |replica: &Replica| {
+        let stopped = replica.node.counters().writes_stopped_ms;
+        (stopped.by(WriteStop::Compaction), stopped.total())
+    };
+    replica.node.hold_write(replica.now_ms());
+    replica.pass(5);
+    assert_eq!(stopped(&replica), (5, 5));
     let at = replica.offset_of(file);
     replica.disk.flip_bit(at + 100, 3);
     let error = replica.run(JobKind::Compaction).expect("it meets the damage");
@@ -108,6 +115,12 @@ fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_wha
     let damage = replica.node.writes_wait_in_vain().expect("nothing is under way");
     assert_eq!(damage.to_string(), error.to_string());
     assert!(damage.to_string().contains(&file.to_string()), "{damage}");
+    replica.pass(50);
+    assert_eq!(stopped(&replica), (5, 5), "who was told waits no longer");
+    replica.node.hold_write(replica.now_ms());
+    replica.pass(7);
+    replica.pass(7);
+    assert_eq!(stopped(&replica), (19, 19), "but for who wants to wait");
 }
 
 #[test]

@@ -118,12 +118,17 @@ pub struct Group {
 impl Group {
     /// Makes and starts a group.
     pub fn start(name: &str, count: u32, ack: AckLevel) -> Self {
+        Self::start_as(name, &group_config(count, ack))
+    }
+
+    /// As [`Self::start`], with a configuration.
+    pub fn start_as(name: &str, group: &GroupConfig) -> Self {
+        let count = group.members.len() as u32;
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&dir);
         let ports = free_ports(3 * count as usize);
         for id in 1..=count {
-            let group = group_config(count, ack);
-            create_replica(&dir.join(id.to_string()), 192 * MIB, &group, ReplicaId(id)).unwrap();
+            create_replica(&dir.join(id.to_string()), 192 * MIB, group, ReplicaId(id)).unwrap();
         }
         let children = (0..count).map(|_| None).collect();
         let mut group = Self { dir, ports, children };
