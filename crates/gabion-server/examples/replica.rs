@@ -6,6 +6,7 @@
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
+use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_server::{
     BackendChoice, ExitReason, PeerAddress, ServerConfig, create_replica, exit_code, run,
@@ -63,6 +64,7 @@ fn try_main() -> Result<ExitReason> {
         peers: peers.collect(),
         io: BackendChoice::Auto,
         block_cache_bytes: 64 << 20,
+        open_files_bytes: OPEN_FILES_LEN,
         node: NodeOptions::default(),
     })
 }

@@ -1,6 +1,7 @@
 //! What a replica's process is told when it starts, and how it ends.
 
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_db::RunOptions;
 use gabion_fabric::BackendChoice;
 use gabion_node::NodeOptions;
 use std::net::SocketAddr;
@@ -38,9 +39,12 @@ pub struct ServerConfig {
     pub peers: Vec<PeerAddress>,
     /// How the pool is read and written.
     pub io: BackendChoice,
-    /// Memory for decoded blocks of files, in bytes.
+    /// Memory for decoded blocks of files, in bytes. `CONFIG SET` changes it while the process lives, and so the two
+    /// that follow.
     pub block_cache_bytes: usize,
-    /// Heartbeats, windows, grants.
+    /// Memory for indexes and filters of open files, in bytes; about 2 % of the files that are read.
+    pub open_files_bytes: usize,
+    /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to [`RunOptions::COMPACTIONS_MAX`].
     pub node: NodeOptions,
 }
 
@@ -77,6 +81,12 @@ impl ServerConfig {
                 "the door for clients is to listen on {}: there is no authentication yet, so only \
                  loopback addresses are possible",
                 self.resp
+            )));
+        }
+        let (count, most) = (self.node.compactions_max, RunOptions::COMPACTIONS_MAX);
+        if !(1..=most).contains(&count) {
+            return Err(Error::invalid(format!(
+                "{count} compactions at once: 1 to {most} are possible"
             )));
         }
         Ok(())

@@ -6,7 +6,9 @@ use crate::process;
 use crate::settings::{self, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
+use gabion_base::Error;
 use gabion_db::cache::SharedCache;
+use gabion_db::jobs::JobThreads;
 use gabion_db::memory::{Budgets, Memory};
 use gabion_engine::Codecs;
 use gabion_media::BufferMeter;
@@ -14,6 +16,7 @@ use gabion_node::Node;
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::rc::Weak;
 use std::sync::Arc;
 
 /// Bytes and connections of the doors since the start.
@@ -65,6 +68,8 @@ pub(crate) struct ServerHost {
     pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
     pub(crate) cache: Arc<SharedCache>,
+    /// The threads of jobs, which are the loop's: they end when it does.
+    pub(crate) jobs: Weak<RefCell<JobThreads>>,
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
     pub(crate) clients_max: usize,
@@ -120,7 +125,7 @@ impl Host for ServerHost {
         let settings = Settings::of(&node, &self.cache);
         let Codecs { upper, bottom } = settings.codecs;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let options: [(&str, String); 19] = [
+        let options: [(&str, String); 20] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -135,6 +140,7 @@ impl Host for ServerHost {
             (settings::BOTTOM_COMPRESSION, bottom),
             (settings::COMPRESSION, upper.to_string()),
             ("gabion-compaction", config.compaction.as_str().into()),
+            (settings::COMPACTIONS_MAX, settings.compactions_max.to_string()),
             ("gabion-group", config.group.get().to_string()),
             ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
             (settings::OPEN_FILES_BYTES, settings.open_files_bytes.to_string()),
@@ -148,7 +154,11 @@ impl Host for ServerHost {
         let before = Settings::of(&self.node.borrow(), &self.cache);
         let known = |name: &str| self.options().iter().any(|(other, _)| other == name);
         let settings = before.with(options, known)?;
-        settings.apply(&mut self.node.borrow_mut(), &self.cache)
+        let grow = |count| match self.jobs.upgrade() {
+            Some(jobs) => jobs.borrow_mut().grow(count),
+            None => Err(Error::unavailable("the threads of jobs have ended")),
+        };
+        settings.apply(&mut self.node.borrow_mut(), &self.cache, grow)
     }
 
     fn info(&self) -> ServerInfo {

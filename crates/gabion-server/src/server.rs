@@ -68,7 +68,7 @@ const UNACKNOWLEDGED: Reply = Reply::error(
 
 /// Threads of the process.
 pub(crate) struct Threads {
-    pub(crate) jobs: JobThreads,
+    pub(crate) jobs: Rc<RefCell<JobThreads>>,
     pub(crate) ship: ShipThread,
     pub(crate) target: TargetServer,
     pub(crate) warm: WarmThread,
@@ -384,7 +384,7 @@ impl Server {
 
     fn begin_work(&mut self, id: WorkId, work: Work) {
         match work {
-            Work::Job(order) => self.threads.jobs.begin(id, order),
+            Work::Job(order) => self.threads.jobs.borrow().begin(id, order),
             Work::Ship(order) => self.threads.ship.send(ShipCommand::Ship(id, order)),
             Work::Fetch(order) => self.threads.ship.send(ShipCommand::Fetch(id, order)),
             work => {

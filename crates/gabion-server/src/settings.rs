@@ -2,27 +2,34 @@
 
 use crate::commands::NotSet;
 use bytes::Bytes;
+use gabion_base::Result as BaseResult;
 use gabion_base::number::parse_u64;
+use gabion_db::RunOptions;
 use gabion_db::cache::SharedCache;
 use gabion_engine::{Codecs, PinBudget};
 use gabion_node::Node;
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
+pub(crate) const COMPACTIONS_MAX: &str = "gabion-compactions-max";
 pub(crate) const COMPRESSION: &str = "gabion-compression";
 pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 6] = [
+const SETTABLE: [&str; 7] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
+    COMPACTIONS_MAX,
     COMPRESSION,
     OPEN_FILES_BYTES,
     READER_AGE_MS,
     READER_STATES,
 ];
+const NO_COUNT: &str = "argument must be between 1 and 64 inclusive";
+const _: () = assert!(RunOptions::COMPACTIONS_MAX == 64, "NO_COUNT says so");
+const NO_THREAD: &str = "a thread for compactions cannot be started";
 const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
@@ -34,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) block_cache_bytes: usize,
     /// Bytes of memory for indexes and filters of open files.
     pub(crate) open_files_bytes: usize,
+    /// Compactions that may run at once.
+    pub(crate) compactions_max: usize,
     /// What readers may keep of what compactions have replaced.
     pub(crate) readers: PinBudget,
     /// The codecs of files that this replica makes from now on.
@@ -46,6 +55,7 @@ impl Settings {
         Self {
             block_cache_bytes: cache.capacity(),
             open_files_bytes: cache.open_capacity(),
+            compactions_max: node.compactions_max(),
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
         }
@@ -88,6 +98,13 @@ impl Settings {
             BOTTOM_COMPRESSION => {
                 self.codecs.bottom = if value == SAME.as_bytes() { None } else { Some(codec()?) };
             }
+            COMPACTIONS_MAX => {
+                let count = usize::try_from(integer?).unwrap_or(usize::MAX);
+                if !(1..=RunOptions::COMPACTIONS_MAX).contains(&count) {
+                    return Err(NO_COUNT);
+                }
+                self.compactions_max = count;
+            }
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
@@ -102,11 +119,21 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes them so. What is too much for smaller ones goes at once.
-    pub(crate) fn apply(self, node: &mut Node, cache: &SharedCache) -> Result<(), NotSet> {
-        let refused =
-            |_| NotSet::Refused { name: Bytes::from_static(COMPRESSION.as_bytes()), why: NO_CODEC };
-        node.set_codecs(Some(self.codecs)).map_err(refused)?;
+    /// Makes them so, or changes nothing. What is too much for smaller ones goes at once; compactions under way go on.
+    /// `grow` starts the threads that are missing for so many of them.
+    pub(crate) fn apply(
+        self,
+        node: &mut Node,
+        cache: &SharedCache,
+        grow: impl FnOnce(usize) -> BaseResult<()>,
+    ) -> Result<(), NotSet> {
+        let refused = |name: &'static str, why| NotSet::Refused { name: name.into(), why };
+        grow(self.compactions_max).map_err(|error| {
+            eprintln!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
+            refused(COMPACTIONS_MAX, NO_THREAD)
+        })?;
+        node.set_codecs(Some(self.codecs)).map_err(|_| refused(COMPRESSION, NO_CODEC))?;
+        node.set_compactions_max(self.compactions_max);
         if cache.set_capacity(self.block_cache_bytes, self.open_files_bytes) {
             node.close_files();
         }
@@ -139,6 +166,7 @@ mod tests {
     const BEFORE: Settings = Settings {
         block_cache_bytes: 64,
         open_files_bytes: 65,
+        compactions_max: 2,
         readers: PinBudget { age_ms_max: 5, states_max: 6 },
         codecs: Codecs { upper: Compression::None, bottom: None },
     };
@@ -161,6 +189,10 @@ mod tests {
         }
         let set = with(&[(OPEN_FILES_BYTES, "1kb")]);
         assert_eq!(set, Ok(Settings { open_files_bytes: 1_024, ..BEFORE }));
+        for (text, compactions_max) in [("1", 1), ("64", 64)] {
+            let set = with(&[(COMPACTIONS_MAX, text)]);
+            assert_eq!(set, Ok(Settings { compactions_max, ..BEFORE }));
+        }
         let readers = PinBudget { age_ms_max: 0, states_max: 9 };
         let set = with(&[(READER_AGE_MS, "0"), (READER_STATES, "9")]);
         assert_eq!(set, Ok(Settings { readers, ..BEFORE }));
@@ -188,6 +220,9 @@ mod tests {
             [(COMPRESSION, SAME), (COMPRESSION, "gzip"), (BOTTOM_COMPRESSION, "zstd:20")]
         {
             assert_eq!(with(&[(option, text)]), refused(option, NO_CODEC), "{text}");
+        }
+        for text in ["0", "65", "18446744073709551615"] {
+            assert_eq!(with(&[(COMPACTIONS_MAX, text)]), refused(COMPACTIONS_MAX, NO_COUNT));
         }
         let wanted = refused(READER_AGE_MS, "argument couldn't be parsed into an integer");
         assert_eq!(with(&[(READER_STATES, "1"), (READER_AGE_MS, "soon")]), wanted);

@@ -21,7 +21,6 @@ use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, thread};
 use gabion_db::replica::{OpenedReplica, open_replica, random_id};
 use gabion_engine::Tables;
-use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_fabric::nvme::{TargetOptions, TargetServer};
 use gabion_media::nvme::TargetConfig;
 use gabion_media::task::Executor;
@@ -119,7 +118,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let resp = listen(config.resp, "door for clients")?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let (sender, inbox) = channel();
-    let cache = Arc::new(SharedCache::new(config.block_cache_bytes, OPEN_FILES_LEN));
+    let cache = Arc::new(SharedCache::new(config.block_cache_bytes, config.open_files_bytes));
     let group = opened.parts.group;
     let mailbox = Mailbox::new(sender, Arc::new(waker(&poll)?), cache.clone(), group);
     let threads = start_threads(&config, &opened, &mailbox, &cache)?;
@@ -150,6 +149,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         started_us: clock.now_us(),
         run_id: seed,
         cache,
+        jobs: Rc::downgrade(&threads.jobs),
         buffers: parts.buffers.clone(),
         clients_max: CLIENTS_MAX,
         now_us: Cell::new(clock.now_us()),
@@ -263,8 +263,9 @@ fn start_threads(
     let target = TargetServer::start(options, move |event| {
         target_mailbox.tell(Event::Target(event));
     })?;
+    let jobs = JobThreads::start(parts, config.node.compactions_max, mailbox)?;
     Ok(Threads {
-        jobs: JobThreads::start(parts, config.node.compactions_max, mailbox)?,
+        jobs: Rc::new(RefCell::new(jobs)),
         warm: WarmThread::start(parts, cache, mailbox)?,
         ship: ShipThread::start(mailbox)?,
         target,

@@ -500,8 +500,32 @@ fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     assert!(reply.contains("closed at its other end"), "{reply}");
 }
 
-/// From now on a reader ends as soon as an edit overtakes it; the cache grows and shrinks.
+/// Threads of a replica that compact.
+fn compacting_threads(client: &mut Client) -> usize {
+    let tasks = format!("/proc/{}/task", client.status()["pid"]);
+    let tasks = std::fs::read_dir(tasks).unwrap().map(|task| task.unwrap().path().join("comm"));
+    let names = tasks.filter_map(|comm| std::fs::read_to_string(comm).ok());
+    names.filter(|name| name.trim() == "gabion-compact").count()
+}
+
+/// From now on a reader ends as soon as an edit overtakes it; the cache grows and shrinks; more compactions run at once.
 fn options_change(client: &mut Client) {
+    let most = "gabion-compactions-max";
+    assert!(client.text(&["CONFIG", "GET", most]).ends_with("\r\n1\r\n"));
+    assert_eq!(compacting_threads(client), 1);
+    let refused = client.text(&["CONFIG", "SET", most, "65"]);
+    assert!(refused.contains("argument must be between 1 and 64 inclusive"), "{refused}");
+    // A thread names itself when it begins.
+    for (count, threads) in [("3", 3), ("2", 3)] {
+        assert_eq!(client.text(&["CONFIG", "SET", most, count]), "+OK\r\n");
+        let begun = Instant::now();
+        while compacting_threads(client) < threads {
+            assert!(begun.elapsed() < PATIENCE, "{count} compactions at once");
+        }
+        assert_eq!(compacting_threads(client), threads, "those that are there stay");
+        let now = client.text(&["CONFIG", "GET", most]);
+        assert!(now.ends_with(&format!("\r\n{count}\r\n")), "{now}");
+    }
     let cache = "gabion-block-cache-bytes";
     let is =
         |len: &str| format!("*2\r\n${}\r\n{cache}\r\n${}\r\n{len}\r\n", cache.len(), len.len());
@@ -691,6 +715,8 @@ fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
         text.ends_with("belongs to replica 1 of group g7, not to replica 1 of group g8"),
         "{text}"
     );
+    let text = refusal(&|config| config.node.compactions_max = 0);
+    assert!(text.ends_with("0 compactions at once: 1 to 64 are possible"), "{text}");
     let text = refusal(&|config| config.peers.truncate(1));
     assert!(text.contains("no address is given for replica 3"), "{text}");
     std::fs::remove_dir_all(&dir).unwrap();

@@ -3,7 +3,7 @@
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
 use crate::engine;
-use crate::options::{BenchCommand, DataOption, Io};
+use crate::options::{BenchCommand, DataOption, ProcessOptions};
 use crate::status::{self, Status};
 use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
@@ -49,8 +49,9 @@ impl Launcher for Processes {
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
         let settings = on_free_ports(settings(spec)?)?;
         cluster::create(&spec.dir, &settings, |_| true)?;
+        let options = ProcessOptions::default();
         let replicas =
-            settings.members().map(|number| Replica::new(number, &spec.dir, Io::Auto)).collect();
+            settings.members().map(|number| Replica::new(number, &spec.dir, &options)).collect();
         let mut group = Group { settings, replicas };
         for replica in &mut group.replicas {
             replica.start()?;
@@ -192,7 +193,10 @@ mod tests {
 
     #[test]
     fn what_the_baseline_gets_for_indexes_is_what_a_store_takes_for_them() {
-        assert_eq!(gabion_bench::BLOCK_CACHE_LEN, crate::server::BLOCK_CACHE_BYTES as u64);
+        assert_eq!(
+            gabion_bench::BLOCK_CACHE_LEN,
+            ProcessOptions::default().block_cache_bytes as u64
+        );
         for (records, value_len) in [(20_000, 1000), (150_000, 100), (150_000, 33)] {
             let taken = indexes_of_a_store(records, value_len);
             let given = gabion_bench::indexes_len(records, value_len as u64);

@@ -1,7 +1,7 @@
 //! One replica's process, as its supervisor sees it.
 
 use crate::cluster::{failed, replica_dir};
-use crate::options::Io;
+use crate::options::ProcessOptions;
 use gabion_base::Result;
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 pub(crate) struct Replica {
     pub(crate) number: u32,
     data: PathBuf,
-    io: Io,
+    options: ProcessOptions,
     child: Option<Child>,
     started: Instant,
     restart_at: Option<Instant>,
@@ -41,11 +41,11 @@ pub(crate) struct Death {
 }
 
 impl Replica {
-    pub(crate) fn new(number: u32, data: &Path, io: Io) -> Self {
+    pub(crate) fn new(number: u32, data: &Path, options: &ProcessOptions) -> Self {
         Self {
             number,
             data: data.to_owned(),
-            io,
+            options: options.clone(),
             child: None,
             started: Instant::now(),
             restart_at: None,
@@ -76,7 +76,7 @@ impl Replica {
             .arg("--data")
             .arg(&self.data)
             .args(["--replica", &self.number.to_string()])
-            .args(["--io", self.io.as_str()])
+            .args(self.options.words())
             .args(["--parent", &std::process::id().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,7 +1,9 @@
 //! What can be typed. Every option says what happens without it.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gabion_bench::{parse_bytes, parse_codec};
+use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode};
@@ -57,11 +59,55 @@ pub(crate) struct UpOptions {
     /// 100 and targets those from 200 above it [default: 6379, or the last one]
     #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
     pub(crate) port: Option<u16>,
+    #[command(flatten)]
+    pub(crate) process: ProcessOptions,
+    #[command(flatten)]
+    pub(crate) fixed: FixedOptions,
+}
+
+/// How the process of each replica runs: from start to start as whoever starts it says.
+#[derive(Args, Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessOptions {
     /// How pools are read and written
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Io::Auto)]
     pub(crate) io: Io,
-    #[command(flatten)]
-    pub(crate) fixed: FixedOptions,
+    /// Memory of each replica for decoded blocks of files; 0 keeps none
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64MiB")]
+    pub(crate) block_cache_bytes: usize,
+    /// Memory of each replica for indexes and filters of open files, about 2 % of what is read
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "1GiB")]
+    pub(crate) open_files_bytes: usize,
+    /// Compactions that each replica may run at once, 1 to 64; flushes have a thread of their own
+    #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
+    pub(crate) compactions_max: usize,
+}
+
+impl Default for ProcessOptions {
+    fn default() -> Self {
+        let run = RunOptions::default();
+        Self {
+            io: Io::Auto,
+            block_cache_bytes: run.block_cache_len,
+            open_files_bytes: run.open_files_len,
+            compactions_max: run.compactions_max,
+        }
+    }
+}
+
+impl ProcessOptions {
+    /// As words of a command line.
+    pub(crate) fn words(&self) -> [String; 8] {
+        [
+            "--io".into(),
+            self.io.as_str().into(),
+            "--block-cache-bytes".into(),
+            self.block_cache_bytes.to_string(),
+            "--open-files-bytes".into(),
+            self.open_files_bytes.to_string(),
+            "--compactions-max".into(),
+            self.compactions_max.to_string(),
+        ]
+    }
 }
 
 /// What is fixed when the data is made.
@@ -326,8 +372,8 @@ pub(crate) struct ServerOptions {
     pub(crate) data: PathBuf,
     #[arg(long)]
     pub(crate) replica: u32,
-    #[arg(long, value_enum)]
-    pub(crate) io: Io,
+    #[command(flatten)]
+    pub(crate) process: ProcessOptions,
     /// The process that started this one; without it this one ends.
     #[arg(long)]
     pub(crate) parent: i32,
@@ -407,6 +453,16 @@ fn parse_port(text: &str) -> Result<u16, String> {
     }
 }
 
+/// Bytes of memory.
+fn parse_memory(text: &str) -> Result<usize, String> {
+    let len = parse_bytes(text)?;
+    usize::try_from(len).map_err(|_| format!("`{text}` is more memory than there can be"))
+}
+
+fn compactions() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=RunOptions::COMPACTIONS_MAX as u64)
+}
+
 /// Prints what clap has to say: help and version as they are, a refusal in one line.
 pub(crate) fn refused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
@@ -450,6 +506,8 @@ mod tests {
             (&["gabion", "up", "--replicas", "17"][..], "--replicas"),
             (&["gabion", "up", "--port", "65535"], "the limits are 1 to"),
             (&["gabion", "up", "--pool-size", "big"], "`big` is no size"),
+            (&["gabion", "up", "--open-files-bytes", "-1"], "-1"),
+            (&["gabion", "up", "--compactions-max", "65"], "1..=64"),
             (&["gabion", "up", "--compaction", "nobody"], "primary, every-replica"),
             (&["gabion", "up", "--compction", "primary"], "--compaction"),
             (&["gabion", "upp"], "up"),
@@ -496,6 +554,32 @@ mod tests {
             assert_eq!(port(&["gabion", command, "-p", "7579"]), Some(7579), "{command}");
             assert_eq!(port(&["gabion", command, "-p7579"]), Some(7579), "{command}");
         }
+    }
+
+    #[test]
+    fn a_replica_is_started_with_what_up_was_given() {
+        let up = |words: &[&str]| {
+            let options = Options::try_parse_from([&["gabion", "up"], words].concat()).unwrap();
+            let Command::Up(options) = options.command else { panic!("up") };
+            options.process
+        };
+        assert_eq!(up(&[]), ProcessOptions::default(), "also where nothing is said");
+        let words = ["--io", "threads", "--block-cache-bytes", "0"];
+        let more = ["--open-files-bytes", "2GiB", "--compactions-max", "4"];
+        let given = up(&[words, more].concat());
+        let wanted = ProcessOptions {
+            io: Io::Threads,
+            block_cache_bytes: 0,
+            open_files_bytes: 2 << 30,
+            compactions_max: 4,
+        };
+        assert_eq!(given, wanted);
+        let words = given.words();
+        let words = words.iter().map(String::as_str);
+        let place = ["gabion", "server", "--data", "d", "--replica", "1", "--parent", "7"];
+        let options = Options::try_parse_from(place.into_iter().chain(words)).unwrap();
+        let Command::Server(server) = options.command else { panic!("server") };
+        assert_eq!(server.process, wanted);
     }
 
     #[test]

@@ -7,14 +7,12 @@ use gabion_node::NodeOptions;
 use gabion_server::{PeerAddress, ServerConfig};
 use rustix::process::{Pid, Signal};
 
-/// Memory for decoded blocks of files, of each replica.
-pub(crate) const BLOCK_CACHE_BYTES: usize = 64 << 20;
-
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;
     let settings = cluster::load_existing(&options.data)?;
     let doors = settings.doors(options.replica);
     let peers = settings.members().filter(|number| *number != options.replica);
+    let process = &options.process;
     let config = ServerConfig {
         group: settings.group,
         replica: ReplicaId(options.replica),
@@ -33,9 +31,10 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
                 }
             })
             .collect(),
-        io: options.io.backend(),
-        block_cache_bytes: BLOCK_CACHE_BYTES,
-        node: NodeOptions::default(),
+        io: process.io.backend(),
+        block_cache_bytes: process.block_cache_bytes,
+        open_files_bytes: process.open_files_bytes,
+        node: NodeOptions { compactions_max: process.compactions_max, ..NodeOptions::default() },
     };
     let result = gabion_server::run(config);
     match &result {

@@ -180,7 +180,7 @@ impl Group {
         inbox: Receiver<Event>,
     ) -> Self {
         let replicas: Vec<Replica> =
-            settings.members().map(|n| Replica::new(n, &data, options.io)).collect();
+            settings.members().map(|n| Replica::new(n, &data, &options.process)).collect();
         let known = replicas.iter().map(|_| Known::default()).collect();
         let is_default_data = options.data.data.is_none();
         Self {

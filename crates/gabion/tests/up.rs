@@ -288,7 +288,20 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
 #[test]
 fn a_group_lives_from_up_to_destroy() {
     let place = Place::new("life");
-    let up = place.up(&[]);
+    let up = place.up(&["--block-cache-bytes", "32MiB", "--compactions-max", "2"]);
+    let is_run_as_told = |replica: u16| {
+        for (option, value) in [
+            ("gabion-block-cache-bytes", "33554432"),
+            ("gabion-open-files-bytes", "1073741824"),
+            ("gabion-compactions-max", "2"),
+        ] {
+            let told = place.resp(replica, &format!("CONFIG GET {option}"));
+            assert!(told.ends_with(&format!("\r\n{value}\r\n")), "{option}: {told}");
+        }
+    };
+    (0..3).for_each(is_run_as_told);
+    // Until its process ends.
+    assert_eq!(place.resp(1, "CONFIG SET gabion-compactions-max 3"), "+OK\r\n");
 
     // What it says to type does what it says.
     let next = up.ready.split('`').nth(1).expect("a command");
@@ -322,6 +335,7 @@ fn a_group_lives_from_up_to_destroy() {
     up.wait_for(&format!("replica 2 (process {}) died: killed (signal 9)", pids[1]));
     up.wait_for("replica 2 is back and has caught up");
     assert_ne!(place.pids()[1], pids[1]);
+    is_run_as_told(1);
     assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
     let verify = place.run(&["verify", "--json"]);
     assert!(verify.status.success(), "{}", said(&verify));

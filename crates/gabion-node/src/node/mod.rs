@@ -422,6 +422,12 @@ impl Node {
         self.options.compactions_max = compactions_max;
     }
 
+    /// How many compactions may run at once.
+    #[must_use]
+    pub const fn compactions_max(&self) -> usize {
+        self.options.compactions_max
+    }
+
     /// Changes the codecs of files that are made from now on by jobs of this member's; none: those of the group. Other
     /// members need not know: each recipe names its own.
     ///

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId};
 use gabion_engine::TreeConfig;
+use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use gabion_server::{
@@ -71,6 +72,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
             .collect(),
         io: BackendChoice::Auto,
         block_cache_bytes: 4 << 20,
+        open_files_bytes: OPEN_FILES_LEN,
         node: NodeOptions { timeout_ms: 1_000, ..NodeOptions::default() },
     }
 }
