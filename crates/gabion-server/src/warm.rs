@@ -200,8 +200,11 @@ impl Warmer {
         }
         let had = (!removed.is_empty()).then(|| Arc::new(had));
         for (file, place) in added {
-            if had.as_ref().is_none_or(|had| had.is_near(&file)) {
-                self.line.push_back(Next { file, place, had: had.clone() });
+            match &had {
+                Some(had) if !had.is_near(&file) => {}
+                // Alone it would have all others leave.
+                Some(had) if had.open_files() > HAD_FILES_MAX => given_up += 1,
+                _ => self.line.push_back(Next { file, place, had: had.clone() }),
             }
         }
         while self.line.len() > LINE_LEN_MAX || self.had_files() > HAD_FILES_MAX {
@@ -227,8 +230,11 @@ impl Warmer {
     /// Files are gone, or lie elsewhere since they were repaired: what is known of them is of no use.
     fn forget(&mut self, files: &[FileId]) {
         files.iter().for_each(|file| self.cache.evict_file(*file));
-        self.line.retain(|next| !files.contains(&next.file.id));
-        self.under_way.take_if(|it| files.contains(&it.next.file.id));
+        let leaves = |next: &Next| files.contains(&next.file.id);
+        let missed = self.line.iter().filter(|next| leaves(next) && next.had.is_some()).count();
+        self.line.retain(|next| !leaves(next));
+        let half_way = self.under_way.take_if(|it| leaves(&it.next)).is_some();
+        self.cache.given_up(missed as u64 + u64::from(half_way));
     }
 
     /// Begins the next file, or reads a mebibyte of the one that is under way.
@@ -264,3 +270,6 @@ impl Warmer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
