@@ -9,7 +9,8 @@ pub enum Expiry {
     /// So long from the moment in which it is written, by the store's clock; cut to whole milliseconds. One beyond
     /// the year 500 million means that year.
     In(Duration),
-    /// This time, in milliseconds since 1970 (UTC). When it has passed, the key is gone at once.
+    /// This time, in milliseconds since 1970 (UTC), by the store's clock: the system's when the store was opened, and what
+    /// has passed since, also while the machine was suspended. When it has passed, the key is gone at once.
     AtMs(u64),
 }
 

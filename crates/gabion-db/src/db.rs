@@ -339,7 +339,7 @@ impl Db {
     ///
     /// What has expired is judged by the time of the log, which goes on with each write and, once something is
     /// due, with the first read or within 0.2 s. It never goes back: not with the system's clock, which
-    /// is read when the store is opened, and not over a restart. While the log takes nothing, as the store has
+    /// is read when the store is opened and not when it is set, and not over a restart. While the log takes nothing, as the store has
     /// failed, time stands still. A [`Snapshot`] keeps the time at which it was made.
     ///
     /// Costs what `put` costs and 8 bytes in log, memory and file; room comes back as for a deleted key, by

@@ -313,7 +313,8 @@ table! {
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
         "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS, HELP.";
     Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"
-        "Returns the time of the node." "";
+        "Returns the time of the node."
+        "The system's clock as it was when the replica's process began, and what has passed since, also while the machine was suspended; the system's clock being set shows from the next start on.";
 }
 
 /// Slots of the index; a power of two, at most a quarter full.
