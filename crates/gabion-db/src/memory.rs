@@ -46,7 +46,8 @@ pub struct Budgets {
 }
 
 /// What a file takes at most of memory to be described and placed: two keys of up to 256 bytes, checksums and slots,
-/// and some for its places in maps.
+/// and some for its places in maps. This is reckoned for each slot: longer keys, of which a file has at most a byte
+/// for each 4 KiB, are within it.
 const FILE_DESCRIBED_LEN: u64 = 1024;
 /// What a slot takes beside.
 const SLOT_DESCRIBED_LEN: u64 = 64;

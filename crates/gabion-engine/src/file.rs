@@ -2,7 +2,7 @@
 //! them by number and offset, and hands over finished ones. Where their bytes lie is the pool's
 //! business (DESIGN.md: "Edits name files, never slots").
 //!
-//! A [`FileMeta`] is a sequence of typed fields (`gabion_base::codec`), all critical but the last:
+//! A [`FileMeta`] is a sequence of typed fields (`gabion_base::codec`), all critical but field 13:
 //!
 //! ```text
 //!   tag  payload
@@ -25,11 +25,14 @@
 //!                                                     which nothing older is seen, ascending (absent: none)
 //!   13   version u16, level u16, name                 codec of its data blocks, as in a recipe; not critical (absent:
 //!                                                     stored as they are, or made by a build that did not tell)
+//!   14   bytes                                        lower key bound, in place of field 5, where more than 256 bytes
+//!                                                     tell the file from the one before it; at most 65,537 (absent: 5)
+//!   15   bytes                                        upper key bound, in place of field 6, likewise (absent: 6)
 //! ```
 //!
 //! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be none then.
 
-use crate::entry::Keyspace;
+use crate::entry::{ENGINE_KEY_LEN_MAX, Keyspace};
 use crate::expiry::ExpirySpan;
 use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, last_before};
 use crate::sst::Compression;
@@ -38,6 +41,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
+use core::ops::RangeInclusive;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, round_up_to_block};
 use gabion_base::{Error, ErrorKind, FileId, FileKind, Result, SequenceNumber, Term, crc};
@@ -59,9 +63,11 @@ pub struct FileMeta {
     pub checksum: u32,
     /// CRC32C of each 1 MiB of the rounded bytes; the last chunk may be shorter.
     pub chunk_crcs: Vec<u32>,
-    /// An engine key at or before every key of the file, and every key that it deletes in a range; at most 256 bytes.
+    /// An engine key at or before every key of the file, and every key that it deletes in a range; at most 256 bytes,
+    /// but where more tell it from the file before it at its level.
     pub smallest: Vec<u8>,
-    /// An engine key at or after every key of the file, and every key that it deletes in a range; at most 256 bytes.
+    /// An engine key at or after every key of the file, and every key that it deletes in a range; at most 256 bytes,
+    /// but where more tell it from the file after it at its level.
     pub largest: Vec<u8>,
     /// Smallest sequence number in the file.
     pub smallest_sequence: SequenceNumber,
@@ -112,6 +118,8 @@ mod tag {
     pub(super) const OPERANDS: u16 = 11;
     pub(super) const RANGES: u16 = 12;
     pub(super) const CODEC: u16 = 13;
+    pub(super) const SMALLEST_LONG: u16 = 14;
+    pub(super) const LARGEST_LONG: u16 = 15;
 }
 
 const WHAT: &str = "file description";
@@ -215,8 +223,8 @@ impl FileMeta {
             p.put_u32(self.checksum);
             self.chunk_crcs.iter().for_each(|&crc| p.put_u32(crc));
         });
-        field(tag::SMALLEST, &mut |p| p.put_bytes(&self.smallest));
-        field(tag::LARGEST, &mut |p| p.put_bytes(&self.largest));
+        field(tag::SMALLEST, &mut |p| p.put_bytes(&lower_bound_of(&self.smallest)));
+        field(tag::LARGEST, &mut |p| p.put_bytes(&upper_bound_of(&self.largest)));
         field(tag::SEQUENCES, &mut |p| {
             p.put_u64(self.smallest_sequence.get());
             p.put_u64(self.largest_sequence.get());
@@ -246,6 +254,13 @@ impl FileMeta {
         }
         if self.compression != Compression::None {
             put_field(out, tag::CODEC, 0, &self.compression.encode());
+        }
+        for (tag, bound) in
+            [(tag::SMALLEST_LONG, &self.smallest), (tag::LARGEST_LONG, &self.largest)]
+        {
+            if bound.len() > EDIT_KEY_BOUND_LEN_MAX {
+                put_field(out, tag, FIELD_CRITICAL, bound);
+            }
         }
     }
 
@@ -282,7 +297,7 @@ impl FileMeta {
                 return Err(bad(format!("field {} is out of order", field.tag)));
             }
             last_tag = field.tag;
-            if field.tag > tag::CODEC {
+            if field.tag > tag::LARGEST_LONG {
                 field.skip_unknown(WHAT)?;
                 continue;
             }
@@ -313,8 +328,10 @@ impl FileMeta {
                     self.chunk_crcs.push(payload.u32()?);
                 }
             }
-            tag::SMALLEST => self.smallest = bound(&mut payload)?,
-            tag::LARGEST => self.largest = bound(&mut payload)?,
+            tag::SMALLEST => self.smallest = bound(&mut payload, SHORT)?,
+            tag::LARGEST => self.largest = bound(&mut payload, SHORT)?,
+            tag::SMALLEST_LONG => self.smallest = bound(&mut payload, LONG)?,
+            tag::LARGEST_LONG => self.largest = bound(&mut payload, LONG)?,
             tag::SEQUENCES => {
                 self.smallest_sequence = SequenceNumber(payload.u64()?);
                 self.largest_sequence = SequenceNumber(payload.u64()?);
@@ -430,12 +447,16 @@ fn bad(message: alloc::string::String) -> Error {
     Error::corruption(format!("{WHAT}: {message}"))
 }
 
-fn bound(payload: &mut Reader<'_>) -> Result<Vec<u8>> {
+/// How many bytes a bound has.
+const SHORT: RangeInclusive<usize> = 0..=EDIT_KEY_BOUND_LEN_MAX;
+/// How many bytes one has that stands in a field of its own.
+const LONG: RangeInclusive<usize> = EDIT_KEY_BOUND_LEN_MAX + 1..=ENGINE_KEY_LEN_MAX;
+
+fn bound(payload: &mut Reader<'_>, lens: RangeInclusive<usize>) -> Result<Vec<u8>> {
     let len = payload.remaining();
-    if len > EDIT_KEY_BOUND_LEN_MAX {
-        return Err(bad(format!(
-            "key bound of {len} bytes is over the limit of {EDIT_KEY_BOUND_LEN_MAX}"
-        )));
+    if !lens.contains(&len) {
+        let (least, most) = lens.into_inner();
+        return Err(bad(format!("key bound of {len} bytes, expected {least} to {most}")));
     }
     Ok(payload.bytes(len)?.to_vec())
 }
@@ -694,6 +715,39 @@ mod tests {
     }
 
     #[test]
+    fn long_bounds_have_fields_of_their_own_which_other_builds_refuse() {
+        let mut meta = example();
+        let mut short = Vec::new();
+        meta.encode(&mut short);
+        let long = |tail: &[u8]| [&[1u8; 256][..], tail].concat();
+        (meta.ranges, meta.smallest, meta.largest) = (None, long(b"ab"), long(b"b"));
+        let mut out = Vec::new();
+        meta.encode(&mut out);
+        assert_eq!(FileMeta::decode(&out).unwrap(), meta);
+        // Tag, flags (critical), length, as every field has them.
+        let fields = [
+            &[14, 0, 1, 0, 2, 1, 0, 0][..],
+            &[1; 256],
+            b"ab",
+            &[15, 0, 1, 0, 1, 1, 0, 0],
+            &[1; 256],
+            b"b",
+        ]
+        .concat();
+        assert!(out.ends_with(&fields), "{:?}", &out[out.len() - fields.len()..]);
+        // What stands in the fields that all builds know is 256 bytes long, and no bound for its own sake.
+        let known = out.len() - fields.len();
+        let cut = FileMeta::decode(&out[..known]).unwrap();
+        assert_eq!(cut.smallest, long(b""));
+        assert_eq!(cut.largest, [&[1u8; 255][..], &[2]].concat());
+        for (tag, len) in [(14, 256), (15, 256), (14, ENGINE_KEY_LEN_MAX + 1)] {
+            let mut refused = short.clone();
+            put_field(&mut refused, tag, FIELD_CRITICAL, &vec![1; len]);
+            assert_eq!(FileMeta::decode(&refused).unwrap_err().kind(), ErrorKind::Corruption);
+        }
+    }
+
+    #[test]
     fn the_newest_visible_clear_of_the_right_keyspace_is_found() {
         let meta = example();
         let at = |n| meta.clear_sequence(Keyspace::User, SequenceNumber(n)).map(|s| s.0);
@@ -719,7 +773,7 @@ mod tests {
             refuse(&|m| m.checksum ^= 1),
             refuse(&|m| m.chunk_crcs.push(1)),
             refuse(&|m| m.smallest = b"\x01c".to_vec()),
-            refuse(&|m| m.largest = vec![1; 257]),
+            refuse(&|m| m.largest = vec![2; ENGINE_KEY_LEN_MAX + 1]),
             refuse(&|m| m.smallest_sequence = SequenceNumber(10)),
             refuse(&|m| m.largest_sequence = SequenceNumber(1 << 56)),
             refuse(&|m| m.deletes = 7),

@@ -172,7 +172,7 @@ async fn merge_inputs(
     output.stats.bytes_read = inputs.input_len() - hidden_len;
     let mut merge = Merge::new(open_inputs(inputs, &files, group, source).await?);
     let mut visibility = Visibility::new(recipe, &ranges);
-    let mut files = Outputs::new(recipe, group, ranges::kept(recipe, &ranges));
+    let mut files = Outputs::new(inputs, group, ranges::kept(recipe, &ranges));
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
         if visibility.is_folding() {
@@ -494,11 +494,13 @@ fn is_below_floor(
 
 mod fold;
 mod outputs;
+mod parting;
 mod ranges;
 mod slots;
 use fold::{Fold, Made};
+pub(crate) use outputs::ENTRY_OVERHEAD_LEN;
 use outputs::Outputs;
-pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, bounds_touch};
+pub(crate) use parting::{OwnBounds, Parting, bounds_touch};
 use ranges::Hiding;
 pub(crate) use slots::{Estimate, Estimates, Outgoing, Room};
 

@@ -22,8 +22,8 @@
 
 use crate::entry::{EntryKind, Keyspace, Trailer};
 use crate::expiry::EXPIRY_LEN;
-use crate::file::{FILE_LEN_MAX, FinishedFile};
-use crate::job::{ENTRY_OVERHEAD_LEN, bounds_touch};
+use crate::file::FinishedFile;
+use crate::job::{ENTRY_OVERHEAD_LEN, OwnBounds, Parting, bounds_touch};
 use crate::sst::{SstBuilder, SstOptions};
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +42,8 @@ pub struct LoadBuilder {
     options: SstOptions,
     output_len: u64,
     open: Option<SstBuilder>,
+    /// Bounds of the open file beside those which its keys give.
+    bounds: OwnBounds,
     /// The last engine key; empty before the first.
     last: Vec<u8>,
     /// The next engine key, and a value as it is stored.
@@ -49,12 +51,23 @@ pub struct LoadBuilder {
     stored: Vec<u8>,
 }
 
+/// Where the next key goes.
+enum Next {
+    /// Into the open file.
+    Here,
+    /// Into another.
+    Another,
+    /// Into another, which only bounds longer than usual tell from the open one.
+    Parted(Parting),
+}
+
 impl LoadBuilder {
     /// A builder of files of `group` that end at `output_len` bytes, as the group's tree is configured.
     #[must_use]
     pub fn new(group: GroupId, term: Term, options: SstOptions, output_len: u64) -> Self {
         let (open, last, key, stored) = (None, Vec::new(), Vec::new(), Vec::new());
-        Self { group, term, options, output_len, open, last, key, stored }
+        let bounds = OwnBounds::default();
+        Self { group, term, options, output_len, open, bounds, last, key, stored }
     }
 
     /// Adds a pair of the user keyspace, which is gone at `expires_ms` of group time if that is said. Returns the
@@ -80,14 +93,21 @@ impl LoadBuilder {
         if !self.last.is_empty() && self.key <= self.last {
             return Err(not_ascending(key, &self.last[1..]));
         }
-        let begins = self.begins_file(value.len())?;
+        let next = self.next(value.len());
         let mut ended = None;
-        if begins {
+        if !matches!(next, Next::Here) {
             let capacity = self.output_len.min(64 << 20) as usize + 64 * 1024;
             let (group, term) = (self.group, self.term);
             let (number, buffer) = (number()?, AlignedBuf::with_capacity(capacity));
-            let next = SstBuilder::in_buffer(&self.options, group, number, term, buffer);
-            ended = self.open.replace(next).map(SstBuilder::finish);
+            let builder = SstBuilder::in_buffer(&self.options, group, number, term, buffer);
+            let mut lower = Vec::new();
+            if let Next::Parted(parting) = next {
+                lower.extend_from_slice(&self.key[..parting.lower_len]);
+                self.bounds.upper = Some(parting.upper);
+            }
+            ended = self.end();
+            self.bounds.lower = lower;
+            self.open = Some(builder);
         }
         let (kind, value) = match expires_ms {
             None => (EntryKind::Put, value),
@@ -105,28 +125,31 @@ impl LoadBuilder {
         Ok(ended)
     }
 
-    /// Whether the next key begins a file, as the cut rule of jobs has it.
-    fn begins_file(&self, value_len: usize) -> Result<bool> {
-        let Some(open) = &self.open else { return Ok(true) };
+    /// Where the next key goes, as the cut rule of jobs has it.
+    fn next(&self, value_len: usize) -> Next {
+        let Some(open) = &self.open else { return Next::Another };
         let stored_len = (2 * self.key.len() + EXPIRY_LEN + value_len) as u64;
-        let len = open.estimated_len() + stored_len + ENTRY_OVERHEAD_LEN;
-        if len <= self.output_len {
-            return Ok(false);
+        let len = open.estimated_len();
+        if len + stored_len + ENTRY_OVERHEAD_LEN <= self.output_len {
+            return Next::Here;
         }
-        let binds = bounds_touch(&self.last, &self.key);
-        if binds && len > FILE_LEN_MAX / 2 {
-            return Err(Error::limit(format!(
-                "keys that share their first 256 bytes fill {len} bytes, a file holds at most {}",
-                FILE_LEN_MAX / 2
-            )));
+        if !bounds_touch(&self.last, &self.key) {
+            return Next::Another;
         }
-        Ok(!binds)
+        let parting = Parting::between(&self.last, &self.key);
+        parting.filter(|parting| parting.is_worth(len)).map_or(Next::Here, Next::Parted)
+    }
+
+    fn end(&mut self) -> Option<FinishedFile> {
+        let mut file = self.open.take()?.finish();
+        core::mem::take(&mut self.bounds).narrow(&mut file.meta);
+        Some(file)
     }
 
     /// The last file, if anything was added.
     #[must_use]
-    pub fn finish(self) -> Option<FinishedFile> {
-        self.open.map(SstBuilder::finish)
+    pub fn finish(mut self) -> Option<FinishedFile> {
+        self.end()
     }
 }
 

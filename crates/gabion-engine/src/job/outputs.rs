@@ -9,17 +9,19 @@
 //! A file ends before an entry or a range delete that would take it over `output_len`, and before every key in the
 //! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of
 //! `output_len` at most, as whoever opens it holds them in memory, several times as long.
+//!
+//! All lie within the bounds of the inputs, and so touch no file that is none of them.
 
-use super::JobOutput;
+use super::parting::{OwnBounds, Parting, bounds_touch};
+use super::{JobInputs, JobOutput};
 use crate::entry::Entry;
-use crate::file::{FILE_LEN_MAX, FileSink, lower_bound_of, upper_bound_of};
+use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, lower_bound_of, upper_bound_of};
 use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
 use crate::recipe::Recipe;
 use crate::sst::SstBuilder;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 use gabion_base::{Error, FileId, GroupId, Result};
 
 /// The files being written.
@@ -39,6 +41,10 @@ pub(super) struct Outputs<'a> {
     next_range: usize,
     /// Bytes that the open file has in common with the one before: a range delete that was cut.
     carried_len: u64,
+    /// Bounds of the open file beside those which its keys give.
+    bounds: OwnBounds,
+    /// Between what the inputs lie, where there are files among them.
+    within: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
@@ -50,16 +56,22 @@ pub(super) const RANGES_PART: u64 = 8;
 
 /// How the open file ends before a key.
 enum Ending {
-    /// It cannot: its bounds would touch the next file's.
+    /// It cannot: the next key is the same, or bounds between the two would be too long for what it has.
     Nowhere,
     /// As it is.
     Here,
+    /// With longer bounds than usual, and its last range delete cut there, if that goes on.
+    Parted(Parting),
     /// With its last range delete cut, the rest of which begins the next file.
     Cut(Arc<[u8]>),
 }
 
 impl<'a> Outputs<'a> {
-    pub(super) const fn new(recipe: &'a Recipe, group: GroupId, ranges: Fragments) -> Self {
+    pub(super) fn new(inputs: &'a JobInputs, group: GroupId, ranges: Fragments) -> Self {
+        let recipe = &inputs.recipe;
+        let files = || inputs.files.iter().map(|(_, file)| &**file);
+        let smallest = files().map(|file| &file.smallest).min();
+        let largest = files().map(|file| &file.largest).max();
         Self {
             recipe,
             group,
@@ -70,6 +82,8 @@ impl<'a> Outputs<'a> {
             ranges,
             next_range: 0,
             carried_len: 0,
+            bounds: OwnBounds::default(),
+            within: smallest.cloned().zip(largest.cloned()),
         }
     }
 
@@ -119,6 +133,7 @@ impl<'a> Outputs<'a> {
     ) -> Result<()> {
         match self.ending(key) {
             Ending::Here => self.finish_file(sink, output).await,
+            Ending::Parted(parting) => self.part(parting, key, sink, output).await,
             Ending::Cut(at) => self.cut_ranges(at, sink, output).await,
             Ending::Nowhere => self.check_len(),
         }
@@ -128,23 +143,31 @@ impl<'a> Outputs<'a> {
         // The one that began last; those before it end at or before its start.
         let open = self.builder.as_ref().and_then(SstBuilder::last_range);
         let Some(open) = open else {
-            return if self.binds(key) { Ending::Nowhere } else { Ending::Here };
+            return if self.binds(key) { self.parted(&self.last_key, key) } else { Ending::Here };
         };
         let touches = upper_bound_of(last_before(&open.end)) >= lower_bound_of(key);
         if !touches && !self.binds(key) {
             return Ending::Here;
         }
-        match cut_before((&self.last_key[..]).max(&open.start), key) {
+        let last = (&self.last_key[..]).max(&open.start);
+        match cut_before(last, key) {
             Some(cut) if cut[..] < open.end[..] => Ending::Cut(cut.into()),
             // All that is before the cut ends there or before it.
             Some(_) => Ending::Here,
-            None => Ending::Nowhere,
+            None => self.parted(last, key),
         }
     }
 
-    /// Whether `key` must stay in one file with the key before it.
+    /// Whether bounds of the usual length do not tell `key` from the one before it.
     fn binds(&self, key: &[u8]) -> bool {
         key == self.last_key || bounds_touch(&self.last_key, key)
+    }
+
+    /// How the open file, which has nothing after `last`, ends before `key` where usual bounds would touch.
+    fn parted(&self, last: &[u8], key: &[u8]) -> Ending {
+        let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
+        let parting = Parting::between(last, key).filter(|parting| parting.is_worth(len));
+        parting.map_or(Ending::Nowhere, Ending::Parted)
     }
 
     #[cold]
@@ -154,8 +177,7 @@ impl<'a> Outputs<'a> {
             return Ok(());
         }
         Err(Error::limit(format!(
-            "keys that share their first {EDIT_KEY_BOUND_LEN_MAX} bytes fill {len} bytes, \
-             a file holds at most {}",
+            "what is written of one key comes to {len} bytes, a file holds at most {}",
             FILE_LEN_MAX / 2
         )))
     }
@@ -240,6 +262,29 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// Ends the open file before `key`, at bounds that lie between the two.
+    async fn part(
+        &mut self,
+        Parting { upper, lower_len }: Parting,
+        key: &[u8],
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let next_to = [&upper[..], &[0]].concat();
+        let open = self.builder.as_ref().and_then(SstBuilder::last_range);
+        let goes_on = open.is_some_and(|open| next_to[..] < open.end[..]);
+        self.bounds.upper = Some(upper);
+        let lower = if goes_on {
+            self.cut_ranges(next_to[..].into(), sink, output).await?;
+            next_to
+        } else {
+            self.finish_file(sink, output).await?;
+            key[..lower_len].to_vec()
+        };
+        self.bounds.lower = lower;
+        Ok(())
+    }
+
     /// Writes what is left.
     pub(super) async fn finish(
         mut self,
@@ -256,13 +301,23 @@ impl<'a> Outputs<'a> {
         output: &mut JobOutput,
     ) -> Result<()> {
         let Some(builder) = self.builder.take() else { return Ok(()) };
-        let file = builder.finish();
+        let mut file = builder.finish();
+        self.bound(&mut file.meta);
         output.stats.bytes_written += file.meta.rounded_len();
         output.added.push((self.recipe.output_level, file.meta.clone()));
         self.next += 1;
         self.last_key.clear();
         self.carried_len = 0;
         sink.finished(file).await
+    }
+
+    /// Narrows the bounds of a file that has ended to its own and to those of the inputs. Where these are long, bounds
+    /// that were cut would reach out of them, to where other files may be.
+    fn bound(&mut self, meta: &mut FileMeta) {
+        core::mem::take(&mut self.bounds).narrow(meta);
+        if let Some((lower, upper)) = &self.within {
+            OwnBounds { lower: lower.clone(), upper: Some(upper.clone()) }.narrow(meta);
+        }
     }
 }
 
@@ -282,11 +337,4 @@ fn open_output(
     let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
     let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
     Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))
-}
-
-/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
-/// as bounds are cut to 256 bytes. Such keys stay in one file, however long it grows.
-pub(crate) fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
-    let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
-    cut && upper_bound_of(last) >= lower_bound_of(first)
 }

@@ -1,6 +1,5 @@
 //! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are cut.
 
-use super::outputs::bounds_touch;
 use super::*;
 use crate::entry::Trailer;
 use crate::expiry::ExpirySpan;
@@ -332,20 +331,6 @@ fn a_reserved_kind_ends_a_job_instead_of_being_guessed_at() {
     let entry = Entry { key: b"\x01k", trailer, value: b"" };
     let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported);
-}
-
-#[test]
-fn keys_whose_cut_bounds_would_touch_stay_in_one_file() {
-    let long = |tail: &[u8]| [&[1u8][..], &[7; 255], tail].concat();
-    assert!(bounds_touch(&long(b"a"), &long(b"b")), "the first 256 bytes are equal");
-    assert!(bounds_touch(&long(b""), &long(b"b")));
-    assert!(!bounds_touch(b"\x01a", b"\x01b"));
-    assert!(!bounds_touch(b"\x01\x06", &long(b"b")));
-    assert!(!bounds_touch(&long(b"a"), b"\x01\x09"));
-    let mut next = long(b"");
-    next[255] = 8;
-    assert!(bounds_touch(&long(b"a"), &next), "the bound rounded up is the next key");
-    assert!(!bounds_touch(&long(b""), &next), "a key of 256 bytes is its own bound");
 }
 
 #[test]

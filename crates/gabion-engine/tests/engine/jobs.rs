@@ -94,6 +94,47 @@ proptest! {
     }
 }
 
+/// Files end where their length says although bounds of 256 bytes would not tell them apart: however much there is
+/// of such keys, no file grows until it is too long. The levels below stay apart, too, though jobs take parts of them.
+#[test]
+fn files_of_keys_that_are_alike_for_long_end_within_them() {
+    for (seed, prefix) in [(1, 256), (2, 261), (3, 300)] {
+        let mut random = Random::new(seed);
+        let mut replica = Replica::new(TreeConfig { level1_len: 64 << 10, ..small_config() });
+        let mut expected = std::collections::BTreeMap::new();
+        for _ in 0..12 {
+            let pairs: Vec<_> = (0..100)
+                .map(|_| {
+                    let name = format!("{}{:03}", "p".repeat(prefix), random.below(900));
+                    (name.into_bytes(), vec![random.below(256) as u8; 1500])
+                })
+                .collect();
+            flush(&mut replica, &pairs);
+            settle(&mut replica);
+            expected.extend(pairs);
+        }
+        let version = replica.tree.version();
+        // Two bounds of at most so many bytes over 256, and an entry.
+        let most = 4096 * 2 * (prefix as u64 + 4 - 256) + 4096;
+        for (_, file) in version.files() {
+            assert!(file.len <= most.max(12 << 10), "{} has {} bytes", file.id, file.len);
+        }
+        let longer = version.files().filter(|(_, file)| file.smallest.len() > 256);
+        assert!(longer.count() > 1, "of {} files", version.files().count());
+        let deep = |level: &u8| version.level(*level).len() > 1;
+        assert!((1..version.level_count()).any(|level| deep(&level)));
+        for (name, value) in &expected {
+            assert_eq!(replica.get(name).as_deref(), Some(&value[..]));
+        }
+        let found = scan(&replica.tree.view(), &replica.tables, &[], None);
+        assert_eq!(found.len(), expected.len());
+        replica.tree =
+            Tree::open(replica.tree.config().clone(), GROUP, &replica.tree.snapshot()).unwrap();
+        let (name, value) = expected.iter().nth(expected.len() / 2).unwrap();
+        assert_eq!(replica.get(name).as_deref(), Some(&value[..]));
+    }
+}
+
 /// A sink that takes so many files and then fails.
 struct Failing(usize);
 

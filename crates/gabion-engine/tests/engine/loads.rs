@@ -325,3 +325,20 @@ fn a_load_that_spans_a_large_level_lies_far_enough_above_it_to_sink_in_parts() {
     assert!(inputs.iter().all(|inputs| *inputs <= 13), "{inputs:?} files in a job");
     holds(&driven, &model);
 }
+
+#[test]
+fn files_of_a_load_end_within_keys_that_are_alike_for_long() {
+    let mut driven = Driven::new(small_config());
+    let names: Vec<String> = (0..200).map(|n| format!("{}{n:03}", "p".repeat(260))).collect();
+    let names: Vec<&str> = names.iter().map(|name| &name[..]).collect();
+    let levels = load(&mut driven, &names);
+    assert!(levels.len() > 1, "one file of {} keys", names.len());
+    let files = driven.replica.tree.version().clone();
+    for (_, file) in files.files() {
+        assert!(file.len <= 4096 * 16 + 4096, "{} has {} bytes", file.id, file.len);
+    }
+    for name in names {
+        let found = driven.replica.get(name.as_bytes());
+        assert_eq!(found.as_deref(), Some(name.repeat(2).as_bytes()));
+    }
+}

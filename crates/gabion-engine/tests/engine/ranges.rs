@@ -310,7 +310,7 @@ proptest! {
         tiny in prop::collection::vec((0..300u16, 1..4u16), 0..300),
         points in prop::collection::btree_set(0..300u16, 0..80),
         cuts in prop::collection::btree_set(0..300u16, 0..6),
-        value_len in 0..600usize,
+        value_len in 0..2000usize,
         is_long: bool,
         snapshot in prop::option::of(1..200u64),
     ) {
