@@ -66,7 +66,7 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
-    /// These files will be named by no edit: their job was given up.
+    /// These files will be named by no edit: their job was given up. See [`NodeMessage::discards`].
     Discard {
         /// The files.
         files: Vec<FileId>,
@@ -119,8 +119,15 @@ pub struct ShippedFile {
 
 /// Most entries of a list in a message: slots of the largest grant, chunks of the largest file.
 const LIST_MAX: usize = 65_536;
+/// Most files that one message discards: a few pages on the wire.
+const DISCARDED_MAX: usize = 4_096;
 
 impl NodeMessage {
+    /// The messages that discard `files`, however many these are.
+    pub(crate) fn discards(files: &[FileId]) -> impl Iterator<Item = Self> {
+        files.chunks(DISCARDED_MAX).map(|files| Self::Discard { files: files.to_vec() })
+    }
+
     /// The message in bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -292,6 +299,7 @@ fn list_len(r: &mut Reader<'_>, entry_len: usize) -> Result<usize> {
 }
 
 const _: () = assert!(RECORD_LEN_MAX / 4096 <= LIST_MAX);
+const _: () = assert!(DISCARDED_MAX <= LIST_MAX);
 
 #[cfg(test)]
 mod tests {
@@ -335,6 +343,20 @@ mod tests {
                 assert!(NodeMessage::decode(&bytes[..cut]).is_err(), "{message:?} cut at {cut}");
             }
         }
+    }
+
+    #[test]
+    fn more_files_than_one_message_may_name_are_discarded_by_several() {
+        let files: Vec<FileId> = (0..2 * LIST_MAX as u64 + 1).map(FileId::sst).collect();
+        let mut discarded = Vec::new();
+        for message in NodeMessage::discards(&files) {
+            match NodeMessage::decode(&message.encode()).unwrap() {
+                NodeMessage::Discard { files } => discarded.extend(files),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(discarded, files);
+        assert_eq!(NodeMessage::discards(&[]).count(), 0);
     }
 
     proptest! {

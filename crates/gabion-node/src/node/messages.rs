@@ -128,6 +128,7 @@ impl Node {
         }
         if self.is_head() {
             self.reserve_file_numbers();
+            self.ship.forget_discarded();
         }
         self.grants.orphans_of =
             Some((term, self.log.spans().last().map_or(end, |span| span.start)));

@@ -26,7 +26,7 @@ const SHIPMENTS_MAX: usize = 2;
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
     files: BTreeMap<FileId, Outgoing>,
-    /// Files of jobs of this process that failed: nobody wants them wherever they arrive.
+    /// Files of jobs of this term that failed: nobody wants them wherever they arrive.
     discarded: BTreeSet<FileId>,
 }
 
@@ -83,6 +83,12 @@ impl Shipping {
             BTreeMap::new()
         };
         Self { remotes, files: BTreeMap::new(), discarded: BTreeSet::new() }
+    }
+
+    /// A term begins. Whoever takes part in it drops what was made before and no edit names (`drop_old_orphans`), and
+    /// takes nothing more that was shipped in an older session.
+    pub(super) fn forget_discarded(&mut self) {
+        self.discarded.clear();
     }
 
     pub(super) fn files_remove(&mut self, file: FileId) {
@@ -347,7 +353,7 @@ impl Node {
         self.ship.discarded.extend(files);
         let remotes: Vec<ReplicaId> = self.ship.remotes.keys().copied().collect();
         for to in remotes {
-            self.tell(to, &NodeMessage::Discard { files: files.to_vec() });
+            self.tell_discard(to, files);
         }
     }
 
@@ -355,8 +361,12 @@ impl Node {
     /// was told there, may be lost.
     fn discard_again(&mut self, to: ReplicaId) {
         let files: Vec<FileId> = self.ship.discarded.iter().copied().collect();
-        if !files.is_empty() {
-            self.tell(to, &NodeMessage::Discard { files });
+        self.tell_discard(to, &files);
+    }
+
+    fn tell_discard(&mut self, to: ReplicaId, files: &[FileId]) {
+        for message in NodeMessage::discards(files) {
+            self.tell(to, &message);
         }
     }
 
