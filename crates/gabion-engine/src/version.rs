@@ -31,10 +31,12 @@ use gabion_base::codec::{Put, Reader};
 use gabion_base::units::EDIT_LEN_MAX;
 use gabion_base::{Error, FileId, Result};
 
+mod change;
 mod finder;
 #[cfg(test)]
 mod tests;
 
+use change::Change;
 pub(crate) use finder::FileRef;
 use finder::Finder;
 
@@ -76,7 +78,7 @@ impl Version {
 
     /// A version of these levels, whose files are in order.
     fn with(levels: Vec<Level>) -> Self {
-        let finder = Finder::of(&levels, None);
+        let finder = Finder::of(&levels);
         Self { levels, finder }
     }
 
@@ -105,6 +107,12 @@ impl Version {
         self.finder.runs()
     }
 
+    /// Slots that the files of all levels take in a pool.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
+        self.finder.slots()
+    }
+
     /// Every file with its level, level by level.
     pub fn files(&self) -> impl Iterator<Item = (u8, &Arc<FileMeta>)> {
         self.levels
@@ -123,7 +131,7 @@ impl Version {
     /// The file of a level with this id.
     #[must_use]
     pub fn file(&self, level: u8, id: FileId) -> Option<&Arc<FileMeta>> {
-        self.level(level).iter().find(|file| file.id == id)
+        self.level(level).get(self.finder.place_of(usize::from(level), id)?)
     }
 
     /// The files of a level below L0 that may hold keys of `smallest..=largest`.
@@ -232,38 +240,72 @@ impl Version {
     /// Corruption when the edit does not fit: it removes a file that is not there, adds one that is
     /// already, names a level that does not exist, or makes files overlap.
     pub fn apply(&self, edit: &Edit) -> Result<Self> {
+        Ok(self.apply_and_tell(edit)?.0)
+    }
+
+    /// The version after `edit`, and the files that left the tree with it, in their order.
+    fn apply_and_tell(&self, edit: &Edit) -> Result<(Self, Vec<Arc<FileMeta>>)> {
         edit.validate()?;
-        let mut next = self.clone();
-        let mut gone = BTreeMap::new();
-        for &(level, id) in &edit.removed {
-            let Some(file) = self.file(level, id) else {
-                return Err(refuse(edit, "removes a file that is not there:", level, id));
-            };
-            if gone.insert(id, file.clone()).is_some() {
-                return Err(refuse(edit, "removes a file twice:", level, id));
-            }
-        }
-        let mut touched: BTreeSet<u8> = edit.removed.iter().map(|r| r.0).collect();
-        for &level in &touched {
-            let files = Arc::make_mut(&mut next.levels[usize::from(level)]);
-            files.retain(|file| !gone.contains_key(&file.id));
-        }
-        next.add_files(edit, &gone)?;
-        touched.extend(edit.added.iter().map(|a| a.0));
+        let mut changes: Vec<Change> = self.levels.iter().map(|_| Change::default()).collect();
+        let mut gone = self.find_removed(edit, &mut changes)?;
+        self.find_added(edit, &gone, &mut changes)?;
         match edit.kind {
             JobKind::Flush => self.check_newer_than_l0(edit)?,
             JobKind::Load => self.check_between_levels(edit)?,
             JobKind::Compaction | JobKind::TrivialMove | JobKind::Drop => {}
         }
-        for level in touched {
-            next.sort_and_check(level).map_err(|e| e.within(format!("edit {}", edit.number)))?;
+        let mut levels = self.levels.clone();
+        for (level, change) in changes.iter().enumerate().filter(|(_, change)| !change.is_empty()) {
+            let added = change.added.iter().map(|(_, file)| file.clone());
+            let files = change.of(&self.levels[level], added);
+            check_places(level as u8, &files, change.places())
+                .map_err(|e| e.within(format!("edit {}", edit.number)))?;
+            levels[level] = Arc::new(files);
         }
-        next.finder = Finder::of(&next.levels, Some((&self.levels, &self.finder)));
-        Ok(next)
+        let finder = self.finder.after(&self.levels, &levels, &changes);
+        for (_, meta) in &edit.added {
+            gone.remove(&meta.id);
+        }
+        Ok((Self { levels, finder }, gone.into_values().collect()))
     }
 
-    /// Adds an edit's files where they belong, unsorted. `gone` are those that it removed.
-    fn add_files(&mut self, edit: &Edit, gone: &BTreeMap<FileId, Arc<FileMeta>>) -> Result<()> {
+    /// The files that an edit removes; their places go into `changes`.
+    fn find_removed(
+        &self,
+        edit: &Edit,
+        changes: &mut [Change],
+    ) -> Result<BTreeMap<FileId, Arc<FileMeta>>> {
+        let mut removed = edit.removed.clone();
+        removed.sort_unstable();
+        if let Some(pair) = removed.windows(2).find(|pair| pair[0] == pair[1]) {
+            let (level, id) = pair[0];
+            return Err(refuse(edit, "removes a file twice:", level, id));
+        }
+        let mut gone = BTreeMap::new();
+        for part in removed.chunk_by(|a, b| a.0 == b.0) {
+            let level = part[0].0;
+            let found = self.finder.places_of(usize::from(level), part);
+            for (at, &(_, id)) in found.iter().zip(part) {
+                let Some(file) = at.and_then(|at| self.level(level).get(at)) else {
+                    return Err(refuse(edit, "removes a file that is not there:", level, id));
+                };
+                gone.insert(id, file.clone());
+            }
+            if let Some(change) = changes.get_mut(usize::from(level)) {
+                change.gone = found.into_iter().flatten().collect();
+                change.gone.sort_unstable();
+            }
+        }
+        Ok(gone)
+    }
+
+    /// The places of an edit's files, into `changes`. `gone` are those that it removed.
+    fn find_added(
+        &self,
+        edit: &Edit,
+        gone: &BTreeMap<FileId, Arc<FileMeta>>,
+        changes: &mut [Change],
+    ) -> Result<()> {
         const THERE: &str = "adds a file that is already there:";
         let mut fresh = BTreeSet::new();
         for (level, meta) in &edit.added {
@@ -271,9 +313,10 @@ impl Version {
                 return Err(refuse(edit, THERE, *level, meta.id));
             }
         }
-        if let Some((level, file)) = self.files().find(|(_, file)| fresh.contains(&file.id)) {
-            return Err(refuse(edit, THERE, level, file.id));
+        if let Some((level, id)) = self.finder.first_of(&fresh, |id| gone.contains_key(&id)) {
+            return Err(refuse(edit, THERE, level, id));
         }
+        let mut added: Vec<Vec<Arc<FileMeta>>> = self.levels.iter().map(|_| Vec::new()).collect();
         for (level, meta) in &edit.added {
             let file = match gone.get(&meta.id) {
                 // The same reference: who counts the holders of a moved file counts all of them.
@@ -283,10 +326,13 @@ impl Version {
                 }
                 None => Arc::new(meta.clone()),
             };
-            let Some(files) = self.levels.get_mut(usize::from(*level)) else {
+            let Some(files) = added.get_mut(usize::from(*level)) else {
                 return Err(refuse(edit, "adds to a level that is not there:", *level, meta.id));
             };
-            Arc::make_mut(files).push(file);
+            files.push(file);
+        }
+        for (level, (added, change)) in (0..).zip(added.into_iter().zip(changes)) {
+            change.place(level, self.level(level), added);
         }
         Ok(())
     }
@@ -341,19 +387,11 @@ impl Version {
         } else {
             files.sort_by(|a, b| a.smallest.cmp(&b.smallest));
         }
-        if let Some(file) = files.iter().find(|file| file.smallest > file.largest) {
-            return Err(Error::corruption(format!("bounds of {} are in reverse", file.id)));
-        }
+        files.iter().try_for_each(|file| check_bounds(file))?;
         if level == 0 {
             return Ok(());
         }
-        match files.windows(2).find(|pair| pair[0].largest >= pair[1].smallest) {
-            None => Ok(()),
-            Some(pair) => Err(Error::corruption(format!(
-                "{} and {} overlap at level {level}",
-                pair[0].id, pair[1].id
-            ))),
-        }
+        files.windows(2).try_for_each(|pair| check_apart(level, &pair[0], &pair[1]))
     }
 
     /// Appends the encoded version.
@@ -415,6 +453,36 @@ pub(crate) fn is_of_run(before: &FileMeta, file: &FileMeta) -> bool {
     before.largest_sequence == file.largest_sequence && before.largest < file.smallest
 }
 
+fn check_bounds(file: &FileMeta) -> Result<()> {
+    if file.smallest <= file.largest {
+        return Ok(());
+    }
+    Err(Error::corruption(format!("bounds of {} are in reverse", file.id)))
+}
+
+fn check_apart(level: u8, file: &FileMeta, next: &FileMeta) -> Result<()> {
+    if file.largest < next.smallest {
+        return Ok(());
+    }
+    Err(Error::corruption(format!("{} and {} overlap at level {level}", file.id, next.id)))
+}
+
+/// Checks the files at these places, which came to a level whose others are in order.
+fn check_places(
+    level: u8,
+    files: &[Arc<FileMeta>],
+    places: impl Iterator<Item = usize>,
+) -> Result<()> {
+    for at in places {
+        check_bounds(&files[at])?;
+        if level > 0 {
+            let around = &files[at.saturating_sub(1)..files.len().min(at + 2)];
+            around.windows(2).try_for_each(|pair| check_apart(level, &pair[0], &pair[1]))?;
+        }
+    }
+    Ok(())
+}
+
 fn refuse(edit: &Edit, what: &str, level: u8, id: FileId) -> Error {
     Error::corruption(format!("edit {}: {what} {id} at level {level}", edit.number))
 }
@@ -445,14 +513,8 @@ impl Versions {
     /// # Errors
     /// Those of [`Version::apply`].
     pub fn apply(&mut self, edit: &Edit) -> Result<()> {
-        let next = self.current.apply(edit)?;
-        for &(level, id) in &edit.removed {
-            if edit.added.iter().any(|(_, meta)| meta.id == id) {
-                continue;
-            }
-            let file = self.current.file(level, id).expect("apply found every removed file");
-            self.leaving.push(file.clone());
-        }
+        let (next, gone) = self.current.apply_and_tell(edit)?;
+        self.leaving.extend(gone);
         self.current = Arc::new(next);
         Ok(())
     }
@@ -460,7 +522,7 @@ impl Versions {
     /// Forgets which readers of files were kept in the current version: the next has the same files and no readers.
     pub(crate) fn close_files(&mut self) {
         let levels = self.current.levels.clone();
-        let finder = Finder::of(&levels, None);
+        let finder = Finder::of(&levels);
         self.current = Arc::new(Version { levels, finder });
     }
 

@@ -5,22 +5,27 @@
 //!           largest    rank f      rank m      rank z            one piece of memory, searched
 //!           smallest   rank a      rank g      rank n            looked at once
 //!           opened     reader      –           reader            by the first look-up that comes to a file
+//!           ids        7           3           12                what edits name files by
 //! ```
 //!
 //! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin with, so that a key's
 //! is made once for all levels. Where a rank does not tell, the bound does.
+//!
+//! An edit of a few files in a tree of many looks at these alone: what there is of the others is copied.
 
+use super::change::Change;
 use super::{Level, is_of_run};
 use crate::entry::Keyspace;
 use crate::file::FileMeta;
 use crate::once::OnceArc;
 use crate::rank::rank_behind;
 use crate::sst::SstReader;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::FileId;
+use gabion_base::units::SLOT_LEN;
 
 /// Where the reader of a file is kept once it is open: the same in all versions that have the file.
 pub(crate) type Opened = OnceArc<SstReader>;
@@ -43,6 +48,9 @@ pub(super) struct Finder {
 struct Files {
     /// Bytes of all of them.
     len: u64,
+    /// Slots of all of them.
+    slots: u64,
+    ids: Vec<FileId>,
     /// Of the bounds, in the order of the files.
     largest: Vec<u64>,
     smallest: Vec<u64>,
@@ -52,34 +60,79 @@ struct Files {
 }
 
 impl Finder {
-    /// For a version of these levels. What was found for the files of `before`, a version that shares some of them,
-    /// is taken over.
-    pub(super) fn of(levels: &[Level], before: Option<(&[Level], &Self)>) -> Self {
+    /// For a version of these levels, of whose files none is open.
+    pub(super) fn of(levels: &[Level]) -> Self {
+        let prefix = common_prefix(levels);
+        let levels = levels
+            .iter()
+            .enumerate()
+            .map(|(at, files)| Arc::new(Files::of(at, files, &prefix)))
+            .collect();
+        Self { prefix, levels }
+    }
+
+    /// For the version that `changes` make of this one: what is known of its files stays.
+    pub(super) fn after(&self, before: &[Level], levels: &[Level], changes: &[Change]) -> Self {
         let mut prefix = common_prefix(levels);
-        let (old_levels, old) = match before {
-            Some((old_levels, old)) if old.levels.len() == old_levels.len() => (old_levels, old),
-            _ => (&[][..], &Self::default()),
-        };
-        if *prefix == *old.prefix {
-            prefix = old.prefix.clone();
+        let is_same = *prefix == *self.prefix;
+        if is_same {
+            prefix = self.prefix.clone();
         }
-        let shared = |at: usize| {
-            let same = old_levels.get(at).is_some_and(|level| Arc::ptr_eq(level, &levels[at]));
-            (same && Arc::ptr_eq(&prefix, &old.prefix)).then(|| old.levels[at].clone())
-        };
-        let kept: Vec<_> = (0..levels.len()).map(shared).collect();
         let mut opened = BTreeMap::new();
-        for (at, files) in old_levels.iter().enumerate() {
-            if kept.get(at).is_none_or(Option::is_none) {
-                let old = &old.levels[at];
-                opened.extend(files.iter().map(|file| file.id).zip(old.opened.iter().cloned()));
+        for ((known, files), change) in self.levels.iter().zip(before).zip(changes) {
+            opened.extend(change.gone.iter().map(|&at| (files[at].id, known.opened[at].clone())));
+        }
+        let known = |at: usize| {
+            let (old, change) = (&self.levels[at], &changes[at]);
+            if change.is_empty() && is_same {
+                return old.clone();
+            }
+            let mut known = old.after(&before[at], change, &prefix, &opened);
+            if at == 0 {
+                known.runs = runs_of(&levels[0]);
+            }
+            if !is_same {
+                (known.largest, known.smallest) = ranks(&levels[at], &prefix);
+            }
+            Arc::new(known)
+        };
+        let levels = (0..levels.len()).map(known).collect();
+        Self { prefix, levels }
+    }
+
+    /// The place of a file in a level.
+    pub(super) fn place_of(&self, level: usize, id: FileId) -> Option<usize> {
+        self.levels.get(level)?.ids.iter().position(|of| *of == id)
+    }
+
+    /// The places in a level of files that are sorted by their ids: one pass for all of them.
+    pub(super) fn places_of(&self, level: usize, sorted: &[(u8, FileId)]) -> Vec<Option<usize>> {
+        if let [(_, id)] = sorted {
+            return alloc::vec![self.place_of(level, *id)];
+        }
+        let mut places = alloc::vec![None; sorted.len()];
+        for (at, id) in
+            self.levels.get(level).map_or(&[][..], |known| &known.ids).iter().enumerate()
+        {
+            if let Ok(of) = sorted.binary_search_by_key(id, |(_, id)| *id) {
+                places[of] = Some(at);
             }
         }
-        let level = |(at, (files, kept)): (usize, (&Level, Option<Arc<Files>>))| {
-            kept.unwrap_or_else(|| Arc::new(Files::of(at, files, &prefix, &opened)))
-        };
-        let levels = levels.iter().zip(kept).enumerate().map(level).collect();
-        Self { prefix, levels }
+        places
+    }
+
+    /// The first of `sought` that is in the tree, and its level, but for those that are gone.
+    pub(super) fn first_of(
+        &self,
+        sought: &BTreeSet<FileId>,
+        is_gone: impl Fn(FileId) -> bool,
+    ) -> Option<(u8, FileId)> {
+        let (first, last) = (*sought.first()?, *sought.last()?);
+        let ids = (0..).zip(&self.levels).flat_map(|(level, known)| {
+            let within = known.ids.iter().filter(|id| (first..=last).contains(*id));
+            within.map(move |id| (level, *id))
+        });
+        ids.filter(|(_, id)| sought.contains(id)).find(|(_, id)| !is_gone(*id))
     }
 
     /// The rank of a key, for the others.
@@ -102,6 +155,11 @@ impl Finder {
     /// The runs of L0, by the places of their files.
     pub(super) fn runs(&self) -> &[Range<usize>] {
         self.levels.first().map_or(&[], |files| &files.runs)
+    }
+
+    /// Slots of all files.
+    pub(super) fn slots(&self) -> u64 {
+        self.levels.iter().map(|known| known.slots).sum()
     }
 
     /// Whether a file may hold a key.
@@ -155,20 +213,76 @@ impl Finder {
     }
 }
 
+/// Of the same files, open or not.
+#[cfg(test)]
+impl PartialEq for Finder {
+    fn eq(&self, other: &Self) -> bool {
+        let all = |finder: &Self| -> Vec<_> {
+            let levels = finder.levels.iter();
+            levels
+                .map(|known| {
+                    let ranks = (known.largest.clone(), known.smallest.clone());
+                    (
+                        known.len,
+                        known.slots,
+                        known.ids.clone(),
+                        ranks,
+                        known.opened.len(),
+                        known.runs.clone(),
+                    )
+                })
+                .collect()
+        };
+        self.prefix == other.prefix && all(self) == all(other)
+    }
+}
+
+#[cfg(test)]
+impl core::fmt::Debug for Finder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Finder").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
 impl Files {
-    fn of(
-        level: usize,
+    fn of(level: usize, files: &[Arc<FileMeta>], prefix: &[u8]) -> Self {
+        let (largest, smallest) = ranks(files, prefix);
+        Self {
+            len: files.iter().map(|file| file.len).fold(0, u64::saturating_add),
+            slots: files.iter().map(|file| slots(file)).sum(),
+            ids: files.iter().map(|file| file.id).collect(),
+            largest,
+            smallest,
+            opened: files.iter().map(|_| Arc::default()).collect(),
+            runs: if level == 0 { runs_of(files) } else { Vec::new() },
+        }
+    }
+
+    /// After a change of these files. `opened` has the readers of those that go, here and elsewhere.
+    fn after(
+        &self,
         files: &[Arc<FileMeta>],
+        change: &Change,
         prefix: &[u8],
         opened: &BTreeMap<FileId, Arc<Opened>>,
     ) -> Self {
-        let opened = |file: &Arc<FileMeta>| opened.get(&file.id).cloned().unwrap_or_default();
+        let added = || change.added.iter().map(|(_, file)| &**file);
+        let gone = || change.gone.iter().map(|&at| &*files[at]);
+        let came: u64 = added().map(|file| file.len).fold(0, u64::saturating_add);
+        let went: u64 = gone().map(|file| file.len).fold(0, u64::saturating_add);
+        let slots_came: u64 = added().map(slots).sum();
+        let slots_went: u64 = gone().map(slots).sum();
+        let reader = |file: &FileMeta| opened.get(&file.id).cloned().unwrap_or_default();
         Self {
-            len: files.iter().map(|file| file.len).fold(0, u64::saturating_add),
-            largest: files.iter().map(|file| rank_behind(prefix, &file.largest)).collect(),
-            smallest: files.iter().map(|file| rank_behind(prefix, &file.smallest)).collect(),
-            opened: files.iter().map(opened).collect(),
-            runs: if level == 0 { runs_of(files) } else { Vec::new() },
+            len: self.len.saturating_sub(went).saturating_add(came),
+            slots: self.slots - slots_went + slots_came,
+            ids: change.of(&self.ids, added().map(|file| file.id)),
+            largest: change
+                .of(&self.largest, added().map(|file| rank_behind(prefix, &file.largest))),
+            smallest: change
+                .of(&self.smallest, added().map(|file| rank_behind(prefix, &file.smallest))),
+            opened: change.of(&self.opened, added().map(reader)),
+            runs: Vec::new(),
         }
     }
 }
@@ -183,13 +297,34 @@ fn runs_of(files: &[Arc<FileMeta>]) -> Vec<Range<usize>> {
     runs.collect()
 }
 
+fn slots(file: &FileMeta) -> u64 {
+    file.rounded_len().div_ceil(SLOT_LEN)
+}
+
+/// Of the bounds of files, those of the largest keys first.
+fn ranks(files: &[Arc<FileMeta>], prefix: &[u8]) -> (Vec<u64>, Vec<u64>) {
+    let largest = files.iter().map(|file| rank_behind(prefix, &file.largest));
+    let smallest = files.iter().map(|file| rank_behind(prefix, &file.smallest));
+    (largest.collect(), smallest.collect())
+}
+
 /// What all bounds of users' keys begin with. Others are few, and of them ranks say no more than that they are
-/// others.
+/// others. Of files in order the first and the last bound tell.
 fn common_prefix(levels: &[Level]) -> Arc<[u8]> {
+    let (user, next) = ([Keyspace::User as u8], [Keyspace::User as u8 + 1]);
     let mut common: Option<&[u8]> = None;
-    for files in levels {
-        for bound in files.iter().flat_map(|file| [&file.smallest[..], &file.largest[..]]) {
-            if bound.first() != Some(&(Keyspace::User as u8)) {
+    for (level, files) in levels.iter().enumerate() {
+        let ends = if level == 0 {
+            [&files[..], &[]]
+        } else {
+            let first = files.partition_point(|file| file.largest[..] < user[..]);
+            let end = files.partition_point(|file| file.smallest[..] < next[..]);
+            let users = files.get(first..end).unwrap_or_default();
+            [&users[..users.len().min(1)], &users[users.len().saturating_sub(1)..]]
+        };
+        let files = ends.into_iter().flatten();
+        for bound in files.flat_map(|file| [&file.smallest[..], &file.largest[..]]) {
+            if bound.first() != Some(&user[0]) {
                 continue;
             }
             let len = |prefix: &[u8]| prefix.iter().zip(bound).take_while(|(a, b)| a == b).count();

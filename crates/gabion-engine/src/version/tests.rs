@@ -120,3 +120,101 @@ fn a_file_keeps_its_reader_when_it_moves_and_when_the_versions_prefix_changes() 
         assert_eq!(found, one_by_one(&third, key), "{key:?}");
     }
 }
+
+/// What happens to a file: it goes, stays or comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Goes,
+    Stays,
+    Comes,
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let fate = prop::sample::select(vec![Fate::Goes, Fate::Stays, Fate::Stays, Fate::Comes]);
+    prop::collection::vec(fate, 64)
+}
+
+proptest! {
+    #[test]
+    fn an_edit_makes_of_a_version_what_its_files_make_anew(
+        newest in prop::collection::vec((key(), key()), 0..5),
+        below in prop::collection::vec((prop::collection::btree_set(key(), 0..20), any::<bool>()), 0..4),
+        fates in fates(),
+    ) {
+        let all = version_of(&newest, &below);
+        let all: Vec<_> = all.files().zip(fates.iter().cycle()).collect();
+        let of = |fates: &[Fate]| -> Vec<(u8, FileMeta)> {
+            let files = all.iter().filter(|(_, fate)| fates.contains(fate));
+            files.map(|((level, file), _)| (*level, FileMeta::clone(file))).collect()
+        };
+        let removed: Vec<_> = of(&[Fate::Goes]).iter().map(|(level, file)| (*level, file.id)).rev().collect();
+        prop_assume!(!removed.is_empty());
+        let before = Version::of(4, of(&[Fate::Goes, Fate::Stays]));
+        let added: Vec<_> = of(&[Fate::Comes]).into_iter().rev().collect();
+        let mut versions = Versions::new(before.clone());
+        versions.apply(&edit(JobKind::Compaction, removed.clone(), added)).unwrap();
+        let (after, anew) = (versions.current(), Version::of(4, of(&[Fate::Stays, Fate::Comes])));
+        prop_assert_eq!(&**after, &anew);
+        prop_assert_eq!(&after.finder, &anew.finder);
+        let readers = |version: &Version| -> BTreeMap<FileId, *const _> {
+            let places = (0..4).flat_map(|level| (0..version.level(level).len()).map(move |at| (level, at)));
+            let files = places.map(|(level, at)| version.file_at(level, at));
+            files.map(|file| (file.meta.id, ptr::from_ref(file.opened))).collect()
+        };
+        let (had, has) = (readers(&before), readers(after));
+        for (_, file) in of(&[Fate::Stays]) {
+            prop_assert_eq!(had[&file.id], has[&file.id], "{}", file.id);
+        }
+        let leaving: BTreeSet<_> = versions.leaving().iter().map(|file| file.id).collect();
+        prop_assert_eq!(leaving, removed.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>());
+        for (level, file) in after.files() {
+            prop_assert!(after.file(level, file.id).is_some_and(|found| Arc::ptr_eq(found, file)));
+            prop_assert!(after.file(level + 1, file.id).is_none());
+        }
+    }
+}
+
+#[test]
+fn an_edit_that_does_not_fit_names_the_file() {
+    let version = Version::of(
+        4,
+        vec![
+            (1, meta(1, b"\x01b", b"\x01d")),
+            (1, meta(2, b"\x01f", b"\x01h")),
+            (2, meta(3, b"\x01a", b"\x01z")),
+        ],
+    );
+    let refused = |removed: &[(u8, u64)], added: &[(u8, FileMeta)]| {
+        let removed = removed.iter().map(|(level, number)| (*level, FileId::sst(*number)));
+        let edit = edit(JobKind::Compaction, removed.collect(), added.to_vec());
+        alloc::string::ToString::to_string(&version.apply(&edit).unwrap_err())
+    };
+    let says = |text: &str, removed: &[(u8, u64)], added: &[(u8, FileMeta)]| {
+        let error = refused(removed, added);
+        assert!(error.contains(text), "{error}");
+    };
+    says("not there: 000009.sst at level 1", &[(1, 1), (1, 9)], &[]);
+    says("not there: 000001.sst at level 2", &[(2, 1)], &[]);
+    says("twice: 000001.sst", &[(1, 1), (1, 1)], &[]);
+    says("already there: 000002.sst", &[(1, 1)], &[(2, meta(2, b"\x01f", b"\x01h"))]);
+    says(
+        "already there: 000008.sst",
+        &[(1, 1)],
+        &[(1, meta(8, b"\x01b", b"\x01c")), (1, meta(8, b"\x01d", b"\x01d"))],
+    );
+    says("a level that is not there: 000008.sst", &[(1, 1)], &[(5, meta(8, b"\x01b", b"\x01c"))]);
+    says("changes it: 000001.sst", &[(1, 1)], &[(3, meta(1, b"\x01b", b"\x01e"))]);
+    says(
+        "000008.sst and 000002.sst overlap at level 1",
+        &[(1, 1)],
+        &[(1, meta(8, b"\x01b", b"\x01f"))],
+    );
+    says(
+        "000001.sst and 000008.sst overlap at level 1",
+        &[(1, 2)],
+        &[(1, meta(8, b"\x01d", b"\x01f"))],
+    );
+    says("bounds of 000008.sst are in reverse", &[(1, 1)], &[(3, meta(8, b"\x01f", b"\x01b"))]);
+    let both = [(1, meta(8, b"\x01i", b"\x01k")), (1, meta(9, b"\x01k", b"\x01l"))];
+    says("000008.sst and 000009.sst overlap at level 1", &[(1, 1)], &both);
+}

@@ -324,10 +324,15 @@ impl Node {
 
     /// The primary gave up the job that made these files.
     pub(super) fn handle_discard(&mut self, files: &[FileId]) {
-        for file in files {
-            let placed = self.files.get(*file).is_some();
-            if placed && !self.is_live(*file) && !self.apply.names(*file) {
-                self.drop_orphan(*file);
+        let placed = files.iter().filter(|file| self.files.get(**file).is_some());
+        let placed: Vec<FileId> = placed.copied().collect();
+        if placed.is_empty() {
+            return;
+        }
+        let live = self.live_files();
+        for file in placed {
+            if !live.contains(&file) && !self.apply.names(file) {
+                self.drop_orphan(file);
             }
         }
     }
@@ -347,13 +352,14 @@ impl Node {
     /// Forgets files, made before a term if one is given, that no edit, applied or waiting, names: their
     /// job died with its primary.
     pub(super) fn drop_orphans(&mut self, before: Option<Term>) {
+        let live = self.live_files();
         let orphans: Vec<FileId> = self
             .pool
             .files()
             .filter(|placement| before.is_none_or(|term| placement.term < term))
             .map(|placement| placement.file)
             .filter(|file| file.kind == gabion_base::FileKind::Sst)
-            .filter(|file| !self.is_live(*file) && !self.apply.names(*file))
+            .filter(|file| !live.contains(file) && !self.apply.names(*file))
             .filter(|file| !self.jobs.build(*file) && !self.loads.made(*file))
             .collect();
         for file in orphans {
@@ -361,9 +367,9 @@ impl Node {
         }
     }
 
-    /// Whether the tree's current version has the file.
-    fn is_live(&self, file: FileId) -> bool {
-        self.tree.version().files().any(|(_, meta)| meta.id == file)
+    /// The files of the tree's current version. To be asked of many, it is made once: there may be as many in the pool.
+    fn live_files(&self) -> BTreeSet<FileId> {
+        self.tree.version().files().map(|(_, meta)| meta.id).collect()
     }
 
     pub(super) fn drop_orphan(&mut self, file: FileId) {

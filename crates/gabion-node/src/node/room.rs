@@ -24,7 +24,6 @@ use alloc::format;
 use alloc::string::String;
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, ReplicaId, Result};
-use gabion_pool::Counts;
 
 /// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
 /// is to be given back soon, not in a file each.
@@ -46,8 +45,6 @@ const STUCK_MS: u64 = 5_000;
 pub(super) struct Room {
     /// Slots that the version which an edit left may need for its next jobs, and that edit.
     for_jobs: Option<(u64, u64)>,
-    /// Slots of the files that the tree has, as of an edit and a state of the pool.
-    in_tree: Option<(u64, Counts, u64)>,
     /// What other members said last, on connections that are there.
     members: BTreeMap<ReplicaId, Spare>,
     /// What the head was told last.
@@ -116,7 +113,7 @@ impl Node {
         let counts = self.pool.counts();
         let log = self.drain.segments.len() as u64 * self.segment_slots();
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
-        let taken = u64::from(lost) + log + self.tree_slots(edit, counts);
+        let taken = u64::from(lost) + log + self.tree.version().slots();
         let slots = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         Spare {
             total,
@@ -124,20 +121,6 @@ impl Node {
             for_jobs: slots(for_jobs),
             for_log: slots(self.slots_for_log()),
         }
-    }
-
-    /// Slots of the files that the tree has.
-    fn tree_slots(&mut self, edit: u64, counts: Counts) -> u64 {
-        if let Some((of, then, slots)) = self.room.in_tree
-            && (of, then) == (edit, counts)
-        {
-            return slots;
-        }
-        let files = self.tree.version().files();
-        let places = files.filter_map(|(_, meta)| self.pool.placement(meta.id));
-        let slots = places.map(|placement| placement.slots.len() as u64).sum();
-        self.room.in_tree = Some((edit, counts, slots));
-        slots
     }
 
     /// Tells the head, when there is something new.
