@@ -500,7 +500,7 @@ mod slots;
 use fold::{Fold, Made};
 pub(crate) use outputs::ENTRY_OVERHEAD_LEN;
 use outputs::Outputs;
-pub(crate) use parting::{OwnBounds, Parting, bounds_touch};
+pub(crate) use parting::{FILE_PER_BOUND, OwnBounds, Parting, bounds_touch};
 use ranges::Hiding;
 pub(crate) use slots::{Estimate, Estimates, Outgoing, Room};
 

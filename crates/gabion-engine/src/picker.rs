@@ -31,7 +31,7 @@
 //! as many jobs.
 
 use crate::config::{COMPACTION_INPUT_FILES, GRANDPARENT_OVERLAP_FILES, TreeConfig};
-use crate::file::FileMeta;
+use crate::file::{FileMeta, lower_bound_of};
 use crate::job::{Estimate, Outgoing, Room};
 use crate::recipe::JobKind;
 use crate::sst::Compression;
@@ -415,7 +415,11 @@ impl<'a> Picker<'a> {
         let mut len = 0;
         for file in self.version.overlapping(level + 1, smallest, largest) {
             if len > 0 && len + file.len > limit {
-                cuts.push(file.smallest.to_vec());
+                // As short as bounds usually are, or recipes would be too long for edits.
+                let cut = lower_bound_of(&file.smallest);
+                if cuts.last() != Some(&cut) {
+                    cuts.push(cut);
+                }
                 len = 0;
             }
             len += file.len;

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 
 /// Bytes that a file has for each byte of bounds over the usual most.
-const FILE_PER_BOUND: u64 = 4096;
+pub(crate) const FILE_PER_BOUND: u64 = 4096;
 
 // The longest bounds are within what a file may have.
 const _: () = assert!(2 * ENGINE_KEY_LEN_MAX as u64 * FILE_PER_BOUND < FILE_LEN_MAX / 2);

@@ -3,7 +3,8 @@
 
 use super::{Pick, Picker, bounds};
 use crate::config::GRANDPARENT_OVERLAP_FILES;
-use crate::file::FileMeta;
+use crate::file::{FileMeta, lower_bound_of, upper_bound_of};
+use crate::job::FILE_PER_BOUND;
 use crate::recipe::JobKind;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,8 +12,10 @@ use gabion_base::units::{EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
 /// Files that are moved by one edit, at most: a level that is ten times too full is so after a few.
 const MOVES_MAX: usize = FILES_SURE;
-/// Files of which no edit comes near its limit.
+/// Files of which no edit comes near its limit, but for bounds that are longer than usual.
 const FILES_SURE: usize = 64;
+/// What an edit may have of such bounds.
+const LONG_BOUNDS_LEN_MAX: u64 = EDIT_LEN_MAX as u64 / 2;
 /// What an edit takes besides its files and cuts.
 const EDIT_OVERHEAD: usize = 4096;
 /// What the edit and its recipe take for each file that a job reads: a level and a number each.
@@ -33,7 +36,8 @@ impl Picker<'_> {
 
     /// The move, one level down, of the first of `files`, which are disjoint and ascend by key, and of those behind it
     /// up to the first that cannot be moved, or to one that no more than `len_over` bytes come before: in one edit,
-    /// since each takes its way through the log and the jobs behind it wait. None if the first cannot be moved.
+    /// since each takes its way through the log and the jobs behind it wait; fewer where their bounds are long. None if
+    /// the first cannot be moved.
     pub(super) fn pick_moves(
         &self,
         level: u8,
@@ -41,10 +45,13 @@ impl Picker<'_> {
         len_over: u64,
     ) -> Option<Pick> {
         let output_level = self.below(level);
-        let mut len = 0;
+        let (mut len, mut bounds_len) = (0, 0);
         let goes = |file: &&Arc<FileMeta>| {
-            let goes =
-                len <= len_over && !self.is_busy(file) && self.is_movable(output_level, file);
+            bounds_len += long_bounds_len(file);
+            let goes = len <= len_over
+                && bounds_len <= LONG_BOUNDS_LEN_MAX
+                && !self.is_busy(file)
+                && self.is_movable(output_level, file);
             len += file.len;
             goes
         };
@@ -69,17 +76,37 @@ impl Picker<'_> {
         cuts: usize,
     ) -> bool {
         let inputs = files.clone().count();
-        if inputs + cuts <= FILES_SURE {
+        // Of what a job writes, however long the bounds of what it reads.
+        let bounds_len = output_len / FILE_PER_BOUND;
+        if inputs + cuts <= FILES_SURE && bounds_len <= LONG_BOUNDS_LEN_MAX {
             return true;
         }
+        let is_long = files.clone().any(|file| long_bounds_len(file) > 0);
+        let bounds_len = if is_long { bounds_len } else { 0 };
         let mut described = Vec::new();
-        files.for_each(|file| file.encode(&mut described));
+        for file in files {
+            let (smallest, largest) =
+                (lower_bound_of(&file.smallest), upper_bound_of(&file.largest));
+            let file = if is_long {
+                &FileMeta { smallest, largest, ..FileMeta::clone(file) }
+            } else {
+                &**file
+            };
+            file.encode(&mut described);
+        }
         let by_len = usize::try_from(output_len / self.config.sst_len).unwrap_or(usize::MAX);
         let outputs = inputs.max(by_len.saturating_add(1)).saturating_add(cuts);
         // As long as those of the inputs, on average, with tag and level.
         let each = described.len() / inputs.max(1) + 9;
         let len = each.saturating_mul(outputs) + inputs * INPUT_LEN + cuts * CUT_LEN;
         // An eighth for what the outputs' descriptions have besides.
-        len.saturating_add(EDIT_OVERHEAD) <= EDIT_LEN_MAX / 8 * 7
+        let bounds_len = usize::try_from(bounds_len).unwrap_or(usize::MAX);
+        len.saturating_add(EDIT_OVERHEAD).saturating_add(bounds_len) <= EDIT_LEN_MAX / 8 * 7
     }
+}
+
+/// Bytes of a file's bounds over the usual most.
+fn long_bounds_len(file: &FileMeta) -> u64 {
+    let over = |bound: &[u8]| bound.len().saturating_sub(EDIT_KEY_BOUND_LEN_MAX) as u64;
+    over(&file.smallest) + over(&file.largest)
 }

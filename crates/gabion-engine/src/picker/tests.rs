@@ -469,3 +469,25 @@ fn what_has_half_expired_is_written_anew_where_nothing_lies_below_it_when_room_i
     assert_eq!(picked(true, &[1, 3], 200), (None, None));
     assert_eq!(picked(true, &[1, 3], 100), (None, None));
 }
+
+#[test]
+fn fewer_files_are_moved_at_once_and_cuts_are_short_where_bounds_are_long() {
+    let key = |len: usize, n: u64| format!("{}{n:05}", "p".repeat(len));
+    let files = |len: usize| {
+        let above = (0..100)
+            .map(move |n| (1, meta(1_000 + n, &key(len, 2 * n), &key(len, 2 * n + 1), 512 * MIB)));
+        above.collect::<Vec<_>>()
+    };
+    let moved = |len| picked_of(files(len), &TreeConfig::default()).matches("1:1").count();
+    assert_eq!(moved(200), 64);
+    // Two bounds of 60,006 bytes each in an edit of 1 MiB, half of which they may have.
+    assert_eq!(moved(60_000), 4);
+    let config = TreeConfig::default();
+    let below = files(60_000).into_iter().map(|(_, file)| (2, file));
+    let all = meta(1, &key(60_000, 0), &key(60_000, 999), 512 * MIB);
+    let version = Version::of(4, below.chain([(1, all.clone())]).collect());
+    let busy = BTreeSet::new();
+    let picker = Picker::new(&config, &version, &busy);
+    let cuts = picker.cuts(1, &all.smallest, &all.largest);
+    assert_eq!(cuts.iter().map(Vec::len).collect::<Vec<_>>(), [256]);
+}
