@@ -624,7 +624,8 @@ impl Db {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits until it is there for the next start too. Needed for the durability of
+    /// Writes what is in memory to a file and waits until it is there for the next start too, as what was deleted by then
+    /// is not, be it everything. Needed for the durability of
     /// [`Durability::MemTable`] alone; a restart is faster afterwards, as less log is applied.
     ///
     /// Costs a file of L0, however little is in it, and some flushes of the device; so who calls it often makes more

@@ -681,6 +681,44 @@ fn what_was_written_past_the_log_is_in_a_file_once_the_store_is_closed() {
     (1..100).for_each(|n| assert_eq!(db.get(&key(n)).unwrap().unwrap()[..], [n as u8; 1_000]));
 }
 
+const CHILDS_CODE: i32 = 77;
+
+/// Not a test of its own: the process that ends amid everything, with an empty MemTable.
+#[test]
+#[ignore = "run by what_was_cleared_past_the_log_stays_gone_once_it_was_flushed"]
+fn child_that_clears_and_exits() {
+    let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let db = Db::open(&dir, &options()).unwrap();
+    let mut all = WriteBatch::new();
+    all.delete_prefix(b"");
+    db.write(&all, Durability::MemTable).unwrap();
+    db.flush().unwrap();
+    std::process::exit(CHILDS_CODE);
+}
+
+/// Several times, as the drop of the files, which says so too, may be done before the process is gone.
+#[test]
+fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
+    let dir = Dir::new("cleared-past");
+    let mut db = Db::create(&dir.0, &options()).unwrap();
+    for _ in 0..8 {
+        (0..500).for_each(|n| db.put(&key(n), &[1; 300]).unwrap());
+        db.flush().unwrap();
+        db.wait_until_quiet().unwrap();
+        drop(db);
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_clears_and_exits", "--ignored"])
+            .env(CHILD, &dir.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(ended.code(), Some(CHILDS_CODE), "{ended}");
+        db = Db::open(&dir.0, &options()).unwrap();
+        assert_eq!(db.range(b"", None).count(), 0);
+    }
+}
+
 /// Values a little over a slot's length take far more slots than are set aside as a rule, and several flushes that were
 /// given too few are under way at once.
 #[test]

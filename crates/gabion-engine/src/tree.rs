@@ -916,6 +916,13 @@ impl Tree {
         self.active.is_empty()
     }
 
+    /// Whether a seal and its flush would make something last that no flush or edit has yet: what the MemTable being
+    /// filled holds, or a clear, which is no entry but a number in edits.
+    #[must_use]
+    pub fn has_unsealed(&self) -> bool {
+        !self.active_is_empty() || self.floor > self.floor_in_edits.max(self.sealed_sequence())
+    }
+
     /// MemTables that wait for their flush to be applied.
     #[must_use]
     pub fn sealed_count(&self) -> usize {

@@ -442,7 +442,8 @@ impl Node {
         self.writing.unlogged_last > self.tree.flushed().sequence
     }
 
-    /// Completes the active MemTable, unless it is empty, so that it is flushed to a file however small it is.
+    /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty one only after a
+    /// clear that no edit has, as the edit of its flush has it then.
     ///
     /// # Errors
     /// As [`Self::end_turn`].
@@ -452,7 +453,7 @@ impl Node {
     pub fn seal_memtable(&mut self) -> Result<()> {
         assert!(self.is_head(), "the head seals");
         self.end_turn()?;
-        if !self.tree.active_is_empty() {
+        if self.tree.has_unsealed() {
             self.append_seal();
         }
         Ok(())

@@ -33,8 +33,10 @@ const UNLOGGED: u64 = 1_000_000;
 /// One step of a workload.
 pub(crate) enum Turn {
     /// Sets a register that no other turn sets, past the log: the first such turn the first, and so on. For workloads
-    /// without restarts and clears.
+    /// without restarts and other clears than [`Turn::ClearUnlogged`].
     Unlogged,
+    /// Deletes everything, past the log; nothing is written after that.
+    ClearUnlogged,
     /// Sets (or deletes) registers and twins, by number, in one record.
     Write(Vec<(u64, Option<u64>)>),
     /// Adds to counters, by number, in one record.
@@ -58,7 +60,12 @@ pub(crate) enum Turn {
 impl Turn {
     fn apply(&self, records: &mut Records) {
         match self {
-            Self::Unlogged | Self::Seal | Self::Compact | Self::Rest | Self::Restart => {}
+            Self::Unlogged
+            | Self::ClearUnlogged
+            | Self::Seal
+            | Self::Compact
+            | Self::Rest
+            | Self::Restart => {}
             Self::Clear => records.clear(),
             Self::DeleteRange(keys) => {
                 for engine_key in keys.clone().flat_map(engine_keys) {
@@ -272,18 +279,36 @@ pub(crate) struct Run {
     /// For each write past the log: when it began, when a file had it that every start finds.
     unlogged: Vec<Moment>,
     in_files: Vec<Moment>,
+    /// The same of a clear past the log.
+    cleared: Option<Moment>,
+    cleared_in_files: Option<Moment>,
     pub(crate) counters: String,
 }
 
-/// What may be there after a crash: the states after `least` to `most` records, and the first few writes past the log.
+/// What may be there after a crash: the states after `least` to `most` records, and the first few writes past the log;
+/// or nothing, where all was cleared past it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) least: usize,
     pub(crate) most: usize,
     pub(crate) unlogged: (usize, usize),
+    /// Whether all must be cleared by a write past the log, and whether it may be.
+    pub(crate) cleared: (bool, bool),
 }
 
 impl Bounds {
+    /// Whether what was found is what a clear past the log left: nothing.
+    ///
+    /// # Errors
+    /// When something is there that was cleared.
+    pub(crate) fn is_cleared(self, found: &Records) -> Result<bool, String> {
+        let (must, may) = self.cleared;
+        match found.first_key_value() {
+            Some((key, _)) if must => Err(format!("{key:?} was cleared past the log and is back")),
+            first => Ok(may && first.is_none()),
+        }
+    }
+
     /// Takes away from what was found what was written past the log.
     ///
     /// # Errors
@@ -319,6 +344,9 @@ pub(crate) struct Drive<'a> {
     /// For each of them: when it began, when a file had it that every start finds.
     unlogged_began: Vec<Moment>,
     in_files: Vec<Moment>,
+    /// The number of the clear past the log, when it began, and when an edit had it that every start finds.
+    cleared: Option<(SequenceNumber, Moment)>,
+    cleared_in_files: Option<Moment>,
 }
 
 impl<'a> Drive<'a> {
@@ -343,6 +371,8 @@ impl<'a> Drive<'a> {
             unlogged: Vec::new(),
             unlogged_began: Vec::new(),
             in_files: Vec::new(),
+            cleared: None,
+            cleared_in_files: None,
         }
     }
 
@@ -392,6 +422,12 @@ impl<'a> Drive<'a> {
                 self.unlogged_began.push(now);
                 write_unlogged(node, &[(key, Some(key << 8))]);
                 self.unlogged.push(node.tree().last_sequence());
+                return Ok(());
+            }
+            Turn::ClearUnlogged => {
+                node.clear().unwrap();
+                node.end_turn_unlogged().unwrap();
+                self.cleared = Some((node.tree().last_sequence(), now));
                 return Ok(());
             }
             Turn::Write(writes) => write_turn(node, writes),
@@ -472,6 +508,9 @@ impl<'a> Drive<'a> {
             while self.unlogged.get(self.in_files.len()).is_some_and(|last| *last <= flushed) {
                 self.in_files.push(now);
             }
+            if self.cleared.is_some_and(|(number, _)| number <= flushed) {
+                self.cleared_in_files.get_or_insert(now);
+            }
         }
     }
 }
@@ -499,9 +538,17 @@ impl Run {
         drive.run(turns).unwrap();
         let Drive { mut replica, models, began, replicated, durable, .. } = drive;
         let (unlogged, in_files) = (drive.unlogged_began, drive.in_files);
-        let all = Bounds { least: 0, most: 0, unlogged: (unlogged.len(), unlogged.len()) };
-        let found = all.check_unlogged(&replica.records().unwrap()).unwrap();
-        assert_eq!(found, *models.last().unwrap(), "the workload itself");
+        let cleared = drive.cleared.map(|(_, began)| began);
+        let is_cleared = drive.cleared_in_files.is_some();
+        assert_eq!(is_cleared, cleared.is_some(), "the clear is sealed, and lasts");
+        let (all, last) = ((unlogged.len(), unlogged.len()), models.len() - 1);
+        let bounds =
+            Bounds { least: last, most: last, unlogged: all, cleared: (is_cleared, is_cleared) };
+        let found = replica.records().unwrap();
+        if !bounds.is_cleared(&found).unwrap() {
+            let found = bounds.check_unlogged(&found).unwrap();
+            assert_eq!(found, models[last], "the workload itself");
+        }
         let counters = format!("{:?}", replica.node().unwrap().counters());
         let recording = disk.recording().expect("no crash ended it");
         assert_eq!(recording.effects().len(), now().effects);
@@ -518,6 +565,8 @@ impl Run {
             durable,
             unlogged,
             in_files,
+            cleared,
+            cleared_in_files: drive.cleared_in_files,
             counters,
         }
     }
@@ -530,11 +579,13 @@ impl Run {
     /// What may be there after the kill of the process (`kill`) or a power cut.
     pub(crate) fn bounds(&self, moment: Moment, kill: bool) -> Bounds {
         let count = |list: &[Moment]| list.iter().take_while(|m| m.is_by(moment)).count();
+        let is_by = |noted: Option<Moment>| noted.is_some_and(|noted| noted.is_by(moment));
         let least = if kill { count(&self.replicated) } else { count(&self.durable) };
         Bounds {
             least: least.max(count(&self.durable)),
             most: count(&self.began),
             unlogged: (count(&self.in_files), count(&self.unlogged)),
+            cleared: (is_by(self.cleared_in_files), is_by(self.cleared)),
         }
     }
 }

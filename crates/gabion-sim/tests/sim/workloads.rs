@@ -200,10 +200,10 @@ pub(crate) fn loads() -> Workload {
 }
 
 /// Writes past the log among others: MemTables of both, of either, and seals, edits and records behind numbers that no
-/// record has.
+/// record has. At last a clear past the log, with nothing in the MemTable.
 pub(crate) fn past_the_log() -> Workload {
     let mut random = Random::new(9);
-    workload("past the log", replicated(), 260, |n| match n % 65 {
+    let mut workload = workload("past the log", replicated(), 260, |n| match n % 65 {
         20 | 33 | 34 | 64 => Turn::Seal,
         50 => Turn::Compact,
         58 => Turn::Rest,
@@ -211,7 +211,9 @@ pub(crate) fn past_the_log() -> Workload {
         21..=32 => Turn::Unlogged,
         _ if random.once_in(3) => Turn::Unlogged,
         _ => Turn::Write(vec![put(random.below(40), n), (random.below(40), None)]),
-    })
+    });
+    workload.turns.extend([Turn::Rest, Turn::ClearUnlogged, Turn::Seal]);
+    workload
 }
 
 /// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.

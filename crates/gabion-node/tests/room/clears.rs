@@ -1,0 +1,76 @@
+//! Clears of everything, which are no entries of a MemTable: what makes them last.
+
+use crate::no_space::start;
+use crate::replica::Replica;
+use gabion_engine::JobKind;
+
+/// A replica that has a key in a file, and nothing in memory.
+fn with_a_file() -> Replica {
+    let mut replica = start();
+    replica.put("k");
+    replica.node.end_turn().unwrap();
+    flush(&mut replica);
+    assert!(replica.has(&replica.node.view(), "k"));
+    assert_eq!(replica.node.tree().level_stats()[0].files, 1);
+    replica
+}
+
+/// Seals, and flushes what is sealed by that; other jobs do not begin.
+fn flush(replica: &mut Replica) {
+    replica.node.seal_memtable().unwrap();
+    replica.pass(1);
+    replica.succeed(JobKind::Flush);
+    replica.pass(1);
+    let node = &replica.node;
+    assert_eq!((node.tree().sealed_count(), node.edits_waiting()), (0, 0));
+    assert!(node.is_edit_kept(node.tree().last_edit()));
+}
+
+/// Whether the key is there after a power cut.
+fn comes_back(replica: Replica) -> bool {
+    let replica = replica.restart(0);
+    replica.has(&replica.node.view(), "k")
+}
+
+/// Neither the drop of the file, which an edit tells of, nor a record of the log is there to say so.
+#[test]
+fn what_was_cleared_past_the_log_stays_gone_once_that_was_flushed() {
+    for drops in [false, true] {
+        let mut replica = with_a_file();
+        replica.node.clear().unwrap();
+        replica.node.end_turn_unlogged().unwrap();
+        assert!(replica.node.has_unlogged() && replica.node.tree().active_is_empty());
+        flush(&mut replica);
+        assert!(!replica.node.has_unlogged());
+        assert_eq!(replica.node.tree().level_stats()[0].files, 1);
+        if drops {
+            replica.work();
+            assert_eq!(replica.node.tree().level_stats()[0].files, 0);
+        }
+        assert!(!comes_back(replica), "the drop was carried out: {drops}");
+    }
+}
+
+#[test]
+fn what_was_cleared_in_the_ring_stays_gone_after_a_power_cut_once_that_was_flushed() {
+    let mut replica = with_a_file();
+    replica.node.clear().unwrap();
+    replica.node.end_turn().unwrap();
+    flush(&mut replica);
+    assert!(!comes_back(replica));
+}
+
+#[test]
+fn a_clear_that_was_not_flushed_is_sealed_once() {
+    let mut replica = with_a_file();
+    replica.node.clear().unwrap();
+    replica.node.end_turn_unlogged().unwrap();
+    for _ in 0..2 {
+        replica.node.seal_memtable().unwrap();
+        assert_eq!(replica.node.tree().sealed_count(), 1, "an edit is on its way that has it");
+    }
+    replica.pass(1);
+    replica.work();
+    replica.node.seal_memtable().unwrap();
+    assert_eq!(replica.node.tree().sealed_count(), 0, "an edit has it");
+}
