@@ -185,6 +185,11 @@ impl Shared {
         self.clock.now_ms()
     }
 
+    /// From when it is reckoned how long something lasts: the clock may be behind the log's time, by which it expires.
+    pub(crate) fn expiry_base_ms(&self) -> u64 {
+        self.clock.now_ms().max(self.shown.now_ms.load(Ordering::Acquire))
+    }
+
     /// Has the machine log that time has passed, unless somebody else just did or the store has failed: then
     /// time stands still.
     fn pass_time(&self) {

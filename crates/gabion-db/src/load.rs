@@ -114,12 +114,13 @@ impl BulkLoad {
         self.add(key, value, None)
     }
 
-    /// Adds a pair until a time; see [`Db::put_expiring`].
+    /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from this call on, not from
+    /// the end of the load.
     ///
     /// # Errors
     /// As [`Self::put`].
     pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
-        let now_ms = self.db.shared().clock_ms();
+        let now_ms = self.db.shared().expiry_base_ms();
         self.add(key, value, Some(expiry.at_ms(now_ms)))
     }
 
@@ -216,5 +217,45 @@ impl Drop for BulkLoad {
         let mut core = self.db.lock();
         core.node.forget_load(self.id);
         self.db.shared().carry_on(&mut core);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use gabion_engine::Keyspace;
+    use gabion_node::AckLevel;
+    use std::time::Duration;
+
+    /// As after a start whose clock was set back.
+    #[test]
+    fn what_is_to_last_a_while_does_so_by_the_logs_time_when_the_clock_is_behind_that() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-behind-{}", std::process::id()));
+        let options = Options {
+            pool_len: 512 << 20,
+            ring_len: 4 << 20,
+            segment_len: 1 << 20,
+            ..Options::default()
+        };
+        let db = Db::create(&dir, &options).unwrap();
+        let ahead_ms = db.shared().clock_ms() + 3_600_000;
+        let mut core = db.lock();
+        core.node.pass_time(ahead_ms);
+        core.node.put(Keyspace::User, b"key", b"value").unwrap();
+        core.node.end_turn_at(AckLevel::Replicated).unwrap();
+        db.shared().carry_on(&mut core);
+        drop(core);
+        let a_minute = Expiry::In(Duration::from_secs(60));
+        db.put_expiring(b"written", b"value", a_minute).unwrap();
+        let mut load = db.bulk_load().unwrap();
+        load.put_expiring(b"loaded", b"value", a_minute).unwrap();
+        load.finish().unwrap();
+        for key in [&b"written"[..], b"loaded"] {
+            let expires_ms = db.expires_at(key).unwrap();
+            assert!(expires_ms >= Some(ahead_ms + 60_000), "{expires_ms:?} {ahead_ms}");
+        }
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
