@@ -133,6 +133,8 @@ fn flush(shared: &Shared) -> Result<()> {
         {
             return Err(Error::no_space(reason));
         }
+        // Also where it does not begin, as too few slots are left.
+        core.node.is_quiet()?;
         core = shared.wait(core);
     }
     let edit = core.node.tree().last_edit();
@@ -633,7 +635,8 @@ impl Db {
     ///
     /// # Errors
     /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
-    /// again; what made the store fail.
+    /// again, or when the pool has too few slots for it, as where snapshots keep files that were replaced; what made the
+    /// store fail.
     pub fn flush(&self) -> Result<()> {
         flush(&self.0.shared)
     }
@@ -642,13 +645,15 @@ impl Db {
     /// compacted, and for ever while others write enough.
     ///
     /// # Errors
-    /// What made the store fail.
+    /// What keeps one that is due from being begun, once nothing is under way: no space when the device had none for its
+    /// files, and it waits until it is tried again, or when the pool has too few slots for it, as where a snapshot keeps
+    /// files that were replaced; corruption with the name of a file of it that is damaged. What made the store fail.
     pub fn wait_until_quiet(&self) -> Result<()> {
         let mut core = self.lock();
         loop {
             core.check()?;
             self.0.shared.carry_on(&mut core);
-            if core.node.orders_in_flight() == 0 && core.node.edits_waiting() == 0 {
+            if core.node.is_quiet()? {
                 return Ok(());
             }
             core = self.0.shared.wait(core);

@@ -558,6 +558,19 @@ impl Tree {
         self.begin(pick, Vec::new(), context)
     }
 
+    /// Whether a flush, or a compaction by the shape of the tree, is due, with slots enough and of whatever files: those
+    /// of jobs under way, too, and those that are set aside. What was asked for is not looked at, nor what is compacted
+    /// only while room is short.
+    #[must_use]
+    pub fn is_job_due(&self) -> bool {
+        let none_busy = BTreeSet::new();
+        let picker = Picker::new(&self.config, self.versions.current(), &none_busy);
+        !self.sealed.is_empty()
+            || picker.pick_drop(self.floor, SequenceNumber::MAX).is_some()
+            || picker.pick().is_some()
+            || picker.pick_ranges(SequenceNumber::MAX).is_some()
+    }
+
     fn begin(
         &mut self,
         pick: Pick,

@@ -327,3 +327,30 @@ fn a_compaction_without_room_says_so_and_the_store_goes_on() {
     assert_eq!(db.range(b"", None).count(), 2_000 - deleted);
     assert_eq!(levels(&db.stats()).len(), 1);
 }
+
+/// Snapshots keep what is replaced, until a compaction that is due by itself has no room, or a flush.
+#[test]
+fn who_flushes_or_waits_for_quiet_is_told_that_there_is_no_room() {
+    let dir = Dir::new("quiet-full");
+    let db = Db::create(&dir.0, &Options { pool_len: 192 << 20, ..options() }).unwrap();
+    (0..1_000).for_each(|n| db.put(&key(n), &[1; 800]).unwrap());
+    db.wait_until_quiet().unwrap();
+    let mut kept = Vec::new();
+    let error = (0..60).find_map(|round| {
+        kept.push(db.snapshot());
+        for n in 0..40 {
+            let key = key(n * 25 + round % 25);
+            // Where the pool is full, deletes are taken.
+            db.put(&key, &[2; 800]).or_else(|_| db.delete(&key)).unwrap();
+        }
+        db.flush().and_then(|()| db.wait_until_quiet()).err()
+    });
+    let error = error.expect("the pool holds no sixty copies");
+    assert_eq!(error.kind(), gabion_base::ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("a flush or compaction needs more than the "), "{error}");
+    assert_eq!(db.wait_until_quiet().unwrap_err().to_string(), error.to_string());
+    assert!(db.failure().is_none());
+    kept.clear();
+    db.wait_until_quiet().unwrap();
+    db.flush().unwrap();
+}

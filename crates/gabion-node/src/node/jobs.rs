@@ -6,7 +6,7 @@
 //! ```
 
 use super::back_off::BackOff;
-use super::{After, Mutant, Node, Order, Output};
+use super::{After, Mutant, Node, Order, Output, WriteGate};
 use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
@@ -425,6 +425,30 @@ impl Node {
     #[must_use]
     pub fn jobs_pause(&self) -> bool {
         self.jobs.out_of_space().is_some()
+    }
+
+    /// Whether no flush and no compaction is under way or due; to be asked after [`Self::advance`].
+    ///
+    /// # Errors
+    /// What keeps one that is due from being begun, when nothing is under way: no space while jobs pause or where too few
+    /// slots are free; corruption where it needs a file that is damaged.
+    pub fn is_quiet(&self) -> Result<bool, Error> {
+        let is_busy = !self.orders.is_empty() || self.jobs_running() > 0;
+        if is_busy || self.apply.waiting_count() > 0 {
+            return Ok(false);
+        }
+        if let (true, WriteGate::Full { reason, .. }) = (self.jobs_pause(), self.write_gate()) {
+            return Err(Error::no_space(reason));
+        }
+        if !self.tree.is_job_due() {
+            return Ok(true);
+        }
+        if self.loads.hold_compactions() || self.not_writing().is_some() {
+            return Ok(false);
+        }
+        // A flush needs no file.
+        let is_flush = self.tree.sealed_count() > 0;
+        Err(if is_flush { self.too_few_slots() } else { self.stuck() })
     }
 
     /// Jobs under way, for status.

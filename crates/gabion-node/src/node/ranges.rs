@@ -39,14 +39,23 @@ impl Node {
         if !is_idle || is_held || self.refused.is_some() || self.jobs_pause() {
             return RangeState::Working;
         }
-        RangeState::Stuck(match self.damage() {
+        RangeState::Stuck(self.stuck())
+    }
+
+    /// Why nothing that is due can be begun, when nothing is under way.
+    pub(super) fn stuck(&self) -> Error {
+        match self.damage() {
             Some(damage) => damage.clone(),
-            None => Error::no_space(alloc::format!(
-                "a compaction needs more than the {} slots of {} that are free",
-                self.pool.counts().free,
-                self.pool.counts().total
-            )),
-        })
+            None => self.too_few_slots(),
+        }
+    }
+
+    pub(super) fn too_few_slots(&self) -> Error {
+        Error::no_space(alloc::format!(
+            "a flush or compaction needs more than the {} slots of {} that are free",
+            self.pool.counts().free,
+            self.pool.counts().total
+        ))
     }
 
     /// Forgets a range that was asked for.

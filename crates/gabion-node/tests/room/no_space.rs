@@ -4,7 +4,7 @@
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{Error, ErrorKind};
-use gabion_engine::{JobKind, TreeConfig};
+use gabion_engine::{JobKind, Keyspace, TreeConfig};
 use gabion_media::simulated::SimulatedMedium;
 use gabion_media::{
     Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind, Outcome,
@@ -92,6 +92,61 @@ fn a_device_without_room_refuses_deletes_too_once_flushes_are_behind_and_says_so
     replica.pass(100);
     replica.work();
     assert_eq!(replica.node.write_gate(), WriteGate::Open);
+}
+
+#[test]
+fn a_replica_whose_jobs_pause_is_not_quiet_and_says_why() {
+    let mut replica = start();
+    assert!(replica.node.is_quiet().unwrap());
+    replica.seal();
+    assert!(!replica.node.is_quiet().unwrap(), "a flush is under way");
+    replica.find_no_room(JobKind::Flush);
+    replica.pass(0);
+    assert_eq!(replica.node.orders_in_flight(), 0);
+    let error = replica.node.is_quiet().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.to_string().ends_with("tried again after 100 ms"), "{error}");
+    replica.pass(100);
+    assert!(!replica.node.is_quiet().unwrap(), "it is tried again");
+    replica.work();
+    assert!(replica.node.is_quiet().unwrap());
+}
+
+/// Views keep the files that compactions replaced, until a compaction that is due has no room.
+#[test]
+fn a_replica_is_not_quiet_while_a_compaction_that_is_due_has_no_room() {
+    let mut replica = start();
+    let mut views = Vec::new();
+    for round in 0.. {
+        views.push(replica.node.view());
+        for n in 0..30 {
+            let key = format!("key {:03}", (round * 7 + n * 13) % 390);
+            // When the pool is full, deletes are taken.
+            match replica.node.write_gate() {
+                WriteGate::Open => replica.node.put(Keyspace::User, key.as_bytes(), &[7; 500]),
+                _ => replica.node.delete(Keyspace::User, key.as_bytes()),
+            }
+            .unwrap();
+        }
+        replica.node.seal_memtable().unwrap();
+        replica.pass(1);
+        replica.work();
+        if !replica.node.is_quiet().is_ok_and(|is_quiet| is_quiet) {
+            break;
+        }
+        assert!(round < 60, "{:?}", replica.node.pool().counts());
+    }
+    assert_eq!((replica.node.orders_in_flight(), replica.node.jobs_running()), (0, 0));
+    let error = replica.node.is_quiet().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("a flush or compaction needs more than the "), "{error}");
+    let retired = replica.node.pool().counts().retired;
+    assert!(retired > 20, "{retired}");
+    views.clear();
+    replica.pass(1);
+    assert!(!replica.node.is_quiet().unwrap(), "there is room now");
+    replica.work();
+    assert!(replica.node.is_quiet().unwrap());
 }
 
 /// A device whose flushes say that there is no room.
