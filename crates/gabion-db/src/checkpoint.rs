@@ -13,7 +13,6 @@
 //! and its tree: [`gabion_node::checkpoint`].
 
 use crate::Db;
-use crate::read::tables;
 use crate::replica::{failed, make_pool, sync_directory};
 use gabion_base::{Error, Result};
 use gabion_engine::FileSource;
@@ -87,20 +86,20 @@ impl Db {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Copied> {
         // What readers see now: whole writes only, and all of which anybody was told.
-        let view = self.shared().newest();
+        let snapshot = self.snapshot();
         let (group, term) = {
             let core = self.lock();
             (core.node.config().clone(), core.node.state().term)
         };
         let pool_len = pool_len.unwrap_or_else(|| self.shared().placements.file.len());
-        let origin = Origin { view, group, term };
+        let origin = Origin { view: snapshot.view.clone(), group, term };
         let (mut done, total) = (0, origin.file_bytes());
         progress(done, total);
         let mut step = |bytes| {
             done += bytes;
             progress(done, total);
         };
-        write(dir, pool_len, &origin, &tables(self.shared()).source, &mut step)
+        write(dir, pool_len, &origin, &snapshot.tables.source, &mut step)
     }
 }
 

@@ -8,6 +8,7 @@
 use crate::cache::SharedCache;
 use crate::clock::Clock;
 use crate::jobs::{IoThread, JobSink, JobThreads};
+use crate::moments::Moments;
 use crate::options::RunOptions;
 use crate::read::Placements;
 use crate::views::Views;
@@ -70,6 +71,8 @@ struct Shown {
     now_ms: AtomicU64,
     /// When something may expire next, by the clock; `u64::MAX`: nothing will.
     due_ms: AtomicU64,
+    /// The clock's time, as of late: at most a tick ago.
+    late_ms: AtomicU64,
 }
 
 /// The store, shared by handles and threads.
@@ -80,6 +83,8 @@ pub(crate) struct Shared {
     clock: Clock,
     /// The newest view. Its read point is that of the moment when its shape became; see `newest`.
     views: Views,
+    /// Those that snapshots and cursors read.
+    pub(crate) moments: Moments,
     shown: Shown,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
@@ -104,7 +109,9 @@ impl Shared {
                 sequence: AtomicU64::new(view.sequence().get()),
                 now_ms: AtomicU64::new(view.now_ms()),
                 due_ms: AtomicU64::new(0),
+                late_ms: AtomicU64::new(clock.now_ms()),
             },
+            moments: Moments::new(),
             views: Views::new(&view),
             core: Mutex::new(Core {
                 carried_on_at: LogPosition::ZERO,
@@ -185,6 +192,11 @@ impl Shared {
         self.clock.now_ms()
     }
 
+    /// The clock's time, at most [`IDLE_TICK`] ago, for next to nothing.
+    pub(crate) fn late_ms(&self) -> u64 {
+        self.shown.late_ms.load(Ordering::Relaxed)
+    }
+
     /// From when it is reckoned how long something lasts: the clock may be behind the log's time, by which it expires.
     pub(crate) fn expiry_base_ms(&self) -> u64 {
         self.clock.now_ms().max(self.shown.now_ms.load(Ordering::Acquire))
@@ -232,10 +244,11 @@ impl Shared {
 
     /// Lets the machine carry on and does what it wants done; then readers see what was written.
     pub(crate) fn carry_on(&self, core: &mut Core) {
+        let now_ms = self.clock.now_ms();
+        self.shown.late_ms.store(now_ms, Ordering::Relaxed);
         if core.failed.is_some() {
             return;
         }
-        let now_ms = self.clock.now_ms();
         core.node.advance(now_ms);
         while let Some(output) = core.node.poll_output() {
             self.carry_out(core, output);
@@ -298,7 +311,9 @@ impl Shared {
 
     /// Time passed.
     fn tick(&self) {
-        self.hand_in(|core| core.node.handle_tick(self.clock.now_ms()));
+        let now_ms = self.clock.now_ms();
+        self.shown.late_ms.store(now_ms, Ordering::Relaxed);
+        self.hand_in(|core| core.node.handle_tick(now_ms));
     }
 
     /// Gives the machine what happened, unless it has failed, and wakes who waits for it.

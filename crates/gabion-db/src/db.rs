@@ -1,9 +1,10 @@
 //! The store's handle: opening, writing, and what it says of itself.
 
 use crate::batch::{Expiry, Op, WriteBatch};
+use crate::cache::WarmStats;
 use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
-use crate::iter::{Bounds, Cursor, Range};
+use crate::iter::{Bounds, Cursor, EngineRange, Range};
 use crate::jobs::{IoThread, JobThreads};
 use crate::memory::{Budgets, Memory};
 use crate::options::{Durability, Options, RunOptions};
@@ -16,6 +17,7 @@ use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
+use gabion_pool::Counts as SlotCounts;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
@@ -60,12 +62,22 @@ pub struct DbStats {
     pub counters: Counters,
     /// Bytes of device that files and log take, whole slots.
     pub slot_bytes: u64,
+    /// Slots by state. Those of files that compactions replaced stay *retired* until nothing reads them: `held` tells of
+    /// what does.
+    pub slots: SlotCounts,
+    /// Snapshots and cursors that are open.
+    pub held: Held,
     /// Bytes that readers read of files.
     pub read_bytes: u64,
     /// Look-ups of blocks that found theirs in memory, and that did not.
     pub cache_hits: u64,
     /// See `cache_hits`.
     pub cache_misses: u64,
+    /// Blocks that made room for others. Those of files that are gone do not count.
+    pub cache_evictions: u64,
+    /// Blocks of files that jobs built which were put into the cache before anybody asked, as readers had what they were
+    /// made of; their bytes; and files that were not, as they could not be read.
+    pub warmed: WarmStats,
     /// Bytes of memory for blocks, and for the indexes and filters of open files.
     pub cache_bytes: usize,
     /// See `cache_bytes`.
@@ -76,6 +88,16 @@ pub struct DbStats {
     pub memtable_bytes: u64,
     /// All memory of the store, by what for.
     pub memory: Memory,
+}
+
+/// What keeps MemTables and files from being given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Moments that are read: a [`Snapshot`] is one, together with its clones and all cursors and ranges of it; a
+    /// cursor or range of the store itself is one, and so is a checkpoint while it is made.
+    pub moments: usize,
+    /// How long ago the oldest of them was, in milliseconds, to within 200; 0 without any.
+    pub oldest_ms: u64,
 }
 
 /// What somebody wants of the machine.
@@ -596,19 +618,19 @@ impl Db {
     /// The pairs with keys in `from..to` at this moment; see [`Snapshot::range`].
     #[must_use]
     pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
-        self.snapshot().range(from, to)
+        self.snapshot().into_range(from, to)
     }
 
     /// A cursor over the pairs with these keys at this moment; see [`Snapshot::iter`].
     #[must_use]
     pub fn iter(&self, bounds: impl Bounds) -> Cursor {
-        self.snapshot().iter(bounds)
+        Cursor::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
     /// A cursor over the pairs whose keys begin with `prefix` at this moment; see [`Snapshot::prefix`].
     #[must_use]
     pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        self.snapshot().prefix(prefix)
+        Cursor::new(self.snapshot(), EngineRange::of_prefix(prefix))
     }
 
     /// What the pairs with these keys take, about; see [`Snapshot::approximate_size`].
@@ -723,14 +745,23 @@ impl Db {
         let node = &core.node;
         let slots: usize = node.pool().files().map(|placement| placement.slots.len()).sum();
         let cache = shared.cache.stats();
+        let (moments, since_ms) = shared.moments.held();
         DbStats {
             levels: node.tree().level_stats(),
             compaction_debt: node.tree().compaction_debt(),
             counters: node.counters(),
             slot_bytes: slots as u64 * SLOT_LEN,
+            slots: node.pool().counts(),
+            held: Held {
+                moments,
+                oldest_ms: since_ms
+                    .map_or(0, |since_ms| shared.clock_ms().saturating_sub(since_ms)),
+            },
             read_bytes: shared.placements.read_bytes(),
             cache_hits: cache.hits,
             cache_misses: cache.misses,
+            cache_evictions: cache.evictions,
+            warmed: shared.cache.warmed(),
             cache_bytes: cache.bytes,
             index_bytes: shared.cache.open_bytes(),
             damaged_files: node.damaged_files().count(),

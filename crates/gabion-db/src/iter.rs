@@ -166,9 +166,9 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn new(snapshot: &Snapshot, range: EngineRange) -> Self {
+    pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
         let walk = snapshot.view.scan(&snapshot.tables, &range.from, Some(&range.to));
-        Self { walk, snapshot: snapshot.clone(), range }
+        Self { walk, snapshot, range }
     }
 
     /// To the first pair. Costs a seek, see [`Cursor`].
@@ -326,7 +326,7 @@ impl Ends {
         };
         // A new cursor is before the first; the back begins past the last.
         let to = if is_back && end.is_none() { Move::Last } else { to };
-        let new = || Cursor::new(&self.snapshot, self.range.clone());
+        let new = || Cursor::new(self.snapshot.clone(), self.range.clone());
         let end = end.get_or_insert_with(new);
         let is_there = if to == Move::Next { end.next() } else { end.go(to) };
         if !is_there? {

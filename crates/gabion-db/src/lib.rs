@@ -59,6 +59,7 @@ mod iter;
 pub mod jobs;
 mod load;
 pub mod memory;
+mod moments;
 mod options;
 mod ranges;
 mod read;
@@ -66,8 +67,9 @@ pub mod replica;
 mod views;
 
 pub use batch::{Expiry, WriteBatch};
-pub use db::{Db, DbStats};
+pub use db::{Db, DbStats, Held};
 pub use gabion_engine::{Found, RangeSize};
+pub use gabion_pool::Counts as SlotCounts;
 pub use iter::{Bounds, Cursor, Range};
 pub use load::{BulkLoad, Loaded};
 pub use options::{Durability, Options, RunOptions};

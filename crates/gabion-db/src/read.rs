@@ -3,6 +3,7 @@
 use crate::cache::SharedCache;
 use crate::core::{Handle, Shared};
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
+use crate::moments::Moment;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, FileId, HashMap, Result};
@@ -262,16 +263,32 @@ fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
 /// The store as of one moment: later writes do not show, and what had not expired by then does not expire. Keeps MemTables and files alive that compaction
 /// has replaced, so one that lives long costs memory and slots. A clone is the same moment.
 ///
-/// `Send` and `Sync`. Costs a few atomic operations to make.
-#[derive(Clone)]
+/// One that was forgotten is found by [`DbStats::held`](crate::DbStats::held), which tells how old the oldest is.
+///
+/// `Send` and `Sync`. Costs a few atomic operations to make, and a lock that threads seldom share.
 pub struct Snapshot {
     pub(crate) view: SharedView,
     pub(crate) tables: StoreTables,
+    moment: Moment,
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Self {
+        self.tables.source.0.moments.hold(self.moment);
+        Self { view: self.view.clone(), tables: self.tables.clone(), moment: self.moment }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.tables.source.0.moments.let_go(self.moment);
+    }
 }
 
 impl Snapshot {
     pub(crate) fn of(handle: &Handle) -> Self {
-        Self { view: handle.newest(), tables: tables(handle) }
+        let moment = handle.moments.enter(handle.late_ms());
+        Self { view: handle.newest(), tables: tables(handle), moment }
     }
 
     /// The value of a key, if it has one. It shares the memory of a block of the cache where it can, so a
@@ -332,21 +349,25 @@ impl Snapshot {
     /// `iter(key..=other)`. Reads nothing yet.
     #[must_use]
     pub fn iter(&self, bounds: impl Bounds) -> Cursor {
-        Cursor::new(self, EngineRange::new(&bounds))
+        Cursor::new(self.clone(), EngineRange::new(&bounds))
     }
 
     /// A cursor over the pairs whose keys begin with `prefix`, before the first. Reads nothing yet.
     #[must_use]
     pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Cursor::new(self, EngineRange::of_prefix(prefix))
+        Cursor::new(self.clone(), EngineRange::of_prefix(prefix))
     }
 
     /// The pairs with keys in `from..to`, or from `from` to the end without `to`, ascending; `rev()` of it
     /// descending. The same as `iter(from..to).into_iter()`.
     #[must_use]
     pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
+        self.clone().into_range(from, to)
+    }
+
+    pub(crate) fn into_range(self, from: &[u8], to: Option<&[u8]>) -> Range {
         let end = to.map_or(Bound::Unbounded, Bound::Excluded);
-        Range::new(self.clone(), EngineRange::new(&(Bound::Included(from), end)))
+        Range::new(self, EngineRange::new(&(Bound::Included(from), end)))
     }
 
     /// What the pairs with these keys take in files and in memory, about, and how many entries they are; how

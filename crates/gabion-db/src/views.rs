@@ -28,10 +28,7 @@ pub(crate) struct Views(Box<[Place]>);
 
 impl Views {
     pub(crate) fn new(view: &SharedView) -> Self {
-        // Twice as many as run at once: threads come to places in turn, not those that run.
-        let running = thread::available_parallelism().map_or(1, usize::from);
-        let places = (2 * running).min(PLACES_MAX);
-        Self((0..places).map(|_| Place(RwLock::new(view.apart()))).collect())
+        Self((0..places()).map(|_| Place(RwLock::new(view.apart()))).collect())
     }
 
     /// What `take` makes of the newest view. Meanwhile no other is published, so it does next to nothing.
@@ -54,8 +51,14 @@ impl Views {
     }
 }
 
+/// Twice as many as run at once: threads come to places in turn, not those that run.
+pub(crate) fn places() -> usize {
+    let running = thread::available_parallelism().map_or(1, usize::from);
+    (2 * running).min(PLACES_MAX)
+}
+
 /// Threads that read, in the order in which they first do.
-fn thread_number() -> usize {
+pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
     // In the destructor of another thread-local value there may be none any more: any place will do.

@@ -7,7 +7,9 @@
 
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId};
-use gabion_db::{Db, Durability, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica};
+use gabion_db::{
+    Db, Durability, Held, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica,
+};
 use gabion_engine::{Codecs, Compression, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use std::collections::BTreeMap;
@@ -480,6 +482,47 @@ fn sizes_of_ranges_are_off_by_a_block_for_each_end_and_file_and_add_up() {
     assert_eq!(few.memtable_bytes, 10 * each, "{few:?}");
 }
 
+/// One that was forgotten keeps slots, and the statistics tell of it.
+#[test]
+fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
+    let dir = Dir::new("held");
+    let db = Db::create(&dir.0, &options()).unwrap();
+    let held = || {
+        let Held { moments, oldest_ms } = db.stats().held;
+        (moments, oldest_ms)
+    };
+    (0..2_000).for_each(|n| db.put(&key(n), &[7; 100]).unwrap());
+    db.compact_range(b"", None).unwrap();
+    assert_eq!(held(), (0, 0));
+    let snapshot = db.snapshot();
+    let (clone, mut cursor) = (snapshot.clone(), snapshot.iter(..));
+    assert_eq!(held().0, 1, "one moment");
+    drop(snapshot);
+    assert!(cursor.next().unwrap());
+    let mut pairs = db.range(b"", None);
+    pairs.next().unwrap().unwrap();
+    pairs.next_back().unwrap().unwrap();
+    assert_eq!(held().0, 2);
+    std::thread::sleep(Duration::from_millis(300));
+    let newest = db.prefix(b"key");
+    let (moments, oldest_ms) = held();
+    assert!(moments == 3 && oldest_ms >= 300, "{moments} {oldest_ms}");
+    drop((pairs, newest));
+
+    // What compactions replace stays for the one that is left.
+    (0..2_000).for_each(|n| db.put(&key(n), &[8; 100]).unwrap());
+    db.compact_range(b"", None).unwrap();
+    let slots = db.stats().slots;
+    assert!(slots.retired > 0, "{slots:?}");
+    drop(cursor);
+    assert_eq!(held().0, 1);
+    std::thread::scope(|scope| scope.spawn(|| drop(clone)).join().unwrap());
+    db.wait_until_quiet().unwrap();
+    assert_eq!((held(), db.stats().slots.retired), ((0, 0), 0));
+    let slots = db.stats().slots;
+    assert_eq!(slots.free + slots.live, slots.total);
+}
+
 /// A snapshot outlives its store, and keeps others out of the directory meanwhile.
 #[test]
 fn a_snapshot_can_be_read_after_the_store_was_closed() {
@@ -530,7 +573,9 @@ fn options_change_while_a_store_is_open() {
     };
     let (_, all) = cached(16 << 20);
     assert!(all > 600_000, "{all}");
+    assert_eq!(db.stats().cache_evictions, 0);
     let (left, then) = cached(100_000);
+    assert!(db.stats().cache_evictions > 100);
     assert!(left <= 100_000 && then <= 100_000 && then > 0, "{left} {then}");
     assert_eq!(cached(0), (0, 0));
 

@@ -1,6 +1,7 @@
 //! What readers find in memory after flushes and compactions.
 
 use super::{Dir, options};
+use gabion_db::cache::WarmStats;
 use gabion_db::{Db, RunOptions};
 
 const RECORDS: u64 = 20_000;
@@ -32,6 +33,7 @@ fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
     db.compact_range(b"", None).unwrap();
     let stats = db.stats();
     assert_eq!((stats.cache_bytes, stats.index_bytes), (0, 0), "nobody has read anything");
+    assert_eq!(stats.warmed, WarmStats::default());
     let (misses, bytes) = read_all(&db, 1);
     assert!(misses > 400 && bytes > 2 << 20, "{misses} misses, {bytes} bytes");
     for round in 2..4 {
@@ -42,4 +44,7 @@ fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
         assert!(again * 20 < misses, "round {round}: {again} misses instead of {misses}");
         assert!(bytes_again * 20 < bytes, "round {round}: {bytes_again} bytes instead of {bytes}");
     }
+    let warmed = db.stats().warmed;
+    assert!(warmed.blocks > misses && warmed.bytes > bytes, "{warmed:?}");
+    assert_eq!(warmed.given_up, 0);
 }

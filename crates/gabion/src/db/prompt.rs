@@ -10,7 +10,8 @@ use crate::screen::put;
 use crate::units::size;
 use gabion_base::number::parse_i64;
 use gabion_base::{Error, Result};
-use gabion_db::Db;
+use gabion_bench::grouped;
+use gabion_db::{Db, DbStats};
 use gabion_server::memory_json;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -28,7 +29,7 @@ const COMMANDS: [(&str, &str); 15] = [
     ("delrange FROM TO", "deletes all keys from FROM on, TO left out, by one entry"),
     ("scan [FROM [TO [LIMIT]]]", "pairs in the order of the keys, TO left out"),
     ("size [FROM [TO]]", "about how much the pairs of a range take, without reading them"),
-    ("stats", "levels, memory, space"),
+    ("stats", "levels, space, memory, what was done since it was opened"),
     ("flush", "writes what is in memory to a file"),
     ("sync", "flushes the log to the device"),
     ("compact [FROM [TO]]", "all levels into one, without what was deleted or replaced"),
@@ -186,9 +187,12 @@ fn scan(db: &Db, bounds: &[&[u8]], out: &mut Out) -> Told {
 
 fn stats(db: &Db, out: &mut Out) -> Told {
     let stats = db.stats();
+    let slots = slots(&stats);
+    let held = json!({ "moments": stats.held.moments, "oldest_ms": stats.held.oldest_ms });
     if out.json {
         return out.document(&json!({
             "levels": compact::levels(&stats), "compaction_debt_bytes": stats.compaction_debt, "slot_bytes": stats.slot_bytes,
+            "slots": slots, "held": held, "counters": counters(&stats),
             "memtable_bytes": stats.memtable_bytes, "memory": memory_json(&stats.memory), "damaged_files": stats.damaged_files,
             "failure": db.failure().map(|error| error.to_string()),
         }));
@@ -200,9 +204,55 @@ fn stats(db: &Db, out: &mut Out) -> Told {
         size(stats.slot_bytes),
         size(stats.compaction_debt)
     ))?;
+    out.text(&line("slots", &slots))?;
+    out.text(&line("held", &held))?;
     out.text(&memory::text(&memory_json(&stats.memory)))?;
+    out.text("since the store was opened\n")?;
+    for (name, value) in counters(&stats).as_object().into_iter().flatten() {
+        let value = value.as_u64().unwrap_or_default();
+        let value = if name.ends_with("_bytes") { size(value) } else { grouped(value) };
+        out.text(&format!("  {:<24} {value:>12}\n", name.replace('_', " ")))?;
+    }
     if stats.damaged_files > 0 {
         out.text(&format!("damaged files {}\n", stats.damaged_files))?;
     }
     Ok(())
+}
+
+/// One line: `slots free 60, live 2`.
+fn line(what: &str, fields: &Value) -> String {
+    let fields = fields.as_object().into_iter().flatten();
+    let fields: Vec<_> =
+        fields.map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+    format!("{what} {}\n", fields.join(", "))
+}
+
+/// Slots by state. Nobody grants any here.
+fn slots(stats: &DbStats) -> Value {
+    let slots = stats.slots;
+    json!({
+        "total": slots.total, "free": slots.free, "live": slots.live, "allocated": slots.allocated,
+        "retired": slots.retired, "quarantined": slots.quarantined,
+    })
+}
+
+/// What the store did, by the names that `GABION STATUS` has for it.
+fn counters(stats: &DbStats) -> Value {
+    let (counters, warmed) = (&stats.counters, &stats.warmed);
+    json!({
+        "flushes": counters.flushes, "compactions": counters.compactions,
+        "trivial_moves": counters.trivial_moves, "loads": counters.loads, "edits": counters.edits,
+        "loaded_bytes": counters.loaded_bytes,
+        "compaction_read_bytes": counters.job_read_bytes,
+        "job_written_bytes": counters.job_written_bytes,
+        "writes_slowed_ms": counters.writes_slowed_ms,
+        "writes_stopped_ms": counters.writes_stopped_ms.total(),
+        "jobs_without_space": counters.jobs_without_space,
+        "jobs_set_aside": counters.jobs_set_aside,
+        "client_read_bytes": stats.read_bytes,
+        "block_cache_hits": stats.cache_hits, "block_cache_misses": stats.cache_misses,
+        "block_cache_evictions": stats.cache_evictions,
+        "warmed_blocks": warmed.blocks, "warmed_bytes": warmed.bytes,
+        "warmings_given_up": warmed.given_up,
+    })
 }

@@ -186,6 +186,20 @@ fn copies_it_into_a_store_of_its_own(place: &Place) {
     fine(&copy, &["verify"], "");
     let stats = fine(&copy, &["open"], "stats\n");
     assert!(stats.contains("in files"), "{stats}");
+    assert!(stats.contains("\nslots ") && stats.contains("\nheld moments 0"), "{stats}");
+    assert!(stats.contains("  block cache hits  "), "{stats}");
+    assert!(stats.contains("  client read bytes  "), "{stats}");
+    let typed = "put stats 1\nflush\nget cage\nstats\n";
+    let told = fine(&copy, &["open", "--json"], typed);
+    let stats = serde_json::Deserializer::from_str(&told).into_iter::<Value>().last();
+    let stats = stats.unwrap().unwrap();
+    assert_eq!(stats["counters"]["flushes"], 1, "{stats}");
+    assert!(stats["counters"]["block_cache_misses"].as_u64() >= Some(1), "{stats}");
+    assert!(stats["counters"]["client_read_bytes"].as_u64() >= Some(4096), "{stats}");
+    let slots = |state| stats["slots"][state].as_u64().unwrap();
+    let states = ["free", "live", "allocated", "retired", "quarantined"];
+    assert_eq!(states.map(slots).iter().sum::<u64>(), slots("total"), "{stats}");
+    assert_eq!(stats["held"], serde_json::json!({ "moments": 0, "oldest_ms": 0 }));
     std::fs::remove_dir_all(&copy).unwrap();
 }
 

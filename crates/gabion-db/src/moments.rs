@@ -1,0 +1,140 @@
+//! Which moments of a store are read, and since when: a snapshot that somebody forgot keeps MemTables and slots, and has to
+//! be findable.
+//!
+//! ```text
+//!   snapshot ─┐
+//!   clone    ─┼─► (place, entry) ─► place n: [ holders 3, since … ] [ free ] …
+//!   cursor   ─┘                     place n + 1: …
+//! ```
+//!
+//! A moment is entered by the thread that makes it, in a place of that thread's, as views are found ([`crate::views`]): so
+//! that making a cursor costs a lock that hardly anybody else takes. Its clones, on whatever thread, raise its count there.
+
+use crate::views::{places, thread_number};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Apart from its neighbours: two lines of memory, as processors fetch them in pairs.
+#[repr(align(128))]
+#[derive(Default)]
+struct Place(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    /// Those without holders are free.
+    all: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    holders: u32,
+    since_ms: u64,
+}
+
+/// Where a moment is entered. Whoever has it gives it back.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment {
+    place: u32,
+    entry: u32,
+}
+
+/// All that are read.
+pub(crate) struct Moments(Box<[Place]>);
+
+impl Moments {
+    pub(crate) fn new() -> Self {
+        Self((0..places()).map(|_| Place::default()).collect())
+    }
+
+    fn place(&self, place: u32) -> MutexGuard<'_, Entries> {
+        self.0[place as usize].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a moment with one holder.
+    pub(crate) fn enter(&self, since_ms: u64) -> Moment {
+        let place = (thread_number() % self.0.len()) as u32;
+        let mut entries = self.place(place);
+        let new = Entry { holders: 1, since_ms };
+        let entry = match entries.free.pop() {
+            Some(entry) => {
+                entries.all[entry as usize] = new;
+                entry
+            }
+            None => {
+                entries.all.push(new);
+                entries.all.len() as u32 - 1
+            }
+        };
+        Moment { place, entry }
+    }
+
+    /// One more holder.
+    pub(crate) fn hold(&self, moment: Moment) {
+        self.place(moment.place).all[moment.entry as usize].holders += 1;
+    }
+
+    /// One holder less.
+    pub(crate) fn let_go(&self, Moment { place, entry }: Moment) {
+        let mut entries = self.place(place);
+        let holders = &mut entries.all[entry as usize].holders;
+        *holders -= 1;
+        if *holders == 0 {
+            entries.free.push(entry);
+        }
+    }
+
+    /// How many are held, and since when the oldest is.
+    pub(crate) fn held(&self) -> (usize, Option<u64>) {
+        let (mut count, mut oldest_ms) = (0, None);
+        for place in 0..self.0.len() as u32 {
+            let entries = self.place(place);
+            for entry in entries.all.iter().filter(|entry| entry.holders > 0) {
+                count += 1;
+                oldest_ms =
+                    Some(oldest_ms.map_or(entry.since_ms, |ms: u64| ms.min(entry.since_ms)));
+            }
+        }
+        (count, oldest_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_held_until_its_last_holder_lets_go_on_whatever_thread() {
+        let moments = Moments::new();
+        assert_eq!(moments.held(), (0, None));
+        let first = moments.enter(5);
+        let others: Vec<_> = std::thread::scope(|scope| {
+            let enter = |n| {
+                scope.spawn({
+                    let moments = &moments;
+                    move || moments.enter(n)
+                })
+            };
+            let entered: Vec<_> = (6..40).map(enter).collect();
+            entered.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(moments.held(), (35, Some(5)));
+        std::thread::scope(|scope| scope.spawn(|| moments.hold(first)).join().unwrap());
+        moments.let_go(first);
+        assert_eq!(moments.held(), (35, Some(5)));
+        moments.let_go(first);
+        assert_eq!(moments.held(), (34, Some(6)));
+        others.into_iter().for_each(|moment| moments.let_go(moment));
+        assert_eq!(moments.held(), (0, None));
+    }
+
+    #[test]
+    fn what_was_let_go_is_entered_anew() {
+        let moments = Moments::new();
+        for n in 0..10_000 {
+            moments.let_go(moments.enter(n));
+        }
+        let entries: usize =
+            (0..moments.0.len() as u32).map(|it| moments.place(it).all.len()).sum();
+        assert_eq!(entries, 1);
+    }
+}
