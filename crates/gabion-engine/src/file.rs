@@ -81,7 +81,8 @@ pub struct FileMeta {
     pub raw_key_bytes: u64,
     /// Sum of the values' lengths.
     pub raw_value_bytes: u64,
-    /// Clears of whole keyspaces that the file holds, newest first: they reach beyond its key bounds.
+    /// Clears of whole keyspaces that the file holds, newest first. A tree keeps clears as its floor, so it makes no file
+    /// with any, and an edit that adds one is refused.
     pub clears: Vec<(Keyspace, SequenceNumber)>,
     /// When what it holds expires, if any of it does.
     pub expiry: Option<ExpirySpan>,
@@ -152,19 +153,6 @@ impl FileMeta {
     #[must_use]
     pub fn may_hold(&self, key: &[u8]) -> bool {
         &self.smallest[..] <= key && key <= &self.largest[..]
-    }
-
-    /// The newest clear of a keyspace in this file at or below `read_sequence`.
-    #[must_use]
-    pub fn clear_sequence(
-        &self,
-        keyspace: Keyspace,
-        read_sequence: SequenceNumber,
-    ) -> Option<SequenceNumber> {
-        let visible = |&&(of, sequence): &&(Keyspace, SequenceNumber)| {
-            of == keyspace && sequence <= read_sequence
-        };
-        self.clears.iter().find(visible).map(|&(_, sequence)| sequence)
     }
 
     /// Checks the whole file's rounded bytes against the checksums.
@@ -745,17 +733,6 @@ mod tests {
             put_field(&mut refused, tag, FIELD_CRITICAL, &vec![1; len]);
             assert_eq!(FileMeta::decode(&refused).unwrap_err().kind(), ErrorKind::Corruption);
         }
-    }
-
-    #[test]
-    fn the_newest_visible_clear_of_the_right_keyspace_is_found() {
-        let meta = example();
-        let at = |n| meta.clear_sequence(Keyspace::User, SequenceNumber(n)).map(|s| s.0);
-        assert_eq!(
-            [at(4), at(5), at(7), at(8), at(99)],
-            [None, Some(5), Some(5), Some(8), Some(8)]
-        );
-        assert_eq!(meta.clear_sequence(Keyspace::System, SequenceNumber(99)), None);
     }
 
     #[test]

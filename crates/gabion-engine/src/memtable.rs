@@ -5,11 +5,12 @@
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
 //!
-//! Range deletes are no entries and never inserted: a table with more of them is another handle of the same entries
-//! ([`MemTable::with_range_deletes`]). Whoever holds a table with too few began to read before they were written.
+//! Clears of everything are a number of the tree's ([`crate::tree`]). Range deletes are no entries either: a table with
+//! more of them is another handle of the same entries ([`MemTable::with_range_deletes`]). Whoever holds a table with too
+//! few began to read before they were written.
 
 use crate::counter::Operand;
-use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
+use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::{ExpirySpan, expiry_of};
 use crate::range_delete::{MEMTABLE_RANGES_MAX, RangeDelete, Stretch, TableRanges};
 use crate::skip_list::{Cursor, ListWriter, SkipList};
@@ -48,8 +49,6 @@ struct Counts {
     memory_used: AtomicUsize,
     allocated: AtomicUsize,
     len: AtomicUsize,
-    // Sequence number + 1 of the newest clear of each keyspace; 0: none.
-    clears: [AtomicU64; 2],
     // u64::MAX and 0 while empty.
     smallest_sequence: AtomicU64,
     largest_sequence: AtomicU64,
@@ -76,7 +75,6 @@ impl MemTable {
                 memory_used: AtomicUsize::new(0),
                 allocated: AtomicUsize::new(0),
                 len: AtomicUsize::new(0),
-                clears: Default::default(),
                 smallest_sequence: AtomicU64::new(u64::MAX),
                 largest_sequence: AtomicU64::new(0),
                 operands_from_ms: AtomicU64::new(u64::MAX),
@@ -170,8 +168,8 @@ impl MemTable {
         self.writer().insert(key, sequence, kind, value);
     }
 
-    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the range delete that covers it, or
-    /// the clear of its keyspace, when that is newer. `None`: this table says nothing about the key.
+    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the range delete that covers it, when that
+    /// is newer. `None`: this table says nothing about the key.
     #[inline]
     #[must_use]
     pub fn get(
@@ -180,18 +178,10 @@ impl MemTable {
         read_sequence: SequenceNumber,
     ) -> Option<(EntryKind, SequenceNumber, &[u8])> {
         let found = self.list.seek(key, Trailer::seek(read_sequence)).filter(|e| e.key == key);
-        let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
-        let cleared = keyspace.and_then(|keyspace| self.clear_sequence(keyspace, read_sequence));
         if !self.ranges.is_empty() {
-            return self.get_under_ranges(found, cleared, key, read_sequence);
+            return self.get_under_ranges(found, key, read_sequence);
         }
-        match (found, cleared) {
-            (Some(entry), cleared) if cleared.is_none_or(|c| c <= entry.trailer.sequence()) => {
-                Some((entry.trailer.kind(), entry.trailer.sequence(), entry.value))
-            }
-            (_, Some(cleared)) => Some((EntryKind::Clear, cleared, &[])),
-            (_, None) => None,
-        }
+        found.map(|entry| (entry.trailer.kind(), entry.trailer.sequence(), entry.value))
     }
 
     /// The same where there are range deletes.
@@ -199,45 +189,16 @@ impl MemTable {
     fn get_under_ranges<'a>(
         &self,
         found: Option<Entry<'a>>,
-        cleared: Option<SequenceNumber>,
         key: &[u8],
         read_sequence: SequenceNumber,
     ) -> Option<(EntryKind, SequenceNumber, &'a [u8])> {
         let ranged = self.ranges.newest(key, read_sequence);
-        let newest = found.map(|entry| entry.trailer.sequence());
-        if newest >= ranged.max(cleared) {
-            return found
-                .map(|entry| (entry.trailer.kind(), entry.trailer.sequence(), entry.value));
-        }
-        match ranged > cleared {
-            true => ranged.map(|sequence| (EntryKind::RangeDelete, sequence, &[][..])),
-            false => cleared.map(|sequence| (EntryKind::Clear, sequence, &[][..])),
-        }
-    }
-
-    /// The newest clear of a keyspace at or below `read_sequence`.
-    #[must_use]
-    pub fn clear_sequence(
-        &self,
-        keyspace: Keyspace,
-        read_sequence: SequenceNumber,
-    ) -> Option<SequenceNumber> {
-        let newest =
-            self.counts.clears[keyspace as usize].load(Ordering::Acquire).checked_sub(1)?;
-        if newest <= read_sequence.get() {
-            return Some(SequenceNumber(newest));
-        }
-        // A reader of the past: its clear is among the entries of the bare keyspace byte.
-        let key = [keyspace as u8];
-        let mut cursor = self.iter();
-        cursor.seek(&key, read_sequence);
-        while let Some(entry) = cursor.entry().filter(|entry| entry.key == key) {
-            if entry.trailer.kind() == EntryKind::Clear {
-                return Some(entry.trailer.sequence());
+        match found {
+            Some(entry) if Some(entry.trailer.sequence()) >= ranged => {
+                Some((entry.trailer.kind(), entry.trailer.sequence(), entry.value))
             }
-            cursor.advance();
+            _ => ranged.map(|sequence| (EntryKind::RangeDelete, sequence, &[][..])),
         }
-        None
     }
 
     /// A cursor at no entry, which keeps the entries alive and may go to another thread.
@@ -368,18 +329,13 @@ impl MemTableWriter<'_> {
     /// Inserts an entry. A reader whose read point the writer publishes after this returns sees it.
     ///
     /// # Panics
-    /// When a `Clear` names more than a keyspace byte, the kind is `RangeDelete`, the sequence number is over 56
-    /// bits, or (in debug builds) the entry is there already: batches and log rule all of these out.
+    /// When the kind is `Clear` or `RangeDelete`, the sequence number is over 56 bits, or (in debug builds) the entry
+    /// is there already: tree, batches and log rule all of these out.
     pub fn insert(&mut self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
-        assert!(kind != EntryKind::RangeDelete, "range deletes are no entries");
+        let is_entry = !matches!(kind, EntryKind::Clear | EntryKind::RangeDelete);
+        assert!(is_entry, "range deletes and clears are no entries");
         let counts = &self.table.counts;
         self.list.insert(key, Trailer::new(sequence, kind), value);
-        if kind == EntryKind::Clear {
-            let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
-            let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
-            // Read-modify-write without a race: there is one writer.
-            counts.clears[keyspace as usize].fetch_max(sequence.get() + 1, Ordering::Release);
-        }
         let allocated = self.list.allocated();
         if allocated != counts.allocated.load(Ordering::Relaxed) {
             counts.allocated.store(allocated, Ordering::Relaxed);

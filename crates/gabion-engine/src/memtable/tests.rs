@@ -17,23 +17,10 @@ fn seq(n: u64) -> SequenceNumber {
 
 /// What a reader at `at` finds for `key`, by the definition.
 fn model_get(model: &Model, key: &[u8], at: u64) -> Option<(EntryKind, u64, Vec<u8>)> {
-    let own = model
-        .range((key.to_vec(), Reverse(at))..)
-        .next()
+    let newest = model.range((key.to_vec(), Reverse(at))..).next();
+    newest
         .filter(|((k, _), _)| k == key)
-        .map(|((_, Reverse(s)), (kind, value))| (*kind, *s, value.clone()));
-    let clear = model
-        .iter()
-        .filter(|((k, Reverse(s)), (kind, _))| {
-            *kind == EntryKind::Clear && k[..] == key[..1] && *s <= at
-        })
-        .map(|((_, Reverse(s)), _)| *s)
-        .max();
-    match (own, clear) {
-        (Some(own), clear) if clear.is_none_or(|c| c <= own.1) => Some(own),
-        (_, Some(clear)) => Some((EntryKind::Clear, clear, Vec::new())),
-        (_, None) => None,
-    }
+        .map(|((_, Reverse(s)), (kind, value))| (*kind, *s, value.clone()))
 }
 
 fn build(prefix: &[u8], operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
@@ -43,7 +30,7 @@ fn build(prefix: &[u8], operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
         let sequence = 10 + i as u64;
         let keyspace = kind >> 7;
         let (kind, key, value) = match kind % 16 {
-            0 => (EntryKind::Clear, vec![keyspace], Vec::new()),
+            0 => (EntryKind::Delete, vec![keyspace], Vec::new()),
             1..=4 => (EntryKind::Delete, vec![keyspace, *key % 8], Vec::new()),
             5 => (EntryKind::Put, vec![keyspace], value.clone()),
             // Longer than what a rank holds, and equal as far as it goes.
@@ -134,7 +121,7 @@ fn the_next_table_is_made_for_what_most_keys_begin_with() {
     assert_eq!(table.list.common_prefix(), b"\x01user7");
     (0..500u64).for_each(|n| insert(format!("\x01user{n}").as_bytes()));
     assert_eq!(table.list.common_prefix(), b"\x01user");
-    // A few others, and a clear, do not count.
+    // A few others, and a bare keyspace, do not count.
     insert(b"\x01counter");
     insert(b"\x01z");
     insert(b"\x01");
@@ -173,6 +160,12 @@ fn a_second_writer_is_refused() {
     let table = MemTable::new(MemTableId(1));
     let _first = table.writer();
     let _second = table.writer();
+}
+
+#[test]
+#[should_panic(expected = "range deletes and clears are no entries")]
+fn a_clear_is_no_entry() {
+    MemTable::new(MemTableId(1)).insert(b"\x01", seq(1), EntryKind::Clear, b"");
 }
 
 /// Entries that come while a cursor stands among others, so many that the leaf under it is split again and again.

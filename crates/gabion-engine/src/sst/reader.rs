@@ -198,8 +198,7 @@ impl SstReader {
     /// The newest entry of exactly `key` that a reader at `read_sequence` sees. The value shares the memory
     /// of its block. Completes at the first poll when the block is cached or the filter says no.
     ///
-    /// A clear of the whole keyspace is not looked for: it may lie in another file of the level, see
-    /// [`FileMeta::clear_sequence`]. Range deletes are not looked for either: see [`SstReader::ranges`].
+    /// Range deletes are not looked for: see [`SstReader::ranges`].
     ///
     /// # Errors
     /// Corruption, naming file and offset; what the source reports.
