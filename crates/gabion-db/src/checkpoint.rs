@@ -61,7 +61,10 @@ impl Db {
     }
 
     /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that was made
-    /// too large, comes into another pool.
+    /// too large, comes into another pool. Costs what that costs, and reserves `pool_len` bytes of the file system.
+    ///
+    /// # Durability
+    /// As [`Self::checkpoint`].
     ///
     /// # Errors
     /// As [`Self::checkpoint`]; limit exceeded for a length that no pool can have.

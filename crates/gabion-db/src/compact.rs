@@ -8,15 +8,38 @@ use gabion_node::{RangeState, WriteGate};
 
 impl Db {
     /// Compacts all keys in `from..to`, or from `from` to the end without `to`, and waits for it: what was
-    /// written to them before is then in one level, in files without deleted or replaced values, unless a
-    /// snapshot still holds what they were. Never needed: it makes reads of a range that was written once, or
-    /// deleted, as cheap as they can be, and gives its space back at once instead of by and by. Costs reading
-    /// and writing all that is there.
+    /// written to them before is then in one level, in files without deleted or replaced values. Never needed: it makes
+    /// reads of a range that was written once, or deleted, as cheap as they can be, and gives its space back at once
+    /// instead of by and by. Where a [`Snapshot`](crate::Snapshot) reads them, the files from before stay beside the new
+    /// ones, and take their space, for as long as it lives.
     ///
-    /// Reads and writes go on meanwhile. Calls of several threads are carried out one after the other.
+    /// Costs a [`Self::flush`], then reading and writing all that is there, by the threads of compactions. Reads and
+    /// writes go on meanwhile. Calls of several threads are carried out one after the other.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-compact-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// for day in 1..=31_u8 {
+    ///     db.put(&[b"day:", &[day][..]].concat(), b"what happened")?;
+    /// }
+    /// db.flush()?;
+    /// db.delete_range("day:\x01".."day:\x0f")?;
+    /// db.compact_range(b"day:", Some(b"day;"))?;
+    /// let files: u64 = db.stats().levels.iter().map(|level| level.files).sum();
+    /// assert_eq!(files, 1); // of the days that are left
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Durability
+    /// What was written to any key before, at whatever [`Durability`](crate::Durability), survives a power cut, as after
+    /// [`Self::flush`]; so does what the compactions made, as far as they came.
     ///
     /// # Errors
-    /// No space when a compaction of a file with what it overlaps needs more than the pool has left;
+    /// No space when a compaction of a file with what it overlaps needs more than the pool has left, or the flush does;
     /// corruption with the file's name when one is damaged; what made the store fail. What was compacted
     /// before stays so.
     pub fn compact_range(&self, from: &[u8], to: Option<&[u8]>) -> Result<()> {

@@ -227,8 +227,10 @@ fn add(core: &mut Core, key: &[u8], delta: i64, clock_ms: u64) -> Result<()> {
 }
 
 impl Db {
-    /// Makes a store in `dir`, which is made if it is not there, and opens it. The bytes of the pool are
-    /// reserved at once.
+    /// Makes a store in `dir`, which is made if it is not there, and opens it.
+    ///
+    /// Costs reserving the bytes of the pool and of the ring, at once where the file system only notes that (ext4, XFS)
+    /// and a write of all of them where it cannot, some flushes of the device, and [`Self::open`].
     ///
     /// # Durability
     /// The empty store survives a power cut.
@@ -246,6 +248,10 @@ impl Db {
     }
 
     /// Opens the store in `dir`. Of the options only those count that are not fixed.
+    ///
+    /// Costs reading where files lie and applying the log from what is in files on: no more than MemTables hold, as a
+    /// rule, and little after a [`Self::flush`]; a commit or two; and two threads besides those of
+    /// [`RunOptions::compactions_max`]. No file of records is read, so one that is damaged is met by who reads it.
     ///
     /// # Errors
     /// Not found; busy when another process, or another `Db` of this one, has it; invalid input when it is
@@ -291,7 +297,10 @@ impl Db {
         Ok(db)
     }
 
-    /// Opens the store in `dir`, or makes it when there is none.
+    /// Opens the store in `dir`, or makes it when there is none. Costs what [`Self::open`] or [`Self::create`] costs.
+    ///
+    /// # Durability
+    /// As [`Self::create`] for one that is made.
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::create`].
@@ -563,11 +572,32 @@ impl Db {
         Ok(())
     }
 
-    /// Waits until everything that was written before is flushed: [`Durability::Flushed`] for all of it but what was
-    /// written at [`Durability::MemTable`], for which [`Self::flush`] is.
+    /// Waits until everything that was written before is flushed.
     ///
     /// Costs the writes of what the device does not have yet and one flush of it, which all who wait meanwhile share;
     /// nothing when all is flushed. Others write on.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Durability, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-sync-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// for n in 0..100_u8 {
+    ///     db.put(&[b"order:", &[n][..]].concat(), b"paid")?; // survives a kill
+    /// }
+    /// db.sync()?; // and all of them a power cut, for one flush of the device
+    ///
+    /// db.put_with(b"orders", b"100", Durability::MemTable)?;
+    /// db.sync()?; // does nothing for that: no log has it
+    /// db.flush()?; // now a file has it, and all that came before
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Durability
+    /// [`Durability::Flushed`] for all that was written before but at [`Durability::MemTable`], for which
+    /// [`Self::flush`] is.
     ///
     /// # Errors
     /// What made the store fail.
@@ -648,12 +678,16 @@ impl Db {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits until it is there for the next start too, as what was deleted by then
-    /// is not, be it everything. Needed for the durability of
-    /// [`Durability::MemTable`] alone; a restart is faster afterwards, as less log is applied.
+    /// Writes what is in memory to a file and waits until it is there for the next start too. Needed for the durability
+    /// of [`Durability::MemTable`] alone; a restart is faster afterwards, as less log is applied. For an example see
+    /// [`Self::sync`].
     ///
     /// Costs a file of L0, however little is in it, and some flushes of the device; so who calls it often makes more
-    /// work for compactions. Others write on.
+    /// work for compactions. Nothing when nothing was written since the last. Others write on, and what they write is not
+    /// waited for.
+    ///
+    /// # Durability
+    /// What was written before, at whatever durability, survives a power cut: puts, deletes and clears of everything.
     ///
     /// # Errors
     /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
@@ -682,14 +716,14 @@ impl Db {
         }
     }
 
-    /// The options that may change, as they are now.
+    /// The options that may change, as they are now. Costs the lock of writers.
     #[must_use]
     pub fn run_options(&self) -> RunOptions {
         self.lock().run
     }
 
     /// The codecs of files that are made from now on: those of [`RunOptions::codecs`], else those with which the store
-    /// was made.
+    /// was made. Costs the lock of writers.
     #[must_use]
     pub fn codecs(&self) -> Codecs {
         self.lock().node.tree().config().codecs()
@@ -698,6 +732,9 @@ impl Db {
     /// Changes the options that may change, until the store is closed: [`Options::run`] says what they are when it
     /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on, with the
     /// codecs with which they began.
+    ///
+    /// Costs the lock of writers, while threads for more compactions are started and blocks that are too many are
+    /// dropped one by one. After another `open_files_len` reads look for open files anew.
     ///
     /// ```
     /// # use gabion_db::{Db, Options, RunOptions};
@@ -738,6 +775,26 @@ impl Db {
 
     /// What the store says of itself. Costs a look at each file, some 50 µs for a thousand, with the lock of writers: for
     /// once a second, not for each write.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-stats-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// db.put(b"elm", b"green")?;
+    /// db.flush()?;
+    /// let kept = db.snapshot();
+    /// let stats = db.stats();
+    /// assert_eq!((stats.counters.flushes, stats.levels[0].files), (1, 1));
+    /// assert!(stats.slots.free > 0 && stats.slots.live > 0);
+    ///
+    /// // Who keeps space: one snapshot, made just now. It holds no slots that compactions gave up.
+    /// assert_eq!((stats.held.moments, stats.slots.retired), (1, 0));
+    /// assert!(stats.held.oldest_ms < 60_000);
+    /// # drop((kept, db));
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> DbStats {
         let shared = &self.0.shared;
@@ -784,7 +841,7 @@ impl Db {
         std::mem::take(&mut *self.0.shared.notices())
     }
 
-    /// The error of a store that cannot write any more, if it is one. Reads go on.
+    /// The error of a store that cannot write any more, if it is one. Reads go on. Costs the lock of writers.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.lock().check().err().filter(|error| error.kind() != ErrorKind::Busy)
