@@ -11,6 +11,7 @@
 //! both edits are applied as one.
 
 use super::{After, Mutant, Node, Order};
+use crate::CompactionMode;
 use crate::message::NodeMessage;
 use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,6 +43,9 @@ pub(super) struct Applying {
     pub(super) seals: VecDeque<(Anchor, u64)>,
     /// While the log is replayed, and only then: edits in it may have been applied before the restart.
     replay: Option<Replay>,
+    /// The newest floor of which it is known where the log has its clear, and where that ends; before the first clear since
+    /// the start, the floor that edits had then.
+    cleared: (SequenceNumber, LogPosition),
 }
 
 /// What edits that are replayed must fit.
@@ -56,6 +60,11 @@ struct Replay {
 }
 
 impl Applying {
+    /// For a tree with this floor.
+    pub(super) fn new(floor: SequenceNumber) -> Self {
+        Self { cleared: (floor, LogPosition::ZERO), ..Self::default() }
+    }
+
     /// Number of the last edit that waits, or else of the last that was applied.
     pub(super) fn last_appended(&self, applied: u64) -> u64 {
         self.waiting.back().map_or(applied, |waiting| waiting.edit.number)
@@ -180,7 +189,9 @@ impl Node {
                 self.tree.skip_sequences(header.first_sequence, header.count).map_err(at)
             }
             RecordKind::Batch => {
-                self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)
+                self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)?;
+                self.note_clear(record.end());
+                Ok(())
             }
             RecordKind::Seal => {
                 let seal = Seal::decode(&record.payload()).map_err(at)?;
@@ -200,6 +211,28 @@ impl Node {
             }
             RecordKind::Pad | RecordKind::TermStart => Ok(()),
         }
+    }
+
+    /// Notes where the log has the last clear of everything, if the record that ends there had one.
+    pub(super) fn note_clear(&mut self, end: LogPosition) {
+        if self.tree.floor() > self.apply.cleared.0 {
+            self.apply.cleared = (self.tree.floor(), end);
+        }
+    }
+
+    /// Whether the record under way has a clear for which edits decided here wait until it is durable.
+    pub(super) fn clear_is_awaited(&self) -> bool {
+        self.config.compaction == CompactionMode::EveryReplica
+            && self.tree.floor() > self.apply.cleared.0
+    }
+
+    /// Position up to which the log must be durable for an edit that was decided here and that no log has. The edit carries
+    /// the floor of the last clear: were that kept and the clear itself lost with the power, what is written next would
+    /// get numbers below the floor, and count as cleared.
+    pub(super) fn own_edit_end(&self, edit: &Edit) -> LogPosition {
+        let flushed = edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position);
+        let cleared = edit.floor.map_or(LogPosition::ZERO, |_| self.apply.cleared.1);
+        flushed.max(cleared)
     }
 
     /// Whether a replayed batch is in files already: the log is kept from before the last flush.

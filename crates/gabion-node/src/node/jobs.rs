@@ -14,7 +14,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, ErrorKind, FileId, LogPosition};
+use gabion_base::{Error, ErrorKind, FileId};
 use gabion_engine::{
     Edit, JobContext, JobInputs, JobKind, JobOutput, Pressure, Recipe, WriteState,
 };
@@ -343,9 +343,7 @@ impl Node {
             }
         };
         let end = match self.config.compaction {
-            CompactionMode::EveryReplica => {
-                edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position)
-            }
+            CompactionMode::EveryReplica => self.own_edit_end(&edit),
             CompactionMode::Primary => {
                 if self.not_writing().is_some() {
                     return false; // a member is out: the edit waits for it

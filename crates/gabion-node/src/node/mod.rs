@@ -329,7 +329,7 @@ impl Node {
         let me = state.me;
         Self {
             ship: shipping::Shipping::new(&config, me),
-            apply: apply::Applying::default(),
+            apply: apply::Applying::new(tree.floor()),
             config,
             options,
             me,

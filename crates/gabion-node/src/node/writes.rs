@@ -386,6 +386,9 @@ impl Node {
         let flags = match (self.config.ack, level) {
             (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
             (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,
+            (AckLevel::Replicated, AckLevel::Replicated) if self.clear_is_awaited() => {
+                RecordFlags::BLOCK_END
+            }
             (AckLevel::Replicated, AckLevel::Replicated) => RecordFlags::NONE,
         };
         let count = batch.count() as u32;
@@ -399,6 +402,7 @@ impl Node {
             self.fatal(error.clone());
             return Err(error);
         }
+        self.note_clear(self.log.end());
         self.pass_marks(self.log.end(), self.log.last().crc);
         if level == AckLevel::Durable {
             self.want_durable(self.log.end());

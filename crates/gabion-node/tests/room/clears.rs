@@ -2,7 +2,9 @@
 
 use crate::no_space::start;
 use crate::replica::Replica;
-use gabion_engine::JobKind;
+use gabion_base::units::{KIB, MIB};
+use gabion_engine::{JobKind, TreeConfig};
+use gabion_node::CompactionMode;
 
 /// A replica that has a key in a file, and nothing in memory.
 fn with_a_file() -> Replica {
@@ -73,4 +75,42 @@ fn a_clear_that_was_not_flushed_is_sealed_once() {
     replica.work();
     replica.node.seal_memtable().unwrap();
     assert_eq!(replica.node.tree().sealed_count(), 0, "an edit has it");
+}
+
+fn write(replica: &mut Replica, key: &str) {
+    replica.put(key);
+    replica.node.end_turn().unwrap();
+    replica.pass(1);
+}
+
+/// Each replica compacts for itself here, so no record of the log carries the edit that drops what was cleared. It has the
+/// number of the clear, and numbers up to that must not be given to other writes.
+#[test]
+fn a_clear_that_a_power_cut_took_hides_nothing_of_what_is_written_then() {
+    let tree = TreeConfig { l0_trigger: 10, ..TreeConfig::default() };
+    for is_flush in [false, true] {
+        let every = CompactionMode::EveryReplica;
+        let mut replica = Replica::start_in(every, 128 * MIB, tree.clone(), 64 * KIB);
+        write(&mut replica, "k");
+        match is_flush {
+            false => flush(&mut replica),
+            // Its flush begins after the clear.
+            true => replica.node.seal_memtable().unwrap(),
+        }
+        for _ in 0..10 {
+            replica.put("other");
+            replica.node.end_turn().unwrap();
+        }
+        replica.node.clear().unwrap();
+        replica.node.end_turn().unwrap();
+        replica.pass(1);
+        let kind = if is_flush { JobKind::Flush } else { JobKind::Drop };
+        assert_eq!(replica.kinds(), [kind]);
+        replica.work();
+        replica.pass(1);
+        assert_eq!(replica.node.edits_waiting(), 0);
+        let mut replica = replica.restart(0);
+        write(&mut replica, "new");
+        assert!(replica.has(&replica.node.view(), "new"), "{kind:?}");
+    }
 }
