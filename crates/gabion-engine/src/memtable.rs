@@ -19,9 +19,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
 
-/// What each entry costs besides key and value when a table's size is charged: its header and rounding, its
-/// place in leaves and the leaves that were split, on average, for keys that come in no order.
-pub const ENTRY_OVERHEAD: usize = 84;
+/// What each entry costs besides key and value when a table's size is charged: its header and rounding, and its
+/// place in leaves, on average, for keys that come in no order.
+pub const ENTRY_OVERHEAD: usize = 60;
 
 /// A sorted table of entries in memory. `Send` and `Sync`; share it as `Arc<MemTable>`.
 pub struct MemTable {

@@ -5,9 +5,10 @@
 //! are the only ones of the crate with `unsafe`; what makes it sound:
 //!
 //! 1. A cell (an entry's bytes), a leaf and a tower are written completely before what leads to them is
-//!    stored (release), and reached only through that (acquire). A slot of a leaf is written before the order
-//!    that names it, and never again. All else that changes is an atomic.
-//! 2. Nothing is removed. A leaf that was split stays as it was, for whoever still reads it.
+//!    stored (release), and reached only through that (acquire). Cells and anchors never change. All that changes is
+//!    an atomic.
+//! 2. No entry is removed. A slot of a leaf is written before the order that names it, and not again in the same
+//!    *life* of the leaf; in a later one it has another published cell.
 //! 3. [`SkipList::writer`] hands out one [`ListWriter`] at a time, so that the writer's state has one
 //!    user.
 //!
@@ -27,8 +28,11 @@
 //!
 //! A leaf's slots are filled in the order of arrival; which is first, second, … is one word, as in Masstree's
 //! border nodes (EuroSys 2012, section 4.6.2), so that one store publishes an insert. A
-//! full leaf is split into two new ones: first the right one is linked, then the left one takes the old one's
-//! place. A reader who still has the old leaf finds in it all that was there when it began.
+//! full leaf is split into two others: first the right one is linked, then the left one takes the old one's
+//! place. A reader who still has the old leaf finds in it all that was there when it began, until the writer needs
+//! a leaf and takes that one: half of all leaves would be such old ones. Before its slots are written again its number
+//! of lives is raised, as in a sequence lock; a reader looks at that number before and after what it reads, and where
+//! it was raised searches again from the tower, which has had its new leaf since before. So nobody waits for anybody.
 #![expect(unsafe_code, reason = "readers follow links while the writer appends; see above")]
 
 mod chunks;
@@ -124,6 +128,8 @@ struct WriterState {
     towers: Chunks,
     leaves: Chunks,
     cells: Chunks,
+    /// The last leaf that was split, which nothing leads to any more; null if there is none.
+    spare: *mut Leaf,
     random: u64,
 }
 
@@ -133,17 +139,27 @@ unsafe impl Send for SkipList {}
 // SAFETY: as above.
 unsafe impl Sync for SkipList {}
 
-/// A place between entries, or at one: a leaf as it was, and an index there. A null tower is the head.
+/// A place between entries, or at one: a leaf as it was in one of its lives, an index there, and the cell at that,
+/// which stays true whatever becomes of the leaf. A null tower is the head, a null cell the end.
 #[derive(Clone, Copy)]
 struct Place {
     tower: *const Tower,
     leaf: *const Leaf,
+    life: u64,
     slots: Slots,
     index: usize,
+    cell: *const Cell,
 }
 
 impl Place {
-    const NONE: Self = Self { tower: ptr::null(), leaf: ptr::null(), slots: Slots::NONE, index: 0 };
+    const NONE: Self = Self {
+        tower: ptr::null(),
+        leaf: ptr::null(),
+        life: 0,
+        slots: Slots::NONE,
+        index: 0,
+        cell: ptr::null(),
+    };
 
     /// The entry here, if there is one.
     ///
@@ -151,9 +167,41 @@ impl Place {
     /// The place is one of a list that lives at least for `'a`.
     #[inline]
     unsafe fn entry<'a>(&self) -> Option<Entry<'a>> {
-        // SAFETY: `slots` came from the leaf, and what an order names leads to published cells.
-        (self.index < self.slots.len())
-            .then(|| unsafe { entry((*self.leaf).cell(self.slots, self.index)) })
+        // SAFETY: cells of places are published ones.
+        (!self.cell.is_null()).then(|| unsafe { entry(self.cell) })
+    }
+
+    /// The place at `index` of the same leaf, at most its end; none where that has gone to other entries.
+    ///
+    /// # Safety
+    /// The place is one of a live list, and has a leaf.
+    #[inline]
+    unsafe fn at(&self, index: usize) -> Option<Self> {
+        // SAFETY: as promised by the caller; leaves are as old as the list.
+        let leaf = unsafe { &*self.leaf };
+        let cell =
+            if index < self.slots.len() { leaf.cell(self.slots, index) } else { ptr::null() };
+        leaf.is_in(self.life).then_some(Self { index, cell, ..*self })
+    }
+
+    /// The place of `target` in the same leaf, or its end; none where that has gone to other entries.
+    ///
+    /// # Safety
+    /// As for [`Place::at`].
+    #[inline]
+    unsafe fn search(&self, target: &Target<'_>) -> Option<Self> {
+        // SAFETY: as promised by the caller; the slots are the leaf's.
+        unsafe { self.at((*self.leaf).before(self.slots, target)) }
+    }
+
+    /// Asks for the entries of the leaf, which somebody is going to read in order.
+    ///
+    /// # Safety
+    /// As for [`Place::at`].
+    #[inline]
+    unsafe fn prefetch_cells(&self) {
+        // SAFETY: as promised by the caller. For any address.
+        unsafe { (*self.leaf).prefetch_cells(self.slots) };
     }
 }
 
@@ -171,6 +219,7 @@ impl SkipList {
                 towers: Chunks::new(),
                 leaves: Chunks::new(),
                 cells: Chunks::new(),
+                spare: ptr::null_mut(),
                 random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             }),
         }
@@ -232,56 +281,63 @@ impl SkipList {
 
     /// Where the first entry is, if there is one.
     fn first_place(&self) -> Place {
-        let leaf = self.first.load(Ordering::Acquire).cast_const();
-        if leaf.is_null() {
-            return Place::NONE;
-        }
-        // SAFETY: what leads to leaves leads to published ones.
-        Place { tower: ptr::null(), leaf, slots: unsafe { (*leaf).slots() }, index: 0 }
+        // SAFETY: `read` has places of this list, with a leaf.
+        self.read(ptr::null(), |place| unsafe { place.at(0) })
     }
 
     /// Behind the entry here.
     #[inline]
     fn step(&self, place: &mut Place) {
-        if place.index + 1 < place.slots.len() {
-            place.index += 1;
-        } else {
-            self.step_over(place);
+        let has_next = place.index + 1 < place.slots.len();
+        // SAFETY: a place with slots is one of this list with a leaf.
+        match has_next.then(|| unsafe { place.at(place.index + 1) }).flatten() {
+            Some(next) => *place = next,
+            None => self.step_over(place),
         }
     }
 
-    /// From the last entry of a leaf to the first one of the next that comes after it: if the leaf was
-    /// split since, its last entries are there too.
+    /// From the last entry of a leaf to the first one after it in the list. The leaf may have been split since the
+    /// place was found, and have gone to other entries: searched again from its tower on.
     fn step_over(&self, place: &mut Place) {
         // SAFETY: the place is one of this list.
-        let Some(last) = (unsafe { place.entry() }) else { return };
-        let target = self.target(last.key, last.trailer);
-        place.index = place.slots.len();
-        while let Some(next) = self.tower_after(place.tower) {
-            *place = self.enter_at(next, &target);
-            // SAFETY: as above.
-            let found = unsafe { place.entry() };
-            let is_last = found.is_some_and(|e| (e.key, e.trailer) == (last.key, last.trailer));
-            place.index += usize::from(is_last);
-            if place.index < place.slots.len() {
-                // SAFETY: as above.
-                unsafe { (*place.leaf).prefetch_cells(place.slots) };
-                return;
+        let Some(here) = (unsafe { place.entry() }) else { return };
+        let target = self.target(here.key, here.trailer);
+        let mut at = self.enter(place.tower, &target);
+        loop {
+            if at.cell == place.cell {
+                // SAFETY: as above, with a leaf that holds the cell.
+                let Some(next) = (unsafe { at.at(at.index + 1) }) else {
+                    at = self.enter(at.tower, &target);
+                    continue;
+                };
+                at = next;
             }
+            if !at.cell.is_null() {
+                // SAFETY: as above.
+                unsafe { at.prefetch_cells() };
+                break;
+            }
+            let Some(next) = self.tower_after(at.tower) else { break };
+            at = self.enter_at(next, &target);
         }
+        *place = at;
     }
 
     /// Where the last entry before (key, trailer) is, if there is one. The trailer is no entry's of the key.
     fn place_before(&self, key: &[u8], trailer: Trailer) -> Place {
         let target = self.target(key, trailer);
-        let mut place = self.enter(self.find(&target, |_, _| {}), &target);
-        // A tower's anchor is before what is searched there and never equal to it, and stays in its leaf.
-        debug_assert!(place.index > 0 || place.tower.is_null(), "a leaf without its anchor");
-        match place.index.checked_sub(1) {
-            Some(index) => place.index = index,
-            None => place = Place::NONE,
+        let mut tower = self.find(&target, |_, _| {});
+        loop {
+            let place = self.enter(tower, &target);
+            // A tower's anchor is before what is searched there and never equal to it, and stays in its leaf.
+            debug_assert!(place.index > 0 || place.tower.is_null(), "a leaf without its anchor");
+            let Some(index) = place.index.checked_sub(1) else { return Place::NONE };
+            // SAFETY: the place is one of this list, with entries before it.
+            if let Some(before) = unsafe { place.at(index) } {
+                return before;
+            }
+            tower = place.tower;
         }
-        place
     }
 
     /// Where the last entry is, if there is one.
@@ -295,17 +351,19 @@ impl SkipList {
                 tower = next;
             }
         }
-        let mut leaf = self.leaf_of(tower);
-        // Whoever sees a leaf that lost its right half sees the tower of that half.
-        while let Some(next) = self.tower_after(tower) {
-            (tower, leaf) = (next, self.leaf_of(next));
+        loop {
+            let mut behind = None;
+            let place = self.read(tower, |place| {
+                // Whoever sees a leaf that lost its right half sees the tower of that half.
+                behind = self.tower_after(tower);
+                // SAFETY: leaves of this list have an entry at least.
+                unsafe { place.at(place.slots.len() - 1) }
+            });
+            match behind {
+                Some(next) => tower = next,
+                None => return place,
+            }
         }
-        if leaf.is_null() {
-            return Place::NONE;
-        }
-        // SAFETY: leaves that towers lead to are published.
-        let slots = unsafe { (*leaf).slots() };
-        Place { tower, leaf, slots, index: slots.len() - 1 }
     }
 
     /// To the entry before the one here, if there is one; stays at no entry.
@@ -313,16 +371,18 @@ impl SkipList {
     fn step_back(&self, place: &mut Place) {
         // SAFETY: the place is one of this list.
         let Some(here) = (unsafe { place.entry() }) else { return };
-        if place.index > 0 {
-            place.index -= 1;
+        // SAFETY: as above, with a leaf, as it has an entry.
+        let before = place.index.checked_sub(1).and_then(|index| unsafe { place.at(index) });
+        if let Some(before) = before {
+            *place = before;
             return;
         }
         // Right before it: no entry has a trailer in between, nor this one.
         let trailer = Trailer::from_raw_unchecked(here.trailer.raw() + 1);
         *place = self.place_before(here.key, trailer);
         if !place.leaf.is_null() {
-            // SAFETY: leaves of places are published.
-            unsafe { (*place.leaf).prefetch_cells(place.slots) };
+            // SAFETY: as above.
+            unsafe { place.prefetch_cells() };
         }
     }
 
@@ -350,48 +410,74 @@ impl SkipList {
     /// The place of `target` in the leaf of `tower` or, if that was split since the tower was found, in that
     /// of a tower behind it.
     fn enter(&self, tower: *const Tower, target: &Target<'_>) -> Place {
-        let (mut tower, mut leaf) = (tower, self.leaf_of(tower));
-        // Whoever sees a leaf that lost its right half sees the tower of that half.
-        while let Some(next) = self.tower_after(tower) {
-            // SAFETY: the link is live, and anchors are published cells.
-            let is_before = unsafe {
-                let rank = (*self.link_of(tower, 0)).rank.load(Ordering::Acquire);
-                rank > target.rank || target.order_of((*next).anchor) == Order::Greater
-            };
-            if is_before {
-                break;
+        let mut tower = tower;
+        loop {
+            let mut behind = None;
+            let place = self.read(tower, |place| {
+                // Whoever sees a leaf that lost its right half sees the tower of that half.
+                behind = self.tower_after(tower).filter(|next| {
+                    // SAFETY: the link is live, and anchors are published cells.
+                    unsafe {
+                        let rank = (*self.link_of(tower, 0)).rank.load(Ordering::Acquire);
+                        rank <= target.rank && target.order_of((**next).anchor) != Order::Greater
+                    }
+                });
+                // SAFETY: `read` has places of this list, with a leaf.
+                if behind.is_some() { Some(Place::NONE) } else { unsafe { place.search(target) } }
+            });
+            match behind {
+                Some(next) => tower = next,
+                None => return place,
             }
-            (tower, leaf) = (next, self.leaf_of(next));
-        }
-        if leaf.is_null() {
-            return Place::NONE;
-        }
-        // SAFETY: leaves that towers lead to are published.
-        unsafe {
-            let slots = (*leaf).slots();
-            Place { tower, leaf, slots, index: (*leaf).before(slots, target) }
         }
     }
 
     /// The place of `target` in the leaf of `tower`, wherever the target is.
     fn enter_at(&self, tower: *const Tower, target: &Target<'_>) -> Place {
-        let leaf = self.leaf_of(tower);
-        // SAFETY: a tower that a link leads to is published, with a leaf.
-        unsafe {
-            let slots = (*leaf).slots();
-            Place { tower, leaf, slots, index: (*leaf).before(slots, target) }
+        // SAFETY: `read` has places of this list, with a leaf.
+        self.read(tower, |place| unsafe { place.search(target) })
+    }
+
+    /// What `find` finds in the leaf of `tower`, from the place that it gets; when it finds nothing, as the leaf went to
+    /// other entries meanwhile, it gets the one that has taken its place. No place where there is no leaf.
+    #[inline]
+    fn read(&self, tower: *const Tower, mut find: impl FnMut(&Place) -> Option<Place>) -> Place {
+        loop {
+            let leaf = self.leaf_of(tower);
+            if leaf.is_null() {
+                return Place::NONE;
+            }
+            // SAFETY: leaves that towers led to are as old as the list, and published.
+            let (life, is_its_leaf, slots) = unsafe {
+                let life = (*leaf).life();
+                // Between the two loads it may have gone elsewhere; from here on its life tells.
+                (
+                    life,
+                    self.place_of_leaf(tower).load(Ordering::Acquire) == leaf.cast_mut(),
+                    (*leaf).slots(),
+                )
+            };
+            let place = Place { tower, leaf, life, slots, index: 0, cell: ptr::null() };
+            if is_its_leaf && let Some(found) = find(&place) {
+                return found;
+            }
+        }
+    }
+
+    /// Where the leaf of a tower (null: the head) stands.
+    #[inline]
+    fn place_of_leaf(&self, tower: *const Tower) -> &AtomicPtr<Leaf> {
+        if tower.is_null() {
+            &self.first
+        } else {
+            // SAFETY: towers that links lead to are published.
+            unsafe { &(*tower).leaf }
         }
     }
 
     #[inline]
     fn leaf_of(&self, tower: *const Tower) -> *const Leaf {
-        let leaf = if tower.is_null() {
-            &self.first
-        } else {
-            // SAFETY: towers that links lead to are published.
-            unsafe { &(*tower).leaf }
-        };
-        let leaf = leaf.load(Ordering::Acquire);
+        let leaf = self.place_of_leaf(tower).load(Ordering::Acquire);
         Leaf::prefetch(leaf);
         leaf
     }
@@ -511,13 +597,9 @@ impl ListWriter<'_> {
         });
         self.add_tower(left, &sorted[HALF..]);
         let rest = self.new_leaf(&sorted[..HALF]);
-        let place = if tower.is_null() {
-            &self.list.first
-        } else {
-            // SAFETY: towers that links lead to are published.
-            unsafe { &(*tower).leaf }
-        };
-        place.store(rest, Ordering::Release);
+        self.list.place_of_leaf(tower).store(rest, Ordering::Release);
+        leaf.end_life();
+        self.state().spare = ptr::from_ref(leaf).cast_mut();
     }
 
     /// Links a tower with a leaf of these entries behind what `left` holds.
@@ -585,11 +667,20 @@ impl ListWriter<'_> {
 
     /// A complete leaf that nothing leads to yet.
     fn new_leaf(&mut self, sorted: &[(u64, *mut Cell)]) -> *mut Leaf {
-        let leaf = self.state().leaves.allocate(size_of::<Leaf>()).cast::<Leaf>();
-        // SAFETY: these chunks hold leaves only, so that each is aligned as the chunk is.
-        let made = unsafe {
-            leaf.write(Leaf::with_first(sorted.len()));
-            &*leaf
+        let state = self.state();
+        let spare = core::mem::replace(&mut state.spare, ptr::null_mut());
+        let (leaf, made) = if spare.is_null() {
+            let leaf = state.leaves.allocate(size_of::<Leaf>()).cast::<Leaf>();
+            // SAFETY: these chunks hold leaves only, so that each is aligned as the chunk is.
+            unsafe {
+                leaf.write(Leaf::with_first(sorted.len()));
+                (leaf, &*leaf)
+            }
+        } else {
+            // SAFETY: a leaf of this list, of which readers may still have a reference: only its atomics are touched.
+            let made = unsafe { &*spare };
+            made.begin_with_first(sorted.len());
+            (spare, made)
         };
         for (slot, &(rank, cell)) in sorted.iter().enumerate() {
             made.write(slot, rank, cell);

@@ -71,7 +71,6 @@ pub(super) fn cursors<S: FileSource + Clone, C: ReadCache + Clone>(
     Cursors { merge: Merge::new(sources), gone }
 }
 
-#[expect(clippy::large_enum_variant, reason = "a handful per walk; a box would cost each entry")]
 pub(super) enum Source<S: FileSource, C> {
     Table(MemTableIter),
     Level(LevelIter<S, C>),

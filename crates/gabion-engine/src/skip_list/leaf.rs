@@ -1,13 +1,17 @@
 //! The leaves of a skip list, the entries in them, and how one is found there.
 
-use super::atomic::{AtomicPtr, AtomicU64, Ordering};
+use super::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use super::chunks::LINE_LEN;
 use crate::entry::{Entry, Trailer, compare};
 use core::cmp::Ordering as Order;
 use core::ptr;
 
 /// Entries of a leaf: as many as one word can put in order.
+#[cfg(not(all(test, loom)))]
 pub(super) const LEAF_LEN: usize = 15;
+/// Few, so that leaves are split, and given to other entries, within what can be explored.
+#[cfg(all(test, loom))]
+pub(super) const LEAF_LEN: usize = 3;
 
 /// An entry: this, then its key, then its value. Never changes.
 #[repr(C)]
@@ -17,10 +21,11 @@ pub(super) struct Cell {
     pub(super) value_len: u32,
 }
 
-/// Up to [`LEAF_LEN`] entries.
+/// Up to [`LEAF_LEN`] entries, and others in its next life.
 #[repr(C, align(64))]
 pub(super) struct Leaf {
     order: AtomicU64,
+    life: AtomicU64,
     pub(super) ranks: [AtomicU64; LEAF_LEN],
     pub(super) cells: [AtomicPtr<Cell>; LEAF_LEN],
 }
@@ -109,9 +114,37 @@ impl Leaf {
     pub(super) fn with_first(len: usize) -> Self {
         Self {
             order: AtomicU64::new(Slots::filled(len).0),
+            life: AtomicU64::new(0),
             ranks: core::array::from_fn(|_| AtomicU64::new(0)),
             cells: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         }
+    }
+
+    /// Ends this life: from now on it may get other entries, as nothing leads to it any more. A reader who still
+    /// has it learns of that before it takes any of them for those that were here ([`Leaf::is_in`]).
+    pub(super) fn end_life(&self) {
+        // After what led here was stored; before what comes into the slots, and into the order.
+        self.life.store(self.life.load(Ordering::Relaxed) + 1, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    /// Has the first `len` slots in use, in their order, in a life that has begun; to be written before anything leads
+    /// here.
+    pub(super) fn begin_with_first(&self, len: usize) {
+        self.order.store(Slots::filled(len).0, Ordering::Relaxed);
+    }
+
+    /// Which life this is.
+    #[inline]
+    pub(super) fn life(&self) -> u64 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// Whether it was in this life all along until now, so that what was read of it since then is true.
+    #[inline]
+    pub(super) fn is_in(&self, life: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.life.load(Ordering::Relaxed) == life
     }
 
     /// Shows readers what `slots` names.
@@ -142,16 +175,18 @@ impl Leaf {
         Slots(self.order.load(Ordering::Acquire))
     }
 
+    /// The cell at `index`: a published one even where the leaf has meanwhile gone to other entries.
     #[inline]
     pub(super) fn cell(&self, slots: Slots, index: usize) -> *const Cell {
-        self.cells[slots.slot(index)].load(Ordering::Relaxed)
+        self.cells[slots.slot(index)].load(Ordering::Acquire)
     }
 
-    /// Writes a slot that no order names yet.
+    /// Writes a slot that no order of this life names yet.
     #[inline]
     pub(super) fn write(&self, slot: usize, rank: u64, cell: *mut Cell) {
         self.ranks[slot].store(rank, Ordering::Relaxed);
-        self.cells[slot].store(cell, Ordering::Relaxed);
+        // Release: a reader of the life before may come upon it.
+        self.cells[slot].store(cell, Ordering::Release);
     }
 
     /// How many of `slots` are before `target`.
@@ -169,8 +204,8 @@ impl Leaf {
             if self.ranks[slot].load(Ordering::Relaxed) != target.rank {
                 break;
             }
-            // SAFETY: slots that an order names lead to published cells.
-            if unsafe { target.order_of(self.cells[slot].load(Ordering::Relaxed)) } != Order::Less {
+            // SAFETY: slots that an order names lead to published cells, in each life.
+            if unsafe { target.order_of(self.cells[slot].load(Ordering::Acquire)) } != Order::Less {
                 break;
             }
             index += 1;

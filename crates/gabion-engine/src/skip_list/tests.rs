@@ -75,6 +75,49 @@ fn with_the_right_half_linked_and_the_left_leaf_still_whole_each_entry_is_there_
     assert_eq!(back, all);
 }
 
+/// Entries of four leaves, with cursors at each; then each leaf is split and goes to other entries, again and again.
+#[test]
+fn a_cursor_whose_leaf_went_to_other_entries_goes_on_from_the_entry_where_it_is() {
+    let list = Arc::new(SkipList::new(7, &[]));
+    let mut writer = list.writer();
+    let old: Vec<u64> = (0..4 * LEAF_LEN as u64).map(|n| 1000 * n).collect();
+    old.iter().for_each(|n| writer.insert(&key(*n), trailer(1), b"v"));
+    let cursors = old.iter().map(|n| {
+        let mut cursor = Cursor::new(list.clone());
+        cursor.seek(&key(*n), trailer(1));
+        cursor
+    });
+    let cursors: Vec<Cursor> = cursors.collect();
+    let lives = cursors.iter().map(|cursor| cursor.place.life);
+    assert!(lives.clone().all(|life| life == 0));
+    // Far from most of them, so that their leaves come to lie elsewhere; in the end between all.
+    let mut all = old.clone();
+    for n in (1..400).flat_map(|n| [n % 1000, 1000 * (n % 60) + n]) {
+        if !all.contains(&n) {
+            writer.insert(&key(n), trailer(1), b"v");
+            all.push(n);
+        }
+    }
+    all.sort_unstable();
+    // SAFETY: leaves of places are as old as the list.
+    let reused = cursors.iter().filter(|it| unsafe { !(*it.place.leaf).is_in(it.place.life) });
+    assert_eq!(reused.count(), cursors.len(), "each leaf has gone to others");
+    for (cursor, n) in cursors.iter().zip(&old) {
+        assert_eq!(cursor.entry().map(|e| e.key), Some(&key(*n)[..]));
+        let at = all.binary_search(n).unwrap();
+        let mut forwards = cursor.clone();
+        let behind: Vec<_> = all[at..].iter().map(|n| key(*n).to_vec()).collect();
+        assert_eq!(keys_of(&mut forwards), behind);
+        let mut backwards = cursor.clone();
+        for n in all[..at].iter().rev() {
+            backwards.retreat();
+            assert_eq!(backwards.entry().map(|e| e.key), Some(&key(*n)[..]));
+        }
+        backwards.retreat();
+        assert!(backwards.entry().is_none());
+    }
+}
+
 proptest! {
     #[test]
     fn slots_are_the_order_in_which_they_were_inserted(at in prop::collection::vec(0..100usize, 0..=LEAF_LEN)) {

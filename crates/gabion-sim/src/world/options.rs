@@ -189,7 +189,7 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     let tree = options.tree.clone().unwrap_or_else(|| TreeConfig {
         sst,
         bottom_compression: is_mixed.then_some(Compression::ZSTD),
-        memtable_len: 24 * 1024,
+        memtable_len: 19 * 1024,
         l0_trigger: 2 + (seed % 3) as u32,
         sst_len: 64 * 1024,
         level1_len: 256 * 1024,
