@@ -92,7 +92,8 @@ pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
     Err(format!("a write of session {session} landed in {slot}, which is {state:?}"))
 }
 
-/// Every slot is free, granted, or part of a file that the tree or the log has.
+/// Every slot is free, granted, or part of a file that the tree has or of a segment that the log needs, and none of
+/// these is missing.
 ///
 /// # Errors
 /// Says which is not.
@@ -114,10 +115,38 @@ pub fn slots(node: &Node) -> Result<(), String> {
             return Err(format!("{file} is in the tree and in no slot"));
         }
     }
+    segments(node)?;
     let in_files: u32 = node.pool().files().map(|placement| placement.slots.len() as u32).sum();
     let known = counts.free + counts.granted + counts.live + counts.quarantined;
     if in_files != counts.live || known != counts.total {
         return Err(format!("{in_files} slots in files, {counts:?}"));
+    }
+    Ok(())
+}
+
+/// The segments are those from where the log begins up to where it ends. A log that a crash shortened may have some
+/// beyond its end, as far as the ring reached then: it comes to them.
+fn segments(node: &Node) -> Result<(), String> {
+    let config = node.config();
+    let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
+    let of = |position: u64| position / config.segment_len;
+    let used = of(begin.get())..=of(node.log_end().get() + config.ring_len);
+    let files = node.pool().files().map(|placement| placement.file);
+    for file in files.filter(|file| file.kind == FileKind::LogSegment) {
+        if !used.contains(&file.number) {
+            let end = node.log_end();
+            return Err(format!(
+                "{file} lies in slots, the log begins at {begin} and ends at {end}"
+            ));
+        }
+    }
+    let needed = of(begin.get())..durable.get().div_ceil(config.segment_len);
+    for number in needed.filter(|_| durable > begin) {
+        if node.pool().placement(FileId::log_segment(number)).is_none() {
+            return Err(format!(
+                "segment {number} is in no slot, the log is durable from {begin} to {durable}"
+            ));
+        }
     }
     Ok(())
 }

@@ -290,19 +290,34 @@ impl Node {
             if self.drain.segments.remove(&number).is_none() {
                 continue;
             }
-            let file = FileId::log_segment(number);
-            if let Err(error) = self.pool.retire_file(file).and_then(|()| self.pool.free_file(file))
-            {
+            if let Err(error) = self.give_back_segment(number) {
                 return self.fatal(error);
             }
         }
     }
 
-    /// Tells which segments the pool holds, at start.
-    pub(crate) fn adopt_segments(&mut self) {
+    fn give_back_segment(&mut self, number: u64) -> Result<()> {
+        let file = FileId::log_segment(number);
+        self.pool.retire_file(file)?;
+        self.pool.free_file(file)
+    }
+
+    /// Takes over the segments that the pool holds, at start. Those below the log's beginning go: the process ended
+    /// between the commit with that beginning and the one that would have retired them, and no later trim comes to
+    /// them. Those beyond its end, which a power cut may leave, stay, as the log comes to them again.
+    ///
+    /// # Errors
+    /// Not found when a segment is not live in the pool.
+    pub(super) fn adopt_segments(&mut self) -> Result<()> {
+        let first = self.state.trimmed.position.get() / self.config.segment_len;
         let files = self.pool.files().map(|placement| placement.file);
         let segments = files.filter(|file| file.kind == gabion_base::FileKind::LogSegment);
-        self.drain.segments = segments.map(|file| (file.number, true)).collect();
+        let mut old: BTreeMap<u64, bool> = segments.map(|file| (file.number, true)).collect();
+        self.drain.segments = old.split_off(&first);
+        for number in old.into_keys() {
+            self.give_back_segment(number)?;
+        }
         self.drain.flushed = self.log.durable_end();
+        Ok(())
     }
 }

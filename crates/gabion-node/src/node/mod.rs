@@ -379,7 +379,7 @@ impl Node {
                 self.files.insert(placement.clone());
             }
         }
-        self.adopt_segments();
+        self.adopt_segments()?;
         self.begin_replay(edits);
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
