@@ -21,6 +21,10 @@ use std::task::Poll;
 /// The first number of a pair of twins; smaller ones are registers.
 pub const TWINS: u64 = 1 << 32;
 
+/// The first number of a register with a long key. Those of two below a thousand from here differ about where bounds
+/// of files are usually cut, at 256 bytes.
+pub const LONG_KEYS: u64 = 1 << 40;
+
 /// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in 16).
 #[must_use]
 pub fn encode_value(value: u64) -> Vec<u8> {
@@ -50,6 +54,9 @@ pub fn decode_value(bytes: &[u8]) -> Result<u64, String> {
 
 /// The user keys of a register or of both twins.
 fn user_keys(key: u64) -> Vec<Vec<u8>> {
+    if let Some(long) = key.checked_sub(LONG_KEYS) {
+        return vec![format!("long-{:k<246}{long:06}{:k<30}", "", "").into_bytes()];
+    }
     match key.checked_sub(TWINS) {
         None => vec![format!("key-{key:06}").into_bytes()],
         Some(twin) => {
@@ -79,6 +86,21 @@ fn write_expiring(
     expires_ms: Option<u64>,
 ) -> LogPosition {
     put_and_delete(node, writes, expires_ms);
+    node.end_turn().expect("the ring has room for small records beyond the gate")
+}
+
+/// As [`write_turn`], with values that expire when `expires_ms` says.
+///
+/// # Panics
+/// When the node takes no writes.
+pub fn write_turn_expiring(
+    node: &mut Node,
+    writes: &[(u64, Option<u64>)],
+    expires_ms: impl Fn(u64) -> Option<u64>,
+) -> LogPosition {
+    for write in writes {
+        put_and_delete(node, &[*write], write.1.and_then(&expires_ms));
+    }
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 

@@ -1,4 +1,4 @@
-//! Every crash point of sixteen workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of twenty-one workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -13,11 +13,15 @@
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
 //! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 
-use crate::rig::{Bounds, Moment, Records, Replica, RingReplay, Run};
+use crate::rig::{Bounds, Drive, Moment, Records, Replica, RingReplay, Run, Turn, is_state};
 use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
+use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
+use gabion_media::MemoryRegion;
 use gabion_media::simulated::{Replay, SimulatedDisk, SimulatedMemory};
+use gabion_node::{AckLevel, GroupConfig};
 use gabion_pool::Trust;
+use gabion_sim::client::{LONG_KEYS, TWINS};
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
 const MOMENTS_MAX: u64 = 4;
@@ -26,17 +30,25 @@ const RECOVERY_EVERY: usize = 60;
 /// Boundaries between two words on how far it is, when all are taken.
 const SAID_EVERY: usize = 50;
 
+/// States, kills and power cuts in turn, from one after whose recovery it goes on to the next.
+const GOES_ON_EVERY: u64 = 5;
+/// How far the clock goes on: all that expires is due then.
+const GOES_ON_MS: u64 = 1 << 20;
+
 /// What the states of a workload, or of a part of its boundaries, were.
 #[derive(Default)]
 struct Tally {
     states: u64,
     deepest: u32,
+    /// States after whose recovery more was written.
+    went_on: u64,
     failures: Vec<String>,
 }
 
 /// A part of a workload's boundaries: every second, say, of stretches of [`RECOVERY_EVERY`].
 struct Enumeration<'a> {
     name: &'a str,
+    group: &'a GroupConfig,
     run: &'a Run,
     part: usize,
     parts: usize,
@@ -53,33 +65,101 @@ pub(crate) fn recover(
     let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     replica.settle()?;
     let found = replica.records()?;
-    is_allowed(run, &found, bounds)?;
+    is_allowed(run, &found, replica.group_ms(), bounds)?;
     replica.check_at_rest()?;
     drop(replica);
     let mut again = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     again.settle().map_err(|error| format!("second opening: {error}"))?;
-    if again.records()? != found {
+    if !is_state(&found, &again.records()?, again.group_ms()) {
         return Err("a second opening found something else".into());
     }
     again.check_at_rest()?;
     Ok(found)
 }
 
-pub(crate) fn is_allowed(run: &Run, found: &Records, bounds: Bounds) -> Result<(), String> {
+/// What is written to a replica that has recovered: numbers that no workload has, over what it wrote and beside that.
+fn afterwards() -> Vec<Turn> {
+    let put = |key: u64, number: u64| (key, Some((1_000_000 + number) << 8));
+    vec![
+        Turn::Write(vec![put(0, 1), put(TWINS, 1), put(LONG_KEYS + 7, 1), (3, None)]),
+        Turn::Seal,
+        Turn::Write(vec![put(1, 2), put(TWINS + 1, 2), put(0, 2), (TWINS + 2, None)]),
+        Turn::DeleteRange(5..9),
+        Turn::Add(vec![(2_000_000, 3)]),
+        Turn::Seal,
+        Turn::Rest,
+        Turn::Compact,
+        Turn::Add(vec![(2_000_000, 4)]),
+        Turn::Write(vec![put(2, 3), put(3_000_000, 3)]),
+        Turn::Rest,
+    ]
+}
+
+/// Writes, flushes and compacts where something was recovered, and lets time pass: a file or a sequence number that
+/// were used twice, or a job that does not begin any more, would show. What was written is there, and after a
+/// power cut too once it was called durable.
+fn goes_on(disk: &SimulatedDisk, memory: &SimulatedMemory, ack: AckLevel) -> Result<(), String> {
+    let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
+    let now = || Moment { effects: 0, ring_writes: 0 };
+    let mut drive = Drive::start(disk, &ring, &now, ack, Trust::Readable);
+    drive.run(&[Turn::Rest])?;
+    drive.models = vec![drive.replica.records()?];
+    drive.replica.pass(GOES_ON_MS);
+    drive.run(&afterwards())?;
+    let wanted = drive.models.last().cloned().unwrap_or_default();
+    drive.replica.make_durable()?;
+    drive.replica.settle()?;
+    let (found, now_ms) = (drive.replica.records()?, drive.replica.group_ms());
+    if !is_state(&wanted, &found, now_ms) {
+        return Err(format!("{}, at {now_ms}", first_difference(&wanted, &found)));
+    }
+    drive.replica.check_at_rest()?;
+    let node = drive.replica.node().ok_or("the replica is not open")?;
+    let counters = node.counters();
+    if counters.flushes < 2 || !node.tree().version().level(0).is_empty() {
+        return Err(format!("what is to be flushed and compacted is not: {counters:?}"));
+    }
+    drop(drive);
+    disk.crash_power(now_ms);
+    memory.crash_power(now_ms);
+    let mut last = Replica::start(disk.clone(), ring(), Trust::Readable);
+    last.settle().map_err(|error| format!("power cut at last: {error}"))?;
+    let found = last.records()?;
+    if !is_state(&wanted, &found, last.group_ms()) {
+        return Err(format!("power cut at last: {}", first_difference(&wanted, &found)));
+    }
+    last.check_at_rest()
+}
+
+fn first_difference(wanted: &Records, found: &Records) -> String {
+    let missing = wanted.iter().find(|(key, value)| found.get(*key) != Some(value));
+    let extra = found.iter().find(|(key, _)| !wanted.contains_key(*key));
+    format!("first difference: wanted {missing:?}, too many {extra:?}")
+}
+
+/// Whether what was found at a time of the group may be there.
+///
+/// # Errors
+/// Says what it is, and what would be allowed.
+pub(crate) fn is_allowed(
+    run: &Run,
+    found: &Records,
+    now_ms: u64,
+    bounds: Bounds,
+) -> Result<(), String> {
     if bounds.is_cleared(found)? {
         return Ok(());
     }
     let found = bounds.check_unlogged(found)?;
-    if run.models[bounds.least..=bounds.most].contains(&found) {
+    let is_found = |model: &Records| is_state(model, &found, now_ms);
+    if run.models[bounds.least..=bounds.most].iter().any(is_found) {
         return Ok(());
     }
-    let other = run.models.iter().position(|model| *model == found);
+    let other = run.models.iter().position(is_found);
     let wanted = &run.models[bounds.least];
-    let missing = wanted.iter().find(|(key, value)| found.get(*key) != Some(value));
-    let extra = found.iter().find(|(key, _)| !wanted.contains_key(*key));
     Err(format!(
-        "recovered the state after {other:?} records, allowed is {bounds:?}; first difference: \
-         wanted {missing:?}, too many {extra:?}"
+        "recovered the state after {other:?} records at {now_ms}, allowed is {bounds:?}; {}",
+        first_difference(wanted, &found)
     ))
 }
 
@@ -176,7 +256,13 @@ impl Enumeration<'_> {
         bounds: Bounds,
     ) {
         self.tally.states += 1;
-        if let Err(error) = recover(disk, memory, self.run, bounds) {
+        let mut checked = recover(disk, memory, self.run, bounds).map(drop);
+        if self.tally.states.is_multiple_of(GOES_ON_EVERY) && checked.is_ok() {
+            self.tally.went_on += 1;
+            let ack = self.group.ack;
+            checked = goes_on(disk, memory, ack).map_err(|error| format!("going on: {error}"));
+        }
+        if let Err(error) = checked {
             self.tally.failures.push(format!("{}, {moment:?}, {what}: {error}", self.name));
         }
     }
@@ -205,7 +291,7 @@ fn again_and_again(
     disk.start_recording();
     let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
     replica.settle()?;
-    is_allowed(run, &replica.records()?, bounds)?;
+    is_allowed(run, &replica.records()?, replica.group_ms(), bounds)?;
     let recording = disk.recording().ok_or("no recording")?;
     drop(replica);
     let boundaries = recording.effects().len() + 1;
@@ -215,7 +301,7 @@ fn again_and_again(
     for boundary in (depth as usize % stride..boundaries).step_by(stride) {
         for variant in [0, 1, 3 + boundary as u64] {
             let cut = recording.image_at(boundary, variant);
-            let lost = SimulatedMemory::new(gabion_media::MemoryRegion::len(ring) as usize);
+            let lost = SimulatedMemory::new(MemoryRegion::len(ring) as usize);
             lost.crash_power(variant);
             let at =
                 |error| format!("recovery {depth} cut at {boundary}, variant {variant}: {error}");
@@ -235,24 +321,33 @@ fn again_and_again(
 
 /// Each part records the workload anew, as what a seeded executor runs stays in its thread: it is the same run.
 fn all(workload: &Workload) {
+    let _ = longest_bound_of_all(workload);
+}
+
+/// The longest bound of a file when the workload is done, in bytes.
+fn longest_bound_of_all(workload: &Workload) -> usize {
     let name = workload.name;
     let tallies = in_parts(|part, parts| {
         let run = Run::record(&workload.group, &workload.turns);
-        let tally = Enumeration { name, run: &run, part, parts, tally: Tally::default() }.all();
+        let (group, tally) = (&workload.group, Tally::default());
+        let tally = Enumeration { name, group, run: &run, part, parts, tally }.all();
         let (effects, moments) = (run.recording.effects().len(), run.moments().len());
-        (tally, format!("{effects} effects on the disk, {moments} boundaries"), run.counters)
+        let what = format!("{effects} effects on the disk, {moments} boundaries");
+        (tally, what, run.counters, run.longest_bound)
     });
     let states: u64 = tallies.iter().map(|(tally, ..)| tally.states).sum();
+    let went_on: u64 = tallies.iter().map(|(tally, ..)| tally.went_on).sum();
     let deepest = tallies.iter().map(|(tally, ..)| tally.deepest).max().unwrap_or_default();
-    if let Some((_, run, counters)) = tallies.first() {
+    if let Some((_, run, counters, _)) = tallies.first() {
         eprintln!(
-            "coverage: crash points, {name}: {run}, {states} states, recovery interrupted {deepest} times in a \
-             row; {counters}"
+            "coverage: crash points, {name}: {run}, {states} states, {went_on} gone on from, recovery interrupted \
+             {deepest} times in a row; {counters}"
         );
     }
     let failures: Vec<&String> = tallies.iter().flat_map(|(tally, ..)| &tally.failures).collect();
     let first: Vec<_> = failures.iter().take(5).collect();
     assert!(failures.is_empty(), "{} states are wrong: {first:#?}", failures.len());
+    tallies.first().map_or(0, |(.., longest_bound)| *longest_bound)
 }
 
 #[test]
@@ -334,4 +429,30 @@ fn of_writes_past_the_log_what_is_in_files_survives_every_crash_point_and_the_lo
 #[test]
 fn pauses_survive_every_crash_point() {
     all(&workloads::pauses());
+}
+
+#[test]
+fn keys_that_expire_survive_every_crash_point_until_their_time_and_no_longer() {
+    all(&workloads::expiries());
+}
+
+#[test]
+fn keys_that_expire_where_every_replica_compacts_survive_every_crash_point() {
+    all(&workloads::expiries_everywhere());
+}
+
+#[test]
+fn long_keys_and_bounds_survive_every_crash_point() {
+    let longest_bound = longest_bound_of_all(&workloads::long_keys());
+    assert!(longest_bound > EDIT_KEY_BOUND_LEN_MAX, "no bound is longer than {longest_bound}");
+}
+
+#[test]
+fn deletes_where_every_replica_compacts_survive_every_crash_point() {
+    all(&workloads::deletes_everywhere());
+}
+
+#[test]
+fn clears_where_every_replica_compacts_survive_every_crash_point() {
+    all(&workloads::clears_everywhere());
 }

@@ -126,7 +126,8 @@ fn cut_short(
     wanted: Option<usize>,
 ) -> Result<Tally, String> {
     let recovery = Recovery::record(&left.0, left.1)?;
-    is_allowed(run, &recovery.found, bounds(run, first, is_kill(first.way)))?;
+    let allowed = bounds(run, first, is_kill(first.way));
+    is_allowed(run, &recovery.found, recovery.found_ms, allowed)?;
     let moments = recovery.moments();
     let ring = RingReplay::of_recovery(&recovery);
     let all = crashes(&recovery.recording, &moments, &ring);

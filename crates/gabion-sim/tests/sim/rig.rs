@@ -4,7 +4,7 @@
 
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, SequenceNumber};
-use gabion_engine::{Compression, Keyspace, SstOptions, TreeConfig};
+use gabion_engine::{Compression, FileMeta, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_node::{
@@ -12,7 +12,8 @@ use gabion_node::{
 };
 use gabion_pool::Trust;
 use gabion_sim::client::{
-    add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn, write_unlogged,
+    add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn_expiring,
+    write_unlogged,
 };
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
@@ -27,6 +28,25 @@ const SEGMENT_LEN: u64 = 64 * 1024;
 /// Engine keys and the number in each value.
 pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
 
+/// The bit of a number that expires; when, stands in the 31 bits below.
+const EXPIRES: u64 = 1 << 63;
+
+/// A number that expires at a time of the group.
+pub(crate) const fn expiring(value: u64, at_ms: u64) -> u64 {
+    EXPIRES | at_ms << 32 | value
+}
+
+/// When a number expires, by the group's time, if at all.
+fn expires_ms(value: u64) -> Option<u64> {
+    (value & EXPIRES != 0).then_some((value & !EXPIRES) >> 32)
+}
+
+/// Whether what was found at a time of the group is all of a state but what has expired by then.
+pub(crate) fn is_state(model: &Records, found: &Records, now_ms: u64) -> bool {
+    let is_due = |value: &u64| expires_ms(*value).is_some_and(|at_ms| at_ms <= now_ms);
+    model.iter().filter(|(_, value)| !is_due(value)).eq(found)
+}
+
 /// The first of the registers that are written past the log.
 const UNLOGGED: u64 = 1_000_000;
 
@@ -37,7 +57,7 @@ pub(crate) enum Turn {
     Unlogged,
     /// Deletes everything, past the log; nothing is written after that.
     ClearUnlogged,
-    /// Sets (or deletes) registers and twins, by number, in one record.
+    /// Sets (or deletes) registers and twins, by number, in one record. What is [`expiring`] does.
     Write(Vec<(u64, Option<u64>)>),
     /// Adds to counters, by number, in one record.
     Add(Vec<(u64, u64)>),
@@ -58,7 +78,7 @@ pub(crate) enum Turn {
 }
 
 impl Turn {
-    fn apply(&self, records: &mut Records) {
+    pub(crate) fn apply(&self, records: &mut Records) {
         match self {
             Self::Unlogged
             | Self::ClearUnlogged
@@ -189,6 +209,24 @@ impl Replica {
         Err("the log does not become durable".into())
     }
 
+    /// The time by which it judges what has expired.
+    pub(crate) fn group_ms(&self) -> u64 {
+        self.process.node.as_ref().map_or(0, |node| node.view().now_ms())
+    }
+
+    /// Its clock goes on by so much at once.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
+    /// The longest bound of a file of its tree, in bytes.
+    pub(crate) fn longest_bound(&mut self) -> usize {
+        let Some(node) = self.node() else { return 0 };
+        let version = node.tree().version();
+        let len = |meta: &FileMeta| meta.smallest.len().max(meta.largest.len());
+        version.files().map(|(_, meta)| len(meta)).max().unwrap_or_default()
+    }
+
     /// Everything that it holds.
     pub(crate) fn records(&mut self) -> Result<Records, String> {
         let (Some(tables), Some(node)) = (self.process.tables(), self.process.node.as_ref()) else {
@@ -283,6 +321,8 @@ pub(crate) struct Run {
     cleared: Option<Moment>,
     cleared_in_files: Option<Moment>,
     pub(crate) counters: String,
+    /// The longest bound of a file at last, in bytes.
+    pub(crate) longest_bound: usize,
 }
 
 /// What may be there after a crash: the states after `least` to `most` records, and the first few writes past the log;
@@ -430,7 +470,7 @@ impl<'a> Drive<'a> {
                 self.cleared = Some((node.tree().last_sequence(), now));
                 return Ok(());
             }
-            Turn::Write(writes) => write_turn(node, writes),
+            Turn::Write(writes) => write_turn_expiring(node, writes, expires_ms),
             Turn::Add(additions) => add_turn(node, additions),
             Turn::DeleteRange(keys) => delete_range_turn(node, keys.clone()),
             Turn::Clear => {
@@ -547,9 +587,10 @@ impl Run {
         let found = replica.records().unwrap();
         if !bounds.is_cleared(&found).unwrap() {
             let found = bounds.check_unlogged(&found).unwrap();
-            assert_eq!(found, models[last], "the workload itself");
+            assert!(is_state(&models[last], &found, replica.group_ms()), "the workload itself");
         }
         let counters = format!("{:?}", replica.node().unwrap().counters());
+        let longest_bound = replica.longest_bound();
         let recording = disk.recording().expect("no crash ended it");
         assert_eq!(recording.effects().len(), now().effects);
         drop(replica);
@@ -568,6 +609,7 @@ impl Run {
             cleared,
             cleared_in_files: drive.cleared_in_files,
             counters,
+            longest_bound,
         }
     }
 
@@ -611,6 +653,8 @@ pub(crate) struct Recovery {
     before: SimulatedMemory,
     ring: Vec<RingWrite>,
     pub(crate) found: Records,
+    /// The group's time when it was found.
+    pub(crate) found_ms: u64,
 }
 
 impl Recovery {
@@ -624,11 +668,11 @@ impl Recovery {
             RecordedRing { memory, disk: disk.clone(), before: counted, writes: Rc::default() };
         let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
         replica.settle()?;
-        let found = replica.records()?;
+        let (found, found_ms) = (replica.records()?, replica.group_ms());
         replica.check_at_rest()?;
         drop(replica);
         let recording = disk.recording().ok_or("no recording")?;
-        Ok(Self { recording, before, ring: ring.writes.take(), found })
+        Ok(Self { recording, before, ring: ring.writes.take(), found, found_ms })
     }
 
     /// Every moment after an effect on the disk or a write to the ring.

@@ -1,11 +1,11 @@
 //! What a replica alone in its group is made to do, for tests that break it at every point: each workload
 //! takes another way through the log, flushes, compactions and the pool's books.
 
-use crate::rig::{Turn, group};
+use crate::rig::{Turn, expiring, group};
 use gabion_engine::Compression;
-use gabion_node::{AckLevel, GroupConfig};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_sim::Random;
-use gabion_sim::client::TWINS;
+use gabion_sim::client::{LONG_KEYS, TWINS};
 
 /// A group's shape and what is written to it.
 pub(crate) struct Workload {
@@ -25,6 +25,11 @@ fn put_long(key: u64, number: u64) -> (u64, Option<u64>) {
     (key, Some(value))
 }
 
+/// A put of the number that expires at a time of the group.
+const fn put_until(key: u64, number: u64, at_ms: u64) -> (u64, Option<u64>) {
+    (key, Some(expiring(number << 8, at_ms)))
+}
+
 fn workload(
     name: &'static str,
     group: GroupConfig,
@@ -40,6 +45,15 @@ fn replicated() -> GroupConfig {
 
 fn durable() -> GroupConfig {
     group(AckLevel::Durable, Compression::None)
+}
+
+/// The same in a group of which every replica compacts for itself: what it does to its files is in no log. With a
+/// codec of its own at the bottom.
+fn everywhere(workload: Workload, name: &'static str, bottom: Compression) -> Workload {
+    let mut group = workload.group;
+    group.compaction = CompactionMode::EveryReplica;
+    group.tree.bottom_compression = Some(bottom);
+    Workload { name, group, ..workload }
 }
 
 /// Puts and overwrites with flushes and compactions.
@@ -216,10 +230,60 @@ pub(crate) fn past_the_log() -> Workload {
     workload
 }
 
-/// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time.
+/// Keys that expire a while after they are put, soon or after flushes and compactions, over others and under them, and
+/// restarts with a clock that begins anew: until it has caught up, the group's time stands still. All in zstd.
+pub(crate) fn expiries() -> Workload {
+    let mut random = Random::new(10);
+    let group = group(AckLevel::Replicated, Compression::Zstd { level: 3 });
+    workload("expiries", group, 176, |n| match n % 60 {
+        59 => Turn::Restart,
+        40 => Turn::Compact,
+        15 | 30 | 55 => Turn::Seal,
+        50 => Turn::Rest,
+        _ => {
+            let at_ms = n + 1 + random.below(if n % 4 == 0 { 300 } else { 50 });
+            let (some, other) = (random.below(40), random.below(40));
+            let twins = put_until(TWINS + random.below(4), n, at_ms);
+            match n % 3 {
+                0 => Turn::Write(vec![put(some, n), (other, None), twins]),
+                _ => Turn::Write(vec![put_until(some, n, at_ms), put(other, n), twins]),
+            }
+        }
+    })
+}
+
+/// Keys of 288 bytes that differ where bounds of files are usually cut.
+pub(crate) fn long_keys() -> Workload {
+    let mut random = Random::new(11);
+    workload("long keys", replicated(), 220, |n| match n % 110 {
+        50 => Turn::Compact,
+        80 => Turn::Restart,
+        _ => {
+            let mut key = || LONG_KEYS + random.below(150);
+            Turn::Write(vec![put(key(), n), put(key(), n), (key(), None)])
+        }
+    })
+}
+
+/// [`expiries`], [`deletes`] and [`clears`] where every replica compacts.
+pub(crate) fn expiries_everywhere() -> Workload {
+    everywhere(expiries(), "expiries everywhere", Compression::Lz4)
+}
+
+pub(crate) fn deletes_everywhere() -> Workload {
+    everywhere(deletes(), "deletes everywhere", Compression::Zstd { level: 1 })
+}
+
+pub(crate) fn clears_everywhere() -> Workload {
+    everywhere(clears(), "clears everywhere", Compression::Lz4)
+}
+
+/// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time. LZ4 above zstd.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);
-    workload("pauses", group(AckLevel::Replicated, Compression::Lz4), 120, |n| match n % 10 {
+    let mut group = group(AckLevel::Replicated, Compression::Lz4);
+    group.tree.bottom_compression = Some(Compression::Zstd { level: 3 });
+    workload("pauses", group, 120, |n| match n % 10 {
         9 => Turn::Rest,
         _ => Turn::Write(vec![put(random.below(20), n), (random.below(20), None)]),
     })
