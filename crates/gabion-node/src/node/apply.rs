@@ -18,7 +18,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
-use gabion_engine::{Edit, FileMeta, JobKind, Version};
+use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 
 /// An edit on its way into the tree.
@@ -188,6 +188,9 @@ impl Node {
             RecordKind::Batch if record.payload().is_empty() => {
                 self.tree.skip_sequences(header.first_sequence, header.count).map_err(at)
             }
+            RecordKind::Batch if self.has(Mutant::HalfBatchReplayed) => {
+                self.apply_half_batch(record).map_err(at)
+            }
             RecordKind::Batch => {
                 self.tree.apply_batch(header.first_sequence, &record.payload()).map_err(at)?;
                 self.note_clear(record.end());
@@ -211,6 +214,19 @@ impl Node {
             }
             RecordKind::Pad | RecordKind::TermStart => Ok(()),
         }
+    }
+
+    /// The planted half of a batch: all but the last operation.
+    fn apply_half_batch(&mut self, record: &Record) -> gabion_base::Result<()> {
+        let (payload, first) = (record.payload(), record.header.first_sequence);
+        let is_whole = |len: &usize| BatchReader::new(&payload[..*len]).all(|part| part.is_ok());
+        let half = (0..payload.len()).rev().find(is_whole).unwrap_or_default();
+        if half > 0 {
+            self.tree.apply_batch(first, &payload[..half])?;
+        }
+        self.tree.skip_sequences(self.tree.last_sequence().next(), 1)?;
+        self.note_clear(record.end());
+        Ok(())
     }
 
     /// Notes where the log has the last clear of everything, if the record that ends there had one.

@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
-    fn start_job(&mut self, inputs: JobInputs) -> bool {
+    fn start_job(&mut self, mut inputs: JobInputs) -> bool {
         let wanted = self.tree.job_slots(&inputs, self.slots_for_job());
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         let Ok(slots) = self.pool.allocate(wanted) else {
@@ -162,6 +162,7 @@ impl Node {
             begun_ms: self.now_ms,
         };
         self.jobs.running.insert(number, job);
+        inputs.recipe.bottommost |= self.has(Mutant::TombstonesDropped);
         let order = JobOrder { inputs, group: self.config.group, slots, files };
         self.order(Order::Job(number), Work::Job(Box::new(order)));
         true

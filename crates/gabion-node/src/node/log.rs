@@ -1,5 +1,6 @@
 //! The node's side of the log: appending, draining the ring into segments, trimming.
 
+use super::planted::Mutant;
 use super::writes::Unlogged;
 use super::{After, Node, Order};
 use crate::AckLevel;
@@ -314,6 +315,9 @@ impl Node {
         let segments = files.filter(|file| file.kind == gabion_base::FileKind::LogSegment);
         let mut old: BTreeMap<u64, bool> = segments.map(|file| (file.number, true)).collect();
         self.drain.segments = old.split_off(&first);
+        if self.has(Mutant::SegmentsKept) {
+            old.clear();
+        }
         for number in old.into_keys() {
             self.give_back_segment(number)?;
         }

@@ -668,6 +668,9 @@ impl Node {
     /// Makes sure that no file number is used twice, also not for a file that was lost with the process
     /// that made it: every start takes a fresh range, durable before the first file is.
     fn reserve_file_numbers(&mut self) {
+        if self.has(Mutant::FileNumbersAgain) {
+            return;
+        }
         self.tree.reserve_files(self.state.files_reserved);
         self.state.files_reserved = self.tree.files_reserved() + FILE_NUMBERS;
     }

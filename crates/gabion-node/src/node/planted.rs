@@ -26,6 +26,14 @@ pub enum Mutant {
     JobsWithoutBound,
     /// A mark tells the files of the edits that are applied, not of those that are in the log.
     FilesOfAppliedEdits,
+    /// Segments that a crash left below the log's beginning are not given back at the next start.
+    SegmentsKept,
+    /// Of a batch that is applied from the log the last operation is left out.
+    HalfBatchReplayed,
+    /// Jobs drop tombstones as if nothing lay deeper.
+    TombstonesDropped,
+    /// A start uses the file numbers again that the process before it used and said nothing of.
+    FileNumbersAgain,
     /// A new session's target is open before the old one's writes have ended (A13). Whoever drives the
     /// target does what is wrong: it is what waits.
     #[cfg(feature = "planted")]

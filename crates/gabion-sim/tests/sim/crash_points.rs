@@ -52,6 +52,10 @@ struct Enumeration<'a> {
     run: &'a Run,
     part: usize,
     parts: usize,
+    /// Boundaries from one that is taken to the next.
+    stride: usize,
+    /// No more states are taken after so many, or after one that is wrong.
+    states_max: Option<u64>,
     tally: Tally,
 }
 
@@ -166,11 +170,14 @@ pub(crate) fn is_allowed(
 impl Enumeration<'_> {
     fn all(mut self) -> Tally {
         let moments = self.run.moments();
-        let stride = stride_of(moments.len());
+        let stride = self.stride;
         let (mut replay, mut ring) = (self.run.recording.replay(), RingReplay::new(self.run));
         for (i, moment) in moments.iter().enumerate() {
             while replay.boundary() < moment.effects {
                 replay.advance();
+            }
+            if self.is_enough() {
+                break;
             }
             // A stride that is no multiple of anything in the workload.
             if i % stride != 0 || i / RECOVERY_EVERY % self.parts != self.part {
@@ -193,6 +200,11 @@ impl Enumeration<'_> {
             }
         }
         self.tally
+    }
+
+    fn is_enough(&self) -> bool {
+        let Some(most) = self.states_max else { return false };
+        self.tally.states >= most || !self.tally.failures.is_empty()
     }
 
     fn kill(&mut self, i: usize, moment: Moment, replay: &Replay<'_>, ring: &mut RingReplay<'_>) {
@@ -324,16 +336,35 @@ fn all(workload: &Workload) {
     let _ = longest_bound_of_all(workload);
 }
 
+/// Takes every `stride`th boundary of a run until a state is wrong, or `states_max` are right. Returns how many were
+/// taken, and what is wrong with the last.
+#[cfg(feature = "planted")]
+pub(crate) fn first_failure(
+    workload: &Workload,
+    run: &Run,
+    stride: usize,
+    states_max: u64,
+) -> (u64, Option<String>) {
+    let Workload { name, group, .. } = workload;
+    let (states_max, tally) = (Some(states_max), Tally::default());
+    let all = Enumeration { name, group, run, part: 0, parts: 1, stride, states_max, tally };
+    let tally = all.all();
+    (tally.states, tally.failures.into_iter().next())
+}
+
 /// The longest bound of a file when the workload is done, in bytes.
 fn longest_bound_of_all(workload: &Workload) -> usize {
     let name = workload.name;
     let tallies = in_parts(|part, parts| {
         let run = Run::record(&workload.group, &workload.turns);
         let (group, tally) = (&workload.group, Tally::default());
-        let tally = Enumeration { name, group, run: &run, part, parts, tally }.all();
         let (effects, moments) = (run.recording.effects().len(), run.moments().len());
+        let (stride, states_max) = (stride_of(moments), None);
+        let run = &run;
+        let tally = Enumeration { name, group, run, part, parts, stride, states_max, tally };
+        let tally = tally.all();
         let what = format!("{effects} effects on the disk, {moments} boundaries");
-        (tally, what, run.counters, run.longest_bound)
+        (tally, what, run.counters.clone(), run.longest_bound)
     });
     let states: u64 = tallies.iter().map(|(tally, ..)| tally.states).sum();
     let went_on: u64 = tallies.iter().map(|(tally, ..)| tally.went_on).sum();

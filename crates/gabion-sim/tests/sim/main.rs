@@ -14,6 +14,8 @@ mod member_crash_points;
 mod metamorphic;
 mod no_space;
 mod no_target;
+#[cfg(feature = "planted")]
+mod planted;
 mod power;
 mod recovery_crash_points;
 mod rig;

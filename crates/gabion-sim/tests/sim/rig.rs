@@ -7,6 +7,8 @@ use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, SequenceNumber}
 use gabion_engine::{Compression, FileMeta, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
+#[cfg(feature = "planted")]
+use gabion_node::Mutant;
 use gabion_node::{
     AckLevel, CompactionMode, GroupConfig, LoadGate, LoadState, Node, NodeOptions, WriteGate, open,
 };
@@ -17,6 +19,8 @@ use gabion_sim::client::{
 };
 use gabion_sim::process::{Process, Wish};
 use gabion_sim::{Random, check};
+#[cfg(feature = "planted")]
+use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -135,6 +139,12 @@ pub(crate) fn group(ack: AckLevel, compression: Compression) -> GroupConfig {
     }
 }
 
+#[cfg(feature = "planted")]
+std::thread_local! {
+    /// The defect of every replica that is started on this thread.
+    pub(crate) static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
 /// A process on a disk in immediate mode.
 pub(crate) struct Replica {
     pub(crate) disk: SimulatedDisk,
@@ -145,7 +155,11 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn start(disk: SimulatedDisk, ring: Box<dyn MemoryRegion>, trust: Trust) -> Self {
         let handle = disk.handle();
-        let options = NodeOptions::default();
+        let options = NodeOptions {
+            #[cfg(feature = "planted")]
+            planted: PLANTED.get(),
+            ..NodeOptions::default()
+        };
         let process = Process::start(1, handle, ring, options, trust, 0, Random::new(1));
         Self { disk, process, now_ms: 0 }
     }

@@ -1,0 +1,62 @@
+//! Defects in what a replica does at its start and in its jobs: the crash points must find each, and the same states
+//! without it are right (FAULTS.md, "Seeded mutants").
+
+use crate::crash_points::first_failure;
+use crate::rig::{PLANTED, Run};
+use crate::workloads::{self, Workload};
+use gabion_node::Mutant;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Boundaries from one whose states are looked at to the next: no multiple of anything in a workload.
+const STRIDE: usize = 7;
+
+/// Looks at states after crashes of a run without the defect until one is wrong with it, in one of these ways.
+fn is_caught(mutant: Mutant, workload: &Workload, ways: &[&str]) {
+    let run = Run::record(&workload.group, &workload.turns);
+    PLANTED.set(Some(mutant));
+    let found = catch_unwind(AssertUnwindSafe(|| first_failure(workload, &run, STRIDE, u64::MAX)));
+    PLANTED.set(None);
+    let (states, failure) = found.expect("a checker reports it, no assertion");
+    let message = failure.unwrap_or_else(|| panic!("{mutant:?} is in none of {states} states"));
+    eprintln!("{mutant:?}: state {states}: {message}");
+    let fits = ways.iter().any(|way| message.contains(way));
+    assert!(fits, "{mutant:?} was caught by something else: {message}");
+    let (again, failure) = first_failure(workload, &run, STRIDE, states);
+    assert_eq!(failure, None, "one of {again} states is wrong without the defect");
+}
+
+#[test]
+fn segments_that_are_kept_below_the_logs_beginning_are_caught() {
+    is_caught(
+        Mutant::SegmentsKept,
+        &workloads::durable_batches(),
+        &["lies in slots, the log begins at"],
+    );
+}
+
+#[test]
+fn half_a_batch_that_is_replayed_is_caught() {
+    is_caught(
+        Mutant::HalfBatchReplayed,
+        &workloads::deletes(),
+        &["half of a record", "recovered the state after"],
+    );
+}
+
+#[test]
+fn tombstones_that_are_dropped_early_are_caught() {
+    is_caught(
+        Mutant::TombstonesDropped,
+        &workloads::fill_and_empty(),
+        &["recovered the state after", "going on: first difference"],
+    );
+}
+
+#[test]
+fn file_numbers_that_are_used_again_are_caught() {
+    is_caught(
+        Mutant::FileNumbersAgain,
+        &workloads::deletes_everywhere(),
+        &["is in the pool already", "going on"],
+    );
+}
