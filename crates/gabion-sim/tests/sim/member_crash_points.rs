@@ -1,13 +1,13 @@
 //! Every crash point of a member of a group: of head, middle and tail of a chain under load the process is killed, or
 //! the power cut, after each step in which its disk carried something out, be it its log, a file that it builds or
 //! one that is being shipped to it (FAULTS.md E1, H1). It comes back, clients go on, and all that was acknowledged as
-//! durable is there, the same at every replica.
+//! durable is there, the same at every replica. The middle one also where every replica compacts for itself.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
 
 use crate::{in_parts, is_full, times};
 use gabion_engine::TreeConfig;
-use gabion_node::AckLevel;
+use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Faults, Options, World};
 
 const SEED: u64 = 1;
@@ -30,7 +30,7 @@ fn way(number: u64, step: u64) -> Option<u64> {
     }
 }
 
-fn world() -> World {
+fn world(compaction: CompactionMode) -> World {
     // Files come and go within few steps.
     let tree = TreeConfig {
         memtable_len: 8 * 1024,
@@ -44,14 +44,15 @@ fn world() -> World {
         ack: AckLevel::Durable,
         faults: Faults::default(),
         replicas: 3,
+        compaction,
         ..Options::of_seed(SEED)
     };
     World::new(SEED, options)
 }
 
 /// The steps, counted from one, after which a member's disk has done more than before.
-fn moments(index: usize) -> Vec<u64> {
-    let (mut world, mut before) = (world(), 0);
+fn moments(index: usize, compaction: CompactionMode) -> Vec<u64> {
+    let (mut world, mut before) = (world(compaction), 0);
     let mut moments = Vec::new();
     for step in 1..=STEPS {
         world.advance(1).expect("nothing breaks");
@@ -62,20 +63,27 @@ fn moments(index: usize) -> Vec<u64> {
         before = effects;
     }
     let counters = world.node(0).expect("it is up").counters();
-    assert!(counters.compactions > 0 && counters.shipped_files > 4, "{counters:?}");
+    let ships = counters.shipped_files > 4;
+    assert!(counters.compactions > 0, "{counters:?}");
+    assert_eq!(ships, compaction == CompactionMode::Primary, "{counters:?}");
     moments
 }
 
-fn crash_at(index: usize, step: u64, power: Option<u64>) -> Result<(), String> {
-    let mut world = world();
+fn crash_at(
+    index: usize,
+    compaction: CompactionMode,
+    step: u64,
+    power: Option<u64>,
+) -> Result<(), String> {
+    let mut world = world(compaction);
     world.advance(step)?;
     assert!(world.crash(index, power, step), "it is up");
     world.advance(STEPS_AFTER)?;
     world.finish()
 }
 
-fn all(index: usize) {
-    let moments = moments(index);
+fn all(index: usize, compaction: CompactionMode) {
+    let moments = moments(index, compaction);
     let taken: Vec<_> = if is_full() {
         let ways = |&step: &u64| (0..WAYS).map(move |number| (step, way(number, step)));
         moments.iter().flat_map(ways).collect()
@@ -88,15 +96,16 @@ fn all(index: usize) {
     let failures = in_parts(|part, parts| {
         let mine = taken.iter().skip(part).step_by(parts);
         let failed = mine.filter_map(|&(step, power)| {
-            let error = crash_at(index, step, power).err()?;
+            let error = crash_at(index, compaction, step, power).err()?;
             Some(format!("after step {step}, power {power:?}: {error}"))
         });
         failed.collect::<Vec<_>>()
     })
     .concat();
     eprintln!(
-        "coverage: crash points of replica {} of 3: {} moments, {} crashes",
+        "coverage: crash points of replica {} of 3, {}: {} moments, {} crashes",
         index + 1,
+        compaction.as_str(),
         moments.len(),
         taken.len()
     );
@@ -106,15 +115,20 @@ fn all(index: usize) {
 
 #[test]
 fn the_head_survives_every_crash_point() {
-    all(0);
+    all(0, CompactionMode::Primary);
 }
 
 #[test]
 fn the_middle_survives_every_crash_point() {
-    all(1);
+    all(1, CompactionMode::Primary);
 }
 
 #[test]
 fn the_tail_survives_every_crash_point() {
-    all(2);
+    all(2, CompactionMode::Primary);
+}
+
+#[test]
+fn a_member_of_a_group_in_which_every_replica_compacts_survives_every_crash_point() {
+    all(1, CompactionMode::EveryReplica);
 }
