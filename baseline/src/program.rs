@@ -104,7 +104,7 @@ pub fn program<S: Store>() -> ExitCode {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
-    match run::<S>(&args) {
+    match run::<S>(&args, std::io::stdin(), &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name} {} of {}: {error}", args.place, args.of);
@@ -113,18 +113,24 @@ pub fn program<S: Store>() -> ExitCode {
     }
 }
 
-fn run<S: Store>(args: &ReplicaArgs) -> Result<()> {
+/// The replica until `input` ends; its addresses go to `out`.
+pub(crate) fn run<S: Store>(
+    args: &ReplicaArgs,
+    input: impl Read + Send + 'static,
+    out: &mut dyn Write,
+) -> Result<()> {
+    // As a replica of Gabion does: a store that reads and writes with direct I/O needs as many large buffers.
+    gabion_proc::keep_freed_memory();
     let store = Arc::new(S::open(&args.engine())?);
     let server = Server::new(args.place(), Arc::clone(&store))?;
     let [clients, chain] = server.addresses()?;
-    let mut out = std::io::stdout();
     writeln!(out, "ready {clients} {chain}")
         .and_then(|()| out.flush())
         .map_err(|error| Error::with_source(ErrorKind::Io, "standard output", error))?;
     let stop = Arc::new(AtomicBool::new(false));
     let own = Arc::clone(&stop);
     let failed = |error| Error::with_source(ErrorKind::Io, "a thread cannot be made", error);
-    thread::Builder::new().spawn(move || watch_input(&own)).map_err(failed)?;
+    thread::Builder::new().spawn(move || watch(input, &own)).map_err(failed)?;
     // A thread of its own, as the kernel knows the first one by the program's name.
     let server = thread::Builder::new().name(LOOP.to_owned()).spawn(move || server.run(&stop));
     let outcome = server.map_err(failed)?.join();
@@ -137,9 +143,9 @@ fn run<S: Store>(args: &ReplicaArgs) -> Result<()> {
     outcome.unwrap_or_else(|_| Err(Error::unavailable("the loop panicked")))
 }
 
-/// Sets `stop` when standard input ends or breaks.
-fn watch_input(stop: &AtomicBool) {
+/// Sets `stop` when the input ends or breaks.
+fn watch(mut input: impl Read, stop: &AtomicBool) {
     let mut buffer = [0; 64];
-    while matches!(std::io::stdin().read(&mut buffer), Ok(1..)) {}
+    while matches!(input.read(&mut buffer), Ok(1..)) {}
     stop.store(true, Ordering::Relaxed);
 }

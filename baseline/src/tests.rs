@@ -306,3 +306,21 @@ fn the_status_has_what_the_benchmark_reads() {
     assert!(status["cpu_seconds_by_role"]["requests"].as_f64().is_some());
     assert!(chain.end().iter().all(Result::is_ok));
 }
+
+/// As a replica of Gabion, whose `main` does the same (`gabion_server::run`).
+#[test]
+#[cfg(target_env = "gnu")]
+fn the_program_of_a_replica_keeps_its_freed_memory_and_ends_with_its_input() {
+    // What is mapped for one buffer alone begins behind the two words in which glibc keeps its size.
+    let is_mapped = |buffer: &Vec<u8>| buffer.as_ptr() as usize % 4096 == 2 * size_of::<usize>();
+    let buffers = || [24, 25, 26, 27].map(|mib| Vec::<u8>::with_capacity(mib << 20));
+    // Kept, as the allocator learns from what is given back.
+    let before = buffers();
+    assert!(before.iter().all(is_mapped));
+    let words = ["replica", "--place=2", "--of=2", "--dir=nowhere"];
+    let args = <crate::ReplicaArgs as clap::Parser>::parse_from(words);
+    let mut out = Vec::new();
+    crate::program::run::<Memory>(&args, std::io::empty(), &mut out).unwrap();
+    assert!(out.starts_with(b"ready 127.0.0.1:"), "{out:?}");
+    assert!(!buffers().iter().all(is_mapped));
+}

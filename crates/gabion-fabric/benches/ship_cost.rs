@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let transfers: u64 = args.next().map_or(Ok(512), |mib| mib.parse())?;
     let path = directory.join("ship-cost.pool");
     if std::env::var_os("RETURN_MEMORY").is_none() {
-        gabion_fabric::keep_freed_memory();
+        gabion_proc::keep_freed_memory();
     }
     preallocate(&path, transfers * TRANSFER_LEN as u64)?;
     let result = measure_all(&path, transfers);

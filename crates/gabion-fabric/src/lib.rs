@@ -18,7 +18,6 @@
     reason = "a shell crate: it does the I/O that the cores do not"
 )]
 
-mod allocator;
 pub mod blocking;
 mod engine;
 pub mod file;
@@ -30,7 +29,6 @@ pub mod space;
 pub mod tcp;
 mod uring;
 
-pub use allocator::keep_freed_memory;
 pub use blocking::BlockingMedium;
 pub use file::{Backend, BackendChoice, DirectIo, FileMedium, MediumOptions, PoolFile};
 pub use ring::MappedRing;

@@ -465,11 +465,6 @@ fn a_socket_moves_parts_in_order_and_never_blocks() {
     assert_eq!(there.receive(&mut into).unwrap(), Some(0), "the peer closed its end");
 }
 
-#[test]
-fn the_allocator_can_be_told_to_keep_its_memory() {
-    assert_eq!(crate::keep_freed_memory(), cfg!(target_env = "gnu"));
-}
-
 /// Loop devices take rights that not everybody who runs the tests has: without them it says so.
 #[test]
 fn a_block_device_is_a_pool_as_a_file_is() {

@@ -3,7 +3,13 @@
 //!
 //! The kernel counts for everybody in the same way, so this is what Gabion and what it is measured against report of
 //! themselves. Source: proc(5).
+//!
+//! And what a process that moves data tells its allocator ([`keep_freed_memory`]).
 #![allow(clippy::disallowed_methods, reason = "a shell: its files are the kernel's answers")]
+
+mod allocator;
+
+pub use allocator::keep_freed_memory;
 
 use std::fs;
 use std::path::Path;

@@ -48,7 +48,7 @@ const TARGET_IN_FLIGHT_LEN: usize = 4 * TRANSFER_LEN_MAX;
 /// that does not fit, corruption, unsupported, I/O.
 pub fn run(config: ServerConfig) -> Result<ExitReason> {
     config.check()?;
-    gabion_fabric::keep_freed_memory();
+    gabion_proc::keep_freed_memory();
     allow_descriptors();
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", move || {
