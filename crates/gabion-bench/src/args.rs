@@ -287,6 +287,15 @@ const OPEN_PIPELINE_MAX: u128 = 1024;
 /// Most records: what a version's counter and a key's number can hold with room to spare.
 const RECORDS_MAX: u64 = 1 << 40;
 
+/// A load that is offered in an open loop, whether or not requests are answered in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenLoad {
+    /// Percent of the requests a second that one system answers to the workload in a closed loop.
+    Percent(u32),
+    /// Requests a second.
+    PerSecond(u64),
+}
+
 /// What a run does, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
@@ -301,8 +310,8 @@ pub(crate) struct Plan {
     pub(crate) threads: u32,
     pub(crate) seed: u64,
     pub(crate) settle: Duration,
-    /// Percents of what the first cluster does of a workload, at which it is run again in an open loop.
-    pub(crate) offered: Vec<u32>,
+    /// The loads at which each workload but the load is run again.
+    pub(crate) offered: Vec<OpenLoad>,
     pub(crate) target: Target,
 }
 

@@ -4,6 +4,7 @@
 //!   files ─► input ─► clusters, engines: rounds ─► contents: a document ─┬─► html
 //!              │                │                  (text, tables, plots) └─► markdown
 //!              └ field: errors  ├ stats: medians, ratios
+//!                               ├ loads: which rounds of an open loop are one figure
 //!                               ├ replication, twitter, engines: the sections
 //!                               └ commands: what is missing
 //! ```
@@ -22,6 +23,7 @@ mod engines;
 mod field;
 mod html;
 mod input;
+mod loads;
 mod markdown;
 mod replication;
 mod stats;

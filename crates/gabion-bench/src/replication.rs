@@ -16,7 +16,7 @@ pub(crate) mod memory;
 mod tables;
 
 use crate::args::{
-    AckChoice, ClusterArgs, LoadArgs, OwnCluster, Plan, Target, WorkloadChoice, in_range,
+    AckChoice, ClusterArgs, LoadArgs, OpenLoad, OwnCluster, Plan, Target, WorkloadChoice, in_range,
 };
 use crate::engines::programs::locate;
 use crate::figures::Shape;
@@ -75,6 +75,10 @@ pub struct ReplicationArgs {
     /// none].
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     pub offered: Vec<u32>,
+    /// The same at so many requests a second, of all groups together: a load that is the same in every
+    /// run of this command [default: none].
+    #[arg(long, value_delimiter = ',', value_name = "RATE")]
+    pub offered_per_second: Vec<u64>,
     /// The log of the baseline's stores [default: on, which survives what Gabion's acknowledgements
     /// survive; synced with --ack durable].
     #[arg(long, value_enum)]
@@ -92,6 +96,8 @@ pub struct ReplicationArgs {
 
 /// Largest load that is offered, in percent of what the first system answers.
 const OFFERED_MAX: u64 = 1_000;
+/// Largest load that is offered, in requests a second.
+const OFFERED_PER_SECOND_MAX: u64 = 100_000_000;
 
 /// One cluster to be measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,12 +139,7 @@ impl ReplicationArgs {
             // Where writes and reads go is not the same place in a chain.
             in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
         }
-        for (i, &percent) in self.offered.iter().enumerate() {
-            in_range("offered", u64::from(percent), 1, OFFERED_MAX)?;
-            if self.offered[..i].contains(&percent) {
-                return Err(Error::invalid(format!("--offered names {percent} twice")));
-            }
-        }
+        let offered = self.open_loads()?;
         let log = self.log.unwrap_or(match self.clusters.ack {
             AckChoice::Replicated => Log::On,
             AckChoice::Durable => Log::Synced,
@@ -160,7 +161,27 @@ impl ReplicationArgs {
             .map(|&cluster| self.systems.iter().map(|&system| cell(cluster, system)).collect())
             .collect();
         let plan = self.load.plan(&self.workloads, Target::Own(clusters))?;
-        Ok((Plan { offered: self.offered.clone(), ..plan }, comparisons))
+        Ok((Plan { offered, ..plan }, comparisons))
+    }
+
+    /// The loads that are offered: percents, then rates.
+    fn open_loads(&self) -> Result<Vec<OpenLoad>> {
+        let percents: Vec<u64> = self.offered.iter().map(|&percent| u64::from(percent)).collect();
+        let options = [
+            ("offered", &percents, OFFERED_MAX),
+            ("offered-per-second", &self.offered_per_second, OFFERED_PER_SECOND_MAX),
+        ];
+        for (name, loads, max) in options {
+            for (i, load) in loads.iter().enumerate() {
+                in_range(name, *load, 1, max)?;
+                if loads[..i].contains(load) {
+                    return Err(Error::invalid(format!("--{name} names {load} twice")));
+                }
+            }
+        }
+        let percents = self.offered.iter().map(|&percent| OpenLoad::Percent(percent));
+        let rates = self.offered_per_second.iter().map(|&rate| OpenLoad::PerSecond(rate));
+        Ok(percents.chain(rates).collect())
     }
 }
 
@@ -214,7 +235,8 @@ pub(crate) fn replication_to(
             let mut config = own_config(&cell.cluster);
             config.insert("baseline_log".into(), cell.log.as_str().into());
             config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
-            config.insert("offered".into(), plan.offered.clone().into());
+            config.insert("offered".into(), args.offered.clone().into());
+            config.insert("offered_per_second".into(), args.offered_per_second.clone().into());
             runs.push(measure(&plan, &groups.addresses(), config, &mut offers, &stop)?);
         }
         if !args.load.json {

@@ -1,6 +1,6 @@
 //! What a run found, as JSON, as text and as Markdown.
 
-use crate::args::WorkloadChoice;
+use crate::args::{OpenLoad, WorkloadChoice};
 use crate::figures::{
     Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, Shape, TRAFFIC_COLUMNS, by_rank,
     other_work, sum,
@@ -11,11 +11,10 @@ use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
 use serde_json::{Map, Value, json};
 
-/// A load that was offered, whether or not requests were answered in time.
+/// A load that was offered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Offered {
-    /// Of what the first cluster of the run answered in a closed loop.
-    pub(crate) percent: u32,
+    pub(crate) load: OpenLoad,
     pub(crate) per_second: f64,
 }
 
@@ -42,11 +41,14 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// As it is named in reports: with the percent of an offered load behind an `@`.
+    /// As it is named in reports: with an offered load behind an `@`, `a@80` for a percent, `a@25000/s` for a rate.
     pub(crate) fn name(&self) -> String {
         let name = self.workload.as_str();
-        let offered = self.offered.map(|offered| format!("{name}@{}", offered.percent));
-        offered.unwrap_or_else(|| name.to_owned())
+        match self.offered.map(|offered| offered.load) {
+            None => name.to_owned(),
+            Some(OpenLoad::Percent(percent)) => format!("{name}@{percent}"),
+            Some(OpenLoad::PerSecond(rate)) => format!("{name}@{rate}/s"),
+        }
     }
 }
 

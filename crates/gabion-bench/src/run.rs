@@ -1,6 +1,6 @@
 //! A run of `gabion bench ycsb` from its options to its report.
 
-use crate::args::{OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
+use crate::args::{OpenLoad, OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
 use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
 use crate::launch::{ClusterSpec, Launcher, RunningCluster, ScratchDir};
@@ -174,15 +174,13 @@ pub(crate) fn measure(
     let mut records = plan.records;
     let closed = plan.workloads.iter().map(|&workload| (workload, None));
     let open = plan.workloads.iter().filter(|workload| **workload != WorkloadChoice::Load);
-    let open = open.flat_map(|&w| plan.offered.iter().map(move |&percent| (w, Some(percent))));
-    let steps: Vec<(WorkloadChoice, Option<u32>)> = closed.chain(open).collect();
-    for (number, &(workload, percent)) in steps.iter().enumerate() {
+    let open = open.flat_map(|&w| plan.offered.iter().map(move |&load| (w, Some(load))));
+    let steps: Vec<(WorkloadChoice, Option<OpenLoad>)> = closed.chain(open).collect();
+    for (number, &(workload, load)) in steps.iter().enumerate() {
         let is_only_loaded = plan.workloads[0] == WorkloadChoice::Load
             && !steps[..=number].iter().any(|(workload, _)| workload.updates());
-        let offered = percent.map(|percent| {
-            let all = offers.get(workload.as_str()).copied().unwrap_or_default();
-            Offered { percent, per_second: (all * f64::from(percent) / 100.0).max(1.0) }
-        });
+        let offered =
+            load.map(|load| Offered { load, per_second: rate_of(load, workload, offers) });
         let clock = Instant::now();
         let machine = MachineTime::now();
         let started = (clock, number as u64);
@@ -218,6 +216,17 @@ pub(crate) fn measure(
         before = after;
     }
     Ok(Run { config, compaction, phases })
+}
+
+/// Requests a second of a load that is offered; a percent is of what was answered in a closed loop before.
+fn rate_of(load: OpenLoad, workload: WorkloadChoice, offers: &Offers) -> f64 {
+    match load {
+        OpenLoad::Percent(percent) => {
+            let all = offers.get(workload.as_str()).copied().unwrap_or_default();
+            (all * f64::from(percent) / 100.0).max(1.0)
+        }
+        OpenLoad::PerSecond(rate) => rate as f64,
+    }
 }
 
 /// Of a group: writes go to the head, reads to the tail; where neither is known, to the first address.

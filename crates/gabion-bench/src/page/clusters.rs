@@ -1,6 +1,7 @@
 //! Runs of clusters, put together: rounds of one experiment, and what its figures are.
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
+use super::loads;
 use super::stats::{Better, Ratio, Sample};
 use crate::figures::{Figures, Shape, other_work, sum};
 use crate::report::STOLEN_MAX;
@@ -101,10 +102,7 @@ pub(super) fn traffic(phase: &Phase) -> [u64; 3] {
 pub(super) fn experiments(runs: &[ClusterRun]) -> Vec<Experiment<'_>> {
     let mut experiments: Vec<Experiment<'_>> = Vec::new();
     for run in runs {
-        let is_same = |experiment: &&mut Experiment<'_>| {
-            let first = experiment.first();
-            first.settings == run.settings && first.origin.is_comparable(&run.origin)
-        };
+        let is_same = |experiment: &&mut Experiment<'_>| experiment.first().is_of(run);
         match experiments.iter_mut().find(is_same) {
             Some(experiment) => experiment.runs.push(run),
             None => {
@@ -172,8 +170,8 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     facts.extend(codec.map(|codec| ("compression", codec)));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
-    let percents = s.offered.iter().map(|percent| format!("{percent} %")).collect::<Vec<_>>();
-    facts.extend((!percents.is_empty()).then(|| ("loads in open loops", percents.join(", "))));
+    let offered = loads::words(&s.offered, &s.offered_rates);
+    facts.extend((!offered.is_empty()).then_some(("loads in open loops", offered)));
     facts.extend(s.baseline_log.iter().map(|log| ("log of the baseline's stores", log.clone())));
     facts
 }
@@ -268,21 +266,6 @@ impl Experiment<'_> {
         load.or(workloads.first()).map_or("load", String::as_str)
     }
 
-    /// The workloads that were run at loads that are offered.
-    pub(super) fn open_workloads(&self) -> Vec<&str> {
-        let offered = self.settings().offered.iter();
-        let workloads = self.settings().workloads.iter().filter(|workload| *workload != "load");
-        let is_any = offered.len() > 0;
-        workloads.filter(|_| is_any).map(String::as_str).collect()
-    }
-
-    /// A workload at each load that is offered, by the names that its phases have.
-    pub(super) fn at_loads(&self, workload: &str) -> Vec<String> {
-        let mut percents = self.settings().offered.clone();
-        percents.sort_unstable();
-        percents.iter().map(|percent| format!("{workload}@{percent}")).collect()
-    }
-
     /// Every name that phases have: workloads, then those at loads that are offered.
     pub(super) fn phase_names(&self) -> Vec<String> {
         let open = self.open_workloads().into_iter().flat_map(|workload| self.at_loads(workload));
@@ -338,6 +321,7 @@ impl Experiment<'_> {
                 }
             }
         }
+        warnings.extend(self.loads_apart());
         warnings.extend(self.busy());
         warnings.extend(self.stolen());
         let paired = self.paired(MODES);

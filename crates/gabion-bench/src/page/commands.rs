@@ -137,7 +137,11 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], shapes: &[Shap
         Some(log) => Line("gabion bench replication".to_owned())
             .option("systems", joined(systems))
             .option("log", log)
-            .optional("offered", (!s.offered.is_empty()).then(|| joined(&s.offered))),
+            .optional("offered", (!s.offered.is_empty()).then(|| joined(&s.offered)))
+            .optional(
+                "offered-per-second",
+                (!s.offered_rates.is_empty()).then(|| joined(&s.offered_rates)),
+            ),
         None => Line("gabion bench ycsb".to_owned())
             .option("compaction", if systems.len() == 1 { systems[0] } else { "both" }),
     };
@@ -216,7 +220,8 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
             command: run(settings, &WORKLOADS, systems, &there),
         });
     }
-    if settings.baseline_log.is_some() && settings.offered.is_empty() {
+    let has_loads = !settings.offered.is_empty() || !settings.offered_rates.is_empty();
+    if settings.baseline_log.is_some() && !has_loads {
         let open = Settings { offered: vec![20, 40, 60, 80], ..settings.clone() };
         blocks.push(Block::Command {
             what: format!("{label}: latencies by offered load, as in Figure 10."),

@@ -6,7 +6,7 @@ use super::clusters::{Experiment, experiments};
 use super::document::{Block, Document, Section, Sheet};
 use super::engines::{Group, groups};
 use super::input::{Inputs, Origin};
-use super::{clusters, commands, engines, replication, twitter};
+use super::{clusters, commands, engines, loads, replication, twitter};
 
 /// How the ratios are read.
 const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the second. Of requests \
@@ -17,7 +17,8 @@ const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the s
 
 /// Puts everything together.
 pub(super) fn document(inputs: &Inputs) -> Document {
-    let experiments = experiments(&inputs.clusters);
+    let clusters = loads::told_apart(&inputs.clusters);
+    let experiments = experiments(&clusters);
     let groups = groups(&inputs.engines);
     let mut sections = vec![head(&experiments, &groups), runs(&experiments, &groups)];
     sections.extend(experiments.iter().map(replication::section));

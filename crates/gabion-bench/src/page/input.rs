@@ -85,6 +85,8 @@ pub(super) struct Settings {
     pub(super) baseline_log: Option<String>,
     /// Loads that are offered in open loops, in percent of what one system answered.
     pub(super) offered: Vec<u64>,
+    /// And in requests a second.
+    pub(super) offered_rates: Vec<u64>,
 }
 
 /// One cluster's run.
@@ -101,7 +103,7 @@ pub(super) struct ClusterRun {
 /// One workload of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
-    /// With the percent of an offered load behind an `@`.
+    /// With an offered load behind an `@`, a percent or `RATE/s`.
     pub(super) workload: String,
     pub(super) offered_per_second: Option<f64>,
     pub(super) operations: Vec<Operation>,
@@ -172,6 +174,13 @@ pub(super) const FIGURES: [&str; 11] = [
 ];
 /// Of them, those that every row has.
 const FIGURES_OF_ALL: usize = 5;
+
+impl ClusterRun {
+    /// Whether both are runs of one program on one machine with the same settings.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        self.settings == other.settings && self.origin.is_comparable(&other.origin)
+    }
+}
 
 impl Inputs {
     /// Reads files.
@@ -323,6 +332,10 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
 
 fn settings(config: &Field<'_>) -> Result<Settings> {
     let count = |name| config.get(name)?.count();
+    let counts = |name| match config.find(name) {
+        Some(counts) => counts.items()?.iter().map(Field::count).collect::<Result<_>>(),
+        None => Ok(Vec::new()),
+    };
     Ok(Settings {
         workloads: config.get("workloads")?.texts()?,
         records: count("records")?,
@@ -338,10 +351,8 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         compression: optional(config.find("compression"), Field::text)?,
         bottom_compression: optional(config.find("bottom_compression"), Field::text)?,
         baseline_log: optional(config.find("baseline_log"), Field::text)?,
-        offered: match config.find("offered") {
-            Some(offered) => offered.items()?.iter().map(Field::count).collect::<Result<_>>()?,
-            None => Vec::new(),
-        },
+        offered: counts("offered")?,
+        offered_rates: counts("offered_per_second")?,
     })
 }
 

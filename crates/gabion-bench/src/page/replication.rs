@@ -7,7 +7,7 @@ use super::clusters::{
 };
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::Phase;
-use super::stats::{Better, Ratio, Sample, short, significant};
+use super::stats::{Better, Ratio, Sample, significant};
 use crate::figures::{JOBS, SHIPPING, Shape, by_rank, formula, sum};
 
 /// Total CPU of RubbleDB ÷ its baseline's: its Table 3, which has a co-location factor of 1.
@@ -211,15 +211,9 @@ fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
     let mut charts = Vec::new();
     for shape in experiment.shapes() {
         for workload in experiment.open_workloads() {
-            let loads = experiment.at_loads(workload);
-            let group = |name: &String| {
-                let percent = name.split('@').next_back().unwrap_or_default();
-                let systems = experiment.systems(shape).into_iter();
-                let phase = systems.flat_map(|s| experiment.phases(shape, s, name)).next();
-                let rate = phase.and_then(|phase| phase.offered_per_second).map_or(0.0, f64::round);
-                format!("{percent} %, {}/s", short(rate))
-            };
-            for kind in experiment.kinds(&loads[0]) {
+            let loads = experiment.load_labels(shape, experiment.at_loads(workload));
+            let Some((first, _)) = loads.first() else { continue };
+            for kind in experiment.kinds(first) {
                 let p99 = |phase: &Phase| latency(phase, kind, 1);
                 charts.push(Chart {
                     title: format!("{shape}: p99 of {kind} by load, workload {workload} (µs)"),
@@ -228,8 +222,8 @@ fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
                          open loop; from when a request was due",
                         experiment.baseline()
                     ),
-                    groups: loads.iter().map(group).collect(),
-                    series: by_mode(&loads, |name, system| {
+                    groups: loads.iter().map(|(_, label)| label.clone()).collect(),
+                    series: by_mode(&loads, |(name, _), system| {
                         experiment.sample((shape, system), name, p99)
                     }),
                     form: Form::Columns,

@@ -247,16 +247,17 @@ fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
     assert!(page.contains("class=\"s2\""), "its bars have a colour of their own");
 }
 
-#[test]
-fn latencies_by_offered_load_are_a_plot_for_each_type_of_request() {
+/// Runs beside RubbleDB's baseline that were offered loads: A by other names, at so many requests a second.
+fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
     let mut runs = beside_rocksdb();
     for run in &mut runs {
-        run["config"]["offered"] = json!([80, 20]);
-        for percent in [80, 20] {
-            let name = format!("a@{percent}");
+        let percents = loads.iter().filter_map(|(load, _)| load.parse::<u64>().ok());
+        run["config"]["offered"] = percents.collect::<Vec<_>>().into();
+        for (load, rate) in loads {
+            let name = format!("a@{load}");
             let mut phase = run["phases"][1].clone();
             phase["workload"] = name.clone().into();
-            phase["offered_per_second"] = json!(123.4 * f64::from(percent));
+            phase["offered_per_second"] = (*rate).into();
             run["phases"].as_array_mut().unwrap().push(phase);
             let operations = run["operations"].as_array_mut().unwrap();
             let mut own = operations.clone();
@@ -265,7 +266,39 @@ fn latencies_by_offered_load_are_a_plot_for_each_type_of_request() {
             operations.extend(own);
         }
     }
-    let document = document(&[&runs]);
+    runs
+}
+
+#[test]
+fn rounds_that_were_offered_other_rates_are_no_rounds_of_one_figure() {
+    let rounds = [31_300.0, 32_700.0, 31_500.0].map(|rate| at_loads(&[("80", rate)]));
+    let files: Vec<&[Value]> = rounds.iter().map(Vec::as_slice).collect();
+    let told = document(&files);
+    let text = markdown::summary(&told);
+    assert!(lines_with(&text, "| R = 3, rocksdb, a@80 read ").is_empty(), "{text}");
+    let cell = |name: &str| {
+        cells(lines_with(&text, &format!("| R = 3, primary, {name} read "))[0])[1].clone()
+    };
+    // Of two rounds there is a spread, of one none.
+    assert!(cell("a@80 (31,300/s)").contains('±'), "{text}");
+    assert!(!cell("a@80 (32,700/s)").contains('±'), "{text}");
+    let warning = "R = 3: rounds of a@80 were offered 31,300 and 32,700 requests a second, which are told apart";
+    assert!(text.contains(warning), "{text}");
+    let page = html::page(&told);
+    assert!(page.contains("80 %, 31.3 k to 31.5 k/s") && page.contains("80 %, 32.7 k/s"), "{page}");
+    // Rates that are named are the same in all rounds.
+    let rounds = [(); 3].map(|()| at_loads(&[("32000/s", 32_000.0)]));
+    let files: Vec<&[Value]> = rounds.iter().map(Vec::as_slice).collect();
+    let told = document(&files);
+    let text = markdown::summary(&told);
+    assert!(cells(lines_with(&text, "| R = 3, primary, a@32000/s read ")[0])[1].contains('±'));
+    assert!(!text.contains("told apart"), "{text}");
+    assert!(html::page(&told).contains(">32.0 k/s<"));
+}
+
+#[test]
+fn latencies_by_offered_load_are_a_plot_for_each_type_of_request() {
+    let document = document(&[&at_loads(&[("80", 9872.0), ("20", 2468.0)])]);
     let text = markdown::summary(&document);
     assert!(text.contains("| R = 2, rocksdb, a@80 read "), "{text}");
     assert!(text.contains("- loads in open loops: 80 %, 20 %"), "{text}");

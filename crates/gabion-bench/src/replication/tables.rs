@@ -99,13 +99,14 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
             ),
         );
     }
-    if let Some(offered) = first.phases.iter().find(|phase| phase.offered.is_some()) {
+    let loads: Vec<String> = first.phases.iter().filter_map(load).collect();
+    if !loads.is_empty() {
         line(
             &mut out,
             &format!(
-                "{}: at that percent of what {} answered, in an open loop; latencies count from when a \
-                 request was due, and requests become due once a millisecond.\n",
-                offered.name(),
+                "In an open loop, where latencies count from when a request was due, and requests become due \
+                 once a millisecond: {}. A percent is of what {} answered.\n",
+                loads.join(", "),
                 first.compaction
             ),
         );
@@ -115,6 +116,12 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
     }
     spent(runs).write(style, &mut out);
     out
+}
+
+/// A load that was offered, as `a@80 at 31,300 a second`.
+fn load(phase: &Phase) -> Option<String> {
+    let rate = whole(phase.offered?.per_second);
+    Some(format!("{} at {rate} a second", phase.name()))
 }
 
 fn side_by_side(runs: &[Run]) -> Table {

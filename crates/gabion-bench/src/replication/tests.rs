@@ -140,12 +140,35 @@ fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
 }
 
 #[test]
+fn a_load_in_requests_a_second_is_the_same_in_every_run_of_the_command() {
+    let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--replicas=2,3"];
+    let loads = ["--offered=10", "--offered-per-second=4000,2000"];
+    let text = run(&[&words[..], &loads, &["--json"]].concat()).unwrap();
+    let runs: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(runs.len(), 4);
+    for run in &runs {
+        assert_eq!(run["config"]["offered_per_second"], serde_json::json!([4000, 2000]));
+        let rates = |name: &str| {
+            let phases = run["phases"].as_array().unwrap().iter();
+            let own = phases.filter(|phase| phase["workload"] == name);
+            own.map(|phase| phase["offered_per_second"].as_f64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((rates("a@4000/s"), rates("a@2000/s")), (vec![4000.0], vec![2000.0]));
+        assert_eq!(rates("a@10").len(), 1);
+    }
+    let text = run(&[&words[..2], &loads].concat()).unwrap();
+    assert!(text.contains(", a@4000/s at 4,000 a second, a@2000/s at 2,000 a second. "), "{text}");
+}
+
+#[test]
 fn a_bad_option_is_refused_by_name_and_limit() {
     let cases = [
         (&["--replicas=1"][..], "--replicas is 1, allowed are 2 to 16"),
         (&["--systems=primary,primary"], "--systems names primary twice"),
         (&["--offered=0"], "--offered is 0, allowed are 1 to 1000"),
         (&["--offered=80,80"], "--offered names 80 twice"),
+        (&["--offered-per-second=0"], "--offered-per-second is 0, allowed are 1 to 100000000"),
+        (&["--offered-per-second=9,9"], "--offered-per-second names 9 twice"),
         (
             &["--compression=lz4", "--bottom-compression=zstd"],
             "(its RocksDB is built without zstd); lz4 above zstd:3 was asked for",
