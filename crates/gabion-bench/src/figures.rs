@@ -83,6 +83,14 @@ pub(crate) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
+/// The value in the middle, or the mean of the two in the middle; `None` of nothing. Sorts the values.
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
+}
+
 /// The sum over replicas.
 pub(crate) fn sum(replicas: &[ReplicaUse]) -> Usage {
     replicas.iter().fold(Usage::default(), |sum, replica| sum.plus(&replica.usage))

@@ -2,8 +2,8 @@
 //! both ways of compacting, in one run.
 //!
 //! ```text
-//!   for each co-location factor and number of replicas:
-//!     rocksdb ─► primary ─► every-replica     one at a time, each made anew
+//!   for each round, co-location factor and number of replicas:
+//!     rocksdb ─► primary ─► every-replica     one at a time, each made anew, another first in each round
 //!        └─ the same clients, requests and figures: those of `bench ycsb`
 //! ```
 //!
@@ -29,6 +29,7 @@ use clap::{Args, ValueEnum};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_node::{CompactionMode, GroupConfig};
 use gabion_workload::Log;
+use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +60,7 @@ impl System {
 /// reports who is ahead, by how much, and at what cost.
 #[derive(Args, Clone, Debug)]
 pub struct ReplicationArgs {
-    /// What is measured, in this order.
+    /// What is measured, in this order, and with another first in each round.
     #[arg(
         long,
         value_enum,
@@ -70,8 +71,11 @@ pub struct ReplicationArgs {
     /// Workloads to run, in this order.
     #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f,g")]
     pub workloads: Vec<WorkloadChoice>,
+    /// How often all of it is run. The figures are medians; JSON has each.
+    #[arg(long, default_value_t = 1)]
+    pub rounds: u64,
     /// Run each workload but the load again at these percents of the requests a second that the first
-    /// system answered: in an open loop, where latencies count from when a request was due [default:
+    /// system answered in the first round: in an open loop, where latencies count from when a request was due [default:
     /// none].
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     pub offered: Vec<u32>,
@@ -94,6 +98,8 @@ pub struct ReplicationArgs {
     pub clusters: ClusterArgs,
 }
 
+/// Most rounds.
+const ROUNDS_MAX: u64 = 100;
 /// Largest load that is offered, in percent of what the first system answers.
 const OFFERED_MAX: u64 = 1_000;
 /// Largest load that is offered, in requests a second.
@@ -139,6 +145,7 @@ impl ReplicationArgs {
             // Where writes and reads go is not the same place in a chain.
             in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
         }
+        in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
         let offered = self.open_loads()?;
         let log = self.log.unwrap_or(match self.clusters.ack {
             AckChoice::Replicated => Log::On,
@@ -162,6 +169,17 @@ impl ReplicationArgs {
             .collect();
         let plan = self.load.plan(&self.workloads, Target::Own(clusters))?;
         Ok((Plan { offered, ..plan }, comparisons))
+    }
+
+    /// What is told of a run, beside what all of its cluster's kind tell.
+    fn config(&self, cell: &Cell, round: u64) -> Map<String, Value> {
+        let mut config = own_config(&cell.cluster);
+        config.insert("round".into(), (round + 1).into());
+        config.insert("baseline_log".into(), cell.log.as_str().into());
+        config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
+        config.insert("offered".into(), self.offered.clone().into());
+        config.insert("offered_per_second".into(), self.offered_per_second.clone().into());
+        config
     }
 
     /// The loads that are offered: percents, then rates.
@@ -221,28 +239,35 @@ pub(crate) fn replication_to(
             .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
     };
     let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
-    let mut runs: Vec<Run> = Vec::new();
-    for cells in &comparisons {
-        let first = runs.len();
-        let mut offers = Offers::default();
-        for cell in cells {
-            eprintln!("{}", cell.name());
-            let dir = ScratchDir::new(&parent)?;
-            let groups = Groups::start(&cell.cluster, dir.path(), |dir| match cell.system {
-                System::Rocksdb => chain(cell, dir),
-                _ => launcher.start(&spec(&cell.cluster, dir)),
-            })?;
-            let mut config = own_config(&cell.cluster);
-            config.insert("baseline_log".into(), cell.log.as_str().into());
-            config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
-            config.insert("offered".into(), args.offered.clone().into());
-            config.insert("offered_per_second".into(), args.offered_per_second.clone().into());
-            runs.push(measure(&plan, &groups.addresses(), config, &mut offers, &stop)?);
-        }
-        if !args.load.json {
-            print(&tables::compare(&runs[first..], style))?;
+    let start = |cell: &Cell, dir: &Path| match cell.system {
+        System::Rocksdb => chain(cell, dir),
+        _ => launcher.start(&spec(&cell.cluster, dir)),
+    };
+    // Of each comparison: its runs, each with the place of its system, and the loads that are offered.
+    let mut runs: Vec<Vec<(usize, Run)>> = comparisons.iter().map(|_| Vec::new()).collect();
+    let mut offers: Vec<Offers> = comparisons.iter().map(|_| Offers::default()).collect();
+    let mut number = 0;
+    let total = args.rounds * comparisons.iter().map(Vec::len).sum::<usize>() as u64;
+    for round in 0..args.rounds {
+        for ((cells, runs), offers) in comparisons.iter().zip(&mut runs).zip(&mut offers) {
+            for turn in 0..cells.len() {
+                let place = (turn + round as usize) % cells.len();
+                let cell = &cells[place];
+                number += 1;
+                eprintln!("{number} of {total}: {}, round {}", cell.name(), round + 1);
+                let dir = ScratchDir::new(&parent)?;
+                let groups = Groups::start(&cell.cluster, dir.path(), |dir| start(cell, dir))?;
+                let config = args.config(cell, round);
+                runs.push((place, measure(&plan, &groups.addresses(), config, offers, &stop)?));
+            }
+            if !args.load.json && round + 1 == args.rounds {
+                let of = |place| runs.iter().filter(move |run| run.0 == place).map(|run| &run.1);
+                let sides: Vec<Vec<&Run>> = (0..cells.len()).map(|p| of(p).collect()).collect();
+                print(&tables::compare(&sides, style))?;
+            }
         }
     }
+    let runs: Vec<Run> = runs.into_iter().flatten().map(|(_, run)| run).collect();
     if args.load.json {
         print(&format!("{:#}\n", json(&runs)))?;
     }

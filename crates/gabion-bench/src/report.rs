@@ -100,13 +100,14 @@ impl Run {
     }
 }
 
-/// Pairs of runs with as many replicas and groups: the primary compacts, every replica does.
+/// Pairs of runs of one round with as many replicas and groups: the primary compacts, every replica does.
 pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
     let is = |run: &&Run, mode: &str| run.compaction == mode;
     let primaries = runs.iter().filter(|run| is(run, "primary"));
     let partner = |once: &Run| {
-        let shape = once.shape();
-        runs.iter().find(move |run| is(run, "every-replica") && run.shape() == shape)
+        let place = |run: &Run| (run.shape(), run.config.get("round").cloned());
+        let own = place(once);
+        runs.iter().find(move |run| is(run, "every-replica") && place(run) == own)
     };
     primaries.filter_map(|once| Some((once, partner(once)?))).collect()
 }
@@ -478,4 +479,4 @@ fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

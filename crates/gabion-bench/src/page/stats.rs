@@ -1,5 +1,6 @@
 //! Medians, spreads and ratios: what may be said of two things that were measured a few times.
 
+use crate::figures::median;
 use crate::text::grouped;
 
 /// A difference below this share is none: the same program on the same machine differs by as much
@@ -22,13 +23,8 @@ impl Sample {
     /// `None` of nothing.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
+        let median = median(&mut values)?;
         let (&min, &max) = (values.first()?, values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            1 => values[middle],
-            _ => f64::midpoint(values[middle - 1], values[middle]),
-        };
         Some(Self { median, min, max, count: values.len() })
     }
 

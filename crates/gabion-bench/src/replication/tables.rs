@@ -1,6 +1,6 @@
 //! Systems side by side: a line for each in each workload, and what each spent its processors on.
 
-use crate::figures::{JOBS, SHIPPING, ratio, sum};
+use crate::figures::{JOBS, SHIPPING, median, ratio, sum};
 use crate::report::{Phase, Run, STOLEN_MAX};
 use crate::text::{Style, Table, grouped, line, megabytes, seconds};
 use crate::workload::Kind;
@@ -72,14 +72,20 @@ fn p99(phase: &Phase, kinds: &[Kind]) -> Option<f64> {
     there.map(|kind| phase.tally.latency_us(*kind, 0.99)).reduce(f64::max)
 }
 
-/// The comparison of runs of one number of replicas and groups with the first of them.
-pub(super) fn compare(runs: &[Run], style: Style) -> String {
+/// The median of a figure over the rounds of one system, in its `i`-th workload.
+fn over_rounds(rounds: &[&Run], i: usize, of: impl Fn(&Phase) -> Option<f64>) -> Option<f64> {
+    let phases = rounds.iter().filter_map(|run| run.phases.get(i));
+    median(&mut phases.filter_map(of).collect::<Vec<f64>>())
+}
+
+/// The comparison of systems, each with its rounds, of one number of replicas and groups with the first of them.
+pub(super) fn compare(systems: &[Vec<&Run>], style: Style) -> String {
     let mut out = String::new();
-    let Some(first) = runs.first() else { return out };
+    let Some(first) = systems.first().and_then(|rounds| rounds.first()) else { return out };
     let mark = if style == Style::Markdown { "## " } else { "" };
     let shape = first.shape();
     line(&mut out, &format!("{mark}{}\n", shape.words()));
-    side_by_side(runs).write(style, &mut out);
+    side_by_side(systems).write(style, &mut out);
     line(
         &mut out,
         &format!(
@@ -89,6 +95,9 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
             first.compaction
         ),
     );
+    if systems[0].len() > 1 {
+        line(&mut out, &format!("Medians of {} rounds.\n", systems[0].len()));
+    }
     if shape.co_location > 1 {
         line(
             &mut out,
@@ -111,10 +120,15 @@ pub(super) fn compare(runs: &[Run], style: Style) -> String {
             ),
         );
     }
-    for warning in runs.iter().flat_map(warnings) {
-        line(&mut out, &format!("{warning}\n"));
+    for rounds in systems {
+        for (round, run) in (1..).zip(rounds) {
+            let round = if rounds.len() > 1 { format!(", round {round}") } else { String::new() };
+            for warning in warnings(run, &round) {
+                line(&mut out, &format!("{warning}\n"));
+            }
+        }
     }
-    spent(runs).write(style, &mut out);
+    spent(systems).write(style, &mut out);
     out
 }
 
@@ -124,36 +138,45 @@ fn load(phase: &Phase) -> Option<String> {
     Some(format!("{} at {rate} a second", phase.name()))
 }
 
-fn side_by_side(runs: &[Run]) -> Table {
-    let first = &runs[0];
+fn side_by_side(systems: &[Vec<&Run>]) -> Table {
     let mut header = vec!["workload, system"];
     for column in &COLUMNS {
         header.push(column.name);
         header.push("÷");
     }
     let mut table = Table::new("Who is ahead", &header);
-    for (i, base) in first.phases.iter().enumerate() {
-        for run in runs {
-            let Some(phase) = run.phases.get(i) else { continue };
-            let mut row = vec![format!("{} {}", phase.name(), run.compaction)];
-            for column in &COLUMNS {
-                let (value, other) = ((column.of)(phase), (column.of)(base));
-                row.push(value.map_or_else(String::new, column.show));
-                let divided = value.zip(other).filter(|(_, other)| *other > 0.0);
-                let divided = divided.filter(|_| !std::ptr::eq(run, first));
-                row.push(divided.map_or_else(String::new, |(a, b)| format!("{:.2}", a / b)));
-            }
-            table.row(row);
+    each_phase(systems, |name, i, rounds| {
+        let mut row = vec![name];
+        for column in &COLUMNS {
+            let value = over_rounds(rounds, i, column.of);
+            row.push(value.map_or_else(String::new, column.show));
+            let base = over_rounds(&systems[0], i, column.of).filter(|base| *base > 0.0);
+            let divided = value.zip(base).filter(|_| !std::ptr::eq(rounds, &systems[0][..]));
+            row.push(divided.map_or_else(String::new, |(a, b)| format!("{:.2}", a / b)));
         }
-    }
+        table.row(row);
+    });
     table
 }
 
+/// Each workload of each system: a name, the place of the workload, the system's rounds.
+fn each_phase(systems: &[Vec<&Run>], mut tell: impl FnMut(String, usize, &[&Run])) {
+    for i in 0..systems[0][0].phases.len() {
+        for rounds in systems {
+            let Some((run, phase)) = rounds.first().and_then(|run| Some((run, run.phases.get(i)?)))
+            else {
+                continue;
+            };
+            tell(format!("{} {}", phase.name(), run.compaction), i, rounds);
+        }
+    }
+}
+
 /// What a reader must know before trusting these figures.
-fn warnings(run: &Run) -> Vec<String> {
+fn warnings(run: &Run, round: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for phase in &run.phases {
-        let place = format!("{}, workload {}", run.compaction, phase.name());
+        let place = format!("{}{round}, workload {}", run.compaction, phase.name());
         if phase.tally.wrong > 0 {
             let example = phase.tally.examples.first().map_or("", String::as_str);
             let wrong = grouped(phase.tally.wrong);
@@ -178,7 +201,7 @@ fn warnings(run: &Run) -> Vec<String> {
 }
 
 /// Seconds of all replicas by kind of work, for every workload.
-fn spent(runs: &[Run]) -> Table {
+fn spent(systems: &[Vec<&Run>]) -> Table {
     let work: [(&str, &[&str]); 5] = [
         ("requests", &["requests"]),
         ("flush", &["flush"]),
@@ -192,17 +215,18 @@ fn spent(runs: &[Run]) -> Table {
         .chain(["clients", "job written MB"])
         .collect();
     let mut table = Table::new("CPU of all replicas (s)", &header);
-    for i in 0..runs[0].phases.len() {
-        for run in runs {
-            let Some(phase) = run.phases.get(i) else { continue };
-            let all = sum(&phase.replicas);
-            let mut row = vec![format!("{} {}", phase.name(), run.compaction)];
-            row.push(seconds(all.cpu_seconds));
-            row.extend(work.iter().map(|(_, roles)| seconds(all.cpu_of(roles))));
-            row.push(seconds(phase.tally.cpu_seconds));
-            row.push(megabytes(all.job_written_bytes));
-            table.row(row);
-        }
-    }
+    each_phase(systems, |name, i, rounds| {
+        let figure = |of: &dyn Fn(&Phase) -> f64| {
+            over_rounds(rounds, i, |phase| Some(of(phase))).unwrap_or_default()
+        };
+        let mut row = vec![name, seconds(figure(&cpu))];
+        row.extend(
+            work.iter().map(|(_, roles)| seconds(figure(&|p| sum(&p.replicas).cpu_of(roles)))),
+        );
+        row.push(seconds(figure(&|phase| phase.tally.cpu_seconds)));
+        let written = figure(&|phase| sum(&phase.replicas).job_written_bytes as f64);
+        row.push(megabytes(written as u64));
+        table.row(row);
+    });
     table
 }

@@ -140,6 +140,50 @@ fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
 }
 
 #[test]
+fn rounds_have_another_system_first_each_and_json_has_all_of_them() {
+    let words = ["--workloads=load,a", "--replicas=2", "--rounds=2", "--offered=10", "--json"];
+    let runs: Vec<Value> = serde_json::from_str(&run(&words).unwrap()).unwrap();
+    let config = |run: &Value| {
+        let config = &run["config"];
+        (config["round"].as_u64().unwrap(), config["compaction"].as_str().unwrap().to_owned())
+    };
+    let turns = [(1, "rocksdb"), (1, "primary"), (1, "every-replica")];
+    let turns = [turns, [(2, "primary"), (2, "every-replica"), (2, "rocksdb")]].concat();
+    let expected: Vec<_> =
+        turns.into_iter().map(|(round, name)| (round, name.to_owned())).collect();
+    assert_eq!(runs.iter().map(config).collect::<Vec<_>>(), expected);
+    // A percent is of what the first system answered in the first round: one load in all of them.
+    let offered = |run: &Value| run["phases"][2]["offered_per_second"].as_f64().unwrap();
+    assert!(runs.iter().all(|run| offered(run) == offered(&runs[0])));
+    // Each round's primary beside its own every-replica.
+    assert!([1, 3].iter().all(|i| runs[*i]["comparison"]["replicas"] == 2));
+}
+
+#[test]
+fn the_tables_have_medians_over_the_rounds() {
+    let rounds: Vec<[Run; 2]> = [5.0, 2.0, 1.0]
+        .map(|seconds| {
+            let mut runs: [Run; 2] = crate::report::tests::runs().try_into().unwrap();
+            runs[0].phases[0].requests_seconds = seconds;
+            runs
+        })
+        .into();
+    let sides: Vec<Vec<&Run>> =
+        [0, 1].map(|side| rounds.iter().map(|round| &round[side]).collect()).into();
+    // 1,000 requests in 2 seconds.
+    let text = tables::compare(&sides, Style::Plain);
+    let line = |start: &str| {
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(line("  load primary ")[2], "500", "{text}");
+    assert_eq!(line("  load every-replica ")[2..4], ["500", "1.00"], "{text}");
+    assert!(text.contains("Medians of 3 rounds."), "{text}");
+    let once = tables::compare(&[vec![sides[0][0]], vec![sides[1][0]]], Style::Plain);
+    assert!(once.contains(" 200 ") && !once.contains("Medians"), "{once}");
+}
+
+#[test]
 fn a_load_in_requests_a_second_is_the_same_in_every_run_of_the_command() {
     let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--replicas=2,3"];
     let loads = ["--offered=10", "--offered-per-second=4000,2000"];
@@ -167,6 +211,7 @@ fn a_bad_option_is_refused_by_name_and_limit() {
         (&["--systems=primary,primary"], "--systems names primary twice"),
         (&["--offered=0"], "--offered is 0, allowed are 1 to 1000"),
         (&["--offered=80,80"], "--offered names 80 twice"),
+        (&["--rounds=0"], "--rounds is 0, allowed are 1 to 100"),
         (&["--offered-per-second=0"], "--offered-per-second is 0, allowed are 1 to 100000000"),
         (&["--offered-per-second=9,9"], "--offered-per-second names 9 twice"),
         (

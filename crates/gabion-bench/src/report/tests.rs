@@ -25,7 +25,8 @@ fn phase(workload: WorkloadChoice, replicas: Vec<ReplicaUse>) -> Phase {
     }
 }
 
-fn runs() -> Vec<Run> {
+/// A load where the primary compacts, and one where every replica does.
+pub(crate) fn runs() -> Vec<Run> {
     let (once, everywhere) = canned();
     let run = |compaction: &str, replicas| {
         let mut config = Map::new();
