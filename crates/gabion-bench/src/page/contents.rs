@@ -12,7 +12,8 @@ use super::{clusters, commands, engines, loads, replication, twitter};
 const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the second. Of requests \
                       more is better, of all else less. ≈: no clear difference, as it is less than \
                       5 % or rounds of both sides overlap. CPU of a cluster is that of all its \
-                      replicas until compaction is quiet; its p99 that of the type of request whose \
+                      replicas until compaction is quiet, that of the machine what its processors \
+                      worked until then for whatever but clients; its p99 that of the type of request whose \
                       p99 is higher.";
 
 /// Puts everything together.

@@ -10,7 +10,10 @@
 //! ```
 
 use super::chart::{Chart, Form};
-use super::clusters::{Experiment, SYSTEMS, cpu_us, per_cpu_second, per_second};
+use super::clusters::{
+    Experiment, MACHINE_SECOND, REPLICA_SECOND, SYSTEMS, cpu_us, per_machine_second,
+    per_replica_second, per_second,
+};
 use super::document::{Block, Cell, Section, Sheet};
 use super::input::Settings;
 use super::replication::{Of, THROUGHPUT, by_mode};
@@ -144,13 +147,12 @@ impl<'a> Figure<'a> {
 
     /// Throughput, with the paper's own unit second, and what a request costs: by cluster.
     fn charts(&self, shape: Shape) -> Vec<Chart> {
-        let [(requests, note, of), (per_core, papers, of_core)] = THROUGHPUT;
-        let charts = [
-            self.chart(shape, requests, &format!("More is better{note}"), of),
-            self.chart(shape, per_core, &format!("More is better{papers}"), of_core),
-            self.chart(shape, "CPU of a request (µs)", "Less is better; of all replicas", cpu_us),
-        ];
-        charts.into_iter().filter(|chart| !chart.is_empty()).collect()
+        let throughput = THROUGHPUT.map(|(title, note, of)| {
+            self.chart(shape, title, &format!("More is better{note}"), of)
+        });
+        let cost =
+            self.chart(shape, "CPU of a request (µs)", "Less is better; of all replicas", cpu_us);
+        throughput.into_iter().chain([cost]).filter(|chart| !chart.is_empty()).collect()
     }
 
     fn chart(&self, shape: Shape, title: &str, note: &str, of: Of) -> Chart {
@@ -181,7 +183,8 @@ impl<'a> Figure<'a> {
         let header = [
             "replicas, cluster, compaction",
             "requests/s",
-            "per CPU second",
+            MACHINE_SECOND,
+            REPLICA_SECOND,
             "CPU µs per request",
             "RubbleDB ÷ its baseline",
         ];
@@ -201,8 +204,12 @@ impl<'a> Figure<'a> {
 impl Entry<'_> {
     /// Figures of one system, each with its ratio to the baseline's.
     fn cells(&self, shape: Shape, system: &'static str) -> Vec<Cell> {
-        let columns: [(Of, Better); 3] =
-            [(per_second, Better::More), (per_cpu_second, Better::More), (cpu_us, Better::Less)];
+        let columns: [(Of, Better); 4] = [
+            (per_second, Better::More),
+            (per_machine_second, Better::More),
+            (per_replica_second, Better::More),
+            (cpu_us, Better::Less),
+        ];
         let pair = [system, self.experiment.baseline()];
         let cell = |(of, better): (Of, Better)| {
             let sample = self.experiment.sample((shape, system), self.workload, of);

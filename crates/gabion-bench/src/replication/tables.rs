@@ -14,7 +14,7 @@ struct Column {
 
 const COLUMNS: [Column; 7] = [
     Column { name: "requests/s", of: |p| Some(per_second(p)), show: |v| grouped(v as u64) },
-    Column { name: "per CPU s", of: per_cpu_second, show: |v| grouped(v as u64) },
+    Column { name: "per machine CPU s", of: per_machine_second, show: |v| grouped(v as u64) },
     Column { name: "CPU µs", of: |p| Some(per_request(p, cpu(p))), show: tenths },
     Column { name: "jobs µs", of: |p| Some(per_request(p, jobs(p))), show: tenths },
     Column {
@@ -55,7 +55,7 @@ fn cpu(phase: &Phase) -> f64 {
 }
 
 /// Requests for each second that the machine's processors worked, for whatever but clients.
-fn per_cpu_second(phase: &Phase) -> Option<f64> {
+fn per_machine_second(phase: &Phase) -> Option<f64> {
     let seconds = phase.machine.busy - phase.tally.cpu_seconds;
     (seconds > 0.0).then(|| requests(phase) as f64 / seconds)
 }
@@ -89,7 +89,7 @@ pub(super) fn compare(systems: &[Vec<&Run>], style: Style) -> String {
     line(
         &mut out,
         &format!(
-            "÷: by {}. Per CPU s: requests for each second in which a processor of this machine worked, for \
+            "÷: by {}. Per machine CPU s: requests for each second in which a processor of this machine worked, for \
              whatever but clients. CPU: of all replicas until compaction is quiet, per request; jobs: of it \
              flush, compaction and shipping. A read-modify-write counts as a write, a scan as a read.\n",
             first.compaction
