@@ -7,7 +7,7 @@
 //! need `1 − ((R−1)/R)·s·(1−x)` of the baseline's CPU. A kilobyte is 1,000 bytes.
 
 use crate::status::{ReplicaUse, Usage};
-use crate::text::gigabytes;
+use crate::text::{gigabytes, grouped};
 use std::fmt;
 
 /// What runs with the same settings may differ in, beside who compacts. In the order of RubbleDB's Figures 7
@@ -89,6 +89,23 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;
     Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
+}
+
+/// Less than this part of an offered load answered is a load that was not reached.
+const REACHED_MIN: f64 = 0.98;
+/// What stands behind a latency of such a load, and behind a ratio with one.
+pub(crate) const QUEUE_MARK: &str = " !";
+
+/// That a load was not reached: requests waited longer and longer, until there were no more of them.
+pub(crate) fn queue(answered_per_second: f64, offered_per_second: Option<f64>) -> Option<String> {
+    let offered = offered_per_second?;
+    (answered_per_second < REACHED_MIN * offered).then(|| {
+        let [answered, offered] = [answered_per_second, offered].map(|rate| grouped(rate.round() as u64));
+        format!(
+            "answered {answered} of the {offered} requests a second that were offered, so latencies are of a \
+             queue, whose length --operations decides"
+        )
+    })
 }
 
 /// The sum over replicas.

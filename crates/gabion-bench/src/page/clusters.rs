@@ -1,7 +1,7 @@
 //! Runs of clusters, put together: rounds of one experiment, and what its figures are.
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
-use super::loads;
+use super::loads::{self, waits};
 use super::stats::{Better, Ratio, Sample};
 use crate::figures::{Figures, Shape, other_work, sum};
 use crate::report::STOLEN_MAX;
@@ -320,6 +320,9 @@ impl Experiment<'_> {
                 );
                 if phase.wrong_reads > 0 {
                     warnings.push(format!("WRONG READS: {} ({place})", grouped(phase.wrong_reads)));
+                }
+                if let Some(queue) = waits(phase) {
+                    warnings.push(format!("{queue} ({place})"));
                 }
                 if !phase.is_settled {
                     warnings.push(format!(

@@ -4,10 +4,11 @@
 //! runs have rates of their own, and latencies of different rates have no median. Rates within [`SAME`] of each
 //! other are one load; others are told apart by the rate in their names: `a@80 (31,300/s)`.
 
-use super::clusters::Experiment;
-use super::input::ClusterRun;
+use super::clusters::{Experiment, per_second};
+use super::document::Cell;
+use super::input::{ClusterRun, Phase};
 use super::stats::{short, significant};
-use crate::figures::Shape;
+use crate::figures::{QUEUE_MARK, Shape, queue};
 use crate::text::grouped;
 
 /// Rates up to this factor above the lowest of some rounds are one load.
@@ -44,6 +45,11 @@ fn lowest_of_each(mut rates: Vec<f64>) -> Vec<f64> {
         }
     }
     lowest
+}
+
+/// That a phase's load was not reached.
+pub(super) fn waits(phase: &Phase) -> Option<String> {
+    queue(per_second(phase)?, phase.offered_per_second)
 }
 
 /// What is behind the `@` of a phase's name, without a rate that tells it from others: `80` or `25000/s`.
@@ -91,8 +97,24 @@ impl Experiment<'_> {
         Some(rates.fold((first, first), |(min, max), rate| (min.min(rate), max.max(rate))))
     }
 
+    /// Whether a system did not reach a load, in any round.
+    fn waits(&self, shape: Shape, system: &str, name: &str) -> bool {
+        self.phases(shape, system, name).any(|phase| waits(phase).is_some())
+    }
+
+    /// A latency, marked where it, or what it is divided by, is of a load that was not reached.
+    pub(super) fn marked(&self, cell: Cell, shape: Shape, systems: [&str; 2], name: &str) -> Cell {
+        let waits = systems.map(|system| self.waits(shape, system, name));
+        let mark = |is_set: bool| if is_set { QUEUE_MARK } else { "" };
+        let either = mark(waits.contains(&true));
+        Cell {
+            text: cell.text + mark(waits[0]),
+            ratio: cell.ratio.map(|(ratio, tone)| (ratio + either, tone)),
+        }
+    }
+
     /// Loads in few characters, those of them that were run: `80 %, 31.3 k/s`, with the range of rounds where
-    /// it shows.
+    /// it shows, and the systems that did not reach it.
     pub(super) fn load_labels(&self, shape: Shape, loads: Vec<String>) -> Vec<(String, String)> {
         let label = |name: String| {
             let (min, max) = self.rates(shape, &name)?;
@@ -100,6 +122,12 @@ impl Experiment<'_> {
             let rate = if min == max { format!("{min}/s") } else { format!("{min} to {max}/s") };
             let load = load_of(&name);
             let label = if load.ends_with("/s") { rate } else { format!("{load} %, {rate}") };
+            let waiting = self.systems(shape).into_iter().filter(|s| self.waits(shape, s, &name));
+            let waiting: Vec<&str> = waiting.collect();
+            let label = match waiting.is_empty() {
+                true => label,
+                false => format!("{label}, not reached by {}", waiting.join(", ")),
+            };
             Some((name, label))
         };
         loads.into_iter().filter_map(label).collect()

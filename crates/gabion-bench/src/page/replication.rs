@@ -34,6 +34,11 @@ const CO_LOCATION: &str = "Groups: so many run side by side on the machine (Rubb
                            its own replicas and its share of the records; clients and requests are those of one \
                            group, and figures are of all groups together.";
 
+/// What a mark means, where loads were offered.
+const QUEUE: &str = "@: in an open loop at that percent, or at that rate. !: the load was not reached (less than 98 % \
+                     answered), so the latency is that of a queue, whose length --operations decides, or the ratio \
+                     is with one.";
+
 /// A figure of a phase.
 pub(super) type Of = fn(&Phase) -> Option<f64>;
 /// A part of a whole.
@@ -117,6 +122,9 @@ pub(super) fn section(experiment: &Experiment<'_>) -> Section {
     let plots = THROUGHPUT.iter().map(|plot| throughput(experiment, *plot));
     blocks.extend(plots.filter(|charts| !charts.is_empty()).map(Block::Charts));
     blocks.push(Block::Sheet(operations(experiment)));
+    if !experiment.open_workloads().is_empty() {
+        blocks.push(Block::Text(QUEUE.to_owned()));
+    }
     let latencies = latencies(experiment);
     blocks.extend((!latencies.is_empty()).then_some(Block::Charts(latencies)));
     let by_load = by_load(experiment);
@@ -268,7 +276,8 @@ fn operation(
         let sample = experiment.sample((shape, mode), workload, of)?;
         let pair = [mode, experiment.baseline()];
         let ratio = experiment.ratio(pair, shape, workload, of);
-        Some(Cell::text(sample.text(significant)).with(ratio, better))
+        let cell = Cell::text(sample.text(significant)).with(ratio, better);
+        Some(if column == 0 { cell } else { experiment.marked(cell, shape, pair, workload) })
     };
     (0..4).map(cell).collect()
 }

@@ -276,7 +276,11 @@ fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
             let operations = run["operations"].as_array_mut().unwrap();
             let mut own = operations.clone();
             own.retain(|operation| operation["workload"] == "a");
-            own.iter_mut().for_each(|operation| operation["workload"] = name.clone().into());
+            for operation in &mut own {
+                operation["workload"] = name.clone().into();
+                // Half reads, half updates.
+                operation["per_second"] = (rate / 2.0).into();
+            }
             operations.extend(own);
         }
     }
@@ -308,6 +312,35 @@ fn rounds_that_were_offered_other_rates_are_no_rounds_of_one_figure() {
     assert!(cells(lines_with(&text, "| R = 3, primary, a@32000/s read ")[0])[1].contains('±'));
     assert!(!text.contains("told apart"), "{text}");
     assert!(html::page(&told).contains(">32.0 k/s<"));
+}
+
+#[test]
+fn a_load_that_was_not_reached_is_told_at_the_top_and_marked_where_its_latencies_are() {
+    let mut runs = at_loads(&[("80", 1000.0)]);
+    for run in &mut runs {
+        let is_slow = run["config"]["compaction"] == "rocksdb";
+        for operation in run["operations"].as_array_mut().unwrap() {
+            operation["per_second"] = json!(if is_slow { 480.0 } else { 495.0 });
+        }
+    }
+    let document = document(&[&runs]);
+    let text = markdown::summary(&document);
+    let warning = "answered 960 of the 1,000 requests a second that were offered, so latencies are of a queue, whose \
+                   length --operations decides (0.json, R = 3, rocksdb, workload a@80)";
+    assert_eq!(text.matches("requests a second that were offered").count(), 2, "{text}");
+    assert!(text.contains(warning), "{text}");
+    let line = |system: &str, name: &str| {
+        cells(lines_with(&text, &format!("| R = 3, {system}, {name} read "))[0])
+    };
+    assert!(line("rocksdb", "a@80")[2..].iter().all(|cell| cell.ends_with(" !")), "{text}");
+    let beside = line("primary", "a@80");
+    assert!(
+        beside[2..].iter().all(|cell| cell.ends_with(" !)") && !cell.contains("! (")),
+        "{text}"
+    );
+    assert!(!beside[1].contains('!') && !line("rocksdb", "a").concat().contains('!'), "{text}");
+    assert!(text.contains("!: the load was not reached"), "{text}");
+    assert!(html::page(&document).contains("80 %, 1,000/s, not reached by rocksdb"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Systems side by side: a line for each in each workload, and what each spent its processors on.
 
-use crate::figures::{JOBS, SHIPPING, median, ratio, sum};
+use crate::figures::{JOBS, QUEUE_MARK, SHIPPING, median, queue, ratio, sum};
 use crate::report::{Phase, Run, STOLEN_MAX};
 use crate::text::{Style, Table, grouped, line, megabytes, seconds};
 use crate::workload::Kind;
@@ -10,25 +10,31 @@ struct Column {
     name: &'static str,
     of: fn(&Phase) -> Option<f64>,
     show: fn(f64) -> String,
+    /// Whether it says nothing of a system that does not keep up with an offered load.
+    is_latency: bool,
 }
 
 const COLUMNS: [Column; 7] = [
-    Column { name: "requests/s", of: |p| Some(per_second(p)), show: |v| grouped(v as u64) },
-    Column { name: "per machine CPU s", of: per_machine_second, show: |v| grouped(v as u64) },
-    Column { name: "CPU µs", of: |p| Some(per_request(p, cpu(p))), show: tenths },
-    Column { name: "jobs µs", of: |p| Some(per_request(p, jobs(p))), show: tenths },
-    Column {
-        name: "p99 write µs",
-        of: |p| p99(p, &[Kind::Insert, Kind::Update, Kind::ReadModifyWrite]),
-        show: whole,
-    },
-    Column { name: "p99 read µs", of: |p| p99(p, &[Kind::Read, Kind::Scan]), show: whole },
-    Column {
-        name: "written MB",
-        of: |p| Some(sum(&p.replicas).write_bytes as f64),
-        show: |v| megabytes(v as u64),
-    },
+    figure("requests/s", |p| Some(per_second(p)), |v| grouped(v as u64)),
+    figure("per machine CPU s", per_machine_second, |v| grouped(v as u64)),
+    figure("CPU µs", |p| Some(per_request(p, cpu(p))), tenths),
+    figure("jobs µs", |p| Some(per_request(p, jobs(p))), tenths),
+    Column { is_latency: true, ..figure("p99 write µs", |p| p99(p, &WRITES), whole) },
+    Column { is_latency: true, ..figure("p99 read µs", |p| p99(p, &READS), whole) },
+    figure("written MB", |p| Some(sum(&p.replicas).write_bytes as f64), |v| megabytes(v as u64)),
 ];
+
+const WRITES: [Kind; 3] = [Kind::Insert, Kind::Update, Kind::ReadModifyWrite];
+const READS: [Kind; 2] = [Kind::Read, Kind::Scan];
+
+/// A figure that is no latency.
+const fn figure(
+    name: &'static str,
+    of: fn(&Phase) -> Option<f64>,
+    show: fn(f64) -> String,
+) -> Column {
+    Column { name, of, show, is_latency: false }
+}
 
 fn whole(value: f64) -> String {
     grouped(value.round() as u64)
@@ -76,6 +82,16 @@ fn p99(phase: &Phase, kinds: &[Kind]) -> Option<f64> {
 fn over_rounds(rounds: &[&Run], i: usize, of: impl Fn(&Phase) -> Option<f64>) -> Option<f64> {
     let phases = rounds.iter().filter_map(|run| run.phases.get(i));
     median(&mut phases.filter_map(of).collect::<Vec<f64>>())
+}
+
+/// Whether the load of a workload was not reached, in any round.
+fn waits(rounds: &[&Run], i: usize) -> bool {
+    rounds.iter().filter_map(|run| run.phases.get(i)).any(|phase| told_queue(phase).is_some())
+}
+
+/// That a phase's load was not reached.
+fn told_queue(phase: &Phase) -> Option<String> {
+    queue(per_second(phase), phase.offered.map(|offered| offered.per_second))
 }
 
 /// The comparison of systems, each with its rounds, of one number of replicas and groups with the first of them.
@@ -148,11 +164,14 @@ fn side_by_side(systems: &[Vec<&Run>]) -> Table {
     each_phase(systems, |name, i, rounds| {
         let mut row = vec![name];
         for column in &COLUMNS {
+            let mark = |rounds| if column.is_latency && waits(rounds, i) { QUEUE_MARK } else { "" };
+            let (own, either) = (mark(rounds), [mark(rounds), mark(&systems[0])]);
+            let either = if either.contains(&QUEUE_MARK) { QUEUE_MARK } else { "" };
             let value = over_rounds(rounds, i, column.of);
-            row.push(value.map_or_else(String::new, column.show));
+            row.push(value.map_or_else(String::new, |v| (column.show)(v) + own));
             let base = over_rounds(&systems[0], i, column.of).filter(|base| *base > 0.0);
             let divided = value.zip(base).filter(|_| !std::ptr::eq(rounds, &systems[0][..]));
-            row.push(divided.map_or_else(String::new, |(a, b)| format!("{:.2}", a / b)));
+            row.push(divided.map_or_else(String::new, |(a, b)| format!("{:.2}{either}", a / b)));
         }
         table.row(row);
     });
@@ -182,6 +201,9 @@ fn warnings(run: &Run, round: &str) -> Vec<String> {
             let wrong = grouped(phase.tally.wrong);
             warnings.push(format!("WRONG READS: {wrong} ({place}), the first: {example}"));
         }
+        warnings.extend(
+            told_queue(phase).map(|queue| format!("{place}: {queue} ({}).", QUEUE_MARK.trim())),
+        );
         if !phase.is_settled {
             warnings.push(format!("{place}: NOT quiet when counting ended, so CPU lacks a part."));
         }

@@ -184,6 +184,34 @@ fn the_tables_have_medians_over_the_rounds() {
 }
 
 #[test]
+fn a_load_that_was_not_reached_is_told_and_its_latencies_are_marked() {
+    // 1,000 requests of a load of 500 a second, in 2.0 seconds, and in 2.1 by the other.
+    let told = |seconds: f64| {
+        let mut runs = crate::report::tests::runs();
+        for run in &mut runs {
+            run.phases[0].workload = WorkloadChoice::C;
+            let load = OpenLoad::PerSecond(500);
+            run.phases[0].offered = Some(crate::report::Offered { load, per_second: 500.0 });
+        }
+        runs[1].phases[0].requests_seconds = seconds;
+        tables::compare(&[vec![&runs[0]], vec![&runs[1]]], Style::Markdown)
+    };
+    let reached = told(2.03);
+    assert!(!reached.contains('!') && !reached.contains("offered, so"), "{reached}");
+    let text = told(2.1);
+    let warning = "every-replica, workload c@500/s: answered 476 of the 500 requests a second that were offered, \
+                   so latencies are of a queue, whose length --operations decides (!).\n";
+    assert!(text.contains(warning), "{text}");
+    let row = |start: &str| {
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(row("| c@500/s every-replica ").contains("| 990 ! | 1.00 ! |"), "{text}");
+    assert_eq!(row("| c@500/s every-replica ").matches(" ! |").count(), 2, "{text}");
+    assert!(!row("| c@500/s primary ").contains('!'), "{text}");
+}
+
+#[test]
 fn a_load_in_requests_a_second_is_the_same_in_every_run_of_the_command() {
     let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--replicas=2,3"];
     let loads = ["--offered=10", "--offered-per-second=4000,2000"];
