@@ -179,6 +179,8 @@ impl ReplicationArgs {
         config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
         config.insert("offered".into(), self.offered.clone().into());
         config.insert("offered_per_second".into(), self.offered_per_second.clone().into());
+        let first = self.systems.first().filter(|_| !self.offered.is_empty());
+        config.extend(first.map(|first| ("offered_of".to_owned(), first.as_str().into())));
         config
     }
 

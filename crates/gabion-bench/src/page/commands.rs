@@ -2,7 +2,7 @@
 //! runs
 //! that are there, so that what they make is comparable.
 
-use super::clusters::{Experiment, MODES, SYSTEMS};
+use super::clusters::{Experiment, MODES, ROCKSDB, SYSTEMS};
 use super::document::Block;
 use super::engines::{Group, OWN};
 use super::input::Settings;
@@ -126,8 +126,27 @@ const fn possible(settings: &Settings) -> &'static [&'static str] {
     if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES }
 }
 
+/// Systems as a command names them: the baseline first, by which the others are divided. Where loads are percents of
+/// what one of them answers, that one is first, whether or not it is asked for, as whoever is first decides what they
+/// are.
+fn in_order(settings: &Settings, systems: &[&'static str]) -> Vec<&'static str> {
+    let of = settings.offered_of.as_deref().unwrap_or(ROCKSDB);
+    let first = if settings.offered.is_empty() { ROCKSDB } else { of };
+    let is_asked = |system: &&str| systems.contains(system);
+    let is_needed = |system: &&str| *system == first && !settings.offered.is_empty();
+    let mut ordered: Vec<&str> =
+        SYSTEMS.into_iter().filter(|system| is_asked(system) || is_needed(system)).collect();
+    ordered.sort_by_key(|system| *system != first);
+    ordered
+}
+
 /// Runs of some systems, comparable with those of these settings, in each of these shapes at least.
-fn run(settings: &Settings, workloads: &[&str], systems: &[&str], shapes: &[Shape]) -> String {
+fn run(
+    settings: &Settings,
+    workloads: &[&str],
+    systems: &[&'static str],
+    shapes: &[Shape],
+) -> String {
     let s = settings;
     let replicas = distinct(shapes, |shape| shape.replicas);
     let co_location = distinct(shapes, |shape| shape.co_location);
@@ -135,7 +154,7 @@ fn run(settings: &Settings, workloads: &[&str], systems: &[&str], shapes: &[Shap
     // Where the baseline is measured, all are by one command.
     let line = match &s.baseline_log {
         Some(log) => Line("gabion bench replication".to_owned())
-            .option("systems", joined(systems))
+            .option("systems", joined(&in_order(s, systems)))
             .option("log", log)
             .optional("offered", (!s.offered.is_empty()).then(|| joined(&s.offered)))
             .optional(

@@ -85,6 +85,8 @@ pub(super) struct Settings {
     pub(super) baseline_log: Option<String>,
     /// Loads that are offered in open loops, in percent of what one system answered.
     pub(super) offered: Vec<u64>,
+    /// That system; `None` without such loads, and in files of builds that did not say: the baseline then.
+    pub(super) offered_of: Option<String>,
     /// And in requests a second.
     pub(super) offered_rates: Vec<u64>,
 }
@@ -352,6 +354,7 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         bottom_compression: optional(config.find("bottom_compression"), Field::text)?,
         baseline_log: optional(config.find("baseline_log"), Field::text)?,
         offered: counts("offered")?,
+        offered_of: optional(config.find("offered_of"), |of| of.word(&SYSTEMS))?,
         offered_rates: counts("offered_per_second")?,
     })
 }

@@ -226,7 +226,7 @@ fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
                     note: format!(
                         "Less is better; the form of RubbleDB's Figure 10. %: of what {} answers, in an \
                          open loop; from when a request was due",
-                        experiment.baseline()
+                        experiment.settings().offered_of.as_deref().unwrap_or(ROCKSDB)
                     ),
                     groups: loads.iter().map(|(_, label)| label.clone()).collect(),
                     series: by_mode(&loads, |(name, _), system| {

@@ -267,6 +267,9 @@ fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
     for run in &mut runs {
         let percents = loads.iter().filter_map(|(load, _)| load.parse::<u64>().ok());
         run["config"]["offered"] = percents.collect::<Vec<_>>().into();
+        let rates = loads.iter().filter_map(|(load, _)| load.strip_suffix("/s"));
+        let rates: Vec<u64> = rates.map(|rate| rate.parse().unwrap()).collect();
+        run["config"]["offered_per_second"] = rates.into();
         for (load, rate) in loads {
             let name = format!("a@{load}");
             let mut phase = run["phases"][1].clone();
@@ -285,6 +288,36 @@ fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
         }
     }
     runs
+}
+
+#[test]
+fn a_command_that_offers_percents_names_the_system_first_that_they_are_of() {
+    let systems = |of: Option<&str>, load: &str| {
+        let mut runs = at_loads(&[(load, 9872.0)]);
+        runs.retain(|run| run["config"]["compaction"] != "every-replica");
+        for run in &mut runs {
+            run["config"]["offered_of"] = of.into();
+            if of.is_none() {
+                run["config"].as_object_mut().unwrap().shift_remove("offered_of");
+            }
+        }
+        let commands = commands(&document(&[&runs]));
+        let beside = commands.into_iter().filter(|line| line.contains("bench replication"));
+        let words = beside.map(|line| line.split(' ').nth(4).unwrap().to_owned());
+        words.collect::<Vec<_>>()
+    };
+    // First what is missing, every-replica, then other numbers of replicas, groups and workloads.
+    let of_all = |first: &str, rest: &str| vec![format!("{first},{rest}"); 3];
+    let told = systems(Some("primary"), "80");
+    assert_eq!(told[0], "primary,every-replica");
+    assert_eq!(told[1..4], of_all("primary", "every-replica,rocksdb"));
+    for of in [Some("rocksdb"), None] {
+        let told = systems(of, "80");
+        assert_eq!(told[0], "rocksdb,every-replica");
+        assert_eq!(told[1..4], of_all("rocksdb", "primary,every-replica"));
+    }
+    // A rate is the same whoever is first.
+    assert_eq!(systems(None, "25000/s")[0], "every-replica");
 }
 
 #[test]

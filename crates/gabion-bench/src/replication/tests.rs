@@ -50,6 +50,7 @@ fn each_system_runs_in_turn_for_each_number_of_replicas_and_is_told_in_json() {
         [2, 3].iter().flat_map(|r| systems.iter().map(move |s| (*r, s))).collect();
     assert_eq!(names, expected);
     assert!(runs.iter().all(|run| run["config"]["baseline_log"] == "on"));
+    assert!(runs.iter().all(|run| run["config"].get("offered_of").is_none()));
     let cache = memory::BLOCK_CACHE_LEN + memory::indexes_len(1000, 100);
     assert!(runs.iter().all(|run| run["config"]["baseline_cache_bytes"] == cache));
     assert_eq!(runs[0]["config"]["store_version"], "1.2.3");
@@ -128,6 +129,7 @@ fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
     let loads = offered(&runs[0]);
     let names: Vec<_> = loads.iter().map(|(name, _)| name.as_str().unwrap()).collect();
     assert_eq!(names, ["load", "a", "a@10", "a@5"]);
+    assert!(runs.iter().all(|run| run["config"]["offered_of"] == "rocksdb"));
     let [at_10, at_5] = [loads[2].1.unwrap(), loads[3].1.unwrap()];
     assert_eq!(loads[1].1, None);
     // A share of what the first answers, each rounded by itself.
