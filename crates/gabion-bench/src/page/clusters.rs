@@ -5,7 +5,7 @@ use super::loads::{self, waits};
 use super::stats::{Better, Ratio, Sample};
 use crate::figures::{Figures, Shape, other_work, sum};
 use crate::report::STOLEN_MAX;
-use crate::text::grouped;
+use crate::text::{grouped, megabytes};
 use gabion_base::units::MIB;
 use std::collections::BTreeSet;
 
@@ -116,7 +116,8 @@ pub(super) fn traffic(phase: &Phase) -> [u64; 3] {
 pub(super) fn experiments(runs: &[ClusterRun]) -> Vec<Experiment<'_>> {
     let mut experiments: Vec<Experiment<'_>> = Vec::new();
     for run in runs {
-        let is_same = |experiment: &&mut Experiment<'_>| experiment.first().is_of(run);
+        let is_same =
+            |experiment: &&mut Experiment<'_>| experiment.runs.iter().all(|other| other.is_of(run));
         match experiments.iter_mut().find(is_same) {
             Some(experiment) => experiment.runs.push(run),
             None => {
@@ -191,6 +192,17 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 impl Experiment<'_> {
+    /// The cache of each replica of the baseline: of one for each number of groups, as groups share the records.
+    pub(super) fn baseline_caches(&self) -> Option<String> {
+        let cache = |run: &&ClusterRun| Some((run.shape.co_location, run.baseline_cache_len?));
+        let caches: BTreeSet<(usize, u64)> = self.runs.iter().filter_map(cache).collect();
+        let words = caches.into_iter().map(|(groups, len)| match groups {
+            1 => format!("{} MB", megabytes(len)),
+            groups => format!("{} MB with {groups} groups", megabytes(len)),
+        });
+        Some(words.collect::<Vec<_>>().join(", ")).filter(|words| !words.is_empty())
+    }
+
     pub(super) fn first(&self) -> &ClusterRun {
         self.runs[0]
     }

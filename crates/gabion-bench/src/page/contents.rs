@@ -65,6 +65,8 @@ fn runs(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     for experiment in experiments {
         let origins: Vec<&Origin> = experiment.runs.iter().map(|run| &run.origin).collect();
         let mut facts = clusters::facts(experiment.settings());
+        let caches = experiment.baseline_caches();
+        facts.extend(caches.map(|caches| ("cache of each replica of the baseline", caches)));
         facts.push(("rounds", cluster_rounds(experiment)));
         facts.extend(provenance(&origins));
         let title = format!("Replication: {}", experiment.label);

@@ -99,6 +99,9 @@ pub(super) struct ClusterRun {
     /// One of [`SYSTEMS`].
     pub(super) compaction: String,
     pub(super) shape: Shape,
+    /// Bytes of the cache of each replica of RubbleDB's baseline beside which it was run, which follow from the records of
+    /// a group; `None` without a baseline, and in files of builds that did not say.
+    pub(super) baseline_cache_len: Option<u64>,
     pub(super) phases: Vec<Phase>,
 }
 
@@ -180,7 +183,10 @@ const FIGURES_OF_ALL: usize = 5;
 impl ClusterRun {
     /// Whether both are runs of one program on one machine with the same settings.
     pub(super) fn is_of(&self, other: &Self) -> bool {
-        self.settings == other.settings && self.origin.is_comparable(&other.origin)
+        let has_other_groups = self.shape.co_location != other.shape.co_location;
+        self.settings == other.settings
+            && self.origin.is_comparable(&other.origin)
+            && (has_other_groups || self.baseline_cache_len == other.baseline_cache_len)
     }
 }
 
@@ -328,6 +334,7 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
         settings: settings(&config)?,
         compaction: config.get("compaction")?.word(&SYSTEMS)?,
         shape,
+        baseline_cache_len: optional(config.find("baseline_cache_bytes"), Field::count)?,
         phases,
     })
 }

@@ -261,6 +261,28 @@ fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
     }
 }
 
+#[test]
+fn the_cache_of_the_baseline_is_told_and_another_one_is_another_experiment() {
+    let with = |len: u64, mut runs: Vec<Value>| {
+        runs.iter_mut().for_each(|run| run["config"]["baseline_cache_bytes"] = len.into());
+        runs
+    };
+    let one = with(69_000_000, beside_rocksdb());
+    let text = summary(&[&one]);
+    assert!(text.contains("\n- cache of each replica of the baseline: 69.0 MB\n"), "{text}");
+    // Of groups that share the records it is another, and the experiment the same.
+    let text = summary(&[&one, &with(68_000_000, side_by_side(beside_rocksdb(), 2))]);
+    assert!(text.contains("baseline: 69.0 MB, 68.0 MB with 2 groups\n"), "{text}");
+    assert_eq!(lines_with(&text, "### Replication: ").len(), 1, "{text}");
+    let text = summary(&[&one, &with(67_108_864, beside_rocksdb())]);
+    assert_eq!(lines_with(&text, "### Replication: ").len(), 2, "{text}");
+    assert!(text.contains("- rounds: R = 2: 1 primary, 1 every-replica, 1 rocksdb;"), "{text}");
+    assert!(
+        !summary(&[&beside_rocksdb()]).contains("of the baseline:"),
+        "files that do not say it"
+    );
+}
+
 /// Runs beside RubbleDB's baseline that were offered loads: A by other names, at so many requests a second.
 fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
     let mut runs = beside_rocksdb();
