@@ -6,6 +6,7 @@ use super::stats::{Better, Ratio, Sample};
 use crate::figures::{Figures, Shape, other_work, sum};
 use crate::report::STOLEN_MAX;
 use crate::text::{grouped, megabytes};
+use crate::workload::Kind;
 use gabion_base::units::MIB;
 use std::collections::BTreeSet;
 
@@ -44,11 +45,12 @@ pub(super) const MACHINE_SECOND: &str = "requests per CPU second of the machine"
 pub(super) const REPLICA_SECOND: &str = "requests per CPU second of replicas";
 
 /// The figures by which two ways of compacting are compared.
-pub(super) const MEASURES: [Measure; 7] = [
+pub(super) const MEASURES: [Measure; 8] = [
     Measure { name: "requests/s", better: Better::More, of: per_second },
     Measure { name: MACHINE_SECOND, better: Better::More, of: per_machine_second },
     Measure { name: "CPU per request", better: Better::Less, of: cpu_us },
-    Measure { name: "p99", better: Better::Less, of: p99_us },
+    Measure { name: "p99 of writes", better: Better::Less, of: |p| p99_us(p, &WRITES) },
+    Measure { name: "p99 of reads", better: Better::Less, of: |p| p99_us(p, &READS) },
     Measure {
         name: "device reads",
         better: Better::Less,
@@ -92,9 +94,15 @@ pub(super) fn per_replica_second(phase: &Phase) -> Option<f64> {
     cpu_us(phase).filter(|us| *us > 0.0).map(|us| 1e6 / us)
 }
 
-/// Of the type of request whose p99 is higher.
-fn p99_us(phase: &Phase) -> Option<f64> {
-    phase.operations.iter().map(|operation| operation.latency_us[1]).reduce(f64::max)
+/// Types of requests, by what they are to a reader. No workload has two of one of these, so ratios are of one type.
+const WRITES: [&str; 3] =
+    [Kind::Insert.as_str(), Kind::Update.as_str(), Kind::ReadModifyWrite.as_str()];
+const READS: [&str; 2] = [Kind::Read.as_str(), Kind::Scan.as_str()];
+
+/// The highest p99 of these types; `None` where a workload has none of them.
+fn p99_us(phase: &Phase, kinds: &[&str]) -> Option<f64> {
+    let own = phase.operations.iter().filter(|operation| kinds.contains(&operation.kind.as_str()));
+    own.map(|operation| operation.latency_us[1]).reduce(f64::max)
 }
 
 fn bytes(phase: &Phase, of: fn(&crate::status::Usage) -> u64) -> f64 {

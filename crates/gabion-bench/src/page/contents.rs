@@ -13,8 +13,8 @@ const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the s
                       more is better, of all else less. ≈: no clear difference, as it is less than \
                       5 % or rounds of both sides overlap. CPU of a cluster is that of all its \
                       replicas until compaction is quiet, that of the machine what its processors \
-                      worked until then for whatever but clients; its p99 that of the type of request whose \
-                      p99 is higher.";
+                      worked until then for whatever but clients; its p99 that of writes by that of \
+                      writes, and of reads (and scans) by that of reads.";
 
 /// Puts everything together.
 pub(super) fn document(inputs: &Inputs) -> Document {

@@ -262,6 +262,29 @@ fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
 }
 
 #[test]
+fn latencies_are_divided_by_those_of_the_same_type_of_request() {
+    let mut runs = beside_rocksdb();
+    for run in &mut runs {
+        // Reads are slow on one side, writes on the other.
+        let is_baseline = run["config"]["compaction"] == "rocksdb";
+        for operation in run["operations"].as_array_mut().unwrap() {
+            let is_read = operation["type"] == "read";
+            let us = if is_read == is_baseline { 9000.0 } else { 1000.0 };
+            operation["latency_us"]["p99"] = us.into();
+        }
+    }
+    let text = summary(&[&runs]);
+    let header = cells(lines_with(&text, "| replicas, workload ")[0]);
+    let line = |workload: &str| cells(lines_with(&text, &format!("| R = 3, {workload} "))[0]);
+    let ratio = |workload, name| {
+        line(workload)[header.iter().position(|word| word == name).unwrap()].clone()
+    };
+    let [writes, reads] = ["p99 of writes", "p99 of reads"];
+    assert_eq!([ratio("a", writes), ratio("a", reads)], ["▼ 9.00", "▲ 0.11"]);
+    assert_eq!([ratio("load", writes), ratio("load", reads)], ["▼ 9.00", ""]);
+}
+
+#[test]
 fn the_cache_of_the_baseline_is_told_and_another_one_is_another_experiment() {
     let with = |len: u64, mut runs: Vec<Value>| {
         runs.iter_mut().for_each(|run| run["config"]["baseline_cache_bytes"] = len.into());
