@@ -138,17 +138,21 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
-/// That flushes and compactions of two modes did not do the same work, where what they wrote in bytes, `at_primary`
-/// (of each group) and `everywhere` at all replicas of the other mode, differs by more than a tenth: how much a short
-/// load leaves to compact depends on how fast clients were beside it, in each replica of every-replica by itself.
-pub(crate) fn other_work(shape: Shape, at_primary: f64, everywhere: f64) -> Option<String> {
-    let each = everywhere / shape.replicas as f64;
-    let differs = (at_primary - each).abs() > 0.1 * at_primary.min(each);
+/// That flushes and compactions of two systems, each with what they wrote in bytes at all replicas, did not do the same
+/// work, where that differs by more than a tenth for each replica that has them: another engine writes more or less, and
+/// how much a short load leaves to compact depends on how fast clients were beside it, at each replica by itself.
+pub(crate) fn other_work(shape: Shape, sides: [(&str, f64); 2]) -> Option<String> {
+    let [a, b] = sides.map(|(system, written)| match system {
+        "primary" => ("at the primary".to_owned(), written),
+        _ => {
+            (format!("at a replica of {system} on average"), ratio(written, shape.replicas as f64))
+        }
+    });
+    let differs = (a.1 - b.1).abs() > 0.1 * a.1.min(b.1);
     differs.then(|| {
-        let (at_primary, each) = (gigabytes(at_primary as u64), gigabytes(each as u64));
+        let [(a, wrote_a), (b, wrote_b)] = [a, b].map(|(at, len)| (at, gigabytes(len as u64)));
         format!(
-            "{shape}: jobs wrote {at_primary} GB at the primary, and {each} GB at a replica of every-replica \
-             on average: ratios of CPU compare different work"
+            "{shape}: jobs wrote {wrote_a} GB {a}, and {wrote_b} GB {b}: ratios of CPU compare different work"
         )
     })
 }

@@ -391,8 +391,9 @@ pub(crate) fn compare(runs: &[Run], style: Style) -> String {
     );
     for (once, everywhere) in &pairs {
         let (once, everywhere) = (once.compared(), everywhere.compared());
-        let made = [&once, &everywhere].map(|replicas| sum(replicas).job_written_bytes as f64);
-        if let Some(text) = other_work(Shape::of(&once), made[0], made[1]) {
+        let made = |replicas| sum(replicas).job_written_bytes as f64;
+        let sides = [("primary", made(&once)), ("every-replica", made(&everywhere))];
+        if let Some(text) = other_work(Shape::of(&once), sides) {
             line(&mut out, &format!("{text}.\n"));
         }
     }

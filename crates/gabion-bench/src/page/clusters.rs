@@ -361,8 +361,10 @@ impl Experiment<'_> {
         warnings.extend(self.loads_apart());
         warnings.extend(self.busy());
         warnings.extend(self.stolen());
-        let paired = self.paired(MODES);
-        warnings.extend(paired.into_iter().filter_map(|shape| self.other_work(shape)));
+        for pair in PAIRS {
+            let shapes = self.paired(pair).into_iter();
+            warnings.extend(shapes.filter_map(|shape| self.other_work(pair, shape)));
+        }
         warnings.extend(debug_build(&self.label, self.runs.iter().map(|run| &run.origin)));
         let rounds = |pair: Pair, shape| pair.map(|system| self.rounds(shape, system));
         let is_once =
@@ -376,13 +378,14 @@ impl Experiment<'_> {
         warnings
     }
 
-    /// That jobs of the two modes did different work.
-    fn other_work(&self, shape: Shape) -> Option<String> {
+    /// That jobs of the two sides did different work.
+    fn other_work(&self, pair: Pair, shape: Shape) -> Option<String> {
         let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
-        let samples = MODES.map(|mode| self.sample((shape, mode), self.costed(), made));
-        let [Some(once), Some(everywhere)] = samples else { return None };
-        let text = other_work(shape, once.median, everywhere.median)?;
-        Some(format!("{}, {text}", self.label))
+        let [one, other] = pair.map(|system| {
+            let sample = self.sample((shape, system), self.costed(), made);
+            sample.map(|sample| (system, sample.median))
+        });
+        Some(format!("{}, {}", self.label, other_work(shape, [one?, other?])?))
     }
 
     /// What the host took for others, when it was much.

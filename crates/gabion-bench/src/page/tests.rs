@@ -606,6 +606,22 @@ fn modes_whose_jobs_did_not_do_the_same_are_told() {
     }
     let text = summary(&[&runs]);
     assert!(text.contains("0.080 GB at a replica of every-replica"), "{text}");
+    // Beside the baseline too, each with the place where it makes files.
+    let mut runs = beside_rocksdb();
+    assert!(!summary(&[&runs]).contains("different work"));
+    for run in runs.iter_mut().filter(|run| run["config"]["compaction"] == "rocksdb") {
+        for phase in run["phases"].as_array_mut().unwrap() {
+            for replica in phase["replicas"].as_array_mut().unwrap() {
+                replica["job_written_bytes"] = 90_000_000.into();
+            }
+        }
+    }
+    let text = summary(&[&runs]);
+    for side in ["at the primary", "at a replica of every-replica on average"] {
+        let told =
+            format!(" GB {side}, and 0.090 GB at a replica of rocksdb on average: ratios of CPU");
+        assert_eq!(text.matches(&told).count(), 2, "of two and of three replicas: {text}");
+    }
 }
 
 #[test]

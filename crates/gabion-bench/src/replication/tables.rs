@@ -1,6 +1,6 @@
 //! Systems side by side: a line for each in each workload, and what each spent its processors on.
 
-use crate::figures::{JOBS, QUEUE_MARK, SHIPPING, median, queue, ratio, sum};
+use crate::figures::{JOBS, QUEUE_MARK, SHIPPING, median, other_work, queue, ratio, sum};
 use crate::report::{Phase, Run, STOLEN_MAX};
 use crate::text::{Style, Table, grouped, line, megabytes, seconds};
 use crate::workload::Kind;
@@ -144,8 +144,27 @@ pub(super) fn compare(systems: &[Vec<&Run>], style: Style) -> String {
             }
         }
     }
+    for text in other_works(systems) {
+        line(&mut out, &format!("{text}.\n"));
+    }
     spent(systems).write(style, &mut out);
     out
+}
+
+/// That flushes and compactions of a system did other work over the load than those of the first.
+fn other_works(systems: &[Vec<&Run>]) -> Vec<String> {
+    let written = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
+    let side = |rounds: &'_ [&Run]| {
+        let system = rounds.first()?.compaction.clone();
+        Some((system, over_rounds(rounds, 0, written)?))
+    };
+    let sides: Vec<(String, f64)> = systems.iter().filter_map(|rounds| side(rounds)).collect();
+    let Some(((first, base), others)) = sides.split_first() else { return Vec::new() };
+    let shape = systems[0][0].shape();
+    let told = |(system, made): &(String, f64)| {
+        other_work(shape, [(system.as_str(), *made), (first.as_str(), *base)])
+    };
+    others.iter().filter_map(told).collect()
 }
 
 /// A load that was offered, as `a@80 at 31,300 a second`.

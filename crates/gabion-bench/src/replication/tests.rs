@@ -186,6 +186,22 @@ fn the_tables_have_medians_over_the_rounds() {
 }
 
 #[test]
+fn jobs_of_a_system_that_did_other_work_than_the_first_are_told() {
+    let told = |written: u64| {
+        let mut runs = crate::report::tests::runs();
+        for replica in &mut runs[1].phases[0].replicas {
+            replica.usage.job_written_bytes = written;
+        }
+        tables::compare(&[vec![&runs[1]], vec![&runs[0]]], Style::Plain)
+    };
+    assert!(!told(100_000_000).contains("different work"));
+    let text = told(150_000_000);
+    let words = "R = 3: jobs wrote 0.100 GB at the primary, and 0.150 GB at a replica of every-replica on average: \
+                 ratios of CPU compare different work.\n";
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
 fn a_load_that_was_not_reached_is_told_and_its_latencies_are_marked() {
     // 1,000 requests of a load of 500 a second, in 2.0 seconds, and in 2.1 by the other.
     let told = |seconds: f64| {
