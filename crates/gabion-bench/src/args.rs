@@ -10,7 +10,7 @@ use gabion_engine::{Codecs, Compression};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_workload::{Distribution, Mix, Workload, parse_bytes};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Who flushes and compacts in the clusters that are measured.
@@ -204,9 +204,10 @@ pub struct LoadArgs {
     /// `wall_seconds` beside them, include this time; operations per second do not.
     #[arg(long, default_value_t = 300)]
     pub settle: u64,
-    /// Print the report as JSON.
-    #[arg(long, conflicts_with = "markdown")]
-    pub json: bool,
+    /// Write each run to this file, which must not be there, as it comes, a JSON object a line; without a file
+    /// to standard output, in place of the tables.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
     /// Print the report as Markdown.
     #[arg(long)]
     pub markdown: bool,
@@ -423,6 +424,11 @@ impl LoadArgs {
                 "--compressibility is {}, allowed are 0 to 1",
                 self.compressibility
             )));
+        }
+        if self.markdown && self.json.as_deref() == Some(Path::new("-")) {
+            return Err(Error::invalid(
+                "--markdown and --json without a file: both are for the standard output, name a file",
+            ));
         }
         if workloads.is_empty() {
             return Err(Error::invalid(

@@ -38,6 +38,7 @@ mod provenance;
 mod replication;
 mod report;
 mod run;
+mod sink;
 mod status;
 mod system;
 mod text;

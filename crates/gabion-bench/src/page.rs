@@ -40,8 +40,7 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("outputs").args(["html", "markdown"]).required(true).multiple(true))]
 pub struct ReportArgs {
-    /// Files that `bench ycsb --json` or `bench replication --json` printed or `bench engine --json FILE`
-    /// wrote, mixed. Runs of the
+    /// Files that `bench ycsb`, `bench replication` and `bench engine` wrote with `--json FILE`, mixed. Runs of the
     /// same settings, machine, commit and build are rounds, of which medians are taken.
     #[arg(required = true, value_name = "RUN.json")]
     pub runs: Vec<PathBuf>,

@@ -23,10 +23,11 @@ use crate::figures::Shape;
 use crate::launch::{Launcher, RunningCluster, ScratchDir};
 use crate::report::{Run, json};
 use crate::run::{Groups, Offers, measure, own_config, spec, stop_on_signals};
+use crate::sink::{Sink, print};
 use crate::text::Style;
 use baseline::Chain;
 use clap::{Args, ValueEnum};
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, Result};
 use gabion_node::{CompactionMode, GroupConfig};
 use gabion_workload::Log;
 use serde_json::{Map, Value};
@@ -235,12 +236,8 @@ pub(crate) fn replication_to(
     for cell in comparisons.iter().flatten().filter(|cell| cell.system != System::Rocksdb) {
         launcher.check_room(&spec(&cell.cluster, &parent), cell.cluster.co_location)?;
     }
-    let mut print = |text: &str| {
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
-    };
     let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
+    let mut sink = Sink::open(args.load.json.as_deref())?;
     let start = |cell: &Cell, dir: &Path| match cell.system {
         System::Rocksdb => chain(cell, dir),
         _ => launcher.start(&spec(&cell.cluster, dir)),
@@ -260,20 +257,18 @@ pub(crate) fn replication_to(
                 let dir = ScratchDir::new(&parent)?;
                 let groups = Groups::start(&cell.cluster, dir.path(), |dir| start(cell, dir))?;
                 let config = args.config(cell, round);
-                runs.push((place, measure(&plan, &groups.addresses(), config, offers, &stop)?));
+                let run = measure(&plan, &groups.addresses(), config, offers, &stop)?;
+                sink.write(&json(&run, runs.iter().map(|(_, run)| run)), out)?;
+                runs.push((place, run));
             }
-            if !args.load.json && round + 1 == args.rounds {
+            if !sink.is_stdout() && round + 1 == args.rounds {
                 let of = |place| runs.iter().filter(move |run| run.0 == place).map(|run| &run.1);
                 let sides: Vec<Vec<&Run>> = (0..cells.len()).map(|p| of(p).collect()).collect();
-                print(&tables::compare(&sides, style))?;
+                print(&tables::compare(&sides, style), out)?;
             }
         }
     }
-    let runs: Vec<Run> = runs.into_iter().flatten().map(|(_, run)| run).collect();
-    if args.load.json {
-        print(&format!("{:#}\n", json(&runs)))?;
-    }
-    Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
+    Ok(u8::from(runs.iter().flatten().any(|(_, run)| run.wrong() > 0)))
 }
 
 #[cfg(test)]

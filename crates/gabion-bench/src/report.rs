@@ -71,6 +71,11 @@ impl Run {
         Shape::of(self.phases.first().map_or(&[], |phase| &phase.replicas))
     }
 
+    /// What it has in common with those that it is compared with: groups and replicas, and the round.
+    fn place(&self) -> (Shape, Option<&Value>) {
+        (self.shape(), self.config.get("round"))
+    }
+
     /// What each replica used over all workloads.
     pub(crate) fn replicas(&self) -> Vec<ReplicaUse> {
         let mut total: Vec<ReplicaUse> = Vec::new();
@@ -105,28 +110,28 @@ pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
     let is = |run: &&Run, mode: &str| run.compaction == mode;
     let primaries = runs.iter().filter(|run| is(run, "primary"));
     let partner = |once: &Run| {
-        let place = |run: &Run| (run.shape(), run.config.get("round").cloned());
-        let own = place(once);
-        runs.iter().find(move |run| is(run, "every-replica") && place(run) == own)
+        runs.iter().find(move |run| is(run, "every-replica") && run.place() == once.place())
     };
     primaries.filter_map(|once| Some((once, partner(once)?))).collect()
 }
 
-/// The report as JSON: one object for one run, an array for several.
-pub(crate) fn json(runs: &[Run]) -> Value {
-    let pairs = pairs(runs);
-    let object = |run: &Run| {
-        let mut object = run_json(run);
-        if let Some((once, baseline)) = pairs.iter().find(|(once, _)| std::ptr::eq(*once, run)) {
-            let comparison = Comparison::of(&once.compared(), &baseline.compared());
-            object["comparison"] = comparison_json(&comparison);
-        }
-        object
+/// A run as JSON. `before` are those that were told already: where the other way of compacting is among them, in the same
+/// round and with as many replicas and groups, the comparison of both is told with this one.
+pub(crate) fn json<'a>(run: &Run, before: impl IntoIterator<Item = &'a Run>) -> Value {
+    let mut object = run_json(run);
+    let modes = ["primary", "every-replica"];
+    let is_other = |other: &&Run| {
+        modes.contains(&run.compaction.as_str())
+            && modes.contains(&other.compaction.as_str())
+            && other.compaction != run.compaction
+            && other.place() == run.place()
     };
-    match runs {
-        [run] => object(run),
-        runs => runs.iter().map(object).collect(),
+    if let Some(other) = before.into_iter().find(is_other) {
+        let (once, baseline) = if run.compaction == modes[0] { (run, other) } else { (other, run) };
+        let comparison = Comparison::of(&once.compared(), &baseline.compared());
+        object["comparison"] = comparison_json(&comparison);
     }
+    object
 }
 
 fn run_json(run: &Run) -> Value {

@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::launch::{ClusterSpec, Launcher, RunningCluster, ScratchDir};
 use crate::provenance::provenance;
 use crate::report::{Offered, Phase, Run, compare, describe, json};
+use crate::sink::{Sink, print};
 use crate::status::Status;
 use crate::system::MachineTime;
 use crate::text::{Style, grouped};
@@ -51,23 +52,20 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
     let plan = args.plan()?;
     let stop = stop_on_signals()?;
     let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
-    let mut print = |text: &str| {
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
-    };
-    let mut runs = Vec::new();
-    let mut finish = |run: Run| {
-        if !args.load.json {
-            print(&describe(&run, style))?;
+    let mut sink = Sink::open(args.load.json.as_deref())?;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut finish = |run: Run, out: &mut dyn Write| {
+        if !sink.is_stdout() {
+            print(&describe(&run, style), out)?;
         }
+        sink.write(&json(&run, &runs), out)?;
         runs.push(run);
         Ok::<(), Error>(())
     };
     match &plan.target {
         Target::Running(addresses) => {
             let groups = [addresses.clone()];
-            finish(measure(&plan, &groups, Map::new(), &mut Offers::default(), &stop)?)?;
+            finish(measure(&plan, &groups, Map::new(), &mut Offers::default(), &stop)?, out)?;
         }
         Target::Own(clusters) => {
             let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
@@ -79,14 +77,12 @@ pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Wr
                 let dir = ScratchDir::new(&parent)?;
                 let groups = Groups::start(own, dir.path(), |dir| launcher.start(&spec(own, dir)))?;
                 let offers = &mut Offers::default();
-                finish(measure(&plan, &groups.addresses(), own_config(own), offers, &stop)?)?;
+                finish(measure(&plan, &groups.addresses(), own_config(own), offers, &stop)?, out)?;
             }
         }
     }
-    if args.load.json {
-        print(&format!("{:#}\n", json(&runs)))?;
-    } else {
-        print(&compare(&runs, style))?;
+    if !sink.is_stdout() {
+        print(&compare(&runs, style), out)?;
     }
     Ok(u8::from(runs.iter().any(|run| run.wrong() > 0)))
 }

@@ -61,7 +61,7 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
             what: "No run of a replicated cluster, so no form of RubbleDB's Tables 3 to 5 and \
                    Figures 7, 8 and 10."
                 .to_owned(),
-            command: "gabion bench replication --replicas 2,3,4 --co-location 1,2 --json > \
+            command: "gabion bench replication --replicas 2,3,4 --co-location 1,2 --json \
                       replication.json"
                 .to_owned(),
         });
@@ -180,8 +180,8 @@ fn run(
         .optional("ack", s.ack.as_ref())
         .option("replicas", joined(&replicas))
         .optional("co-location", (co_location != [1]).then(|| joined(&co_location)))
-        .flag("json", true);
-    format!("{} > more.json", line.0)
+        .option("json", "more.json");
+    line.0
 }
 
 /// A number of shapes, each once, from the lowest.

@@ -37,10 +37,15 @@ fn run(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(out).unwrap())
 }
 
+/// Runs as they were told: a line each.
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn each_system_runs_in_turn_for_each_number_of_replicas_and_is_told_in_json() {
     let text = run(&["--replicas=2,3", "--workloads=load,f", "--json"]).unwrap();
-    let runs: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let runs = lines(&text);
     let names: Vec<_> = runs
         .iter()
         .map(|run| (run["config"]["replicas"].as_u64().unwrap(), &run["config"]["compaction"]))
@@ -76,8 +81,7 @@ fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
 #[test]
 fn groups_side_by_side_run_in_every_system_after_those_of_one_group() {
     let words = ["--co-location=1,2", "--replicas=2", "--workloads=load,a", "--offered=10"];
-    let runs: Vec<Value> =
-        serde_json::from_str(&run(&[&words[..], &["--json"]].concat()).unwrap()).unwrap();
+    let runs = lines(&run(&[&words[..], &["--json"]].concat()).unwrap());
     let shapes: Vec<_> = runs
         .iter()
         .map(|run| ["co_location", "replicas"].map(|name| run["config"][name].as_u64().unwrap()))
@@ -87,8 +91,8 @@ fn groups_side_by_side_run_in_every_system_after_those_of_one_group() {
         let [groups, replicas] = ["co_location", "replicas"].map(|name| &run["config"][name]);
         let len = (groups.as_u64().unwrap() * replicas.as_u64().unwrap()) as usize;
         assert_eq!(run["phases"][0]["replicas"].as_array().unwrap().len(), len);
-        // Primary beside every-replica of as many groups.
-        if run["config"]["compaction"] == "primary" {
+        // Primary beside every-replica of as many groups, with the one that comes last.
+        if run["config"]["compaction"] == "every-replica" {
             assert_eq!(&run["comparison"]["co_location"], groups);
             assert_eq!(&run["comparison"]["replicas"], replicas);
         }
@@ -120,7 +124,7 @@ fn groups_side_by_side_run_in_every_system_after_those_of_one_group() {
 fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
     let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--offered=10,5"];
     let json = run(&[&words[..], &["--json"]].concat()).unwrap();
-    let runs: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let runs = lines(&json);
     let offered = |run: &Value| {
         let phases = run["phases"].as_array().unwrap().iter();
         let of = |phase: &Value| (phase["workload"].clone(), phase["offered_per_second"].as_f64());
@@ -144,7 +148,7 @@ fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
 #[test]
 fn rounds_have_another_system_first_each_and_json_has_all_of_them() {
     let words = ["--workloads=load,a", "--replicas=2", "--rounds=2", "--offered=10", "--json"];
-    let runs: Vec<Value> = serde_json::from_str(&run(&words).unwrap()).unwrap();
+    let runs = lines(&run(&words).unwrap());
     let config = |run: &Value| {
         let config = &run["config"];
         (config["round"].as_u64().unwrap(), config["compaction"].as_str().unwrap().to_owned())
@@ -158,7 +162,8 @@ fn rounds_have_another_system_first_each_and_json_has_all_of_them() {
     let offered = |run: &Value| run["phases"][2]["offered_per_second"].as_f64().unwrap();
     assert!(runs.iter().all(|run| offered(run) == offered(&runs[0])));
     // Each round's primary beside its own every-replica.
-    assert!([1, 3].iter().all(|i| runs[*i]["comparison"]["replicas"] == 2));
+    assert!([2, 4].iter().all(|i| runs[*i]["comparison"]["replicas"] == 2));
+    assert_eq!(runs.iter().filter(|run| run.get("comparison").is_some()).count(), 2);
 }
 
 #[test]
@@ -183,6 +188,30 @@ fn the_tables_have_medians_over_the_rounds() {
     assert!(text.contains("Medians of 3 rounds."), "{text}");
     let once = tables::compare(&[vec![sides[0][0]], vec![sides[1][0]]], Style::Plain);
     assert!(once.contains(" 200 ") && !once.contains("Medians"), "{once}");
+}
+
+#[test]
+fn a_run_that_fails_leaves_those_that_were_measured_before_it() {
+    let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
+    let file = dir.path().join("runs.json");
+    let name = file.display().to_string();
+    let words = ["--workloads=load", "--replicas=2", "--systems=primary,rocksdb", "--json", &name];
+    let chain = |_: &Cell, _: &Path| Err(Error::unavailable("no ports"));
+    let mut out = Vec::new();
+    let launcher = FakeLauncher::default();
+    let error = replication_to(&args(&words), &launcher, &chain, &mut out).unwrap_err();
+    assert_eq!((error.message(), out.len()), ("no ports", 0));
+    let told = lines(&std::fs::read_to_string(&file).unwrap());
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["config"]["compaction"], "primary");
+    let words = ["--workloads=load", "--systems=primary", "--json", &name];
+    let error = run(&words).unwrap_err().to_string();
+    assert!(error.contains("runs.json, which is there: name another file"), "{error}");
+    // One that ends has its tables as well.
+    std::fs::remove_file(&file).unwrap();
+    let text = run(&words).unwrap();
+    assert!(text.starts_with("3 replicas\n"), "{text}");
+    assert_eq!(lines(&std::fs::read_to_string(&file).unwrap()).len(), 1);
 }
 
 #[test]
@@ -234,7 +263,7 @@ fn a_load_in_requests_a_second_is_the_same_in_every_run_of_the_command() {
     let words = ["--workloads=load,a", "--systems=rocksdb,primary", "--replicas=2,3"];
     let loads = ["--offered=10", "--offered-per-second=4000,2000"];
     let text = run(&[&words[..], &loads, &["--json"]].concat()).unwrap();
-    let runs: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let runs = lines(&text);
     assert_eq!(runs.len(), 4);
     for run in &runs {
         assert_eq!(run["config"]["offered_per_second"], serde_json::json!([4000, 2000]));
@@ -257,6 +286,7 @@ fn a_bad_option_is_refused_by_name_and_limit() {
         (&["--systems=primary,primary"], "--systems names primary twice"),
         (&["--offered=0"], "--offered is 0, allowed are 1 to 1000"),
         (&["--offered=80,80"], "--offered names 80 twice"),
+        (&["--json", "--markdown"], "--markdown and --json without a file"),
         (&["--rounds=0"], "--rounds is 0, allowed are 1 to 100"),
         (&["--offered-per-second=0"], "--offered-per-second is 0, allowed are 1 to 100000000"),
         (&["--offered-per-second=9,9"], "--offered-per-second names 9 twice"),

@@ -46,7 +46,7 @@ fn keys(value: &Value) -> Vec<&str> {
 
 #[test]
 fn the_names_in_the_json_are_those_that_scripts_read() {
-    let json = json(&runs()[..1]);
+    let json = json(&runs()[0], []);
     assert_eq!(keys(&json), ["config", "operations", "replicas", "totals", "phases", "figures"]);
     let operation = &json["operations"][0];
     assert_eq!(keys(operation), ["workload", "type", "count", "per_second", "latency_us"]);
@@ -93,9 +93,10 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
 }
 
 #[test]
-fn two_runs_are_an_array_and_the_first_has_the_comparison() {
-    let json = json(&runs());
-    let comparison = &json[0]["comparison"];
+fn the_later_of_two_runs_has_the_comparison_whichever_it_is() {
+    let runs = runs();
+    let told = json(&runs[1], [&runs[0]]);
+    let comparison = &told["comparison"];
     let expected = [
         "co_location",
         "replicas",
@@ -108,7 +109,11 @@ fn two_runs_are_an_array_and_the_first_has_the_comparison() {
     ];
     assert_eq!(keys(comparison), expected);
     assert!((comparison["cpu_ratio"].as_f64().unwrap() - 0.515).abs() < 1e-9);
-    assert_eq!(json[1].get("comparison"), None);
+    assert_eq!(&json(&runs[0], [&runs[1]])["comparison"], comparison);
+    assert_eq!(json(&runs[1], []).get("comparison"), None);
+    let mut other = runs[0].clone();
+    other.config.insert("round".into(), 2.into());
+    assert_eq!(json(&runs[1], [&other]).get("comparison"), None, "of another round");
 }
 
 #[test]
@@ -119,7 +124,7 @@ fn workloads_add_up_but_the_load_alone_is_compared() {
     let cpu = |replicas: &[ReplicaUse]| sum(replicas).cpu_seconds;
     assert!((cpu(&run.replicas()) - 12.36).abs() < 1e-9);
     assert!((cpu(&run.compared()) - 6.18).abs() < 1e-9);
-    assert_eq!(json(&[run])["totals"]["wall_seconds"], 10.0);
+    assert_eq!(json(&run, [])["totals"]["wall_seconds"], 10.0);
 }
 
 #[test]
