@@ -11,11 +11,13 @@
 //!                           acknowledged is lost; GABION_KILL_SEED picks options and victims
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
-//! cargo xtask bench         the figures of docs/benchmarks.md
+//! cargo xtask bench [PART [DIR]]
+//!                           the figures of docs/benchmarks.md and a page of them: engine, replication or all
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a program that runs programs, not a core")]
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod bench;
 mod cluster;
 mod kills;
 mod redis;
@@ -50,8 +52,10 @@ fn main() -> ExitCode {
             Ok(hours) if hours > 0.0 => soak::soak(hours),
             _ => Err(format!("'{hours}' is not a number of hours")),
         },
-        ["bench"] => soak::bench(),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|kills [N]|shipping|soak [HOURS]|bench (see xtask/src/main.rs)"
+        ["bench"] => bench::bench("all", None),
+        ["bench", part] => bench::bench(part, None),
+        ["bench", part, directory] => bench::bench(part, Some(directory)),
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -164,15 +164,3 @@ fn is_there_room_for_many() -> Step {
         _ => need_space(&format!("a store of {MANY} records"), MANY_DISK),
     }
 }
-
-/// The figures of docs/benchmarks.md.
-pub(crate) fn bench() -> Step {
-    let ycsb = ["run", "--release", "-p", "gabion", "--", "bench", "ycsb"];
-    let load = |records: &'static str, more: [&'static str; 2]| {
-        let load = ["--records", records, "--value-size", "1000", "--compaction", "both"];
-        run("cargo", &[&ycsb[..], &load, &more, &["--markdown"]].concat(), &[])
-    };
-    load("2000000", ["--replicas", "3"])?;
-    load("2000000", ["--compressibility", "0.5"])?;
-    load("500000", ["--replicas", "2,3,4"])
-}

@@ -1,0 +1,189 @@
+//! The figures of docs/benchmarks.md, in parts that can be chosen: `gabion bench` with the commands that stand there, then
+//! the page of all that is in the directory.
+//!
+//! ```text
+//!   LINES ─► gabion bench engine, replication ─► DIRECTORY/*.json ─► gabion bench report ─► report.html, report.md
+//! ```
+//!
+//! A machine that does nothing else is needed, and the peers have to be built. What one command made stays when a later one
+//! fails, and what was measured before is on the page too: a command that is run again makes rounds more.
+
+use crate::steps::{Step, head_commit, run, target_directory};
+use std::path::{Path, PathBuf};
+
+/// A command: its part, the name of the file that it writes, its words behind `gabion bench`.
+type Line = (&'static str, &'static str, &'static str);
+
+/// Medians of three rounds where a ratio is aimed at, one round of the rest.
+const LINES: [Line; 7] = [
+    (
+        "engine",
+        "engine-rocksdb",
+        "engine --vs rocksdb --value-sizes 100,1000 --log on --rounds 3 --quick",
+    ),
+    ("engine", "engine-fjall", "engine --vs fjall --value-sizes 1000 --log on --rounds 1 --quick"),
+    (
+        "engine",
+        "engine-no-log",
+        "engine --vs rocksdb --value-sizes 100,1000 --log off --rounds 1 --quick --workloads \
+         fillseq,fillrandom,overwrite,deleterandom",
+    ),
+    (
+        "engine",
+        "engine-synced",
+        "engine --vs rocksdb --value-sizes 100,1000 --log synced --rounds 3 --quick --workloads fillrandom",
+    ),
+    (
+        "replication",
+        "replication-3",
+        "replication --systems rocksdb,primary --replicas 3 --records 2500000 --operations 1500000 --workloads \
+         load,a,c --offered 80 --rounds 3",
+    ),
+    (
+        "replication",
+        "replication-4",
+        "replication --systems rocksdb,primary --replicas 4 --records 3000000 --workloads load --rounds 3",
+    ),
+    (
+        "replication",
+        "replication-groups",
+        "replication --systems rocksdb,primary --replicas 2 --co-location 2 --records 2000000 --workloads load",
+    ),
+];
+
+/// Programs of the peers' workspace, by part.
+const PEERS: [(&str, &str); 3] =
+    [("engine", "engine-rocksdb"), ("engine", "engine-fjall"), ("replication", "replica-rocksdb")];
+
+/// Runs a part, or `all`, and draws the page of what is in `directory` then; without one it is below the system's directory
+/// for temporary files, named by the commit.
+pub(crate) fn bench(part: &str, directory: Option<&str>) -> Step {
+    let lines = lines(part)?;
+    let directory = match directory {
+        Some(directory) => PathBuf::from(directory),
+        None => std::env::temp_dir().join(format!("gabion-bench-{}", head_commit()?)),
+    };
+    let target = target_directory()?;
+    let release = |directory: &str| Path::new(directory).join("release");
+    let lacking = lacking(part, &[release(&target), release("peers/target")]);
+    if !lacking.is_empty() {
+        return Err(format!(
+            "not built: {}; `(cd peers && cargo build --release)` builds them, RocksDB in half an hour",
+            lacking.join(", ")
+        ));
+    }
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    for (_, file, words) in lines {
+        let file = free(&directory, file);
+        gabion(&[&words.split_whitespace().collect::<Vec<_>>()[..], &["--json", &file]].concat())?;
+    }
+    let files = measured(&directory)?;
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let [html, markdown] = ["html", "md"].map(|ending| path(&directory, "report", ending));
+    let report = [&["report"], &files[..], &["--html", &html, "--markdown", &markdown]].concat();
+    gabion(&report)?;
+    println!("\nthe page is {html}");
+    Ok(())
+}
+
+fn path(directory: &Path, name: &str, ending: &str) -> String {
+    directory.join(format!("{name}.{ending}")).display().to_string()
+}
+
+/// A file of a command that is not there yet: what was measured before is another round.
+fn free(directory: &Path, name: &str) -> String {
+    let mut number = 1;
+    loop {
+        let file = path(directory, &format!("{name}-{number}"), "json");
+        if !Path::new(&file).exists() {
+            return file;
+        }
+        number += 1;
+    }
+}
+
+/// All that was measured, now and before.
+fn measured(directory: &Path) -> Result<Vec<String>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let file = entry.map_err(failed)?.path().display().to_string();
+        files.extend(Some(file).filter(|file| file.ends_with(".json")));
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn gabion(words: &[&str]) -> Step {
+    let gabion = ["run", "--release", "-p", "gabion", "--", "bench"];
+    run("cargo", &[&gabion, words].concat(), &[])
+}
+
+/// The commands of a part.
+fn lines(part: &str) -> Result<Vec<Line>, String> {
+    let lines: Vec<Line> =
+        LINES.into_iter().filter(|line| ["all", line.0].contains(&part)).collect();
+    match lines.is_empty() {
+        true => Err(format!("'{part}' is no part of the benchmarks: engine, replication or all")),
+        false => Ok(lines),
+    }
+}
+
+/// The programs that a part needs and that are in none of these directories.
+fn lacking(part: &str, directories: &[PathBuf]) -> Vec<&'static str> {
+    let needed = PEERS.into_iter().filter(|peer| ["all", peer.0].contains(&part));
+    let is_there = |name: &str| directories.iter().any(|directory| directory.join(name).is_file());
+    needed.map(|(_, name)| name).filter(|name| !is_there(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_its_own_commands_and_all_has_those_of_every_part() {
+        assert_eq!(lines("all").unwrap().len(), LINES.len());
+        let count = |part| lines(part).unwrap().len();
+        assert_eq!(count("engine") + count("replication"), LINES.len());
+        assert!(lines("engine").unwrap().iter().all(|line| line.2.starts_with("engine ")));
+        assert!(lines("engines").unwrap_err().contains("'engines' is no part"));
+    }
+
+    #[test]
+    fn peers_that_are_not_built_are_named_before_anything_runs() {
+        let directory = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("engine-fjall"), b"").unwrap();
+        let places = [PathBuf::from("/nowhere"), directory.clone()];
+        assert_eq!(lacking("engine", &places), ["engine-rocksdb"]);
+        assert_eq!(lacking("all", &places), ["engine-rocksdb", "replica-rocksdb"]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_was_measured_before_stays_beside_what_comes() {
+        let directory = std::env::temp_dir().join(format!("xtask-rounds-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let names = [(); 2].map(|()| {
+            let file = free(&directory, "engine-fjall");
+            std::fs::write(&file, b"{}").unwrap();
+            file
+        });
+        std::fs::write(directory.join("report.md"), b"").unwrap();
+        assert!(names[0].ends_with("/engine-fjall-1.json") && names[1].ends_with("-2.json"));
+        assert_eq!(measured(&directory).unwrap(), names);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// What the document says was run is what is run.
+    #[test]
+    fn the_commands_stand_in_the_document() {
+        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        for (_, file, words) in LINES {
+            let line = format!("`{file}-N.json`: `gabion bench {words}`");
+            assert!(document.contains(&line), "{line}\nis not in docs/benchmarks.md");
+        }
+    }
+}
