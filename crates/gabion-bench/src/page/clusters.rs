@@ -333,9 +333,10 @@ impl Experiment<'_> {
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for run in &self.runs {
+            let round = run.round.map_or_else(String::new, |round| format!(", round {round}"));
             for phase in &run.phases {
                 let place = format!(
-                    "{}, {}, {}, workload {}",
+                    "{}, {}, {}{round}, workload {}",
                     run.origin.file, run.shape, run.compaction, phase.workload
                 );
                 if phase.wrong_reads > 0 {

@@ -99,6 +99,8 @@ pub(super) struct ClusterRun {
     /// One of [`SYSTEMS`].
     pub(super) compaction: String,
     pub(super) shape: Shape,
+    /// Its place among the rounds of its command; `None` in files of builds that ran one.
+    pub(super) round: Option<u64>,
     /// Bytes of the cache of each replica of RubbleDB's baseline beside which it was run, which follow from the records of
     /// a group; `None` without a baseline, and in files of builds that did not say.
     pub(super) baseline_cache_len: Option<u64>,
@@ -334,6 +336,7 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
         settings: settings(&config)?,
         compaction: config.get("compaction")?.word(&SYSTEMS)?,
         shape,
+        round: optional(config.find("round"), Field::count)?,
         baseline_cache_len: optional(config.find("baseline_cache_bytes"), Field::count)?,
         phases,
     })
