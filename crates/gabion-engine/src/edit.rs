@@ -21,7 +21,7 @@ use crate::file::FileMeta;
 use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, Recipe};
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field};
+use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field, varint_len};
 use gabion_base::units::EDIT_LEN_MAX;
 use gabion_base::{Error, FileId, FileKind, LogPosition, MemTableId, Result, SequenceNumber, Term};
 
@@ -32,6 +32,10 @@ const FIELD_ADDED: u16 = 2;
 const FIELD_FLUSHED: u16 = 3;
 const FIELD_FLOOR: u16 = 4;
 const FIELD_RECIPE: u16 = 5;
+/// Tag, flags and length.
+const FIELD_HEADER_LEN: usize = 2 + 2 + 4;
+const FLUSHED_LEN: usize = 3 * 8;
+const FLOOR_LEN: usize = 8;
 
 /// What a flush takes over from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,19 @@ pub struct Edit {
 }
 
 impl Edit {
+    /// Bytes that an added file takes besides its description: tag, flags and length of a field, and its level.
+    pub const ADDED_OVERHEAD_LEN: usize = FIELD_HEADER_LEN + 1;
+
+    /// Bytes that the edit of a job with this recipe has for added files, at most: what [`EDIT_LEN_MAX`] leaves besides
+    /// all else that [`crate::Tree::finish_job`] puts into it.
+    pub(crate) fn room_for_added(recipe: &Recipe) -> usize {
+        let mut encoded = Vec::new();
+        recipe.encode(&mut encoded);
+        let removed: usize = recipe.inputs.iter().map(|(_, id)| 1 + varint_len(id.number)).sum();
+        let fields = 4 * FIELD_HEADER_LEN + FLUSHED_LEN + FLOOR_LEN;
+        EDIT_LEN_MAX.saturating_sub(HEADER_LEN + fields + removed + encoded.len())
+    }
+
     /// The encoded edit.
     ///
     /// # Errors

@@ -32,6 +32,8 @@
 //!
 //! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be none then.
 
+mod encoded_len;
+
 use crate::entry::{ENGINE_KEY_LEN_MAX, Keyspace};
 use crate::expiry::ExpirySpan;
 use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, last_before};

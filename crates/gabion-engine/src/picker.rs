@@ -15,7 +15,8 @@
 //! tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that, unless it has it.
 //!
 //! A job that may need more slots than are free, or name more files than one edit can, is not picked; a smaller one may
-//! be. When room is short ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
+//! be. Where there is none, the second is, with files of twice the length or more, of which there will be fewer: a file
+//! that spans all of a level with thousands would otherwise never go down. When room is short ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
 //! deletes give back what they delete. Then files are written anew in which much has expired.
 //!
 //! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
@@ -39,6 +40,7 @@ use crate::version::{Version, newest_first};
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::Range;
 use gabion_base::{FileId, SequenceNumber};
 
@@ -51,6 +53,9 @@ pub struct Pick {
     pub inputs: Vec<(u8, Arc<FileMeta>)>,
     /// Where the outputs go.
     pub output_level: u8,
+    /// Longest output in bytes: `sst_len` of the configuration, but where an edit could not name all that there would
+    /// be.
+    pub output_len: u64,
     /// Keys before which an output ends.
     pub cuts: Vec<Vec<u8>>,
     /// No deeper level holds keys of the inputs' range.
@@ -65,6 +70,10 @@ pub struct Picker<'a> {
     room: Room,
     snapshots: usize,
     urgent: bool,
+    /// Whether outputs may be longer than usual.
+    longer: bool,
+    /// Whether a job was passed over for the length of its edit.
+    edit_too_long: Cell<bool>,
     /// When the first of the operands was written that no file holds.
     operands_in_memory_ms: Option<u64>,
 }
@@ -115,6 +124,8 @@ impl<'a> Picker<'a> {
             room: Room { free: u64::MAX, kept: 0, estimate: Estimate::Usual },
             snapshots: 0,
             urgent: false,
+            longer: false,
+            edit_too_long: Cell::new(false),
             operands_in_memory_ms: None,
         }
     }
@@ -131,23 +142,33 @@ impl<'a> Picker<'a> {
         Self { urgent, ..self }
     }
 
+    /// Picks jobs also whose edits can name their files only if these are longer than usual.
+    #[must_use]
+    pub(crate) const fn longer(self) -> Self {
+        Self { longer: true, ..self }
+    }
+
     /// MemTables hold operands, the first of them written at this group time.
     #[must_use]
     pub(crate) const fn below_operands(self, operands_in_memory_ms: Option<u64>) -> Self {
         Self { operands_in_memory_ms, ..self }
     }
 
-    /// Whether there are slots for a job that writes `files` anew with `codec`, and its edit can name them all.
+    /// How long the outputs are to be of a job that writes `files` anew with `codec`, if there are slots for it and its
+    /// edit can name all that it has to.
     fn fits<'f>(
         &self,
         files: impl IntoIterator<Item = &'f Arc<FileMeta>, IntoIter: Clone>,
         codec: Compression,
         cuts: usize,
-    ) -> bool {
+    ) -> Option<u64> {
         let files = files.into_iter();
         let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec, self.snapshots);
-        outgoing.fits(self.config.sst_len, cuts as u64, self.room)
-            && self.edit_holds(files, outgoing.usual_len(), cuts)
+        let has_room = |len: &u64| outgoing.fits(*len, cuts as u64, self.room);
+        Some(self.config.sst_len)
+            .filter(has_room)
+            .and_then(|_| self.output_len(files, outgoing.usual_len(), cuts))
+            .filter(has_room)
     }
 
     /// The codec of what lies between these bounds when it is compacted to `level`.
@@ -277,14 +298,25 @@ impl<'a> Picker<'a> {
         // Highest score first; of equal ones the upper level, which readers feel more.
         levels.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         if self.stops_writers() {
-            if let Some(pick) = self.pick_l0() {
+            let is_below_full = || self.score(self.below(0)) >= 1000;
+            // Where the level below is too full, what goes down from there makes the job shorter.
+            let longer = || self.pick_longer(Self::pick_l0).filter(|_| !is_below_full());
+            if let Some(pick) = self.pick_l0().or_else(longer) {
                 return Some(pick);
             }
             let kept = self.kept_for_l0();
             levels.retain(|(_, level)| Some(*level) != kept);
         }
-        let over = levels.iter().find_map(|&(_, level)| self.pick_level(level));
-        over.or_else(|| self.urgent.then(|| (0..last).find_map(|l| self.pick_level(l))).flatten())
+        let over = || levels.iter().find_map(|&(_, level)| self.pick_level(level));
+        let urgent = || self.urgent.then(|| (0..last).find_map(|l| self.pick_level(l))).flatten();
+        over().or_else(urgent).or_else(|| self.pick_longer(Self::pick))
+    }
+
+    /// Where jobs were passed over whose edits would name too many files: what `pick` finds if files are longer.
+    fn pick_longer(&self, pick: impl Fn(&Self) -> Option<Pick>) -> Option<Pick> {
+        let may_be_longer = self.edit_too_long.get() && !self.longer;
+        let longer = Picker { edit_too_long: Cell::new(false), ..*self };
+        may_be_longer.then(|| pick(&longer.longer())).flatten()
     }
 
     /// Whether writers wait for L0.
@@ -296,7 +328,8 @@ impl<'a> Picker<'a> {
     fn kept_for_l0(&self) -> Option<u8> {
         let nothing = BTreeSet::new();
         let is_under_way = self.version.level(0).iter().any(|file| self.is_busy(file));
-        let waits = !is_under_way && Picker { busy: &nothing, ..*self }.pick_l0().is_some();
+        let idle = Picker { busy: &nothing, edit_too_long: Cell::new(false), ..*self };
+        let waits = !is_under_way && idle.pick_l0().is_some();
         waits.then(|| self.below(0))
     }
 
@@ -354,7 +387,7 @@ impl<'a> Picker<'a> {
                 below.first().map_or(&file.smallest, |b| (&b.smallest).min(&file.smallest));
             let largest = below.last().map_or(&file.largest, |b| (&b.largest).max(&file.largest));
             let codec = self.codec(level + 1, smallest, largest);
-            if self.fits(below.iter().chain([file]), codec, 0) {
+            if self.fits(below.iter().chain([file]), codec, 0).is_some() {
                 candidates.push((per_mille(overlap, file.len), file));
             }
         }
@@ -388,12 +421,12 @@ impl<'a> Picker<'a> {
         let (smallest, largest) = bounds(&all)?;
         let cuts = if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) };
         let codec = self.codec(output_level, smallest, largest);
-        if !movable && !self.fits(&all, codec, cuts.len()) {
-            return None;
-        }
+        let usual = self.config.sst_len;
+        let output_len = if movable { usual } else { self.fits(&all, codec, cuts.len())? };
         Some(Pick {
             kind: if movable { JobKind::TrivialMove } else { JobKind::Compaction },
             output_level,
+            output_len,
             cuts,
             bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
             inputs,
@@ -404,7 +437,7 @@ impl<'a> Picker<'a> {
     /// in its life, as it then has the bottom's codec. Not without room for it: a move needs none.
     fn is_to_be_packed(&self, level: u8, file: &Arc<FileMeta>) -> bool {
         self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
-            && self.fits([file], self.config.codecs().at_bottom(), 0)
+            && self.fits([file], self.config.codecs().at_bottom(), 0).is_some()
             && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
     }
 
@@ -533,6 +566,7 @@ impl<'a> Picker<'a> {
             kind,
             inputs,
             output_level: 0,
+            output_len: self.config.sst_len,
             cuts: Vec::new(),
             bottommost: false,
         })

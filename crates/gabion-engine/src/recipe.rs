@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Boundaries of output files are derived, never stored: a file is cut before the entry that would
-//! take it over `output_len`, and before every key in `cuts`.
+//! take it over `output_len`, and before every key in `cuts`; over a multiple of it, where else one edit could not name
+//! them all (`job::outputs`).
 
 use crate::counter::{OPERATOR_ADD, OPERATOR_VERSION, unknown_operator};
 use crate::expiry::ExpirySpan;
@@ -137,7 +138,7 @@ pub struct Recipe {
     pub output_first: u64,
     /// How many numbers are reserved: an upper bound.
     pub output_count: u32,
-    /// Longest output file in bytes, unless one entry alone is longer.
+    /// Longest output file in bytes, unless one entry alone is longer, or one edit could not name them all.
     pub output_len: u64,
     /// Keys (ascending) before which a file ends: no output overlaps too much of the level below
     /// it, and a job may be split there.

@@ -497,6 +497,7 @@ impl Tree {
             kind: JobKind::Flush,
             inputs: Vec::new(),
             output_level: 0,
+            output_len: self.config.sst_len,
             cuts: Vec::new(),
             bottommost,
         };
@@ -595,7 +596,7 @@ impl Tree {
                 output_level: pick.output_level,
                 output_first: self.files_reserved(),
                 output_count: 0,
-                output_len: self.config.sst_len,
+                output_len: pick.output_len,
                 cuts: pick.cuts,
                 bottommost: pick.bottommost,
                 snapshots,
@@ -613,7 +614,7 @@ impl Tree {
         }
         if inputs.recipe.kind.makes_files() {
             let cuts = inputs.recipe.cuts.len() as u64;
-            let count = inputs.outgoing().files_max(self.config.sst_len, cuts);
+            let count = inputs.outgoing().files_max(inputs.recipe.output_len, cuts);
             inputs.recipe.output_count = u32::try_from(count).unwrap_or(u32::MAX);
         }
         self.jobs.reserved = inputs.recipe.output_end();

@@ -11,9 +11,15 @@
 //! `output_len` at most, as whoever opens it holds them in memory, several times as long.
 //!
 //! All lie within the bounds of the inputs, and so touch no file that is none of them.
+//!
+//! One edit names them all. How many there will be is reckoned when a job is picked, from bytes that may pack worse than
+//! they did, and of a flush not at all. So files become longer where there are too many: when an eighth of the edit is
+//! left, twice as long, then four times, as what is left is halved, and when nothing is left none ends any more. That
+//! follows from the recipe and the files before, and is the same at every replica.
 
 use super::parting::{OwnBounds, Parting, bounds_touch};
 use super::{JobInputs, JobOutput};
+use crate::edit::Edit;
 use crate::entry::Entry;
 use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, lower_bound_of, upper_bound_of};
 use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
@@ -45,7 +51,23 @@ pub(super) struct Outputs<'a> {
     bounds: OwnBounds,
     /// Between what the inputs lie, where there are files among them.
     within: Option<(Vec<u8>, Vec<u8>)>,
+    /// Bytes that the edit has for descriptions of files.
+    room: usize,
+    /// What is left of it.
+    room_left: usize,
+    /// Longest file: the recipe's `output_len`, or more, so that the edit can name all that are to come.
+    output_len: u64,
 }
+
+/// Longest description of a file whose bounds are no longer than usual: 1,024 checksums of chunks, four stretches that
+/// are deleted, and all other fields.
+const DESCRIBED_LEN_MOST: usize = 12 * 1024;
+/// Of the room in an edit so much is left when files become longer, and that much is theirs who are open then.
+const ROOM_TIGHT_PART: usize = 8;
+const ROOM_KEPT_LEN: usize = 4 * DESCRIBED_LEN_MOST;
+/// Files become no longer than this for their edit's sake: with the rest of what they hold they are below the longest
+/// that can be.
+pub(crate) const OUTPUT_LEN_MOST: u64 = FILE_LEN_MAX / 8 * 3;
 
 /// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
 /// its share of the index.
@@ -72,6 +94,7 @@ impl<'a> Outputs<'a> {
         let files = || inputs.files.iter().map(|(_, file)| &**file);
         let smallest = files().map(|file| &file.smallest).min();
         let largest = files().map(|file| &file.largest).max();
+        let room = Edit::room_for_added(recipe);
         Self {
             recipe,
             group,
@@ -84,6 +107,9 @@ impl<'a> Outputs<'a> {
             carried_len: 0,
             bounds: OwnBounds::default(),
             within: smallest.cloned().zip(largest.cloned()),
+            room,
+            room_left: room,
+            output_len: recipe.output_len,
         }
     }
 
@@ -114,7 +140,7 @@ impl<'a> Outputs<'a> {
             self.cut += cuts[self.cut..].partition_point(|cut| &cut[..] <= key);
         }
         let Some(builder) = &self.builder else { return false };
-        let output_len = self.recipe.output_len;
+        let output_len = self.output_len;
         // Or files would hold nothing but what they have in common, and be more than the recipe reserves.
         let carried_len =
             if self.carried_len > output_len / RANGES_PART { self.carried_len } else { 0 };
@@ -132,6 +158,7 @@ impl<'a> Outputs<'a> {
         output: &mut JobOutput,
     ) -> Result<()> {
         match self.ending(key) {
+            ending if !self.edit_holds_next(&ending) => self.check_len(),
             Ending::Here => self.finish_file(sink, output).await,
             Ending::Parted(parting) => self.part(parting, key, sink, output).await,
             Ending::Cut(at) => self.cut_ranges(at, sink, output).await,
@@ -170,6 +197,31 @@ impl<'a> Outputs<'a> {
         parting.map_or(Ending::Nowhere, Ending::Parted)
     }
 
+    /// Whether the edit has room for the open file, if it ends so, and for one more.
+    fn edit_holds_next(&self, ending: &Ending) -> bool {
+        let parting_len = match ending {
+            Ending::Parted(parting) => parting.upper.len() + parting.lower_len,
+            _ => 0,
+        };
+        let within_len =
+            self.within.as_ref().map_or(0, |(lower, upper)| lower.len() + 2 * upper.len());
+        let bounds_len = self.bounds.lower.len() + within_len + parting_len;
+        2 * DESCRIBED_LEN_MOST + bounds_len <= self.room_left
+    }
+
+    /// Takes what an edit says of a file off the room that is left, and lets the next be longer where that is little.
+    fn describe(&mut self, meta: &FileMeta) {
+        let len = Edit::ADDED_OVERHEAD_LEN + meta.encoded_len();
+        self.room_left = self.room_left.saturating_sub(len);
+        let (tight, left) =
+            (self.room / ROOM_TIGHT_PART, self.room_left.saturating_sub(ROOM_KEPT_LEN));
+        if left < tight {
+            let doublings = (tight / left.max(1)).ilog2() + 1;
+            let longer = self.recipe.output_len.saturating_mul(1 << doublings);
+            self.output_len = longer.min(OUTPUT_LEN_MOST).max(self.recipe.output_len);
+        }
+    }
+
     #[cold]
     fn check_len(&self) -> Result<()> {
         let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
@@ -177,7 +229,8 @@ impl<'a> Outputs<'a> {
             return Ok(());
         }
         Err(Error::limit(format!(
-            "what is written of one key comes to {len} bytes, a file holds at most {}",
+            "what is written of one key, or past the files that one edit can name, comes to {len} bytes, a file holds \
+             at most {}",
             FILE_LEN_MAX / 2
         )))
     }
@@ -303,6 +356,7 @@ impl<'a> Outputs<'a> {
         let Some(builder) = self.builder.take() else { return Ok(()) };
         let mut file = builder.finish();
         self.bound(&mut file.meta);
+        self.describe(&file.meta);
         output.stats.bytes_written += file.meta.rounded_len();
         output.added.push((self.recipe.output_level, file.meta.clone()));
         self.next += 1;

@@ -1,27 +1,26 @@
 //! What one edit names: several moves at once, and no more than it can hold. A job whose edit would be too long is not
-//! picked.
+//! picked, as long as there is another; then it is, with files that are longer, and so fewer.
 
 use super::{Pick, Picker, bounds};
 use crate::config::GRANDPARENT_OVERLAP_FILES;
-use crate::file::{FileMeta, lower_bound_of, upper_bound_of};
-use crate::job::FILE_PER_BOUND;
-use crate::recipe::JobKind;
+use crate::edit::Edit;
+use crate::file::FileMeta;
+use crate::job::{FILE_PER_BOUND, OUTPUT_LEN_MOST};
+use crate::recipe::{JobKind, RECIPE_ITEMS_MAX};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::units::{EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
+use core::iter::successors;
+use gabion_base::codec::varint_len;
+use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
 /// Files that are moved by one edit, at most: a level that is ten times too full is so after a few.
-const MOVES_MAX: usize = FILES_SURE;
-/// Files of which no edit comes near its limit, but for bounds that are longer than usual.
-const FILES_SURE: usize = 64;
-/// What an edit may have of such bounds.
+const MOVES_MAX: usize = 64;
+/// What the edit of moves may have of bounds that are longer than usual.
 const LONG_BOUNDS_LEN_MAX: u64 = EDIT_LEN_MAX as u64 / 2;
-/// What an edit takes besides its files and cuts.
-const EDIT_OVERHEAD: usize = 4096;
-/// What the edit and its recipe take for each file that a job reads: a level and a number each.
-const INPUT_LEN: usize = 2 * 10;
+/// What an edit takes besides its files, cuts and snapshots.
+const EDIT_OVERHEAD: u64 = 4096;
 /// What the recipe takes for each cut, a bound of a file.
-const CUT_LEN: usize = EDIT_KEY_BOUND_LEN_MAX + 4;
+const CUT_LEN: u64 = EDIT_KEY_BOUND_LEN_MAX as u64 + 4;
 
 impl Picker<'_> {
     /// Whether a file may go down to `level` as it is: nothing is in its way there, it overlaps no more of the level
@@ -60,48 +59,96 @@ impl Picker<'_> {
         Some(Pick {
             kind: JobKind::TrivialMove,
             output_level,
+            output_len: self.config.sst_len,
             cuts: Vec::new(),
             bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
             inputs: moved.into_iter().map(|file| (level, file)).collect(),
         })
     }
 
-    /// Whether the edit of a job that merges `files` into `output_len` bytes will hold all that it has to name. A file
-    /// of L0 that spans a level of thousands of files waits until that level has fewer: were it merged, nobody could be
-    /// told.
-    pub(super) fn edit_holds<'f>(
+    /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes, so that its edit
+    /// holds all that it has to name: as long as files usually are, or, where `longer`, twice that, four times, and so
+    /// on. None where no such length will do: were they merged, nobody could be told.
+    ///
+    /// What is merged may pack worse than is reckoned here. Then files become longer as they are written
+    /// (`job::outputs`), so an edit that does not fit is not made.
+    pub(super) fn output_len<'f>(
         &self,
-        files: impl Iterator<Item = &'f Arc<FileMeta>> + Clone,
-        output_len: u64,
+        files: impl Iterator<Item = &'f Arc<FileMeta>>,
+        usual_len: u64,
         cuts: usize,
-    ) -> bool {
-        let inputs = files.clone().count();
-        // Of what a job writes, however long the bounds of what it reads.
-        let bounds_len = output_len / FILE_PER_BOUND;
-        if inputs + cuts <= FILES_SURE && bounds_len <= LONG_BOUNDS_LEN_MAX {
-            return true;
+    ) -> Option<u64> {
+        let cuts = cuts as u64;
+        let besides = EDIT_OVERHEAD + self.snapshots as u64 * 8 + cuts * CUT_LEN;
+        let inputs = Named::of(files);
+        let usual = self.config.sst_len;
+        let longest = if self.longer { OUTPUT_LEN_MOST.max(usual) } else { usual };
+        let next = |len: &u64| (*len < longest).then(|| (2 * *len).min(longest));
+        let holds = |len: &u64| {
+            let len = inputs.edit_len(usual_len, *len, cuts);
+            len.saturating_add(besides) <= EDIT_LEN_MAX as u64 / 8 * 7
+        };
+        let is_named = inputs.count.max(cuts) <= RECIPE_ITEMS_MAX as u64;
+        let found = successors(Some(usual), next).find(holds).filter(|_| is_named);
+        if found.is_none() {
+            self.edit_too_long.set(true);
         }
-        let is_long = files.clone().any(|file| long_bounds_len(file) > 0);
-        let bounds_len = if is_long { bounds_len } else { 0 };
-        let mut described = Vec::new();
+        found
+    }
+}
+
+/// What the edit of a job takes for the files that it reads, and what these took themselves.
+#[derive(Default)]
+struct Named {
+    count: u64,
+    /// A level and a number each, in the edit and in its recipe.
+    removed_len: u64,
+    /// Descriptions with tag and level, but for checksums of chunks and what is long of bounds.
+    described_len: u64,
+    /// What bounds have over the usual most.
+    long_len: u64,
+    /// The same of the first and the last key of all.
+    hull_len: u64,
+}
+
+impl Named {
+    fn of<'f>(files: impl Iterator<Item = &'f Arc<FileMeta>>) -> Self {
+        let mut all = Self::default();
+        let mut hull: Option<(&[u8], &[u8])> = None;
         for file in files {
-            let (smallest, largest) =
-                (lower_bound_of(&file.smallest), upper_bound_of(&file.largest));
-            let file = if is_long {
-                &FileMeta { smallest, largest, ..FileMeta::clone(file) }
-            } else {
-                &**file
-            };
-            file.encode(&mut described);
+            let long_len = long_bounds_len(file);
+            // In a field of its own besides what is cut.
+            let in_full = if long_len > 0 { file.smallest.len() + file.largest.len() } else { 0 };
+            let crcs_len = file.chunk_crcs.len() * size_of::<u32>();
+            let len = file.encoded_len().saturating_sub(crcs_len + in_full);
+            all.count += 1;
+            all.removed_len += 2 * (1 + varint_len(file.id.number) as u64);
+            all.described_len += (len + Edit::ADDED_OVERHEAD_LEN) as u64;
+            all.long_len += in_full as u64;
+            let (smallest, largest) = (&file.smallest[..], &file.largest[..]);
+            hull =
+                Some(hull.map_or((smallest, largest), |hull| {
+                    (hull.0.min(smallest), hull.1.max(largest))
+                }));
         }
-        let by_len = usize::try_from(output_len / self.config.sst_len).unwrap_or(usize::MAX);
-        let outputs = inputs.max(by_len.saturating_add(1)).saturating_add(cuts);
-        // As long as those of the inputs, on average, with tag and level.
-        let each = described.len() / inputs.max(1) + 9;
-        let len = each.saturating_mul(outputs) + inputs * INPUT_LEN + cuts * CUT_LEN;
-        // An eighth for what the outputs' descriptions have besides.
-        let bounds_len = usize::try_from(bounds_len).unwrap_or(usize::MAX);
-        len.saturating_add(EDIT_OVERHEAD).saturating_add(bounds_len) <= EDIT_LEN_MAX / 8 * 7
+        all.hull_len = hull.map_or(0, |(first, last)| (first.len() + last.len()) as u64);
+        all
+    }
+
+    /// What of the edit is for files, if they come to `usual_len` bytes in outputs of `output_len`.
+    fn edit_len(&self, usual_len: u64, output_len: u64, cuts: u64) -> u64 {
+        let full = usual_len / output_len;
+        // An eighth for those that are not full.
+        let outputs = full.saturating_add(full / 8 + 2).saturating_add(cuts);
+        let each = self.described_len / self.count.max(1) + size_of::<u32>() as u64;
+        let crcs_len = (usual_len / CHUNK_LEN).saturating_mul(size_of::<u32>() as u64);
+        // As long as those of the inputs, on average; a job's files have no more of them, but for the ends.
+        let parted = full.saturating_add(cuts).saturating_mul(self.long_len) / self.count.max(1);
+        let bounds_len = parted.min(usual_len / FILE_PER_BOUND).saturating_add(self.hull_len);
+        each.saturating_mul(outputs)
+            .saturating_add(crcs_len)
+            .saturating_add(bounds_len)
+            .saturating_add(self.removed_len)
     }
 }
 

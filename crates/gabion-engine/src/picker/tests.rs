@@ -302,28 +302,58 @@ fn files_of_a_load_count_as_one_and_go_down_together() {
     assert_eq!(down.split(' ').count(), 1 + 64 + 3, "{down}");
 }
 
-#[test]
-fn a_job_is_not_picked_whose_edit_could_not_name_all_its_files() {
-    let with = |level1_len| TreeConfig { level1_len, ..TreeConfig::default() };
-    let below = |count: u64| {
-        let file = |n: u64| (1, meta(n, &format!("{n:05}"), &format!("{n:05}"), 16 * MIB));
-        (1_000..1_000 + count).map(file)
-    };
+/// Files of L0 that span so many files of so many bytes each on L1.
+fn wide_over(count: u64, len: u64) -> Vec<(u8, FileMeta)> {
+    let below = |n: u64| (1, meta(1_000 + n, &format!("{n:05}"), &format!("{n:05}"), len));
     let flushed = (1..=36).map(|n| (0, meta(n, "0", "9", MIB)));
-    let files = |count| flushed.clone().chain(below(count)).collect::<Vec<_>>();
-    assert!(picked_of(files(3_000), &with(GIB << 7)).starts_with("Compaction 0:36"));
-    assert!(picked_of(files(7_000), &with(GIB << 7)) == "nothing", "7,036 files");
-    // The level below has fewer first.
-    assert!(picked_of(files(7_000), &with(GIB)).starts_with("TrivialMove 1:1000"));
+    flushed.chain((0..count).map(below)).collect()
+}
+
+#[test]
+fn files_of_a_job_are_longer_where_its_edit_could_not_name_them_all() {
+    let next = |files: &[(u8, FileMeta)], level1_len| {
+        let (version, busy) = (Version::of(7, files.to_vec()), BTreeSet::new());
+        let config = TreeConfig { level1_len, ..TreeConfig::default() };
+        let pick = Picker::new(&config, &version, &busy).pick();
+        pick.map(|pick| (describe(&pick), pick.output_len / MIB))
+    };
+    let (pick, len) = next(&wide_over(3_000, 16 * MIB), GIB << 7).unwrap();
+    assert!(pick.starts_with("Compaction 0:36") && len == 16, "{len}");
+    let wide = wide_over(7_000, 16 * MIB);
+    let (pick, len) = next(&wide, GIB << 7).unwrap();
+    assert!(pick.starts_with("Compaction 0:36") && len == 64, "{len}");
+    // Also before writers wait for it, if nothing else is to be done.
+    let (pick, len) = next(&wide[20..], GIB << 7).unwrap();
+    assert!(pick.ends_with("to 1 bottommost") && len == 64, "{len}");
+    // A level below that is too full has fewer first.
+    let (pick, len) = next(&wide, GIB).unwrap();
+    assert!(pick.starts_with("TrivialMove 1:1000") && len == 16, "{len}");
+    assert_eq!(next(&wide_over(7_000, 64 * MIB), GIB << 9), None, "checksums alone are too many");
     // What the limit is for.
-    let edit = |count| {
-        let added: Vec<_> = below(count).collect();
+    let edit = |count: usize| {
+        let added: Vec<_> = wide.iter().rev().take(count).cloned().collect();
         let removed = added.iter().map(|(level, file)| (*level, file.id)).collect();
         let (number, kind, term, next_file) = (1, JobKind::Compaction, Term(1), 9_000);
         let (flushed, floor, recipe) = (None, None, None);
         Edit { number, kind, term, removed, added, flushed, next_file, floor, recipe }.encode()
     };
     assert!(edit(3_036).is_ok() && edit(7_036).is_err());
+}
+
+#[test]
+fn however_many_small_files_lie_below_a_wide_one_they_are_merged() {
+    let (version, busy) = (Version::of(7, wide_over(6_000, 4096)), BTreeSet::new());
+    let config = TreeConfig::default();
+    let picker = Picker::new(&config, &version, &busy);
+    let pick = picker.pick().unwrap();
+    assert_eq!((pick.inputs.len(), pick.output_len), (6_036, config.sst_len));
+    // As many as a recipe may name, and no more.
+    let output_len = |count| {
+        let files = core::iter::repeat_n(&version.level(1)[0], count);
+        picker.output_len(files, count as u64 * 4096, 0)
+    };
+    assert_eq!(output_len(65_536), Some(config.sst_len));
+    assert_eq!(output_len(65_537), None);
 }
 
 #[test]

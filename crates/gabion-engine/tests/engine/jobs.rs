@@ -135,6 +135,24 @@ fn files_of_keys_that_are_alike_for_long_end_within_them() {
     }
 }
 
+/// What one edit cannot name would end the replica: files become longer as it fills up.
+#[test]
+fn files_become_longer_where_one_edit_could_not_name_them_all() {
+    let sst_len = 4 << 10;
+    let mut replica =
+        Replica::new(TreeConfig { memtable_len: 64 << 20, sst_len, ..small_config() });
+    // One is a file, with bounds of 250 bytes.
+    let name = |n: u32| format!("{}{n:04}", "p".repeat(246)).into_bytes();
+    let pairs: Vec<_> = (0..3_000).map(|n| (name(n), vec![n as u8; 2_200])).collect();
+    let edit = flush(&mut replica, &pairs);
+    let lens: Vec<_> = edit.added.iter().map(|(_, file)| file.len).collect();
+    let (usual, longer) = lens.split_at(lens.iter().position(|len| *len > sst_len).unwrap());
+    assert!((1_200..1_500).contains(&usual.len()), "{} of the usual length", usual.len());
+    assert!(longer.iter().any(|len| *len > 8 << 10) && longer.iter().all(|len| *len < 1 << 20));
+    let found = scan(&replica.tree.view(), &replica.tables, &[], None);
+    assert!(found.into_iter().eq(pairs.into_iter().map(|(name, value)| (key(&name), value))));
+}
+
 /// A sink that takes so many files and then fails.
 struct Failing(usize);
 

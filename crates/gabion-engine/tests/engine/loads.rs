@@ -342,3 +342,29 @@ fn files_of_a_load_end_within_keys_that_are_alike_for_long() {
         assert_eq!(found.as_deref(), Some(name.repeat(2).as_bytes()));
     }
 }
+
+/// Each is named where it goes, in a few bytes, and the few that they become in full.
+#[test]
+fn thousands_of_small_files_become_one_when_a_wide_one_comes_down() {
+    let mut driven =
+        Driven::new(TreeConfig { sst_len: 16 << 20, level1_len: 64 << 20, ..small_config() });
+    let (first, last) = (0..2_400, 2_400..4_800);
+    for numbers in [first, last] {
+        let pairs = numbers.map(|n| (format!("k{n:04}"), b"loaded".to_vec()));
+        let files = files_of(&mut driven, 1, pairs);
+        assert_eq!(files.len(), 2_400);
+        let edit = edit_of(&mut driven, files);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+    }
+    for _ in 0..2 {
+        driven.put("a", b"newer");
+        driven.put("z", b"newer");
+        driven.flush();
+    }
+    let edit = driven.edit_of_next_compaction();
+    assert_eq!((edit.removed.len(), edit.added.len()), (4_802, 1));
+    let edit = Edit::decode(&edit.encode().unwrap()).unwrap();
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    assert_eq!(driven.replica.tree.version().files().count(), 1);
+    assert_eq!(driven.get("k4799").unwrap(), b"loaded");
+}
