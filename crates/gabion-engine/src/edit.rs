@@ -17,6 +17,7 @@
 //! follows would give this replica a tree of its own (PRIOR-ART.md 5.2, manifest update sequence).
 
 use crate::config::LEVELS_MAX;
+use crate::entry::ENGINE_KEY_LEN_MAX;
 use crate::file::FileMeta;
 use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, Recipe};
 use alloc::format;
@@ -235,6 +236,8 @@ impl Edit {
             "an added file holds clears, which are kept as the floor"
         } else if self.added.iter().any(|(_, meta)| meta.id.number >= self.next_file) {
             "an added file's number is not below next_file"
+        } else if self.added.iter().any(|(_, meta)| has_longer_bound(meta)) {
+            "an added file has a bound that is longer than any key"
         } else if self.flushed.is_some_and(|f| f.sequence > SequenceNumber::MAX)
             || self.floor.is_some_and(|floor| floor > SequenceNumber::MAX)
         {
@@ -283,6 +286,11 @@ impl Edit {
         self.removed.len() == self.added.len()
             && self.removed.iter().zip(&self.added).all(|(r, a)| r.1 == a.1.id && r.0 < a.0)
     }
+}
+
+/// Whoever decodes its description refuses it: better the head does before it is in the log.
+fn has_longer_bound(meta: &FileMeta) -> bool {
+    meta.smallest.len().max(meta.largest.len()) > ENGINE_KEY_LEN_MAX
 }
 
 fn decode_header(header: &[u8]) -> Result<Edit> {

@@ -136,8 +136,8 @@ impl LoadBuilder {
         if !bounds_touch(&self.last, &self.key) {
             return Next::Another;
         }
-        let parting = Parting::between(&self.last, &self.key);
-        parting.filter(|parting| parting.is_worth(len)).map_or(Next::Here, Next::Parted)
+        let parting = Parting::of_file(&self.last, &self.key, len, None);
+        parting.map_or(Next::Here, Next::Parted)
     }
 
     fn end(&mut self) -> Option<FinishedFile> {

@@ -192,8 +192,10 @@ impl<'a> Outputs<'a> {
 
     /// How the open file, which has nothing after `last`, ends before `key` where usual bounds would touch.
     fn parted(&self, last: &[u8], key: &[u8]) -> Ending {
-        let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
-        let parting = Parting::between(last, key).filter(|parting| parting.is_worth(len));
+        let builder = self.builder.as_ref();
+        let len = builder.map_or(0, SstBuilder::estimated_len);
+        let open_end = builder.and_then(SstBuilder::last_range).map(|open| &open.end[..]);
+        let parting = Parting::of_file(last, key, len, open_end);
         parting.map_or(Ending::Nowhere, Ending::Parted)
     }
 
@@ -318,21 +320,21 @@ impl<'a> Outputs<'a> {
     /// Ends the open file before `key`, at bounds that lie between the two.
     async fn part(
         &mut self,
-        Parting { upper, lower_len }: Parting,
+        parting: Parting,
         key: &[u8],
         sink: &mut impl FileSink,
         output: &mut JobOutput,
     ) -> Result<()> {
-        let next_to = [&upper[..], &[0]].concat();
+        let next_to = parting.next_to();
         let open = self.builder.as_ref().and_then(SstBuilder::last_range);
         let goes_on = open.is_some_and(|open| next_to[..] < open.end[..]);
-        self.bounds.upper = Some(upper);
+        self.bounds.upper = Some(parting.upper);
         let lower = if goes_on {
             self.cut_ranges(next_to[..].into(), sink, output).await?;
             next_to
         } else {
             self.finish_file(sink, output).await?;
-            key[..lower_len].to_vec()
+            key[..parting.lower_len].to_vec()
         };
         self.bounds.lower = lower;
         Ok(())

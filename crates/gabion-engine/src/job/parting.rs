@@ -9,6 +9,10 @@
 //!     upper: P a y │ lower: P c      at or after the one key; after that, and at or before the other
 //! ```
 //!
+//! A range delete that goes on behind the file is cut right after `upper`, which is a byte longer. Where `upper` is as long
+//! as a key may be the file goes on instead: what has a longer key cannot be read again. (To cut it at the next key would be
+//! wrong: keys between the two, which lie deeper down, would come back.)
+//!
 //! For each byte of bounds over the 256 a file must have 4 KiB. So files end where they should for keys of 2 KiB, and
 //! at 510 MiB at most for the longest; the bounds in an edit have a 4,096th of the bytes that its job writes.
 
@@ -40,9 +44,29 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
+    /// How a file of so many bytes can be parted between `last` and `first`, if it has a range delete up to `open_end`;
+    /// none where it is not worth bounds so long, or these would be longer than keys may be.
+    pub(crate) fn of_file(
+        last: &[u8],
+        first: &[u8],
+        file_len: u64,
+        open_end: Option<&[u8]>,
+    ) -> Option<Self> {
+        let can_cut = |parting: &Self| {
+            let goes_on = open_end.is_some_and(|end| end > &parting.upper[..]);
+            !goes_on || parting.upper.len() < ENGINE_KEY_LEN_MAX
+        };
+        Self::between(last, first).filter(|it| it.is_worth(file_len) && can_cut(it))
+    }
+
+    /// Where the other half of a range delete begins that is cut after `upper`: the next key.
+    pub(crate) fn next_to(&self) -> Vec<u8> {
+        [&self.upper[..], &[0]].concat()
+    }
+
     /// Bounds for a file that ends with `last` and one that begins with `first`, as short as they can be; none where
     /// `first` is not after `last`.
-    pub(crate) fn between(last: &[u8], first: &[u8]) -> Option<Self> {
+    fn between(last: &[u8], first: &[u8]) -> Option<Self> {
         if last >= first {
             return None;
         }
@@ -53,7 +77,7 @@ impl Parting {
     }
 
     /// Whether a file of so many bytes is worth bounds so long.
-    pub(crate) fn is_worth(&self, file_len: u64) -> bool {
+    fn is_worth(&self, file_len: u64) -> bool {
         let over = |len: usize| len.saturating_sub(EDIT_KEY_BOUND_LEN_MAX) as u64;
         file_len >= (over(self.upper.len()) + over(self.lower_len)) * FILE_PER_BOUND
     }
@@ -128,6 +152,20 @@ mod tests {
         assert_eq!((&full.upper[300..], full.lower_len), (&b"a\xff\xff"[..], 301));
         assert_eq!(Parting::between(&key(b"a"), &key(b"a")), None);
         assert_eq!(Parting::between(&key(b"b"), &key(b"a")), None);
+    }
+
+    #[test]
+    fn a_range_delete_is_never_cut_behind_a_key_that_is_as_long_as_may_be() {
+        let key = |len: usize, last: u8| [&vec![1; len - 1][..], &[last]].concat();
+        let longest = ENGINE_KEY_LEN_MAX;
+        let part = |len, end: Option<&[u8]>| {
+            Parting::of_file(&key(len, 7), &key(len, 8), u64::MAX, end).map(|it| it.next_to().len())
+        };
+        assert_eq!(part(longest - 1, Some(&[2])), Some(longest));
+        assert_eq!(part(longest, None), Some(longest + 1), "there is nothing to be cut");
+        assert_eq!(part(longest, Some(&key(longest, 7))), Some(longest + 1), "it ends before");
+        assert_eq!(part(longest, Some(&key(longest, 8))), None);
+        assert_eq!(part(longest, Some(&[2])), None);
     }
 
     proptest! {

@@ -257,11 +257,13 @@ fn every_flipped_bit_of_a_snapshot_is_refused() {
 #[test]
 fn an_edit_that_contradicts_itself_is_refused_by_name() {
     type Change = fn(&mut Edit);
-    let changes: [(JobKind, Change, &str); 16] = [
+    let changes: [(JobKind, Change, &str); 18] = [
         (JobKind::Flush, |e| e.number = 0, "number is 0"),
         (JobKind::Flush, |e| e.flushed = None, "do not fit the kind"),
         (JobKind::Flush, |e| e.removed.push((0, FileId::sst(1))), "more than add"),
         (JobKind::Flush, |e| e.next_file = 500, "not below next_file"),
+        (JobKind::Flush, |e| e.added[0].1.smallest = vec![1; 65_538], "longer than any key"),
+        (JobKind::Flush, |e| e.added[0].1.largest = vec![2; 65_538], "longer than any key"),
         (JobKind::Flush, |e| e.added[0].0 = 1, "more than add"),
         (JobKind::Flush, |e| e.added[0].1.id = FileId::sst(3), "not one of its recipe's"),
         (JobKind::Flush, |e| e.added[0].1.id = FileId::log_segment(500), "no SST"),
