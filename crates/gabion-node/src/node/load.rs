@@ -228,12 +228,9 @@ impl Node {
     /// # Errors
     /// Limit exceeded when one edit cannot name so many files; as [`Self::load_gate`], which is asked first.
     pub fn add_to_load(&mut self, id: LoadId, file: &FinishedFile) -> Result<bool> {
-        let mut encoded = Vec::new();
-        file.meta.encode(&mut encoded);
         let term = self.chain.term();
         let load = self.taking(id)?;
-        // Eight bytes of field and level around each.
-        let edit_len = load.edit_len + encoded.len() + 8;
+        let edit_len = load.edit_len + Edit::ADDED_OVERHEAD_LEN + file.meta.encoded_len();
         if edit_len > EDIT_LEN_MAX {
             let (files, len) = (load.files.len(), file.meta.len);
             return Err(Error::limit(format!(

@@ -1,8 +1,9 @@
 //! Writes at a head behind a bulk load that lies in L0.
 
 use crate::replica::Replica;
-use gabion_base::units::{KIB, MIB};
-use gabion_engine::{JobKind, LoadBuilder, TreeConfig};
+use gabion_base::ErrorKind;
+use gabion_base::units::{EDIT_LEN_MAX, GIB, KIB, MIB};
+use gabion_engine::{FileMeta, FinishedFile, JobKind, LoadBuilder, TreeConfig};
 use gabion_node::{LoadGate, LoadState, WriteGate};
 
 /// Loads keys of 1,000 bytes each, from `key 000000` on. What is to be flushed for it is; compactions stay as they are
@@ -81,4 +82,43 @@ fn writes_go_on_behind_a_load_of_more_files_than_l0_may_have() {
     for (key, value) in [("key", "value"), ("key 000700", "value"), ("key 000899", &*loaded)] {
         assert_eq!(replica.value(&view, key).as_deref(), Some(value), "{key}");
     }
+}
+
+/// A load of as many files as it takes ends as any other: were its edit too long, the head would end itself.
+#[test]
+fn a_load_that_is_taken_to_its_limit_is_applied() {
+    let mut replica = Replica::start(16 * GIB, TreeConfig::default(), MIB);
+    let node = &mut replica.node;
+    let id = node.begin_load().unwrap();
+    let sst = node.tree().config().sst_of_job(JobKind::Load, true);
+    let (group, term) = (node.config().group, node.state().term);
+    let mut builder = LoadBuilder::new(group, term, sst, MIB);
+    assert!(builder.put(b"key", b"value", None, || node.load_number(id)).unwrap().is_none());
+    let first = builder.finish().unwrap();
+    let described = |file: &FileMeta| {
+        let mut out = Vec::new();
+        file.encode(&mut out);
+        out.len()
+    };
+    let (mut files, mut len) = (0, 0);
+    let refused = loop {
+        // Its bytes are of no matter here.
+        let key = [&[1][..], format!("{files:05}").as_bytes()].concat();
+        let number = if files == 0 { first.meta.id } else { node.load_number(id).unwrap() };
+        let meta =
+            FileMeta { id: number, smallest: key.clone(), largest: key, ..first.meta.clone() };
+        let file = FinishedFile { meta, bytes: first.bytes.clone(), memory: first.memory.clone() };
+        match node.add_to_load(id, &file) {
+            Ok(taken) => assert!(taken),
+            Err(error) => break error,
+        }
+        (files, len) = (files + 1, len + described(&file.meta));
+    };
+    assert_eq!(refused.kind(), ErrorKind::LimitExceeded);
+    assert!(files > 4_096 && len + 16 * files > EDIT_LEN_MAX - 4_096, "{files} files");
+    replica.pass(1);
+    replica.node.end_load(id).unwrap();
+    replica.pass(1);
+    assert!(matches!(replica.node.load_state(id), LoadState::Done));
+    assert_eq!(replica.node.tree().version().files().count(), files);
 }
