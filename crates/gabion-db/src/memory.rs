@@ -11,7 +11,7 @@
 //! sum against a counting allocator (tests/memory.rs). What is not in it: the program and its threads' stacks (16 MiB
 //! or so), what the allocator keeps of what was freed, connections of a server and what is on its way in them.
 
-use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX, TRANSFER_LEN_MAX};
+use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, TRANSFER_LEN_MAX};
 use gabion_engine::memtable::ENTRY_OVERHEAD;
 use gabion_media::BufferMeter;
 use gabion_node::{GroupConfig, Node, NodeMemory};
@@ -46,11 +46,10 @@ pub struct Budgets {
 }
 
 /// What a file takes at most of memory to be described and placed: two keys of up to 256 bytes, checksums and slots,
-/// and some for its places in maps. This is reckoned for each slot: longer keys, of which a file has at most a byte
-/// for each 4 KiB, are within it.
+/// and some for its places in maps. This is reckoned for each slot.
 const FILE_DESCRIBED_LEN: u64 = 1024;
-/// What a slot takes beside.
-const SLOT_DESCRIBED_LEN: u64 = 64;
+/// What a slot takes beside: its state, and, where keys are longer, a byte of these for each 4 KiB.
+const SLOT_DESCRIBED_LEN: u64 = 64 + SLOT_LEN / 4096;
 /// A MemTable takes memory in chunks of so many bytes, for entries, leaves and links each.
 const MEMTABLE_SLACK_LEN: u64 = 3 << 20;
 /// Bytes of a record's place in the log, one for each 4 KiB of the ring, in a queue that doubles.

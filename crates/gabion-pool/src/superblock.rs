@@ -50,8 +50,14 @@ const CRC_AT: usize = BLOCK_LEN - 4;
 /// Where area A of the placement log begins.
 const AREAS_AT: u64 = MIB;
 const AREA_LEN_MIN: u64 = 4 * MIB;
-/// Bounds the time to open a large pool, as an area is searched whole for stray commits.
-const AREA_LEN_MAX: u64 = 256 * MIB;
+/// An area has this part of a small pool, and no more than that of a larger one while this will do: it bounds the time
+/// to open the pool, as an area is searched whole for stray commits.
+const AREA_PART: u64 = 256;
+const AREA_LEN_USUAL: u64 = 256 * MIB;
+/// Of a pool over 384 GiB an area has this part. Half of it, which a checkpoint may have, is a 3,072nd: one 4,096th for
+/// key bounds that are longer than usual (the engine's `FILE_PER_BOUND`), and 1,365 bytes for each 16 MiB, where a file
+/// takes 850 with two keys of 256 bytes.
+const AREA_PART_OF_LARGE: u64 = 1536;
 
 const _: () = assert!(REGIONS_AT + REGIONS_MAX * REGION_LEN <= CRC_AT);
 
@@ -113,14 +119,21 @@ pub struct Superblock {
     pub regions: Vec<Region>,
 }
 
+/// Bytes of an area of the placement log in a new pool of so many: its half holds a checkpoint of all that there is room
+/// for, unless files are far shorter than they usually are.
+fn area_len(pool_len: u64) -> u64 {
+    let small = (pool_len / AREA_PART / MIB * MIB).clamp(AREA_LEN_MIN, AREA_LEN_USUAL);
+    let large = (pool_len.min(POOL_LEN_MAX) / AREA_PART_OF_LARGE).div_ceil(MIB) * MIB;
+    small.max(large)
+}
+
 impl Superblock {
     /// The layout of a new pool.
     ///
     /// # Errors
     /// Limit exceeded when the length is not between 14 MiB and 8 TiB.
     pub fn plan(config: &PoolConfig) -> Result<Self> {
-        let area_len = (config.len / 256 / MIB * MIB).clamp(AREA_LEN_MIN, AREA_LEN_MAX);
-        Self::plan_with_area(config, area_len)
+        Self::plan_with_area(config, area_len(config.len))
     }
 
     /// [`Self::plan`] with areas of a given length, a multiple of the block.
@@ -281,5 +294,37 @@ impl Superblock {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::units::GIB;
+
+    /// A file's description with tag and level, two keys of 256 bytes and 16 checksums among it, and its placement with
+    /// eight slots.
+    const FILE_DESCRIBED_LEN: u64 = 750 + 100;
+    const FILE_LEN: u64 = 16 * MIB;
+    /// Bytes of data for each byte of a key bound over 256.
+    const FILE_PER_BOUND: u64 = 4096;
+
+    #[test]
+    fn half_an_area_holds_all_files_of_a_full_pool_with_bounds_as_long_as_may_be() {
+        let mut len = 14 * MIB;
+        while len <= POOL_LEN_MAX {
+            let config = PoolConfig { pool_id: [1; 16], group: GroupId(1), len, region_id: 1 };
+            let pool = Superblock::plan(&config).unwrap();
+            let data = u64::from(pool.regions[0].geometry.slots()) * SLOT_LEN;
+            let described = data.div_ceil(FILE_LEN) * FILE_DESCRIBED_LEN + data / FILE_PER_BOUND;
+            let half = pool.areas[0].len / 2;
+            assert!(described <= half, "{described} bytes of a pool of {len}, half is {half}");
+            assert!(half < u64::from(u32::MAX), "a record says so in 32 bits");
+            assert!(pool.areas[1].len == 2 * half && 2 * half <= (len / 256).max(4 * MIB));
+            len += (len / 64).next_multiple_of(MIB);
+        }
+        // As in pools that are there.
+        assert_eq!(area_len(64 * GIB), 256 * MIB);
+        assert_eq!(area_len(384 * GIB), 256 * MIB);
     }
 }
