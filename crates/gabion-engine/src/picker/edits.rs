@@ -105,9 +105,10 @@ struct Named {
     removed_len: u64,
     /// Descriptions with tag and level, but for checksums of chunks and what is long of bounds.
     described_len: u64,
-    /// What bounds have over the usual most.
-    long_len: u64,
-    /// The same of the first and the last key of all.
+    /// Bytes of the longest two bounds of a file, where they are longer than usual, and of all such files.
+    long_most: u64,
+    long_files_len: u64,
+    /// Bytes of the first and the last key of all.
     hull_len: u64,
 }
 
@@ -124,7 +125,8 @@ impl Named {
             all.count += 1;
             all.removed_len += 2 * (1 + varint_len(file.id.number) as u64);
             all.described_len += (len + Edit::ADDED_OVERHEAD_LEN) as u64;
-            all.long_len += in_full as u64;
+            all.long_most = all.long_most.max(in_full as u64);
+            all.long_files_len += if long_len > 0 { file.len } else { 0 };
             let (smallest, largest) = (&file.smallest[..], &file.largest[..]);
             hull =
                 Some(hull.map_or((smallest, largest), |hull| {
@@ -142,9 +144,10 @@ impl Named {
         let outputs = full.saturating_add(full / 8 + 2).saturating_add(cuts);
         let each = self.described_len / self.count.max(1) + size_of::<u32>() as u64;
         let crcs_len = (usual_len / CHUNK_LEN).saturating_mul(size_of::<u32>() as u64);
-        // As long as those of the inputs, on average; a job's files have no more of them, but for the ends.
-        let parted = full.saturating_add(cuts).saturating_mul(self.long_len) / self.count.max(1);
-        let bounds_len = parted.min(usual_len / FILE_PER_BOUND).saturating_add(self.hull_len);
+        // As long as those of the inputs, and between the same keys; each has its price, but for the ends.
+        let parted = self.long_files_len.div_ceil(output_len).saturating_mul(self.long_most);
+        let bounds_len = parted.min(self.long_files_len / FILE_PER_BOUND);
+        let bounds_len = bounds_len.saturating_add(self.hull_len);
         each.saturating_mul(outputs)
             .saturating_add(crcs_len)
             .saturating_add(bounds_len)

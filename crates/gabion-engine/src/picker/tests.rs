@@ -521,3 +521,31 @@ fn fewer_files_are_moved_at_once_and_cuts_are_short_where_bounds_are_long() {
     let cuts = picker.cuts(1, &all.smallest, &all.largest);
     assert_eq!(cuts.iter().map(Vec::len).collect::<Vec<_>>(), [256]);
 }
+
+#[test]
+fn a_job_over_files_with_long_bounds_is_picked_if_its_edit_can_name_so_few() {
+    let key = |n: u64| format!("{}{n:05}", "p".repeat(60_000));
+    let next = |below: u64, above: Vec<(u8, FileMeta)>| {
+        let config =
+            TreeConfig { level1_len: 500 * MIB, level_multiplier: 100, ..TreeConfig::default() };
+        let level = above[0].0 + 1;
+        let below =
+            (0..below).map(|n| (level, meta(100 + n, &key(2 * n), &key(2 * n + 1), 512 * MIB)));
+        let (version, busy) =
+            (Version::of(4, above.into_iter().chain(below).collect()), BTreeSet::new());
+        let pick = Picker::new(&config, &version, &busy).pick();
+        pick.map(|pick| (pick.inputs.len(), pick.output_len / MIB))
+    };
+    let above = |count| (0..count).map(|n| (1, meta(1 + n, &key(0), &key(99), 512 * MIB)));
+    assert_eq!(next(3, above(1).collect()), Some((4, 16)), "seven bounds at most");
+    assert_eq!(next(8, above(1).collect()), Some((9, 768)));
+    assert_eq!(next(20, above(1).collect()), None, "nobody could be told");
+    let flushed = |from: &str| (1..=36).map(|n| (0, meta(n, from, "z", MIB))).collect();
+    assert_eq!(next(7, flushed("0")), Some((4, 16)), "four are moved out of its way first");
+    // A few among thousands of others count for themselves.
+    let (files, busy) = (wide_over(3_000, 16 * MIB), BTreeSet::new());
+    let long = (1, meta(9_000, &key(0), &key(1), 512 * MIB));
+    let version = Version::of(4, files.into_iter().chain([long]).collect());
+    let config = TreeConfig { level1_len: GIB << 7, ..TreeConfig::default() };
+    assert_eq!(Picker::new(&config, &version, &busy).pick().unwrap().output_len, config.sst_len);
+}
