@@ -374,6 +374,8 @@ impl Node {
             Ok(()) => {
                 damaged.step = Step::Whole { until_ms };
                 self.say(format!("{file} is what its edit says: it is as whole here as anywhere"));
+                // Most likely the error passed. A compaction that meets it again waits until this is forgotten.
+                self.resume_jobs(file);
             }
         }
     }

@@ -61,10 +61,31 @@ fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
     replica.pass(0);
     let states = states(&replica);
     assert!(matches!(states[..], [(_, RepairState::Whole)]), "{states:?}");
-    assert_eq!(replica.kinds(), [], "not at once");
-    replica.pass(60_000);
-    assert_eq!(replica.kinds(), [JobKind::Compaction]);
+    replica.pass(0);
+    assert_eq!(replica.kinds(), [JobKind::Compaction], "the error may have passed");
+    replica.succeed(JobKind::Compaction);
+    replica.pass(0);
     assert_eq!(replica.node.damaged_files().count(), 0);
+}
+
+#[test]
+fn a_compaction_whose_input_is_whole_and_cannot_be_read_is_tried_twice_a_minute() {
+    let (mut replica, _) = before_a_compaction();
+    for minute in 1..=3 {
+        for again in [true, false] {
+            replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
+            replica.run(JobKind::Compaction).expect("a read fails");
+            replica.pass(0);
+            let expected: &[JobKind] = if again { &[JobKind::Compaction] } else { &[] };
+            assert_eq!(replica.kinds(), expected, "in minute {minute}");
+        }
+        replica.pass(59_999);
+        assert_eq!(replica.kinds(), [], "not before minute {minute} is over");
+        replica.pass(1);
+        assert_eq!(replica.kinds(), [JobKind::Compaction]);
+        assert_eq!(replica.node.damaged_files().count(), 0);
+    }
+    assert_eq!(replica.node.counters().jobs_set_aside, 6);
     replica.succeed(JobKind::Compaction);
     replica.pass(0);
 }
@@ -126,9 +147,11 @@ fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_wha
 #[test]
 fn writes_wait_for_a_file_that_is_whole_to_be_read_again() {
     let (mut replica, _) = before_a_compaction_of_a_small_level0();
-    replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
-    replica.run(JobKind::Compaction).expect("a read fails");
-    replica.pass(0);
+    for _ in 0..2 {
+        replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
+        replica.run(JobKind::Compaction).expect("a read fails");
+        replica.pass(0);
+    }
     fill_level0(&mut replica);
     assert!(replica.node.writes_wait_in_vain().is_none());
     replica.pass(60_000);
