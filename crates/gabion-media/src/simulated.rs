@@ -215,6 +215,29 @@ impl SimulatedDisk {
         self.0.borrow_mut().faults = faults::Faults::default();
     }
 
+    /// Planned faults that have not happened.
+    #[must_use]
+    pub fn faults_to_come(&self) -> usize {
+        self.0.borrow().faults.to_come()
+    }
+
+    /// Whether a flush failed since the power was last cut, and [`Self::forget_failed_flush`] was not called since: what
+    /// the mark beside a pool's file says.
+    #[must_use]
+    pub fn flush_had_failed(&self) -> bool {
+        self.0.borrow().flush_had_failed
+    }
+
+    /// Puts that mark there, as an earlier process does whose flush failed.
+    pub fn note_failed_flush(&self) {
+        self.0.borrow_mut().flush_had_failed = true;
+    }
+
+    /// What no flush had covered was written again and flushed.
+    pub fn forget_failed_flush(&self) {
+        self.0.borrow_mut().flush_had_failed = false;
+    }
+
     /// Makes every operation take `factor` times as many ticks (1 is normal). Immediate mode has none.
     pub fn slow_down(&self, factor: u32) {
         self.0.borrow_mut().slow_factor = factor.max(1);

@@ -137,6 +137,89 @@ proptest! {
     }
 }
 
+/// What a replica has under way at once: writes and reads that nothing orders, and a flush.
+fn calls() -> Vec<OperationKind> {
+    let write = |at: usize, blocks: usize| OperationKind::Write {
+        offset: (at * BLOCK_LEN) as u64,
+        data: pattern().slice(at * BLOCK_LEN..(at + blocks) * BLOCK_LEN),
+    };
+    let read = |at: usize, blocks: usize| OperationKind::Read {
+        offset: (at * BLOCK_LEN) as u64,
+        into: AlignedBuf::zeroed(blocks * BLOCK_LEN),
+    };
+    vec![write(0, 3), write(3, 1), read(4, 3), OperationKind::Flush, write(7, 1), read(5, 3)]
+}
+
+/// Runs [`calls`] together on a disk whose second half has the pattern. Returns their ends in that order.
+fn run_calls(file: &PoolFile, answers: &[Answer]) -> (Vec<Completion>, Vec<u8>) {
+    let (mut medium, disk) = scripted(file, answers);
+    disk.lock().unwrap()[FILE_LEN / 2..].copy_from_slice(&pattern()[FILE_LEN / 2..]);
+    let operations = (0..).zip(calls()).map(|(tag, kind)| Operation { tag, kind, then: false });
+    medium.submit(operations.collect());
+    let mut ended = Vec::new();
+    while medium.in_flight() > 0 {
+        medium.wait();
+        medium.poll(&mut ended);
+    }
+    ended.sort_by_key(|completion| completion.tag);
+    let bytes = disk.lock().unwrap().clone();
+    (ended, bytes)
+}
+
+/// The failing calls of a replica (`gabion-sim`, `io_failures`) leave this to whoever carries a transfer on.
+#[test]
+fn each_call_of_a_batch_is_cut_short_in_turn_and_it_never_shows() {
+    let at_once = Answer::Short(usize::MAX);
+    for direct in [DirectIo::Try, DirectIo::Never] {
+        let file = open(direct);
+        for nth in 0..calls().len() {
+            for len in [1, BLOCK_LEN - 1, BLOCK_LEN, 2 * BLOCK_LEN + 7] {
+                let what = format!("call {nth} of {len} bytes");
+                let mut answers = vec![at_once; nth];
+                answers.push(Answer::Short(len));
+                let (ended, bytes) = run_calls(&file, &answers);
+                assert!(ended.iter().all(|end| matches!(end.outcome, Outcome::Done)), "{what}");
+                assert!(bytes[..] == pattern()[..], "{what}");
+                for (end, at) in [(&ended[2], 4), (&ended[5], 5)] {
+                    let wanted = &pattern()[at * BLOCK_LEN..(at + 3) * BLOCK_LEN];
+                    assert!(end.buffer.as_ref().unwrap()[..] == *wanted, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_call_of_a_batch_breaks_after_a_beginning_in_turn_and_fails_alone_with_its_place() {
+    let at_once = Answer::Short(usize::MAX);
+    for (nth, call) in calls().iter().enumerate() {
+        let len = match call {
+            OperationKind::Read { into, .. } => into.len(),
+            OperationKind::Write { data, .. } => data.len(),
+            OperationKind::Flush => 0,
+        };
+        for (errno, kind) in [(Errno::IO, ErrorKind::Io), (Errno::NOSPC, ErrorKind::NoSpace)] {
+            // One of its own: after a flush that failed none of a file succeeds.
+            let file = open(DirectIo::Try);
+            let mut answers = vec![at_once; calls().len()];
+            let (begun, refused) = (Answer::Short(BLOCK_LEN), Answer::Refuse(errno));
+            answers[nth] = if len > BLOCK_LEN { begun } else { refused };
+            // It is carried on when the others have had their answers.
+            answers.extend((len > BLOCK_LEN).then_some(refused));
+            let (ended, _) = run_calls(&file, &answers);
+            file.forget_failed_flush().unwrap();
+            for (other, end) in ended.into_iter().enumerate() {
+                let failed = end.outcome.into_result().err();
+                assert_eq!(failed.is_some(), other == nth, "call {other} of {nth}");
+                let Some(error) = failed else { continue };
+                assert_eq!(error.kind(), kind, "{error}");
+                let place = format!(" of {len} bytes at ");
+                assert!(len == 0 || error.message().contains(&place), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_system_that_never_makes_progress_ends_in_an_error() {
     let file = open(DirectIo::Try);

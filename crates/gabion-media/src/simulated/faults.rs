@@ -68,6 +68,10 @@ impl Faults {
         self.planned.push(Planned { class, remaining: nth, fault });
     }
 
+    pub(super) fn to_come(&self) -> usize {
+        self.planned.len()
+    }
+
     /// Counts an operation that starts, and says what is planned for it.
     pub(super) fn strike(&mut self, class: OperationClass) -> Option<Fault> {
         let mut struck = None;

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) slow_factor: u32,
     random: Random,
     pub(super) faults: Faults,
+    /// A flush failed since the power was cut, and nobody said since that it does no harm any more.
+    pub(super) flush_had_failed: bool,
     pub(super) recording: Option<Recording>,
     pub(super) stats: DiskStats,
 }
@@ -79,6 +81,7 @@ impl State {
             slow_factor: 1,
             random: Random::new(options.seed),
             faults: Faults::default(),
+            flush_had_failed: false,
             recording: None,
             stats: DiskStats::default(),
         }
@@ -269,6 +272,7 @@ impl State {
                 if let Some(medium) = medium {
                     medium.flush_failed = true;
                 }
+                self.flush_had_failed = true;
                 let variant = self.random.next();
                 let variant = self.recording.as_ref().map_or(variant, |r| r.failure_variant());
                 persist(&mut self.durable, &self.unsynced, variant);
@@ -385,6 +389,7 @@ impl State {
         persist(&mut self.durable, &self.unsynced, seed);
         self.unsynced.clear();
         self.visible = self.durable.clone();
+        self.flush_had_failed = false;
         self.after_crash();
     }
 

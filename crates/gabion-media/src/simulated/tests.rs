@@ -230,11 +230,15 @@ fn after_a_failed_flush_that_of_the_next_medium_succeeds_and_proves_nothing() {
         let handle = disk.handle();
         disk.plan(OperationClass::Flush, 1, Fault::Fail);
         write(&disk, &handle, 0, 1).unwrap();
+        assert_eq!((disk.faults_to_come(), disk.flush_had_failed()), (1, false));
         assert!(flush(&disk, &handle).is_err());
+        assert_eq!((disk.faults_to_come(), disk.flush_had_failed()), (0, true));
         assert!(flush(&disk, &handle).is_err(), "nothing of this process counts any more");
         assert!(flush(&disk, &disk.handle()).is_ok());
+        assert!(disk.flush_had_failed(), "only who wrote everything again may say otherwise");
         assert_eq!(block(&disk, 0), [1; BLOCK_LEN], "readers see the pages that were dropped");
         disk.crash_power(1);
+        assert!(!disk.flush_had_failed(), "what can be read now is what is there");
         lost += usize::from(block(&disk, 0) != [1; BLOCK_LEN]);
     }
     assert!(lost > 10, "{lost} of 50");

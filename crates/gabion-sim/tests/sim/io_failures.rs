@@ -1,30 +1,38 @@
-//! Every I/O call of the workloads made to fail in turn (FAULTS.md E4, E6): a read or a write with an I/O
+//! Every I/O call of seventeen workloads made to fail in turn (FAULTS.md E8 to E11): a read or a write with an I/O
 //! error, a write without room, a flush.
 //!
-//! Each run has one fault, at one call. The replica either goes on as if nothing had been, or ends with an
-//! error that says what failed, and is started again on the same disk and ring. Then everything that was
-//! acknowledged must be there, it must still work, and once it says that all is durable a power cut must
-//! take nothing. Besides, the power is cut right after the replica has ended: what it had called durable
+//! Each run has one fault, at one call, and whether it came is looked at. The replica either goes on as if nothing had
+//! been, or ends with an error that says which call failed, and is started again on the same disk and ring. Then
+//! everything that was acknowledged must be there, it must still work, and once it says that all is durable a power cut
+//! must take nothing. Besides, the power is cut right after the replica has ended: what it had called durable
 //! must be there.
 //!
+//! Calls of a start on a pool with content (the placement log and segments that are read, what is written again,
+//! flushes) are among them, as some workloads are restarted on the way; each of these runs once more as if an earlier
+//! process had met a flush that failed, so that its starts trust nothing that was not flushed. Who cannot start says
+//! which call failed, and the next one finds everything.
+//!
 //! A flush that fails is the trap: what it should have covered may never reach the disk, though reads see
-//! it and the next flush succeeds (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
+//! it and the next flush succeeds (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020). The next
+//! process is told as one of `gabion` is: by a mark that lasts until it has written again what counts.
 //!
 //! Short transfers never reach a replica: a medium carries them to their end or fails (`gabion-fabric`,
-//! `file/tests.rs`).
+//! `file/tests.rs`, where each call of a batch is cut short in turn). What a replica sees of one that does not come to
+//! its end is here: a write that fails leaves any of its sectors, one without room some beginning of itself.
 //!
-//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every call.
+//! `cargo test` takes a sample: some calls with a stride, and some of those of starts. `GABION_CRASH_FULL=1` takes every
+//! call.
 
-use crate::rig::{Drive, Moment, Replica, Turn, new_disk};
+use crate::rig::{Bounds, Drive, Moment, NOT_OPENED, Records, Replica, Turn, new_disk, trust_of};
 use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::{Fault, OperationClass, SimulatedDisk, SimulatedMemory};
-use gabion_pool::Trust;
+use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
 use gabion_sim::client::TWINS;
 
-/// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault.
-const CALLS_MAX: u64 = 2;
+/// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault; and of calls of
+/// starts, as many as that again.
+const CALLS_MAX: u64 = 1;
 
 const FAULTS: [(OperationClass, Fault); 4] = [
     (OperationClass::Read, Fault::Fail),
@@ -39,12 +47,21 @@ struct Tally {
     runs: u64,
     /// The replica ended itself.
     ended: u64,
+    /// It could not be opened.
+    not_opened: u64,
     /// It went on.
     went_on: u64,
 }
 
-fn calls(disk: &SimulatedDisk, class: OperationClass) -> u64 {
-    let stats = disk.stats();
+/// What became of the replica whose call failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Ended,
+    NotOpened,
+    WentOn,
+}
+
+fn calls(stats: DiskStats, class: OperationClass) -> u64 {
     match class {
         OperationClass::Read => stats.reads,
         OperationClass::Write => stats.writes,
@@ -60,51 +77,86 @@ fn afterwards() -> Vec<Turn> {
     turns
 }
 
+/// A machine on which a replica is broken.
+struct Machine {
+    disk: SimulatedDisk,
+    memory: SimulatedMemory,
+}
+
+impl Machine {
+    fn new(workload: &Workload) -> Self {
+        let memory = SimulatedMemory::new(workload.group.ring_len as usize);
+        Self { disk: new_disk(&workload.group), memory }
+    }
+
+    fn ring(&self) -> Box<dyn MemoryRegion> {
+        Box::new(self.memory.clone())
+    }
+
+    fn start(&self) -> Replica {
+        Replica::start(self.disk.clone(), self.ring(), trust_of(&self.disk))
+    }
+
+    fn lose_power(&self, seed: u64) {
+        self.disk.crash_power(seed);
+        self.memory.crash_power(seed);
+    }
+}
+
+/// No moment is asked for.
+fn now() -> Moment {
+    Moment { effects: 0, ring_writes: 0 }
+}
+
 /// One run with one fault.
 struct Attempt<'a> {
     workload: &'a Workload,
+    /// Whether each restart finds the mark of a failed flush.
+    marked: bool,
     class: OperationClass,
     nth: u64,
     fault: Fault,
 }
 
 impl Attempt<'_> {
-    /// Whether the replica ended itself.
-    fn run(&self) -> Result<bool, String> {
-        let ended = self.goes_on(&afterwards())?;
+    fn run(&self) -> Result<End, String> {
+        let end = self.goes_on(&afterwards())?;
         // The log is needed as it was: nothing is flushed from it meanwhile.
         self.goes_on(&[])?;
-        for seed in if ended { 0..3 } else { 0..0 } {
+        for seed in if end == End::WentOn { 0..0 } else { 0..3 } {
             self.loses_power(seed).map_err(|error| format!("power cut {seed}: {error}"))?;
         }
-        Ok(ended)
+        Ok(end)
+    }
+
+    /// Carries the workload out with its fault: what became of the replica, what may be there when it is killed and when
+    /// the power is cut, and the states after each record.
+    fn meets_its_fault(
+        &self,
+        machine: &Machine,
+    ) -> Result<(End, [Bounds; 2], Vec<Records>), String> {
+        let (disk, ring) = (&machine.disk, || machine.ring());
+        let ack = self.workload.group.ack;
+        let mut drive = Drive::start(disk, &ring, &now, ack, trust_of(disk));
+        drive.marks_restarts = self.marked;
+        disk.plan(self.class, self.nth, self.fault);
+        let end = self.end_of(drive.run(&self.workload.turns))?;
+        if disk.faults_to_come() > 0 {
+            return Err("the call that was to fail never came".into());
+        }
+        Ok((end, [true, false].map(|kill| drive.bounds(kill)), drive.models))
     }
 
     /// The fault, a restart, more turns, a power cut.
-    fn goes_on(&self, turns: &[Turn]) -> Result<bool, String> {
-        let disk = new_disk(&self.workload.group);
-        let memory = SimulatedMemory::new(self.workload.group.ring_len as usize);
-        let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
-        let now = || Moment { effects: 0, ring_writes: 0 };
-        let mut drive = Drive::start(&disk, &ring, &now, self.workload.group.ack, Trust::Readable);
-        disk.plan(self.class, self.nth, self.fault);
-        let ended = self.meet(drive.run(&self.workload.turns))?;
-        disk.clear_faults();
-        let (least, models) = (drive.replicated.len(), drive.models.clone());
-        drop(drive);
-        // As the mark beside a pool says whose process met a flush that failed.
-        let trust = if ended { Trust::Flushed } else { Trust::Readable };
-        let mut after = Drive::start(&disk, &ring, &now, self.workload.group.ack, trust);
+    fn goes_on(&self, turns: &[Turn]) -> Result<End, String> {
+        let machine = Machine::new(self.workload);
+        let (end, [bounds, _], models) = self.meets_its_fault(&machine)?;
+        let (disk, ring) = (&machine.disk, || machine.ring());
+        let ack = self.workload.group.ack;
+        let mut after = Drive::start(disk, &ring, &now, ack, trust_of(disk));
         after.run(&[Turn::Rest]).map_err(|error| format!("restart: {error}"))?;
         let found = after.replica.records().map_err(|error| format!("restart: {error}"))?;
-        let here = models.iter().rposition(|model| *model == found);
-        if here.is_none_or(|here| here < least) {
-            return Err(format!(
-                "after a restart it holds what it held after {here:?} records, of {} that were begun and \
-                 {least} that were acknowledged",
-                models.len() - 1
-            ));
-        }
+        is_allowed(&models, &found, bounds).map_err(|error| format!("restart: {error}"))?;
         after.replica.check_at_rest().map_err(|error| format!("restart: {error}"))?;
         after.models = vec![found];
         after.run(turns).map_err(|error| format!("afterwards: {error}"))?;
@@ -113,83 +165,148 @@ impl Attempt<'_> {
         drop(after);
         for seed in [0, self.nth] {
             // What no flush covered is lost, with the ring; the second cut finds what the first one left.
-            disk.crash_power(seed);
-            memory.crash_power(seed);
-            let mut last = Replica::start(disk.clone(), ring(), Trust::Readable);
+            machine.lose_power(seed);
+            let mut last = machine.start();
             last.settle().map_err(|error| format!("power cut at last: {error}"))?;
             if last.records()? != wanted {
                 return Err("a power cut took what was durable".into());
             }
             last.check_at_rest()?;
         }
-        Ok(ended)
+        Ok(end)
     }
 
     /// The power is cut when the replica has ended itself.
     fn loses_power(&self, seed: u64) -> Result<(), String> {
-        let disk = new_disk(&self.workload.group);
-        let memory = SimulatedMemory::new(self.workload.group.ring_len as usize);
-        let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
-        let now = || Moment { effects: 0, ring_writes: 0 };
-        let mut drive = Drive::start(&disk, &ring, &now, self.workload.group.ack, Trust::Readable);
-        disk.plan(self.class, self.nth, self.fault);
-        self.meet(drive.run(&self.workload.turns))?;
-        disk.clear_faults();
-        let (least, models) = (drive.durable.len(), drive.models.clone());
-        drop(drive);
-        disk.crash_power(seed);
-        memory.crash_power(seed);
-        let mut after = Replica::start(disk, ring(), Trust::Readable);
+        let machine = Machine::new(self.workload);
+        let (_, [_, bounds], models) = self.meets_its_fault(&machine)?;
+        machine.lose_power(seed);
+        let mut after = machine.start();
         after.settle()?;
-        let found = after.records()?;
-        if !models[least..].contains(&found) {
-            let here = models.iter().position(|model| *model == found);
-            return Err(format!("{here:?} records are there, {least} were durable"));
-        }
+        is_allowed(&models, &after.records()?, bounds)?;
         after.check_at_rest()
     }
 
-    /// A replica may end itself for the fault alone, and says so.
-    fn meet(&self, outcome: Result<(), String>) -> Result<bool, String> {
-        let expected = match self.fault {
+    /// A replica may end itself for the fault alone, and says which call it was.
+    fn end_of(&self, outcome: Result<(), String>) -> Result<End, String> {
+        let Err(error) = outcome else { return Ok(End::WentOn) };
+        let call = match self.class {
+            OperationClass::Read => "read of ",
+            OperationClass::Write => "write of ",
+            OperationClass::Flush => "flush: ",
+        };
+        let fault = match self.fault {
             Fault::NoSpace => "without room",
             _ => "simulated I/O error",
         };
-        match outcome {
-            Ok(()) => Ok(false),
-            Err(error) if error.contains(expected) => Ok(true),
-            Err(error) => Err(format!("it ended itself for something else: {error}")),
+        match error {
+            error if !error.contains(fault) => {
+                Err(format!("it ended itself for something else: {error}"))
+            }
+            error if !error.contains(call) => {
+                Err(format!("it does not say that a {call}failed: {error}"))
+            }
+            error if error.starts_with(NOT_OPENED) => Ok(End::NotOpened),
+            _ => Ok(End::Ended),
         }
+    }
+}
+
+/// Whether what was found is a state that may be there.
+fn is_allowed(models: &[Records], found: &Records, bounds: Bounds) -> Result<(), String> {
+    if bounds.is_cleared(found)? {
+        return Ok(());
+    }
+    let found = bounds.check_unlogged(found)?;
+    if models[bounds.least..=bounds.most].contains(&found) {
+        return Ok(());
+    }
+    let here = models.iter().rposition(|model| *model == found);
+    Err(format!("it holds what it held after {here:?} records, allowed is {bounds:?}"))
+}
+
+/// Calls of a workload in which nothing fails.
+struct Calls {
+    /// What the disk had done when it began, and at its end.
+    all: [DiskStats; 2],
+    /// The same of each restart until the replica was open.
+    openings: Vec<[DiskStats; 2]>,
+}
+
+impl Calls {
+    fn of(workload: &Workload, marked: bool) -> Self {
+        let machine = Machine::new(workload);
+        let (disk, ring) = (&machine.disk, || machine.ring());
+        let before = disk.stats();
+        let mut drive = Drive::start(disk, &ring, &now, workload.group.ack, trust_of(disk));
+        drive.marks_restarts = marked;
+        drive.run(&workload.turns).expect("nothing fails");
+        let opening = |(begun, open): &(_, Option<_>)| [*begun, open.expect("nothing fails")];
+        Self { all: [before, disk.stats()], openings: drive.openings.iter().map(opening).collect() }
+    }
+
+    /// How many calls of a class there are, and which of them are those of restarts, counted from 1.
+    fn of_class(&self, class: OperationClass) -> (u64, Vec<u64>) {
+        let [before, after] = self.all.map(|stats| calls(stats, class));
+        let opening = |ends: &[DiskStats; 2]| {
+            let [begun, open] = ends.map(|stats| calls(stats, class) - before);
+            begun + 1..=open
+        };
+        (after - before, self.openings.iter().flat_map(opening).collect())
     }
 }
 
 fn every_call_fails(workload: &Workload) {
-    let clean = new_disk(&workload.group);
-    let before = FAULTS.map(|(class, _)| calls(&clean, class));
-    let memory = SimulatedMemory::new(workload.group.ring_len as usize);
-    let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
-    let now = || Moment { effects: 0, ring_writes: 0 };
-    let mut drive = Drive::start(&clean, &ring, &now, workload.group.ack, Trust::Readable);
-    drive.run(&workload.turns).expect("nothing fails");
-    drop(drive);
-    for ((class, fault), before) in FAULTS.into_iter().zip(before) {
-        fail_each(workload, class, fault, calls(&clean, class) - before);
+    each_call_fails(workload, false);
+}
+
+/// Also as if an earlier process had met a flush that failed, before each restart.
+fn every_call_fails_also_of_marked_starts(workload: &Workload) {
+    each_call_fails(workload, false);
+    each_call_fails(workload, true);
+}
+
+fn each_call_fails(workload: &Workload, marked: bool) {
+    let clean = Calls::of(workload, marked);
+    assert!(!marked || !clean.openings.is_empty(), "{} starts once", workload.name);
+    for (class, fault) in FAULTS {
+        let (all, starts) = clean.of_class(class);
+        let attempt = Attempt { workload, marked, class, nth: 0, fault };
+        fail_each(&attempt, all, &starts);
     }
 }
 
-/// Makes each of `all` calls of a class fail in turn, or a sample of them.
-fn fail_each(workload: &Workload, class: OperationClass, fault: Fault, all: u64) {
-    let name = workload.name;
-    let stride = if is_full() { 1 } else { all.div_ceil(CALLS_MAX * times()).max(1) };
+/// Which of `all` calls are to fail, of which `starts` are those of restarts.
+fn chosen(workload: &Workload, all: u64, starts: &[u64]) -> Vec<u64> {
+    if is_full() {
+        return (1..=all).collect();
+    }
+    let count = CALLS_MAX * times();
+    let stride = all.div_ceil(count).max(1);
     // The stride's offset differs by workload, so that samples do not all begin alike.
     let first = 1 + workload.turns.len() as u64 % stride;
+    let mut chosen: Vec<u64> = (first..=all).step_by(stride as usize).collect();
+    let stride = starts.len().div_ceil(count as usize).max(1);
+    let first = workload.turns.len() % stride;
+    chosen.extend(starts.iter().skip(first).step_by(stride));
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+/// Makes each of `all` calls of a class fail in turn, or a sample of them.
+fn fail_each(like: &Attempt<'_>, all: u64, starts: &[u64]) {
+    let Attempt { workload, marked, class, fault, .. } = *like;
+    let name = if marked { format!("{}, marked", workload.name) } else { workload.name.into() };
+    let chosen = chosen(workload, all, starts);
     let parts = in_parts(|part, parts| {
         let (mut tally, mut failures) = (Tally::default(), Vec::new());
-        for nth in (first..=all).step_by(stride as usize).skip(part).step_by(parts) {
+        for nth in chosen.iter().copied().skip(part).step_by(parts) {
             tally.runs += 1;
-            match (Attempt { workload, class, nth, fault }).run() {
-                Ok(true) => tally.ended += 1,
-                Ok(false) => tally.went_on += 1,
+            match (Attempt { nth, ..*like }).run() {
+                Ok(End::Ended) => tally.ended += 1,
+                Ok(End::NotOpened) => tally.not_opened += 1,
+                Ok(End::WentOn) => tally.went_on += 1,
                 Err(error) => {
                     failures.push(format!("{name}, {class:?} {nth} of {all}, {fault:?}: {error}"));
                 }
@@ -201,13 +318,23 @@ fn fail_each(workload: &Workload, class: OperationClass, fault: Fault, all: u64)
     for (tally, _) in &parts {
         sum.runs += tally.runs;
         sum.ended += tally.ended;
+        sum.not_opened += tally.not_opened;
         sum.went_on += tally.went_on;
     }
-    eprintln!("coverage: failing calls, {name}: {all} calls, {class:?} {fault:?}: {sum:?}");
+    eprintln!(
+        "coverage: failing calls, {name}: {all} calls, {} of them of starts, {class:?} {fault:?}: {sum:?}",
+        starts.len()
+    );
     assert!(sum.runs > 0, "{name}: no {class:?} was made to fail");
     let failures: Vec<&String> = parts.iter().flat_map(|(_, failures)| failures).collect();
     let first: Vec<_> = failures.iter().take(5).collect();
     assert!(failures.is_empty(), "{} runs are wrong: {first:#?}", failures.len());
+    // Only the kill of the process may come before it knows; the mark tells the next one.
+    let may_go_on = class != OperationClass::Flush || !starts.is_empty();
+    assert!(may_go_on || sum.went_on == 0, "{name}: a flush failed and it went on: {sum:?}");
+    if is_full() && !starts.is_empty() {
+        assert!(sum.not_opened > 0, "{name}: no start met a {class:?} that failed");
+    }
 }
 
 #[test]
@@ -233,4 +360,72 @@ fn every_call_fails_amid_long_values() {
 #[test]
 fn every_call_fails_amid_seals_and_compactions_on_demand() {
     every_call_fails(&workloads::on_demand());
+}
+
+#[test]
+fn every_call_fails_of_a_little_of_everything_and_a_restart() {
+    every_call_fails_also_of_marked_starts(&workloads::little());
+}
+
+#[test]
+fn every_call_fails_amid_restarts() {
+    every_call_fails_also_of_marked_starts(&workloads::restarts());
+}
+
+#[test]
+fn every_call_fails_amid_counters_and_restarts() {
+    every_call_fails_also_of_marked_starts(&workloads::counters());
+}
+
+#[test]
+fn every_call_fails_amid_deleted_ranges_and_restarts() {
+    every_call_fails_also_of_marked_starts(&workloads::range_deletes());
+}
+
+#[test]
+fn every_call_fails_amid_loads_and_restarts() {
+    every_call_fails_also_of_marked_starts(&workloads::loads());
+}
+
+#[test]
+fn every_call_fails_amid_writes_past_the_log() {
+    every_call_fails(&workloads::past_the_log());
+}
+
+#[test]
+fn every_call_fails_amid_pauses() {
+    every_call_fails(&workloads::pauses());
+}
+
+#[test]
+fn every_call_fails_amid_files_that_are_moved() {
+    every_call_fails(&workloads::ascending());
+}
+
+#[test]
+fn every_call_fails_amid_descending_keys() {
+    every_call_fails(&workloads::descending());
+}
+
+#[test]
+fn every_call_fails_amid_a_few_hot_keys() {
+    every_call_fails(&workloads::hot());
+}
+
+#[test]
+fn every_call_fails_amid_a_range_that_is_filled_and_emptied() {
+    every_call_fails(&workloads::fill_and_empty());
+}
+
+#[test]
+fn every_call_fails_amid_clears_between_puts() {
+    every_call_fails(&workloads::clears());
+}
+
+#[test]
+fn a_fault_that_does_not_come_is_no_proof() {
+    let (class, fault) = (OperationClass::Flush, Fault::Fail);
+    let workload = &workloads::little();
+    let error = Attempt { workload, marked: false, class, nth: 10_000, fault }.run().err();
+    assert_eq!(error.as_deref(), Some("the call that was to fail never came"));
 }

@@ -3,14 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, SequenceNumber};
-use gabion_engine::{Compression, FileMeta, Keyspace, SstOptions, TreeConfig};
+use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, SequenceNumber};
+use gabion_engine::{Compression, FileMeta, FinishedFile, Keyspace, SstOptions, TreeConfig};
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::{DiskOptions, Recording, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk, SimulatedMemory};
 #[cfg(feature = "planted")]
 use gabion_node::Mutant;
 use gabion_node::{
-    AckLevel, CompactionMode, GroupConfig, LoadGate, LoadState, Node, NodeOptions, WriteGate, open,
+    AckLevel, CompactionMode, GroupConfig, LoadGate, LoadId, LoadState, Node, NodeOptions,
+    WriteGate, open,
 };
 use gabion_pool::Trust;
 use gabion_sim::client::{
@@ -23,6 +24,7 @@ use gabion_sim::{Random, check};
 use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -53,6 +55,18 @@ pub(crate) fn is_state(model: &Records, found: &Records, now_ms: u64) -> bool {
 
 /// The first of the registers that are written past the log.
 const UNLOGGED: u64 = 1_000_000;
+
+/// How the error of a replica begins that could not be opened.
+pub(crate) const NOT_OPENED: &str = "the replica was not opened";
+/// Steps after which a replica that still takes no write never will.
+const WAIT_STEPS_MAX: u32 = 100_000;
+/// Loads that fail for want of room before one that does is taken for stuck.
+const LOADS_MAX: u32 = 3;
+
+/// What of a disk a process may trust that starts on it, as the mark beside a pool says.
+pub(crate) fn trust_of(disk: &SimulatedDisk) -> Trust {
+    if disk.flush_had_failed() { Trust::Flushed } else { Trust::Readable }
+}
 
 /// One step of a workload.
 pub(crate) enum Turn {
@@ -172,13 +186,18 @@ impl Replica {
     pub(crate) fn pump(&mut self) -> Result<(), String> {
         self.now_ms += 1;
         let now_ms = self.now_ms;
+        let was_open = self.process.node.is_some();
         if let Some(node) = self.node() {
             node.handle_tick(now_ms);
         }
         for wish in self.process.pump(now_ms) {
             if let Wish::Die(error) = wish {
-                return Err(format!("the replica ended itself: {error}"));
+                let what = if was_open { "the replica ended itself" } else { NOT_OPENED };
+                return Err(format!("{what}: {error}"));
             }
+        }
+        if !was_open && self.process.node.is_some() {
+            self.disk.forget_failed_flush();
         }
         Ok(())
     }
@@ -401,6 +420,10 @@ pub(crate) struct Drive<'a> {
     /// The number of the clear past the log, when it began, and when an edit had it that every start finds.
     cleared: Option<(SequenceNumber, Moment)>,
     cleared_in_files: Option<Moment>,
+    /// What each restart finds the mark of, which says that a flush had failed.
+    pub(crate) marks_restarts: bool,
+    /// What the disk had done at each restart, and when the replica was open.
+    pub(crate) openings: Vec<(DiskStats, Option<DiskStats>)>,
 }
 
 impl<'a> Drive<'a> {
@@ -427,6 +450,8 @@ impl<'a> Drive<'a> {
             in_files: Vec::new(),
             cleared: None,
             cleared_in_files: None,
+            marks_restarts: false,
+            openings: Vec::new(),
         }
     }
 
@@ -434,8 +459,13 @@ impl<'a> Drive<'a> {
     /// replica come to rest.
     pub(crate) fn run(&mut self, turns: &[Turn]) -> Result<(), String> {
         for turn in turns {
+            let mut steps = 0;
             while !self.takes(turn) {
                 self.step()?;
+                steps += 1;
+                if steps > WAIT_STEPS_MAX {
+                    return Err("the replica takes no writes any more".into());
+                }
             }
             self.carry_out(turn)?;
             self.step()?;
@@ -444,6 +474,17 @@ impl<'a> Drive<'a> {
             self.step()?;
         }
         self.settle()
+    }
+
+    /// What may be there when the process is killed now (`kill`), or the power is cut.
+    pub(crate) fn bounds(&self, kill: bool) -> Bounds {
+        let durable = self.durable.len();
+        Bounds {
+            least: if kill { durable.max(self.replicated.len()) } else { durable },
+            most: self.began.len(),
+            unlogged: (self.in_files.len(), self.unlogged.len()),
+            cleared: (self.cleared_in_files.is_some(), self.cleared.is_some()),
+        }
     }
 
     fn takes(&mut self, turn: &Turn) -> bool {
@@ -457,7 +498,12 @@ impl<'a> Drive<'a> {
         match turn {
             Turn::Restart => {
                 let disk = self.replica.disk.clone();
-                self.replica = Replica::start(disk, (self.ring)(), Trust::Readable);
+                if self.marks_restarts {
+                    disk.note_failed_flush();
+                }
+                self.openings.push((disk.stats(), None));
+                let trust = trust_of(&disk);
+                self.replica = Replica::start(disk, (self.ring)(), trust);
                 return Ok(());
             }
             Turn::Rest => return self.settle(),
@@ -509,26 +555,47 @@ impl<'a> Drive<'a> {
         self.models.push(model);
     }
 
-    /// Returns where the log ends that has the load.
+    /// Returns where the log ends that has the load. One that fails for want of room is begun again.
     fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<LogPosition, String> {
+        let mut last = None;
+        for _ in 0..LOADS_MAX {
+            let node = self.replica.node().ok_or("the replica is not open")?;
+            let id = node.begin_load().map_err(|error| format!("a load: {error}"))?;
+            let outcome = self.try_load(id, writes)?;
+            self.replica.node().ok_or("the replica is not open")?.forget_load(id);
+            match outcome {
+                Ok(end) => return Ok(end),
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    last = Some(error);
+                    self.settle()?;
+                }
+                Err(error) => return Err(format!("a load: {error}")),
+            }
+        }
+        Err(format!("a load failed {LOADS_MAX} times: {last:?}"))
+    }
+
+    fn try_load(
+        &mut self,
+        id: LoadId,
+        writes: &[(u64, Option<u64>)],
+    ) -> Result<gabion_base::Result<LogPosition>, String> {
         let node = self.replica.node().ok_or("the replica is not open")?;
-        let id = node.begin_load().unwrap();
         let mut files = load_files(node, id, writes).into_iter().peekable();
-        let mut is_ended = false;
         for _ in 0..20_000 {
             let node = self.replica.node().ok_or("the replica is not open")?;
-            while let Some(file) = files.peek()
-                && node.load_gate(id, file.bytes.len() as u64).unwrap() == LoadGate::Open
-                && node.add_to_load(id, file).unwrap()
-            {
-                files.next();
-            }
-            if files.peek().is_none() && !std::mem::replace(&mut is_ended, true) {
-                node.end_load(id).unwrap();
-            }
-            if let LoadState::Done = node.load_state(id) {
-                node.forget_load(id);
-                return Ok(node.log_end());
+            match node.load_state(id) {
+                LoadState::Done => return Ok(Ok(node.log_end())),
+                LoadState::Failed(error) if error.kind() == ErrorKind::NoSpace => {
+                    return Ok(Err(error));
+                }
+                // For any other reason the replica ends itself, and says so.
+                LoadState::Failed(_) => {}
+                LoadState::Working => {
+                    if let Err(error) = feed(node, id, &mut files) {
+                        return Ok(Err(error));
+                    }
+                }
             }
             self.step()?;
         }
@@ -549,7 +616,11 @@ impl<'a> Drive<'a> {
 
     /// Notes what was acknowledged since.
     fn note(&mut self) {
+        let stats = self.replica.disk.stats();
         let Some(node) = self.replica.node() else { return };
+        if let Some((_, is_open)) = self.openings.last_mut() {
+            is_open.get_or_insert(stats);
+        }
         let (commit, durable) = (node.chain().commit(), node.durable_everywhere());
         let now = (self.now)();
         for (list, reached) in [(&mut self.replicated, commit), (&mut self.durable, durable)] {
@@ -566,6 +637,27 @@ impl<'a> Drive<'a> {
                 self.cleared_in_files.get_or_insert(now);
             }
         }
+    }
+}
+
+/// Gives a load the files that it takes now, and says when it has all. Where it has, nothing happens.
+fn feed(
+    node: &mut Node,
+    id: LoadId,
+    files: &mut Peekable<impl Iterator<Item = FinishedFile>>,
+) -> gabion_base::Result<()> {
+    if files.peek().is_none() {
+        return Ok(());
+    }
+    while let Some(file) = files.peek()
+        && node.load_gate(id, file.bytes.len() as u64)? == LoadGate::Open
+        && node.add_to_load(id, file)?
+    {
+        files.next();
+    }
+    match files.peek() {
+        Some(_) => Ok(()),
+        None => node.end_load(id),
     }
 }
 
