@@ -3,7 +3,7 @@
 
 use crate::cluster::need_space;
 use crate::shipping;
-use crate::steps::{Step, head_commit, run, some_seeds, target_directory};
+use crate::steps::{Step, head_commit, run, some_seeds, target_directory, test};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -23,13 +23,13 @@ const HOSTILE: &str = "300";
 const OPTIONS: &str = "100";
 
 /// The tests of whole clusters.
-const SIM: [&str; 5] = ["test", "-p", "gabion-sim", "--test", "sim"];
+const SIM: [&str; 4] = ["-p", "gabion-sim", "--test", "sim"];
 
 /// A shard for each test that can take every crash point or failing call of a workload.
 fn exhaustive() -> Result<Vec<String>, String> {
     let list = ["--release", "--", "--list", "crash_points::", "io_failures::"];
-    let output = Command::new("cargo").args(SIM).args(list).output();
-    let output = output.map_err(|error| format!("cargo {}: {error}", SIM.join(" ")))?;
+    let output = Command::new("cargo").arg("test").args(SIM).args(list).output();
+    let output = output.map_err(|error| format!("cargo test {}: {error}", SIM.join(" ")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
     let shards: Vec<String> = tests.map(|test| format!("all {test}")).collect();
@@ -104,34 +104,32 @@ fn run_shard(shard: &str) -> Step {
             let keys = LOAD.to_string();
             run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
-        // Every bit of images of pools, files and logs.
+        // Every bit of images of pools, files and logs. Each room has some.
         Some(("flipped", _)) => {
-            let rooms = ["-p", "gabion-pool", "-p", "gabion-engine", "-p", "gabion-log"];
-            let shown = ["flips", "--", "--ignored", "--nocapture"];
-            run("cargo", &[&["test", "--release"][..], &rooms, &shown].concat(), &[])
+            ["gabion-pool", "gabion-engine", "gabion-log"].into_iter().try_for_each(|room| {
+                test(&["--release", "-p", room, "flips", "--", "--ignored", "--nocapture"], &[])
+            })
         }
         // Thousands of trees of several shapes against a map.
         Some(("range", _)) => {
             let trees = ["range_deletes_agree", "--", "--ignored", "--nocapture"];
-            run("cargo", &[&["test", "--release", "-p", "gabion-engine"][..], &trees].concat(), &[])
+            test(&[&["--release", "-p", "gabion-engine"][..], &trees].concat(), &[])
         }
         Some(("hostile", _)) => {
-            let sim = ["test", "--release", "-p", "gabion-sim", "--test", "hostile"];
-            run("cargo", &[&sim[..], &["--", "--nocapture"]].concat(), &[("GABION_TIMES", HOSTILE)])
+            let sim = ["--release", "-p", "gabion-sim", "--test", "hostile", "--", "--nocapture"];
+            test(&sim, &[("GABION_TIMES", HOSTILE)])
         }
         // In the dev profile it does not end within hours.
-        Some(("all", test)) => {
-            let shown = ["--release", "--", "--nocapture", "--exact", test];
-            run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
+        Some(("all", name)) => {
+            let shown = ["--release", "--", "--nocapture", "--exact", name];
+            test(&[&SIM[..], &shown].concat(), &[("GABION_CRASH_FULL", "1")])
         }
-        Some(("chain,", _)) => run(
-            "cargo",
-            &["test", "-p", "gabion-replication", "random_faults"],
-            &[("GABION_SEEDS", "25000")],
-        ),
+        Some(("chain,", _)) => {
+            test(&["-p", "gabion-replication", "random_faults"], &[("GABION_SEEDS", "25000")])
+        }
         _ if shard == "options" => {
             let shown = ["--release", "--", "--nocapture", "metamorphic::"];
-            run("cargo", &[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
+            test(&[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
         }
         _ if shard == MEMORY => many_records(),
         _ if shard == "planted" => crate::steps::planted(),

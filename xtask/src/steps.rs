@@ -25,6 +25,49 @@ fn cargo(args: &[&str]) -> Step {
     run("cargo", args, &[])
 }
 
+/// Runs tests, and shows what they say. That none failed is not enough: one has to have run.
+pub(crate) fn test(args: &[&str], env: &[(&str, &str)]) -> Step {
+    tests_of("cargo", &[&["test"], args].concat(), env).map(drop)
+}
+
+/// How many tests passed in a program that runs some.
+///
+/// # Errors
+/// When one failed, and when none ran: `cargo test` ends well where a filter fits no test, as after it was renamed.
+fn tests_of(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<u64, String> {
+    let line = format!("{program} {}", args.join(" "));
+    println!("\n── {line}");
+    let start = Instant::now();
+    let failed = |error: std::io::Error| format!("{line}: {error}");
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().copied()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let said = child.stdout.take().ok_or_else(|| format!("{line}: nothing can be heard"))?;
+    let mut passed = 0;
+    for text in BufReader::new(said).split(b'\n') {
+        let text = text.map_err(failed)?;
+        let text = String::from_utf8_lossy(&text);
+        println!("{text}");
+        passed += passed_in(&text);
+    }
+    let status = child.wait().map_err(failed)?;
+    println!("── {passed} tests, {:.0} s", start.elapsed().as_secs_f64());
+    match (status.success(), passed) {
+        (false, _) => Err(format!("{line}: {status}")),
+        (true, 0) => Err(format!("{line}: it passed without one test that ran")),
+        (true, passed) => Ok(passed),
+    }
+}
+
+/// How many tests passed by the line with which a program of tests ends (`test result: ok. 3 passed; 0 failed; …`); 0
+/// for any other line.
+fn passed_in(line: &str) -> u64 {
+    let result =
+        line.strip_prefix("test result: ").and_then(|result| result.split_once(" passed;"));
+    let count = result.and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+    count.unwrap_or(0)
+}
+
 /// Format, lints, links of documentation, licences and the arrows between rooms.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
@@ -41,9 +84,11 @@ pub(crate) fn check() -> Step {
 /// What `.ci/run` runs.
 pub(crate) fn ci() -> Step {
     // The README's own command first: it is what a newcomer meets.
-    cargo(&["test"])?;
+    test(&[], &[])?;
     // No default members: a newcomer's test command is not to build them.
-    cargo(&["test", "-p", "xtask", "-p", "gabion-baseline"])?;
+    for package in ["xtask", "gabion-baseline"] {
+        test(&["-p", package], &[])?;
+    }
     check()?;
     seeds(300)?;
     planted()?;
@@ -57,9 +102,9 @@ pub(crate) fn ci() -> Step {
 /// Defects, of the prototypes among others, planted in the node: each must be caught by a checker, of whole clusters or
 /// of crash points.
 pub(crate) fn planted() -> Step {
-    let sim = ["test", "-p", "gabion-sim", "--features", "planted", "--test"];
-    cargo(&[&sim[..], &["planted"]].concat())?;
-    cargo(&[&sim[..], &["sim", "planted::"]].concat())
+    let sim = ["-p", "gabion-sim", "--features", "planted", "--test"];
+    test(&[&sim[..], &["planted"]].concat(), &[])?;
+    test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
 }
 
 /// The skip list's readers beside its writer and what else threads share without a lock, in every order of their
@@ -67,11 +112,8 @@ pub(crate) fn planted() -> Step {
 /// are other ones, and beside the usual one, which would have to be made again.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);
-    run(
-        "cargo",
-        &["test", "-p", "gabion-engine", "--lib", "--target-dir", &target, "interleavings::"],
-        &[("RUSTFLAGS", "--cfg loom")],
-    )
+    let only = ["-p", "gabion-engine", "--lib", "--target-dir", &target, "interleavings::"];
+    test(&only, &[("RUSTFLAGS", "--cfg loom")])
 }
 
 /// The commit that is checked out.
@@ -151,4 +193,34 @@ pub(crate) fn target_directory() -> Result<String, String> {
         .map_err(|error| format!("cargo metadata: {error}"))?;
     let directory = metadata["target_directory"].as_str();
     directory.map(str::to_owned).ok_or_else(|| "cargo metadata: no target directory".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_passed_are_counted_by_the_last_line_of_each_program() {
+        let one = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.10s";
+        assert_eq!(passed_in(one), 12);
+        assert_eq!(passed_in("test result: \u{1b}[32mok\u{1b}[0m. 3 passed; 0 failed"), 3);
+        for other in ["", "running 5 tests", "test a ... ok", "12 passed;", "test result: 5 passed"]
+        {
+            assert_eq!(passed_in(other), 0, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_program_in_which_no_test_ran_has_failed() {
+        let says = |counts: [u64; 2], code: u8| {
+            let lines =
+                counts.map(|count| format!("echo 'test result: ok. {count} passed; 0 failed'"));
+            let script = format!("{}; {}; exit {code}", lines[0], lines[1]);
+            tests_of("sh", &["-c", &script], &[])
+        };
+        assert_eq!(says([3, 0], 0), Ok(3));
+        assert_eq!(says([3, 4], 0), Ok(7));
+        assert!(says([0, 0], 0).unwrap_err().ends_with("it passed without one test that ran"));
+        assert!(says([3, 0], 1).unwrap_err().ends_with("exit status: 1"));
+    }
 }
