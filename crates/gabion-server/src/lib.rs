@@ -26,6 +26,8 @@ mod door;
 mod events;
 mod forward;
 mod host;
+#[cfg(test)]
+mod hostile;
 mod marks;
 mod mesh;
 mod peers;

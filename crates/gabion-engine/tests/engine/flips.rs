@@ -1,10 +1,11 @@
 //! Every bit of images of files is flipped, and the file opened, scanned and searched: what does not fail is
-//! right, and something fails for every bit (FAULTS.md E5). Five shapes of file, each longer than 80 KiB.
+//! right, and something fails for every bit (FAULTS.md E5). Seven shapes of file, each longer than 80 KiB.
 //!
 //! `cargo test` takes one bit in [`SAMPLE`]; the tests that are ignored take all of them.
 
 use crate::support::{Random, block_on};
 use gabion_base::{FileId, GroupId, Result, SequenceNumber, Term};
+use gabion_engine::counter::Step;
 use gabion_engine::range_delete::Fragment;
 use gabion_engine::*;
 use gabion_media::Bytes;
@@ -16,6 +17,8 @@ const GROUP: GroupId = GroupId(7);
 const LEN_MIN: usize = 80 << 10;
 /// A prime, so that all bits of a byte and all parts of an entry have their turn.
 const SAMPLE: usize = 4_001;
+/// The number of the load.
+const LOADED_AT: u64 = 777;
 
 /// A file in memory, whose bits flip.
 struct Image(RefCell<Vec<u8>>);
@@ -112,6 +115,56 @@ fn long_values() -> Case {
     case("values over blocks, and range deletes", &options, 12_000, 300)
 }
 
+/// Counters: operands over values, over each other and over nothing, single ones and several in one.
+fn operands() -> Case {
+    let several = Step::add(5).then(Step::add(-3));
+    let mut rows = Vec::new();
+    for n in 0..2_000u64 {
+        let key = format!("\u{1}{:08}/count", n * 7).into_bytes();
+        let sequence = 1_000_000 - 3 * n;
+        let one = Operand::add(n as i64 - 1_000, n << 20).encode();
+        rows.push((key.clone(), trailer(sequence, EntryKind::Merge), one));
+        if n % 2 == 0 {
+            let operand = Operand { at_ms: n, step: several };
+            rows.push((key.clone(), trailer(sequence - 1, EntryKind::Merge), operand.encode()));
+        }
+        if n % 3 == 0 {
+            rows.push((key, trailer(sequence - 2, EntryKind::Put), n.to_string().into_bytes()));
+        }
+    }
+    let mut builder = SstBuilder::new(&SstOptions::default(), GROUP, FileId::sst(9), Term(2));
+    for (key, trailer, value) in &rows {
+        builder.add(key, *trailer, value);
+    }
+    Case { name: "operands", rows, file: builder.finish() }
+}
+
+/// Of a load: entries have no numbers, and are read as of that in the edit.
+fn loaded() -> Case {
+    let mut random = Random::new(5);
+    let mut builder = LoadBuilder::new(GROUP, Term(2), SstOptions::default(), 1 << 20);
+    let mut rows = Vec::new();
+    for n in 0..600u64 {
+        let name = format!("{:08}/field", n * 7).into_bytes();
+        let value = value(&mut random, 100 + n as usize % 100);
+        let expires_ms = (n % 6 == 0).then_some(n << 20);
+        let ended = builder.put(&name, &value, expires_ms, || Ok(FileId::sst(9))).unwrap();
+        assert!(ended.is_none(), "it is one file");
+        let key = [&[Keyspace::User as u8], &name[..]].concat();
+        rows.push(match expires_ms {
+            None => (key, trailer(LOADED_AT, EntryKind::Put), value),
+            Some(at_ms) => {
+                let stored = [&at_ms.to_le_bytes()[..], &value].concat();
+                (key, trailer(LOADED_AT, EntryKind::ExpiringPut), stored)
+            }
+        });
+    }
+    let mut file = builder.finish().unwrap();
+    let at = SequenceNumber(LOADED_AT);
+    (file.meta.smallest_sequence, file.meta.largest_sequence) = (at, at);
+    Case { name: "a load", rows, file }
+}
+
 impl Case {
     /// Reads everything in one go, and some by key. What is found must be right; returns whether anything failed.
     fn errs_or_is_right(&self, image: &Image, near: usize) -> bool {
@@ -178,9 +231,8 @@ impl Case {
 
 #[test]
 fn a_flipped_bit_of_a_file_is_an_error_and_never_a_wrong_answer() {
-    for case in [plain(), compressed(), packed(), tiny_blocks(), long_values()] {
-        case.flip(SAMPLE);
-    }
+    let files = [plain(), compressed(), packed(), tiny_blocks(), long_values()];
+    files.iter().chain(&[operands(), loaded()]).for_each(|case| case.flip(SAMPLE));
 }
 
 #[test]
@@ -211,4 +263,16 @@ fn every_bit_of_a_file_of_tiny_blocks() {
 #[ignore = "hundreds of thousands of scans: minutes, for the soak"]
 fn every_bit_of_a_file_of_long_values() {
     long_values().flip(1);
+}
+
+#[test]
+#[ignore = "hundreds of thousands of scans: minutes, for the soak"]
+fn every_bit_of_a_file_of_operands() {
+    operands().flip(1);
+}
+
+#[test]
+#[ignore = "hundreds of thousands of scans: minutes, for the soak"]
+fn every_bit_of_a_file_of_a_load() {
+    loaded().flip(1);
 }

@@ -4,6 +4,7 @@ use crate::Format;
 use crate::samples::of_engine;
 use gabion_base::codec::Reader;
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber, Term, crc};
+use gabion_engine::counter::Step;
 use gabion_engine::range_delete::{Fragment, end_of};
 use gabion_engine::sst::inspect::Inspector;
 use gabion_engine::*;
@@ -48,6 +49,11 @@ fn ask(tree: &mut Tree) {
     }
 }
 
+/// Additions that no single one stands for.
+fn several_operands() -> Operand {
+    Operand { at_ms: 0x0304, step: Step::add(5).then(Step::add(-3)) }
+}
+
 fn batches() -> Vec<Vec<u8>> {
     let mut one = BatchBuilder::new();
     one.put(Keyspace::User, b"key", b"value").unwrap();
@@ -56,6 +62,8 @@ fn batches() -> Vec<Vec<u8>> {
     one.put_expiring(Keyspace::User, b"k", b"v", 0x0201).unwrap();
     one.delete_range(Keyspace::User, b"a", Some(b"k")).unwrap();
     one.delete_range(Keyspace::System, b"k", None).unwrap();
+    one.merge(Keyspace::User, b"count", Operand::add(-7, 0x0201)).unwrap();
+    one.merge(Keyspace::User, b"count", several_operands()).unwrap();
     let mut two = BatchBuilder::new();
     for n in 0..20u8 {
         two.put(Keyspace::User, &[n; 20], &vec![n; usize::from(n) * 30]).unwrap();
@@ -79,6 +87,10 @@ fn read_batch(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
             EntryKind::RangeDelete => {
                 let to = (*value != end_of(keyspace)).then(|| &value[1..]);
                 again.delete_range(keyspace, name, to)?;
+            }
+            EntryKind::Merge => {
+                let operand = Operand::decode(value).expect("a reader gives whole operands");
+                again.merge(keyspace, name, operand)?;
             }
             other => panic!("a reader gives no {other:?}"),
         }
@@ -127,12 +139,14 @@ const EDIT_FIELDS_AT: usize = 32;
 const RECIPE_FIELDS_AT: usize = 56;
 
 pub(crate) fn formats() -> Vec<Format> {
-    [of_changes(), of_descriptions(), ssts()].into_iter().flatten().collect()
+    [of_changes(), of_files(), of_trees(), ssts()].into_iter().flatten().collect()
 }
 
 /// What changes a tree.
 fn of_changes() -> Vec<Format> {
-    let edits = || of_engine!("edit_flush", "edit_compaction", "edit_trivial_move", "edit_drop");
+    let edits = || {
+        of_engine!("edit_flush", "edit_compaction", "edit_trivial_move", "edit_drop", "edit_load")
+    };
     vec![
         Format::new("batch", batches(), read_batch),
         Format {
@@ -155,40 +169,59 @@ fn of_changes() -> Vec<Format> {
     ]
 }
 
-/// What a tree, its files and its jobs are.
-fn of_descriptions() -> Vec<Format> {
-    let mut sst_options = Vec::new();
-    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
-        let mut bytes = Vec::new();
-        SstOptions { compression, ..SstOptions::default() }.encode(&mut bytes);
-        sst_options.push(bytes);
-    }
-    let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = Vec::new();
-        encode(&mut bytes);
-        Ok(Some(bytes))
-    };
+/// What was encoded.
+fn encoded(encode: &dyn Fn(&mut Vec<u8>)) -> Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    Ok(Some(bytes))
+}
+
+/// What jobs and files are.
+fn of_files() -> Vec<Format> {
     vec![
         Format {
             fields_at: Some(RECIPE_FIELDS_AT),
             is_canonical: false,
-            ..Format::new("recipe", of_engine!("recipe"), move |bytes| {
-                let recipe = Recipe::decode(bytes)?;
-                encoded(&|out| recipe.encode(out))
-            })
+            ..Format::new(
+                "recipe",
+                of_engine!("recipe", "recipe_merging", "recipe_zstd"),
+                move |bytes| {
+                    let recipe = Recipe::decode(bytes)?;
+                    encoded(&|out| recipe.encode(out))
+                },
+            )
         },
         Format {
             fields_at: Some(0),
             is_canonical: false,
             ..Format::new(
                 "description of a file",
-                of_engine!("file_meta", "expiring_file_meta", "zstd_file_meta"),
+                of_engine!(
+                    "file_meta",
+                    "expiring_file_meta",
+                    "zstd_file_meta",
+                    "operands_file_meta",
+                    "ranges_file_meta",
+                    "ranges_alone_file_meta"
+                ),
                 move |bytes| {
                     let meta = FileMeta::decode(bytes)?;
                     encoded(&|out| meta.encode(out))
                 },
             )
         },
+    ]
+}
+
+/// What a tree is, and how it is to be.
+fn of_trees() -> Vec<Format> {
+    let mut sst_options = Vec::new();
+    for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
+        let mut bytes = Vec::new();
+        SstOptions { compression, ..SstOptions::default() }.encode(&mut bytes);
+        sst_options.push(bytes);
+    }
+    vec![
         Format {
             is_canonical: false,
             ..Format::new(
@@ -245,7 +278,7 @@ fn ssts() -> Vec<Format> {
     let lz4 = SstOptions { compression: Compression::Lz4, ..plain.clone() };
     let bare = SstOptions { filter_bits_per_key: 0, restart_interval: 1, ..plain.clone() };
     let with_ranges = sst("SST with range deletes", &plain, true);
-    let mut formats = vec![with_ranges, nothing_but_ranges()];
+    let mut formats = vec![with_ranges, nothing_but_ranges(), operands(&plain), loaded(&plain)];
     let zstd = SstOptions { compression: Compression::ZSTD, ..plain.clone() };
     let others = [
         ("SST", plain),
@@ -268,7 +301,46 @@ fn nothing_but_ranges() -> Format {
     let mut builder = SstBuilder::new(&options, GROUP, FileId::sst(9), Term(2));
     builder.add_range(fragment(b"\x01a", b"\x01b", &[9, 7]));
     builder.add_range(fragment(b"\x01b", b"\x02", &[9]));
-    file_of("SST of range deletes alone", builder, vec![b"\x01a".to_vec(), b"\x01z".to_vec()])
+    let keys = vec![b"\x01a".to_vec(), b"\x01z".to_vec()];
+    file_of("SST of range deletes alone", builder.finish(), keys)
+}
+
+/// A file of counters: operands over values, over each other and over nothing, single ones and several in one.
+fn operands(options: &SstOptions) -> Format {
+    let mut builder = SstBuilder::new(options, GROUP, FileId::sst(9), Term(2));
+    let mut keys = Vec::new();
+    for n in 0..60u64 {
+        let key = format!("\u{1}count{n:04}").into_bytes();
+        let one = Operand::add(n as i64 - 30, n << 20).encode();
+        builder.add(&key, Trailer::new(SequenceNumber(300 + n), EntryKind::Merge), &one);
+        if n % 2 == 0 {
+            let several = several_operands().encode();
+            builder.add(&key, Trailer::new(SequenceNumber(200 + n), EntryKind::Merge), &several);
+        }
+        if n % 3 == 0 {
+            builder.add(&key, Trailer::new(SequenceNumber(100 + n), EntryKind::Put), b"-77");
+        }
+        keys.push(key);
+    }
+    file_of("SST with operands", builder.finish(), keys)
+}
+
+/// A file of a load, whose entries have no numbers; that of all of them is in the edit.
+fn loaded(options: &SstOptions) -> Format {
+    let mut builder = LoadBuilder::new(GROUP, Term(2), options.clone(), 1 << 20);
+    let mut keys = Vec::new();
+    for n in 0..40u64 {
+        let name = format!("key{n:04}").into_bytes();
+        let expires_ms = (n % 5 == 0).then_some(n << 30);
+        let value = vec![n as u8; 20 + 3 * n as usize];
+        let ended = builder.put(&name, &value, expires_ms, || Ok(FileId::sst(9))).unwrap();
+        assert!(ended.is_none(), "it is one file");
+        keys.push([&[Keyspace::User as u8], &name[..]].concat());
+    }
+    let mut file = builder.finish().unwrap();
+    (file.meta.smallest_sequence, file.meta.largest_sequence) =
+        (SequenceNumber(500), SequenceNumber(500));
+    file_of("SST of a load", file, keys)
 }
 
 fn sst(name: &'static str, options: &SstOptions, with_ranges: bool) -> Format {
@@ -295,11 +367,10 @@ fn sst(name: &'static str, options: &SstOptions, with_ranges: bool) -> Format {
         builder.add_range(fragment(b"\x01key0003", b"\x01key0009\0", &[300, 150, 2]));
         builder.add_range(fragment(b"\x01key0020", b"\x01m", &[150]));
     }
-    file_of(name, builder, keys)
+    file_of(name, builder.finish(), keys)
 }
 
-fn file_of(name: &'static str, builder: SstBuilder, keys: Vec<Vec<u8>>) -> Format {
-    let file = builder.finish();
+fn file_of(name: &'static str, file: FinishedFile, keys: Vec<Vec<u8>>) -> Format {
     let (meta, data) = (file.meta.clone(), data_blocks(&file));
     let footer_at = meta.len as usize - sst::FOOTER_LEN;
     let repair = {

@@ -4,15 +4,19 @@ use super::out::{Out, Told};
 use crate::options::{CodecOptions, DbPlace};
 use crate::screen::Progress;
 use crate::units::{count, size};
+use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_db::{BulkLoad, Db, Expiry, Loaded};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{BufRead, BufReader, stdin};
+use std::io::{BufRead, BufReader, Read as _, stdin};
 use std::path::Path;
 
 /// Records between two looks at how far it is.
 const SAY_EVERY: u64 = 50_000;
+/// Bytes of a line: the longest key and value, of which JSON writes each byte with six at most (`\u0000`), and the rest
+/// of the object.
+const LINE_LEN_MAX: usize = 6 * (KEY_LEN_MAX + VALUE_LEN_MAX) + 1024;
 
 pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -> Result<u8> {
     let input: Box<dyn BufRead> = match file.filter(|file| *file != Path::new("-")) {
@@ -58,10 +62,14 @@ fn add(load: &mut BulkLoad, mut input: impl BufRead, progress: &mut Progress) ->
         line.clear();
         number += 1;
         let at = |error: Error| error.within(format!("line {number}"));
-        let read = input.read_until(b'\n', &mut line);
+        let read = (&mut input).take(LINE_LEN_MAX as u64 + 1).read_until(b'\n', &mut line);
         let read = read.map_err(|e| Error::with_source(ErrorKind::Io, "it cannot be read", e));
         if read.map_err(at)? == 0 {
             return Ok(());
+        }
+        if line.len() > LINE_LEN_MAX {
+            let what = format!("it is longer than {LINE_LEN_MAX} bytes, which no record takes");
+            return Err(at(Error::limit(what)));
         }
         if line.trim_ascii().is_empty() {
             continue;
@@ -127,7 +135,67 @@ fn bytes_of(value: &Value) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::out::bytes;
     use gabion_db::Options;
+    use gabion_sim::hostile::{Counting, Format};
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    /// The line of a record.
+    fn line_of((key, value, expires_ms): &Record) -> Vec<u8> {
+        let mut line = json!({ "key": bytes(key), "value": bytes(value) });
+        if let Some(at_ms) = expires_ms {
+            line["expires_ms"] = (*at_ms).into();
+        }
+        line.to_string().into_bytes()
+    }
+
+    #[test]
+    fn no_line_panics_or_reserves_much_and_one_that_is_taken_is_a_record() {
+        let records: [Record; 4] = [
+            (b"key".to_vec(), b"value".to_vec(), None),
+            (b"\xff\0".to_vec(), vec![b'"'; 40], Some(u64::MAX)),
+            (b"a\nb\\".to_vec(), (0..=255).collect(), Some(1)),
+            (Vec::new(), "\u{1f600}\u{7}".into(), None),
+        ];
+        let lines = records.iter().map(line_of).collect();
+        let format = Format {
+            // Spaces, escapes, hexadecimal digits and fields that mean nothing.
+            is_canonical: false,
+            ..Format::new("line of a load", lines, |line| record(line).map(|it| Some(line_of(&it))))
+        };
+        format.run();
+        for it in &records {
+            assert_eq!(record(&line_of(it)).unwrap(), *it);
+        }
+    }
+
+    /// `len` bytes of a line that never ends.
+    struct Endless(usize);
+
+    impl std::io::Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            into.fill(b' ');
+            self.0 += into.len();
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_is_refused_at_the_limit() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-load-line-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
+        let mut endless = Endless(0);
+        let input = BufReader::with_capacity(1 << 20, &mut endless);
+        let error = load(&db, input, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+        assert!(error.to_string().contains("line 1: it is longer than 50"), "{error}");
+        assert!(endless.0 < LINE_LEN_MAX + (2 << 20), "{} bytes were read", endless.0);
+        drop(db);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn lines_are_loaded_all_or_none_and_a_wrong_one_is_named() {

@@ -9,7 +9,8 @@ thread_local! {
 }
 
 /// The system's allocator, counted.
-pub(crate) struct Counting;
+#[derive(Clone, Copy, Debug)]
+pub struct Counting;
 
 fn count(change: isize) {
     // A thread that ends has no counters any more.
@@ -50,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// What `act` returns, and the most bytes that were reserved at once meanwhile.
-pub(crate) fn peak_of<T>(act: impl FnOnce() -> T) -> (T, usize) {
+pub(super) fn peak_of<T>(act: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);
     let result = act();

@@ -1,14 +1,14 @@
 //! Changes of valid inputs that follow from a seed.
 
+use crate::Random;
 use gabion_base::codec::FIELD_HEADER_LEN;
-use gabion_sim::Random;
 use std::ops::Range;
 
 /// What changes inputs.
-pub(crate) struct Mutator(Random);
+pub(super) struct Mutator(Random);
 
 impl Mutator {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(Random::new(seed ^ 0x0068_6f73_7469_6c65))
     }
 
@@ -17,7 +17,7 @@ impl Mutator {
     }
 
     /// One of the samples with one to four changes.
-    pub(crate) fn change(
+    pub(super) fn change(
         &mut self,
         samples: &[Vec<u8>],
         fields_at: Option<usize>,
