@@ -409,7 +409,7 @@ impl Node {
         self.tell_replaced(&edit);
         self.counters.edits += 1;
         self.jobs_edit_applied(&edit);
-        let flushed = self.tree.flushed().position;
+        let flushed = self.tree.flushed();
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
         Ok(())
     }

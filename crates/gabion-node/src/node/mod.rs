@@ -36,7 +36,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{Codecs, FileMeta, PinBudget, ReadView, ReaderStats, Tree, WriteState};
+use gabion_engine::{
+    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, WriteState,
+};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -250,7 +252,7 @@ struct Commits {
 
 /// What happens when a placement commit is durable.
 enum After {
-    EditApplied { edit: u64, flushed: LogPosition },
+    EditApplied { edit: u64, flushed: Flushed },
     FilePlaced { file: FileId, tell: bool },
     SegmentPlaced(u64),
     TermAdopted(Term),
@@ -735,7 +737,8 @@ impl Node {
         for step in after {
             match step {
                 After::EditApplied { edit, flushed } => {
-                    self.chain.handle_edit_applied(edit, flushed);
+                    self.chain.handle_edit_applied(edit, flushed.position);
+                    self.writing.keep_flushed(flushed.sequence);
                 }
                 After::FilePlaced { file, tell } => self.file_placed(file, tell),
                 After::SegmentPlaced(segment) => self.segment_placed(segment),

@@ -37,6 +37,8 @@ pub(super) struct Writing {
     pub(super) unlogged: Option<Unlogged>,
     /// The last write past the log.
     unlogged_last: SequenceNumber,
+    /// The last write that is in files of which the placement log has the edits.
+    kept: SequenceNumber,
     /// Why writes were refused for good in this term (the log took no record).
     failed: Option<Error>,
 }
@@ -61,6 +63,11 @@ impl Writing {
         bytes.reserve(RecordBuilder::ROOM + self.room.max(len) + 64);
         bytes.resize(RecordBuilder::ROOM, 0);
         self.batch = BatchBuilder::append_to(bytes);
+    }
+
+    /// What was flushed up to here is found again by the next process.
+    pub(super) const fn keep_flushed(&mut self, sequence: SequenceNumber) {
+        self.kept = sequence;
     }
 
     /// Makes nothing of the batch.
@@ -440,10 +447,11 @@ impl Node {
         Ok(())
     }
 
-    /// Whether a write past the log is in memory alone.
+    /// Whether a write past the log would go with the process: it is in memory alone, or in a file of which the placement
+    /// log does not have the edit yet.
     #[must_use]
     pub fn has_unlogged(&self) -> bool {
-        self.writing.unlogged_last > self.tree.flushed().sequence
+        self.writing.unlogged_last > self.writing.kept
     }
 
     /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty one only after a

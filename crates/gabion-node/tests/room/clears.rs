@@ -62,6 +62,24 @@ fn what_was_cleared_in_the_ring_stays_gone_after_a_power_cut_once_that_was_flush
     assert!(!comes_back(replica));
 }
 
+/// Of an edit that was applied the commit may be under way: a process that starts then finds the edit in its log and the
+/// write with it, but reads before it has come so far do without.
+#[test]
+fn a_write_past_the_log_stays_unlogged_until_the_edit_of_its_flush_is_kept() {
+    let mut replica = with_a_file();
+    replica.put("past");
+    replica.node.end_turn_unlogged().unwrap();
+    replica.node.seal_memtable().unwrap();
+    replica.pass(1);
+    let flushed = replica.node.tree().flushed();
+    replica.succeed(JobKind::Flush);
+    replica.pass_until(|node| !node.has_unlogged());
+    assert_ne!(replica.node.tree().flushed(), flushed);
+    assert!(replica.node.is_edit_kept(replica.node.tree().last_edit()));
+    let replica = replica.restart(0);
+    assert!(replica.has(&replica.node.view(), "past"));
+}
+
 #[test]
 fn a_clear_that_was_not_flushed_is_sealed_once() {
     let mut replica = with_a_file();

@@ -117,10 +117,18 @@ impl Replica {
     /// Lets time pass and carries out everything but jobs.
     pub(crate) fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
+        self.pass_until(|_| false);
+    }
+
+    /// Carries out everything but jobs, at one moment, and nothing any more once the replica is as it should be.
+    pub(crate) fn pass_until(&mut self, is_enough: impl Fn(&Node) -> bool) {
         self.node.handle_tick(self.now_ms);
         loop {
             self.node.advance(self.now_ms);
             self.node.invariants();
+            if is_enough(&self.node) {
+                return;
+            }
             let Some(output) = self.node.poll_output() else { return };
             match output {
                 Output::Work(id, Work::Job(order)) => self.jobs.push((id, order)),
