@@ -35,14 +35,14 @@ pub fn encode_value(value: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value's bytes; that of a counter stands there in decimal.
+/// The number of a value's bytes; that of a counter stands there in decimal, and below 0 is counted in two's complement.
 ///
 /// # Errors
 /// When they are no value that [`encode_value`] made, and no counter's.
 pub fn decode_value(bytes: &[u8]) -> Result<u64, String> {
     let text = std::str::from_utf8(bytes).ok();
-    if let Some(number) = text.and_then(|text| text.parse().ok()) {
-        return Ok(number);
+    if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
+        return Ok(number as u64);
     }
     let number = bytes.first_chunk::<8>().ok_or("a value is too short")?;
     let value = u64::from_le_bytes(*number);

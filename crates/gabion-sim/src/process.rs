@@ -257,6 +257,16 @@ impl Process {
         self.cache = Rc::new(LocalCache::new(len));
     }
 
+    /// Gives the replica's caches other budgets while they are in use: of blocks so many bytes, of what open files
+    /// keep in memory so many.
+    pub fn set_cache(&mut self, blocks_len: usize, open_len: usize) {
+        self.cache.blocks.set_capacity(blocks_len);
+        let is_less = self.cache.open.borrow_mut().set_capacity(open_len);
+        if let Some(node) = self.node.as_mut().filter(|_| is_less) {
+            node.close_files();
+        }
+    }
+
     /// Makes the embedded target behave like one of another make.
     pub fn serve_foreign(&mut self, damage: u64) {
         self.target.foreign = Some(Foreign { damage, writes: 0, damaged: 0 });

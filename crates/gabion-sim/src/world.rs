@@ -264,6 +264,14 @@ impl World {
         self.machines[index].process.as_mut()?.node.as_deref_mut()
     }
 
+    /// Gives the caches of a machine's replica other budgets, in bytes, until its process ends: for blocks, and for what
+    /// open files keep in memory.
+    pub fn set_cache(&mut self, index: usize, blocks_len: usize, open_len: usize) {
+        if let Some(process) = &mut self.machines[index].process {
+            process.set_cache(blocks_len, open_len);
+        }
+    }
+
     fn pump(&mut self, index: usize) {
         let now_ms = self.now_ms;
         let Some(process) = &mut self.machines[index].process else { return };

@@ -1,7 +1,8 @@
 //! The same operations under many options give the same history.
 //!
-//! A script of writes (puts, puts that expire, deletes, clears, in batches), seals, compactions on demand,
-//! kills and views that are held follows from a seed. Groups of one to four replicas carry it out, each with other
+//! A script of writes (puts, puts that expire, counters that are added to, deletes of keys and of ranges, clears, in batches, some past
+//! the log), bulk loads, seals, compactions on demand, options changed amid it, kills, marks, a checkpoint and views that
+//! are held follows from a seed. Groups of one to four replicas carry it out, each with other
 //! options ([`sets`]): sizes, triggers, blocks, filters, codecs, caches, jobs, levels of acknowledgement, who
 //! compacts. What reads answer, at any replica, is a function of the script alone: it is held against a map, and
 //! so each group against every other. Files, places in the log and times of flushes differ, and are seen to.
@@ -11,7 +12,9 @@
 //!
 //! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 11 on other scripts follow.
 
+mod checkpoint;
 mod group;
+mod look;
 mod script;
 mod sets;
 
@@ -21,8 +24,8 @@ use std::collections::BTreeSet;
 
 /// Sets of options that `cargo test` takes.
 const RUNS: u64 = 4;
-/// The first set that is taken; the fourth is of all that is small at once.
-const FIRST: u64 = 1;
+/// The first set that is taken; the second is of one replica, which writes past its log.
+const FIRST: u64 = 28;
 /// From one set that is taken to the next: every kind is among the first, and each is met once, as the stride has
 /// no factor in common with their number.
 const STRIDE: u64 = 13;
@@ -36,6 +39,8 @@ struct Tally {
     kills: u64,
     shipped: u64,
     ended: u64,
+    loads: u64,
+    past_log: u64,
     shapes: BTreeSet<u32>,
 }
 
@@ -58,17 +63,22 @@ fn the_same_operations_under_many_options_give_the_same_history() {
         tally.kills += end.outcome.crashes;
         tally.shipped += end.outcome.shipped_files;
         tally.ended += end.views_ended;
+        tally.loads += end.loads;
+        tally.past_log += end.past_log;
         tally.shapes.insert(end.shape);
     }
     eprintln!(
         "coverage: options: {runs} runs under {} of {count} sets, {} answers, {:?} to {:?} flushes, {:?} to {:?} \
-         compactions, {} files shipped, {} kills, {} views past their budget, {} trees that differ",
+         compactions, {} loads, {} batches past the log, {} files shipped, {} kills, {} views past their budget, {} trees \
+         that differ",
         runs.min(count),
         tally.answers,
         tally.flushes.first(),
         tally.flushes.last(),
         tally.compactions.first(),
         tally.compactions.last(),
+        tally.loads,
+        tally.past_log,
         tally.shipped,
         tally.kills,
         tally.ended,
@@ -77,6 +87,8 @@ fn the_same_operations_under_many_options_give_the_same_history() {
     assert!(tally.answers as u64 > 1_000 * runs, "{} answers", tally.answers);
     assert!(tally.kills > runs, "{} kills", tally.kills);
     assert!(tally.shipped > 10 * runs, "{} files were shipped", tally.shipped);
+    assert!(tally.loads > 3 * runs, "{} loads", tally.loads);
+    assert!(tally.past_log > runs / 2, "{} batches past the log", tally.past_log);
     // Options that change nothing would prove nothing.
     let differ = tally.shapes.len() as u64;
     assert!(differ * 2 > runs.min(count), "{differ} of {runs} trees differ");

@@ -1,24 +1,30 @@
 //! A group that carries a script out under some options.
 
-use super::script::{Change, EPOCH_MS, KEYS, Look, Model, Operation, Script, WORK_MS};
+use super::checkpoint;
+use super::look::{Look, compare, engine_key, look, user_key};
+use super::script::{Change, EPOCH_MS, KEYS, Loaded, Model, Operation, Script, Tuning, WORK_MS};
 use super::sets::Set;
 use gabion_base::{Error, ErrorKind, LogPosition, crc};
-use gabion_engine::{Keyspace, Move, ReadView};
-use gabion_node::{AckLevel, WriteGate};
-use gabion_sim::client::{decode_value, encode_value, engine_keys};
-use gabion_sim::process::ReplicaTables;
-use gabion_sim::{Outcome, World};
+use gabion_engine::cache::OPEN_FILES_LEN;
+use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder, ReadView};
+use gabion_node::{
+    AckLevel, Captured, CompactionMode, LoadGate, LoadId, LoadState, MarkId, Node, WriteGate,
+    checkpoint::Origin,
+};
+use gabion_sim::{Options, Outcome, World};
 use std::collections::VecDeque;
 
 /// Time that passes at a step, where the script lets some pass: no member is taken for dead.
 const PASSING_MS: u64 = 60;
 /// Steps after which what is waited for should have come about.
 const STEPS_MAX: u64 = 20_000;
+/// Views of now that may end while they are looked at, one after the other.
+const LOOKS_MAX: u32 = 20;
 
 /// A group and what it did so far.
 pub(super) struct Group {
     world: World,
-    ack: AckLevel,
+    options: Options,
     /// Whether readers may be ended.
     ends_readers: bool,
     epoch: u64,
@@ -28,6 +34,8 @@ pub(super) struct Group {
     held: VecDeque<(usize, ReadView, Model)>,
     answers: usize,
     views_ended: u64,
+    loads: u64,
+    past_log: u64,
 }
 
 /// What a group came to.
@@ -35,86 +43,56 @@ pub(super) struct End {
     pub(super) outcome: Outcome,
     pub(super) answers: usize,
     pub(super) views_ended: u64,
+    pub(super) loads: u64,
+    /// Batches that no record carried.
+    pub(super) past_log: u64,
     /// A checksum over the tree's files.
     pub(super) shape: u32,
 }
 
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// What a look found.
-struct Seen {
-    found: Vec<Option<(Vec<u8>, Option<u64>)>>,
-    forwards: Pairs,
-    backwards: Pairs,
-}
-
-fn engine_key(key: u64) -> Vec<u8> {
-    engine_keys(key).swap_remove(0)
-}
-
-async fn look(view: ReadView, tables: ReplicaTables, look: Look) -> Result<Seen, Error> {
-    let mut found = Vec::new();
-    for key in &look.keys {
-        let value = view.look_up(&tables, &engine_key(*key)).await?;
-        found.push(value.map(|value| (value.value.to_vec(), value.expires_ms)));
-    }
-    let [from, to] = [look.range.0, look.range.1].map(engine_key);
-    let mut walks = Vec::new();
-    for (first, step) in [(Move::First, Move::Next), (Move::Last, Move::Prev)] {
-        let mut iterator = view.scan(&tables, &from, Some(&to));
-        let (mut pairs, mut to) = (Pairs::new(), first);
-        while let Some((key, value)) = iterator.go(to).await? {
-            pairs.push((key.to_vec(), value.to_vec()));
-            to = step;
+fn write_one(head: &mut Node, key: u64, change: Change) -> Result<(), Error> {
+    let name = user_key(key);
+    match change {
+        Change::Put(value) => head.put(Keyspace::User, &name, &value.bytes()),
+        Change::PutExpiring(value, at) => {
+            head.put_expiring(Keyspace::User, &name, &value.bytes(), at)
         }
-        walks.push(pairs);
-    }
-    let backwards = walks.pop().unwrap_or_default();
-    Ok(Seen { found, forwards: walks.pop().unwrap_or_default(), backwards })
-}
-
-/// The first pair by which a walk differs from the model, with keys and values by number.
-fn first_difference(pairs: &Pairs, wanted: &Pairs) -> String {
-    let at = pairs.iter().zip(wanted).take_while(|(found, wanted)| found == wanted).count();
-    let tell = |pair: Option<&(Vec<u8>, Vec<u8>)>| {
-        pair.map(|(key, value)| (key.escape_ascii().to_string(), decode_value(value)))
-    };
-    format!("pair {at} is {:?}, wanted {:?}", tell(pairs.get(at)), tell(wanted.get(at)))
-}
-
-/// Checks what was seen against what there is to see. Returns the number of answers.
-fn compare(seen: &Seen, look: &Look, model: &Model) -> Result<usize, String> {
-    for (key, found) in look.keys.iter().zip(&seen.found) {
-        let wanted = model.get(key).map(|(value, until)| (encode_value(*value), *until));
-        if *found != wanted {
-            let number = found.as_ref().map(|(value, until)| (decode_value(value), until));
-            return Err(format!("key {key} is {number:?}, wanted {:?}", model.get(key)));
+        Change::Add(delta) => head.add(Keyspace::User, &name, delta),
+        Change::Delete => head.delete(Keyspace::User, &name),
+        Change::DeleteRange(to) => {
+            head.delete_range(Keyspace::User, &name, to.map(user_key).as_deref())
         }
+        Change::Clear => head.clear(),
     }
-    let range = model.range(look.range.0..look.range.1);
-    let mut wanted: Pairs =
-        range.map(|(key, (value, _))| (engine_key(*key), encode_value(*value))).collect();
-    if seen.forwards != wanted {
-        return Err(format!("forwards: {}", first_difference(&seen.forwards, &wanted)));
+}
+
+/// The files of a load, as long as the tree's.
+fn load_files(head: &mut Node, id: LoadId, pairs: &[Loaded]) -> Result<Vec<FinishedFile>, Error> {
+    let config = head.tree().config();
+    let (sst, len) = (config.sst_of_job(JobKind::Load, false), config.sst_len);
+    let mut builder = LoadBuilder::new(head.config().group, head.state().term, sst, len);
+    let mut files = Vec::new();
+    for (key, value, until) in pairs {
+        let number = || head.load_number(id);
+        files.extend(builder.put(&user_key(*key), &value.bytes(), *until, number)?);
     }
-    wanted.reverse();
-    if seen.backwards != wanted {
-        return Err(format!("backwards: {}", first_difference(&seen.backwards, &wanted)));
-    }
-    Ok(look.keys.len() + 2 * wanted.len())
+    files.extend(builder.finish());
+    Ok(files)
 }
 
 impl Group {
     pub(super) fn new(seed: u64, set: &Set) -> Self {
         Self {
             world: World::new(seed, set.options.clone()),
-            ack: set.options.ack,
+            options: set.options.clone(),
             ends_readers: set.ends_readers,
             epoch: 0,
             end: LogPosition(0),
             held: VecDeque::new(),
             answers: 0,
             views_ended: 0,
+            loads: 0,
+            past_log: 0,
         }
     }
 
@@ -130,7 +108,8 @@ impl Group {
         before.retain(|_, (_, until)| until.is_none_or(|at| at > (self.epoch + 1) * EPOCH_MS));
         self.next_epoch()?;
         self.world.finish().map_err(|error| format!("at rest: {error}"))?;
-        let all = Look { replica: 0, keys: (0..KEYS).collect(), range: (0, KEYS) };
+        let all =
+            Look { replica: 0, keys: (0..KEYS).collect(), range: (0, KEYS), steps: Vec::new() };
         for replica in 0..self.world.len() as u64 {
             self.look(&Look { replica, ..all.clone() }, &before)
                 .map_err(|error| format!("at rest: {error}"))?;
@@ -141,17 +120,20 @@ impl Group {
             let of_file = [u32::from(level), file.len as u32, file.checksum];
             shape = of_file.iter().fold(shape, |sum, it| crc::append(sum, &it.to_le_bytes()));
         }
-        let (answers, views_ended) = (self.answers, self.views_ended);
-        Ok(End { outcome: self.world.outcome(), answers, views_ended, shape })
+        Ok(End {
+            outcome: self.world.outcome(),
+            answers: self.answers,
+            views_ended: self.views_ended,
+            loads: self.loads,
+            past_log: self.past_log,
+            shape,
+        })
     }
 
     fn step(&mut self, operation: &Operation, model: &Model) -> Result<(), String> {
         match operation {
-            Operation::Write(changes) => self.write(changes)?,
-            Operation::Clear => {
-                self.wait_for_gate()?;
-                self.end = self.at_head(|head| head.clear().and_then(|()| head.end_turn()))?;
-            }
+            Operation::Write { changes, is_past_log } => self.write(changes, *is_past_log)?,
+            Operation::Load(pairs) => self.load(pairs)?,
             Operation::Seal => {
                 self.wait_for_gate()?;
                 self.at_head(|head| head.seal_memtable())?;
@@ -164,7 +146,10 @@ impl Group {
                 };
                 self.at_head(|head| Ok(head.compact_range(&from, to.as_deref())))?;
             }
+            Operation::Tune(tuning) => self.tune(*tuning)?,
             Operation::Kill(number) => self.kill(*number)?,
+            Operation::Mark(look) => self.mark(look, model)?,
+            Operation::Checkpoint(look) => self.checkpoint(look, model)?,
             Operation::Look(look) => self.look(look, model)?,
             Operation::Hold(number) => {
                 let replica = self.caught_up(*number)?;
@@ -211,29 +196,93 @@ impl Group {
         })
     }
 
-    fn at_head<T>(
-        &mut self,
-        act: impl FnOnce(&mut gabion_node::Node) -> Result<T, Error>,
-    ) -> Result<T, String> {
+    fn at_head<T>(&mut self, act: impl FnOnce(&mut Node) -> Result<T, Error>) -> Result<T, String> {
         let head = self.world.node_mut(0).ok_or("the head is down")?;
         act(head).map_err(|error| error.to_string())
     }
 
-    fn write(&mut self, changes: &[(u64, Change)]) -> Result<(), String> {
+    fn write(&mut self, changes: &[(u64, Change)], is_past_log: bool) -> Result<(), String> {
         self.wait_for_gate()?;
-        self.end = self.at_head(|head| {
-            for (key, change) in changes {
-                let key = &engine_key(*key)[1..];
-                match change {
-                    Change::Put(value) => head.put(Keyspace::User, key, &encode_value(*value))?,
-                    Change::PutExpiring(value, at) => {
-                        head.put_expiring(Keyspace::User, key, &encode_value(*value), *at)?;
-                    }
-                    Change::Delete => head.delete(Keyspace::User, key)?,
+        let is_past_log = is_past_log && self.world.len() == 1;
+        let end = self.at_head(|head| {
+            changes.iter().try_for_each(|(key, change)| write_one(head, *key, *change))?;
+            match is_past_log {
+                true => head.end_turn_unlogged().map(|()| None),
+                false => head.end_turn().map(Some),
+            }
+        })?;
+        self.past_log += u64::from(is_past_log);
+        self.end = end.unwrap_or(self.end);
+        Ok(())
+    }
+
+    /// Loads pairs, and waits until they are there. Replicas that compact for themselves are written to instead.
+    fn load(&mut self, pairs: &[Loaded]) -> Result<(), String> {
+        self.wait_for_gate()?;
+        if self.options.compaction == CompactionMode::EveryReplica {
+            let refused = self.world.node_mut(0).ok_or("the head is down")?.begin_load();
+            if refused.as_ref().err().map(Error::kind) != Some(ErrorKind::Unsupported) {
+                return Err(format!("a load is not refused: {refused:?}"));
+            }
+            let puts = pairs.iter().map(|(key, value, until)| match until {
+                None => (*key, Change::Put(*value)),
+                Some(at) => (*key, Change::PutExpiring(*value, *at)),
+            });
+            return self.write(&puts.collect::<Vec<_>>(), false);
+        }
+        let (id, files) = self.at_head(|head| {
+            let id = head.begin_load()?;
+            Ok((id, load_files(head, id, pairs)?))
+        })?;
+        for file in files {
+            let mut is_taken = false;
+            for _ in 0..STEPS_MAX {
+                is_taken = self.at_head(|head| {
+                    let gate = head.load_gate(id, file.bytes.len() as u64)?;
+                    Ok(gate == LoadGate::Open && head.add_to_load(id, &file)?)
+                })?;
+                if is_taken {
+                    break;
+                }
+                self.world.advance(1)?;
+            }
+            if !is_taken {
+                return Err("a load's file is not taken".into());
+            }
+        }
+        self.at_head(|head| head.end_load(id))?;
+        self.wait("the end of a load", |world| {
+            world.node(0).is_some_and(|head| !matches!(head.load_state(id), LoadState::Working))
+        })?;
+        let state = self.at_head(|head| Ok(head.load_state(id)))?;
+        self.at_head(|head| {
+            head.forget_load(id);
+            Ok(())
+        })?;
+        self.loads += 1;
+        match state {
+            LoadState::Done => Ok(()),
+            state => Err(format!("a load ended as {state:?}")),
+        }
+    }
+
+    fn tune(&mut self, tuning: Tuning) -> Result<(), String> {
+        for replica in 0..self.world.len() {
+            match tuning {
+                Tuning::Codecs(codecs) => {
+                    let node = self.world.node_mut(replica).ok_or("it is down")?;
+                    node.set_codecs(codecs).map_err(|error| error.to_string())?;
+                }
+                Tuning::Cache(lens) => {
+                    let (blocks, open) = lens.unwrap_or((self.options.cache_len, OPEN_FILES_LEN));
+                    self.world.set_cache(replica, blocks, open);
+                }
+                Tuning::CompactionsMax(count) => {
+                    let node = self.world.node_mut(replica).ok_or("it is down")?;
+                    node.set_compactions_max(count.unwrap_or(self.options.compactions_max));
                 }
             }
-            head.end_turn()
-        })?;
+        }
         Ok(())
     }
 
@@ -261,38 +310,114 @@ impl Group {
 
     fn look(&mut self, at: &Look, model: &Model) -> Result<(), String> {
         let replica = self.caught_up(at.replica)?;
-        let view = self.world.node(replica).ok_or("it is up")?.view();
-        let seen = self.world.read_at(replica, |tables| look(view, tables, at.clone()))?;
-        let seen = seen.map_err(|error| format!("replica {replica}: {error}"))?;
-        self.answers +=
-            compare(&seen, at, model).map_err(|error| format!("replica {replica}: {error}"))?;
-        Ok(())
+        // Jobs go on meanwhile, and may have the view past its budget before the look is over.
+        for _ in 0..LOOKS_MAX {
+            let view = self.world.node(replica).ok_or("it is up")?.view();
+            if self.look_at(replica, view, at, model)? {
+                return Ok(());
+            }
+        }
+        Err(format!("replica {replica}: {LOOKS_MAX} views were past their budget"))
+    }
+
+    /// Looks at a view. False when it was past its budget, where readers may be.
+    fn look_at(
+        &mut self,
+        replica: usize,
+        view: ReadView,
+        at: &Look,
+        model: &Model,
+    ) -> Result<bool, String> {
+        let what = |error: String| format!("replica {replica}: {error}");
+        match self.world.read_at(replica, |tables| look(view, tables, at.clone()))? {
+            Ok(seen) => {
+                self.answers += compare(&seen, at, model).map_err(what)?;
+                Ok(true)
+            }
+            Err(error) if self.ends_readers && error.kind() == ErrorKind::SnapshotTooOld => {
+                self.views_ended += 1;
+                Ok(false)
+            }
+            Err(error) => Err(what(error.to_string())),
+        }
     }
 
     fn look_back(&mut self, at: &Look) -> Result<(), String> {
         for (replica, view, model) in std::mem::take(&mut self.held) {
-            let what = |error: String| format!("a view that replica {replica} held: {error}");
-            let again = view.clone();
-            match self.world.read_at(replica, |tables| look(view, tables, at.clone()))? {
-                Ok(seen) => {
-                    self.answers += compare(&seen, at, &model).map_err(what)?;
-                    self.held.push_back((replica, again, model));
-                }
-                Err(error) if self.ends_readers && error.kind() == ErrorKind::SnapshotTooOld => {
-                    self.views_ended += 1;
-                }
-                Err(error) => return Err(what(error.to_string())),
+            let there = self.look_at(replica, view.clone(), at, &model);
+            if there.map_err(|error| format!("a view that was held: {error}"))? {
+                self.held.push_back((replica, view, model));
             }
         }
         Ok(())
     }
 
-    /// Kills, at level `durable` with the power of the machines.
+    /// Has the state captured at the record that is written next, by every replica, and looks at each.
+    fn mark(&mut self, at: &Look, model: &Model) -> Result<(), String> {
+        self.caught_up(0)?;
+        let position = self.at_head(|head| Ok(LogPosition(head.log_end().0 + 1)))?;
+        let mut marks = Vec::new();
+        for replica in 0..self.world.len() {
+            // One that was killed may have no connection yet.
+            self.caught_up(replica as u64)?;
+            let mark = self.world.arm_mark(replica, position);
+            marks.push(mark.map_err(|error| format!("replica {replica}: {error}"))?);
+        }
+        self.write(&[(KEYS, Change::Delete)], false)?;
+        let mut states = Vec::new();
+        for (replica, mark) in marks.into_iter().enumerate() {
+            let Captured { view, log_end, log_crc, edit, files, .. } =
+                self.captured(replica, mark)?;
+            // Replicas that compact for themselves have files of their own.
+            let of_all = self.options.compaction == CompactionMode::Primary;
+            states.push((log_end, log_crc, of_all.then_some((edit, files))));
+            if states.first() != states.last() {
+                return Err(format!("replicas differ at a mark: {states:?}"));
+            }
+            self.look_at(replica, view, at, model)?;
+        }
+        Ok(())
+    }
+
+    fn captured(&mut self, replica: usize, mark: MarkId) -> Result<Captured, String> {
+        for _ in 0..STEPS_MAX {
+            if let Some(captured) = self.world.take_marked(replica, mark) {
+                return captured.map_err(|error| format!("replica {replica}'s mark: {error}"));
+            }
+            self.world.advance(1)?;
+        }
+        Err(format!("replica {replica} does not come to its mark"))
+    }
+
+    /// Copies what the head has, and looks at the copy.
+    fn checkpoint(&mut self, at: &Look, model: &Model) -> Result<(), String> {
+        self.caught_up(0)?;
+        let head = self.world.node(0).ok_or("the head is down")?;
+        let (view, group) = (head.tree().shared_view(), head.config().clone());
+        let origin = Origin { view, group, term: head.state().term };
+        let (now_ms, pool_len) = (self.world.now_ms(), self.options.pool_len);
+        let at_copy = at.clone();
+        let seen = self.world.read_at(0, move |tables| {
+            checkpoint::look_at_copy(origin, pool_len, tables, now_ms, at_copy)
+        })?;
+        let seen = seen.map_err(|error| format!("a checkpoint: {error}"))?;
+        self.answers += compare(&seen, at, model).map_err(|error| format!("a copy: {error}"))?;
+        Ok(())
+    }
+
+    /// Kills, at level `durable` with the power of the machines. What was written past the log has to be in files before.
     fn kill(&mut self, number: u64) -> Result<(), String> {
+        if self.world.node(0).is_some_and(Node::has_unlogged) {
+            self.wait_for_gate()?;
+            self.at_head(Node::seal_memtable)?;
+            self.wait("a flush of what was written past the log", |world| {
+                world.node(0).is_some_and(|head| !head.has_unlogged())
+            })?;
+        }
         self.wait_for_acknowledgement()?;
         let count = self.world.len();
         let which = number as usize % (count + 1);
-        let power = self.ack == AckLevel::Durable;
+        let power = self.options.ack == AckLevel::Durable;
         for replica in (0..count).filter(|replica| which == count || *replica == which) {
             self.held.retain(|(holder, ..)| *holder != replica);
             self.world.stop(replica, power);
@@ -309,6 +434,6 @@ impl Group {
             self.world.advance(1)?;
         }
         // A key that is never there: what it changes is the time of the log.
-        self.write(&[(KEYS, Change::Delete)])
+        self.write(&[(KEYS, Change::Delete)], false)
     }
 }
