@@ -37,6 +37,12 @@ impl Table {
         self.used
     }
 
+    /// Bytes of its words.
+    #[cfg(test)]
+    pub(super) const fn memory_used(&self) -> usize {
+        self.words.capacity() * size_of::<u64>()
+    }
+
     #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.words.len() as u64) >> 32) as usize
