@@ -3,9 +3,13 @@
 //! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
 //! while a read is under way whose view was ended) and E13 (the secondary makes some files itself and gets the same bytes).
 
+mod changes;
+
 use crate::support::*;
-use gabion_base::{ErrorKind, LogPosition, SequenceNumber};
+use changes::{NAMES, name};
+use gabion_base::{ErrorKind, FileId, LogPosition, SequenceNumber};
 use gabion_engine::*;
+use gabion_media::Bytes;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -44,6 +48,29 @@ struct World {
     appended_edit: u64,
     /// Of 400 operations so many delete a range.
     range_deletes: u64,
+    /// The files of loads, which come by shipping alone.
+    loaded: BTreeMap<FileId, Bytes>,
+    begun: Begun,
+}
+
+/// What kinds of jobs were begun.
+#[derive(Default)]
+struct Begun {
+    /// While few slots were left.
+    in_little_room: u64,
+    /// One file, of which a part has expired, written anew where it lies.
+    expired: u64,
+    loads: u64,
+}
+
+impl Begun {
+    fn note(&mut self, job: &JobInputs, is_short: bool, urgent: bool) {
+        let recipe = &job.recipe;
+        self.in_little_room += u64::from(is_short && recipe.kind == JobKind::Compaction);
+        let [(level, file)] = &job.files[..] else { return };
+        let is_in_place = recipe.kind == JobKind::Compaction && *level == recipe.output_level;
+        self.expired += u64::from(urgent && is_in_place && file.expiry.is_some());
+    }
 }
 
 impl World {
@@ -66,6 +93,8 @@ impl World {
             running: Vec::new(),
             appended_edit: 0,
             range_deletes: 5,
+            loaded: BTreeMap::new(),
+            begun: Begun::default(),
         }
     }
 
@@ -81,112 +110,28 @@ impl World {
         self.log.push(record);
     }
 
-    fn write(&mut self) {
-        let mut batch = BatchBuilder::new();
-        for _ in 0..=self.random.below(8) {
-            let space = if self.random.one_in(20) { Keyspace::System } else { Keyspace::User };
-            // The empty name has the engine key of a clear.
-            let name = match self.random.one_in(50) {
-                true => Vec::new(),
-                false => format!("key{:03}", self.random.below(400)).into_bytes(),
-            };
-            let full = [&[space as u8][..], &name].concat();
-            let n = self.random.below(400);
-            if (1..=self.range_deletes).contains(&n) {
-                self.delete_range(&mut batch, space);
-                continue;
-            }
-            match n {
-                0 => {
-                    batch.clear(Keyspace::User).unwrap();
-                    self.written.retain(|key, _| key[0] == 0);
-                }
-                1..60 => self.add(&mut batch, space, &name, full),
-                60..120 => {
-                    batch.delete(space, &name).unwrap();
-                    self.written.remove(&full);
-                }
-                n => {
-                    let value = match n % 3 {
-                        0 => any_number(&mut self.random).to_string().into_bytes(),
-                        _ => vec![n as u8; self.random.below(200) as usize],
-                    };
-                    // Some are gone before they are written.
-                    let expires_ms = (n < 220)
-                        .then(|| (self.group_ms + self.random.below(300)).saturating_sub(5));
-                    match expires_ms {
-                        None => batch.put(space, &name, &value).unwrap(),
-                        Some(at) => _ = batch.put_expiring(space, &name, &value, at).unwrap(),
-                    }
-                    self.written.insert(full, (value, expires_ms));
-                }
-            }
-        }
-        let first = self.primary.tree.last_sequence().next();
-        self.append(Record::Batch(first, batch.finish()));
-        // A batch's own time comes with it. A head whose clock is behind changes nothing.
-        if self.random.one_in(2) {
-            let now_ms = self.group_ms + self.random.below(12);
-            self.group_ms = self.group_ms.max(now_ms.saturating_sub(4));
-            self.append(Record::Time(now_ms.saturating_sub(4)));
-        }
-        if self.primary.tree.needs_seal() || self.random.one_in(60) {
-            self.append(Record::Seal(self.primary.tree.active_id()));
-        }
-    }
-
-    /// Deletes a range: of a few keys, of many, to or from a key of another, to the end.
-    fn delete_range(&mut self, batch: &mut BatchBuilder, space: Keyspace) {
-        let first = self.random.below(400);
-        let most = if self.random.one_in(5) { 300 } else { 10 };
-        let end = first + 1 + self.random.below(most);
-        let mut from = format!("key{first:03}").into_bytes();
-        let mut to = format!("key{end:03}").into_bytes();
-        if self.random.one_in(6) {
-            from.push(0);
-        }
-        if self.random.one_in(6) {
-            to.push(0);
-        }
-        if self.random.one_in(30) {
-            from.clear();
-        }
-        let to = (!self.random.one_in(20)).then_some(to);
-        batch.delete_range(space, &from, to.as_deref()).unwrap();
-        self.written.retain(|key, _| {
-            let gone = key[0] == space as u8
-                && key[1..] >= from[..]
-                && to.as_ref().is_none_or(|to| key[1..] < to[..]);
-            !gone
-        });
-    }
-
-    /// Adds to a counter, of which keys with few others are most, so that operands meet operands.
-    fn add(&mut self, batch: &mut BatchBuilder, space: Keyspace, name: &[u8], full: Vec<u8>) {
-        for _ in 0..=self.random.below(3) {
-            let delta = any_number(&mut self.random);
-            batch.merge(space, name, Operand::add(delta, self.group_ms)).unwrap();
-            let there = self.written.get(&full);
-            let there = there.filter(|(_, at)| at.is_none_or(|at| at > self.group_ms));
-            let (before, expires_ms) = match there {
-                None => (Some(0), None),
-                Some((value, at)) => (number(value), *at),
-            };
-            if let Some(before) = before {
-                let value = before.saturating_add(delta).to_string().into_bytes();
-                self.written.insert(full.clone(), (value, expires_ms));
-            }
-        }
-    }
-
+    /// Begins jobs, now and then where few slots are left.
     fn begin_jobs(&mut self) {
+        let slots_free = match self.random.below(3) {
+            0 => self.random.below(60),
+            _ => u64::MAX,
+        };
+        let urgent = self.random.one_in(3);
+        self.begin_jobs_in(slots_free, urgent);
+    }
+
+    fn begin_jobs_in(&mut self, mut slots_free: u64, urgent: bool) {
         let mut snapshots: Vec<_> = self.pinned.iter().map(|(view, _)| view.sequence()).collect();
         snapshots.sort_unstable();
         snapshots.dedup();
-        while self.running.len() < 3
-            && let Some(job) = self.primary.tree.next_job(&context(&snapshots))
-        {
-            assert!(self.primary.tree.job_slots(&job, u64::MAX) < 1000);
+        let is_short = slots_free < u64::MAX;
+        while self.running.len() < 3 {
+            let context = JobContext { slots_free, urgent, ..context(&snapshots) };
+            let Some(job) = self.primary.tree.next_job(&context) else { return };
+            let slots = self.primary.tree.job_slots(&job, slots_free);
+            assert!(slots < 1000 && slots <= slots_free, "{slots} slots of {slots_free}");
+            slots_free -= slots;
+            self.begun.note(&job, is_short, urgent);
             self.running.push(job);
         }
     }
@@ -236,6 +181,12 @@ impl World {
     }
 
     fn provide_files(&mut self, edit: &Edit) {
+        if edit.kind == JobKind::Load {
+            for (_, meta) in &edit.added {
+                self.secondary.files.insert(meta.id, self.loaded[&meta.id].clone());
+            }
+            return;
+        }
         let recipe = edit.recipe.as_ref().unwrap();
         if !recipe.kind.makes_files() {
             return;
@@ -295,7 +246,7 @@ impl World {
         let now = (self.primary.tree.view(), self.model());
         let held = self.random.below(4) as usize;
         let (view, model) = self.pinned.get(held).cloned().unwrap_or(now);
-        let name = key(format!("key{:03}", self.random.below(400)).as_bytes());
+        let name = key(&name(self.random.below(NAMES)));
         let is_scan = self.random.one_in(2);
         let others = (!is_scan && self.random.one_in(2)).then(|| any_key(&mut self.random));
         let is_backwards = self.random.one_in(2);
@@ -399,7 +350,13 @@ impl World {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..50 => self.write(),
+            0..48 => self.write(),
+            48 => {
+                if self.random.one_in(4) {
+                    self.load();
+                }
+            }
+            49 => self.tune(),
             50..53 => self.begin_reading(),
             53..57 => self.carry_on_reading(),
             57..60 => self.limit_readers(),
@@ -419,10 +376,29 @@ impl World {
         }
     }
 
-    /// Returns how many reads came to their end and how many were ended.
-    fn finish(mut self) -> (u64, u64) {
+    /// Codecs, and what caches may hold, are other ones from now on.
+    fn tune(&mut self) {
+        match self.random.below(3) {
+            0 => {
+                let any = [Compression::None, Compression::Lz4, Compression::ZSTD];
+                let upper = any[self.random.below(3) as usize];
+                let bottom = self.random.one_in(2).then(|| any[self.random.below(3) as usize]);
+                self.primary.tree.set_codecs(Codecs { upper, bottom }).unwrap();
+            }
+            1 => self.primary.tables.cache.blocks.set_capacity(self.random.below(20_000) as usize),
+            _ => {
+                let capacity = self.random.below(5_000) as usize;
+                if self.primary.tables.cache.open.borrow_mut().set_capacity(capacity) {
+                    self.primary.tree.close_files();
+                }
+            }
+        }
+    }
+
+    /// Returns how many reads came to their end and how many were ended, and what jobs were begun.
+    fn finish(mut self) -> (u64, u64, Begun) {
         loop {
-            self.begin_jobs();
+            self.begin_jobs_in(u64::MAX, false);
             if self.running.is_empty() {
                 break;
             }
@@ -449,35 +425,19 @@ impl World {
         assert!(self.primary.tree.leaving_files().is_empty(), "no file is held for ever");
         let live: Vec<_> = self.secondary.tree.version().files().map(|(_, f)| f.id).collect();
         assert_eq!(self.secondary.files.ids().len(), live.len(), "no file leaks");
-        (self.read, self.ended)
+        (self.read, self.ended, self.begun)
     }
-}
-
-/// One that is small, mostly, or near an end.
-fn any_number(random: &mut Random) -> i64 {
-    match random.below(40) {
-        0 => i64::MAX - random.below(9) as i64,
-        1 => i64::MIN + random.below(9) as i64,
-        _ => random.below(40) as i64 - 15,
-    }
-}
-
-/// What a value counts as.
-fn number(value: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == value).then_some(number)
 }
 
 fn check_view(random: &mut Random, view: &ReadView, tables: &Tables<Files>, model: &Model) {
     for _ in 0..10 {
-        let name = key(format!("key{:03}", random.below(400)).as_bytes());
+        let name = key(&name(random.below(NAMES)));
         let found = block_on(view.look_up(tables, &name)).unwrap();
         let found = found.map(|found| (found.value.to_vec(), found.expires_ms));
         assert_eq!(found.as_ref(), model.get(&name), "get {name:?}");
     }
     check_many(random, view, tables, model);
-    let mut bounds =
-        [random.below(400), random.below(400)].map(|n| key(format!("key{n:03}").as_bytes()));
+    let mut bounds = [random.below(NAMES), random.below(NAMES)].map(|n| key(&name(n)));
     bounds.sort();
     let [from, to] = bounds;
     let expected: Vec<_> =
@@ -511,7 +471,7 @@ fn check_many(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mode
 /// A key of the model's, or one right beside it, or none at all.
 fn any_key(random: &mut Random) -> Vec<u8> {
     let space = if random.one_in(20) { Keyspace::System } else { Keyspace::User };
-    let mut key = [&[space as u8][..], format!("key{:03}", random.below(400)).as_bytes()].concat();
+    let mut key = [&[space as u8][..], &name(random.below(NAMES))].concat();
     match random.below(8) {
         0 => key.push(0),
         1 => key.truncate(random.below(key.len() as u64 + 1) as usize),
@@ -542,7 +502,7 @@ fn check_moves(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mod
     }
 }
 
-fn run(seed: u64, config: TreeConfig, steps: usize) -> (Vec<LevelStats>, (u64, u64)) {
+fn run(seed: u64, config: TreeConfig, steps: usize) -> (Vec<LevelStats>, (u64, u64, Begun)) {
     run_with(seed, config, steps, 5)
 }
 
@@ -552,7 +512,7 @@ fn run_with(
     config: TreeConfig,
     steps: usize,
     range_deletes: u64,
-) -> (Vec<LevelStats>, (u64, u64)) {
+) -> (Vec<LevelStats>, (u64, u64, Begun)) {
     println!("seed {seed}, {range_deletes} range deletes of 400 operations, {config:?}");
     let mut world = World::new(seed, config);
     world.range_deletes = range_deletes;
@@ -565,15 +525,22 @@ fn run_with(
 
 #[test]
 fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts() {
-    let (mut deepest, mut read, mut ended) = (0, 0, 0);
+    let (mut deepest, mut read, mut ended, mut begun) = (0, 0, 0, Begun::default());
     // The last is one that grows a third level.
     for seed in (1..=11).chain([29]) {
         let (stats, reads) = run(seed, small_config(), 3000);
         (read, ended) = (read + reads.0, ended + reads.1);
+        begun.loads += reads.2.loads;
+        begun.expired += reads.2.expired;
+        begun.in_little_room += reads.2.in_little_room;
         deepest = deepest.max(stats.iter().filter(|level| level.files > 0).count());
     }
     assert!(deepest >= 3, "the test has to reach the third level, it reached {deepest}");
     assert!(read > 100 && ended > 20, "{read} slow reads came to their end, {ended} were ended");
+    let Begun { loads, expired, in_little_room } = begun;
+    assert!(loads > 20, "{loads} loads");
+    assert!(expired > 5, "{expired} files were written anew without what has expired");
+    assert!(in_little_room > 20, "{in_little_room} compactions began with few slots left");
 }
 
 #[test]

@@ -157,6 +157,8 @@ pub(crate) fn context(snapshots: &[SequenceNumber]) -> JobContext<'_> {
 #[derive(Clone)]
 pub(crate) enum Record {
     Batch(SequenceNumber, Vec<u8>),
+    /// Numbers of writes that no record has.
+    Skip(SequenceNumber, u32),
     Seal(MemTableId),
     Edit(Vec<u8>),
     /// The time of a record, apart from what else it carries.
@@ -181,6 +183,7 @@ impl Replica {
     pub(crate) fn apply(&mut self, position: usize, record: &Record) -> Result<()> {
         match record {
             Record::Batch(first, payload) => self.tree.apply_batch(*first, payload),
+            Record::Skip(first, count) => self.tree.skip_sequences(*first, *count),
             Record::Seal(id) => self.tree.seal(*id, LogPosition(position as u64 + 1)).map(|_| ()),
             Record::Edit(bytes) => self.tree.apply_edit(&Edit::decode(bytes)?),
             Record::Time(now_ms) => {
