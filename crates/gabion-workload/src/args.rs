@@ -27,7 +27,8 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Log::Off)]
     pub log: Log,
     /// Most bytes of memory that the process may have had resident when everything is checked, this instrument's own
-    /// included (4 for each record); over it the run fails.
+    /// included (4 for each record); over it the run fails. It fails as well when over 450 MB are resident then that neither
+    /// the engine tells of nor this instrument has.
     #[arg(long, value_parser = parse_bytes)]
     pub memory_max: Option<u64>,
     /// What is the same for all runs that are compared.

@@ -21,6 +21,7 @@
 )]
 
 mod args;
+mod check;
 mod choose;
 mod engine;
 mod key;

@@ -1,6 +1,7 @@
 //! One run: load, open again, warm up, measure, wait until it is quiet, check everything.
 
 use crate::args::Plan;
+use crate::check;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
 use crate::row::{Memory, Row};
@@ -94,13 +95,19 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     if workload.writes() {
         say("checking all records");
         check_all(&engine, plan, &ledger)?;
+        say("reading some of them one by one and many at once");
+        check::sample(&engine, plan, &ledger)?;
+    }
+    let kinds = engine.memory();
+    if plan.memory_max.is_some() {
+        check::told(&kinds, ledger.memory_used(), gabion_proc::memory_bytes())?;
     }
     let memory = Memory {
         peak: peak_memory,
         // The kernel counts pages in batches by processor, so what it says of the peak may fall by a few.
         peak_checked: check_memory(plan)?.max(peak_memory),
         instrument: ledger.memory_used(),
-        engine: engine.memory(),
+        engine: kinds,
     };
     engine.close()?;
     let data_len = ledger.present() * record_len(plan);

@@ -119,6 +119,10 @@ fn a_wrong_byte_is_caught() {
     for workload in [Workload::Readrandom, Workload::ReadrandomUncached, Workload::YcsbC] {
         caught::<{ defect::WRONG_BYTE }>(workload, "differs at byte 99");
     }
+    // Of what is only written, records are read in every way when it is over.
+    caught::<{ defect::WRONG_BYTE }>(Workload::Fillrandom, "differs at byte 99");
+    caught::<{ defect::EXCHANGED }>(Workload::Fillrandom, "of record");
+    caught::<{ defect::NEIGHBOUR }>(Workload::Deleterandom, "of record");
 }
 
 #[test]
