@@ -107,13 +107,14 @@ pub(crate) fn planted() -> Step {
     test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
 }
 
-/// The skip list's readers beside its writer and what else threads share without a lock, in every order of their
-/// steps: a build of its own, as its atomics
-/// are other ones, and beside the usual one, which would have to be made again.
+/// The skip list's readers beside its writer, wakers of tasks, and what else threads share without a lock, in every order
+/// of their steps: a build of its own, as its atomics are other ones, and beside the usual one, which would have to be
+/// made again.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);
-    let only = ["-p", "gabion-engine", "--lib", "--target-dir", &target, "interleavings::"];
-    test(&only, &[("RUSTFLAGS", "--cfg loom")])
+    let lib = ["-p", "gabion-engine", "-p", "gabion-media", "--lib"];
+    let only = ["--target-dir", &target, "interleavings::"];
+    test(&[&lib[..], &only].concat(), &[("RUSTFLAGS", "--cfg loom")])
 }
 
 /// The commit that is checked out.

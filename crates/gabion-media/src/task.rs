@@ -7,17 +7,25 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[cfg(not(all(test, loom)))]
+use core::sync::atomic;
 use core::task::{Context, Poll, Waker};
+/// Every order in which threads can see what others store: see `interleavings`.
+#[cfg(all(test, loom))]
+use loom::sync::atomic;
 
 /// A task's place in its executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(usize);
 
+/// Raised by whoever wakes a task, on any thread, lowered by the executor before it polls.
 struct Flag {
+    /// Stays so once the task has ended.
     ready: AtomicBool,
+    /// Of the executor: flags of tasks that are raised.
     count: Arc<AtomicUsize>,
 }
 
@@ -34,6 +42,14 @@ impl Flag {
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
         was
+    }
+
+    /// Takes the flag of a task that has ended out of the count, for good: wakers outlive their tasks, and what they
+    /// raised then would be lowered by nobody.
+    fn end(&self) {
+        if self.ready.swap(true, Ordering::AcqRel) {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -123,7 +139,7 @@ impl Executor {
         if task.future.as_mut().poll(&mut Context::from_waker(&task.waker)) == Poll::Ready(()) {
             let ended = self.tasks[id.0].take();
             if let Some(task) = ended {
-                task.flag.lower();
+                task.flag.end();
             }
             self.free.push(id.0);
         }
@@ -163,9 +179,55 @@ mod tests {
         assert_eq!((executor.run_ready(), executor.len(), polls.get()), (1, 0, 2));
         // A wake after the end is forgotten, and the place is used again.
         waker.borrow().as_ref().unwrap().wake_by_ref();
+        assert!(!executor.has_ready(), "whoever waits for tasks would never rest");
         let id = executor.spawn(async {});
         assert_eq!(id, TaskId(0));
         executor.run_ready();
         assert!(executor.is_empty());
+        assert!(!executor.has_ready());
+    }
+}
+
+/// Every order of the steps of threads, as for the skip list: `cargo xtask interleavings`.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::thread;
+
+    /// A task that waits for two events, each of which another thread brings and then wakes it.
+    #[test]
+    fn no_wake_is_lost_and_what_comes_after_the_end_is_forgotten() {
+        loom::model(|| {
+            let events = Arc::new([const { () }; 2].map(|()| AtomicBool::new(false)));
+            let flag = Arc::new(Flag {
+                ready: AtomicBool::new(false),
+                count: Arc::new(AtomicUsize::new(0)),
+            });
+            flag.raise();
+            let threads = [0, 1].map(|number| {
+                let (flag, events) = (flag.clone(), events.clone());
+                thread::spawn(move || {
+                    events[number].store(true, Ordering::Relaxed);
+                    flag.raise();
+                })
+            });
+            // What an executor does, as far as it gets meanwhile.
+            let polls = |flag: &Flag| {
+                flag.lower() && events.iter().all(|event| event.load(Ordering::Relaxed))
+            };
+            let mut has_ended = polls(&flag);
+            if has_ended {
+                flag.end();
+            }
+            threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
+            if !has_ended {
+                // Either of them woke it after the poll that missed it.
+                assert_eq!(flag.count.load(Ordering::Acquire), 1);
+                has_ended = polls(&flag);
+                assert!(has_ended, "a task was polled before what it was woken for was to be seen");
+                flag.end();
+            }
+            assert_eq!(flag.count.load(Ordering::Acquire), 0);
+        });
     }
 }
