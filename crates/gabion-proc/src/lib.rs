@@ -76,10 +76,20 @@ fn status(name: &str) -> Option<u64> {
 }
 
 /// Bytes that this process made the devices read and write, not the page cache; none where the kernel does not say.
+///
+/// The kernel counts a write through the page cache when the page becomes dirty, and what never reaches a device, as its
+/// file was cut off or removed before that, as cancelled: it is taken off here. So bytes written may fall, and what they
+/// grew by between two calls may be less than nothing.
 #[must_use]
 pub fn device_bytes() -> Option<(u64, u64)> {
-    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    Some((field(&text, "read_bytes:")?, field(&text, "write_bytes:")?))
+    device_bytes_of(&fs::read_to_string("/proc/self/io").unwrap_or_default())
+}
+
+fn device_bytes_of(io: &str) -> Option<(u64, u64)> {
+    let written = field(io, "write_bytes:")?;
+    let cancelled = field(io, "cancelled_write_bytes:")?;
+    // Whoever cuts a file off is charged for it, though another may have written.
+    Some((field(io, "read_bytes:")?, written.saturating_sub(cancelled)))
 }
 
 /// The number behind a name at the beginning of a line.
@@ -116,6 +126,10 @@ mod tests {
             ["read_bytes:", "write_bytes:", "bytes:"].map(|name| field(text, name)),
             [Some(30), Some(400), None]
         );
+        assert_eq!(device_bytes_of(text), Some((30, 395)), "what was cancelled is not written");
+        let others = "read_bytes: 1\nwrite_bytes: 2\ncancelled_write_bytes: 3\n";
+        assert_eq!(device_bytes_of(others), Some((1, 0)));
+        assert_eq!(device_bytes_of("read_bytes: 1\nwrite_bytes: 2\n"), None);
         assert_eq!(field("VmRSS:\t    1234 kB\n", "VmRSS:"), Some(1234));
     }
 }

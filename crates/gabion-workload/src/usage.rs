@@ -13,7 +13,8 @@ use std::time::Instant;
 pub(crate) struct Usage {
     at: Instant,
     cpu_seconds: f64,
-    /// Bytes that came from and went to storage, not the page cache (`/proc/self/io`).
+    /// Bytes that came from and went to storage, not the page cache; what never reached it, as its file was removed
+    /// before, is taken off (`/proc/self/io`).
     read_bytes: u64,
     write_bytes: u64,
 }
@@ -32,7 +33,7 @@ impl Usage {
     /// Up to now.
     pub(crate) fn now() -> Result<Self> {
         let (read_bytes, write_bytes) = gabion_proc::device_bytes()
-            .ok_or_else(|| Error::unsupported("/proc/self/io has no read_bytes or write_bytes"))?;
+            .ok_or_else(|| Error::unsupported("/proc/self/io has no read_bytes, write_bytes or cancelled_write_bytes"))?;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes })
@@ -44,7 +45,8 @@ impl Usage {
             wall_seconds: (self.at - before.at).as_secs_f64(),
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
             read_bytes: self.read_bytes - before.read_bytes,
-            write_bytes: self.write_bytes - before.write_bytes,
+            // Less than nothing when more of what was written before was removed than was written since.
+            write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
         }
     }
 }

@@ -558,7 +558,7 @@ fn a_bad_file_is_refused_in_one_line_that_names_file_field_and_value() {
             "[1].phases[0].replicas[1].cpu_seconds is -0.5, needed is a number from 0 to 1e18",
         ),
         (changed("/phases/0/refusals", json!({"X": "y"})), "[1].phases[0].refusals.X is \"y\""),
-        (row("revision", json!(0)), "runs.json:2: revision is 0, needed is 1: only rows of one"),
+        (row("revision", json!(1)), "runs.json:2: revision is 1, needed is 2: only rows of one"),
         (row("per_second", json!("x".repeat(99))), "runs.json:2: per_second is \"xxxx"),
         (row("limits", json!([1])), "runs.json:2: limits[0] is 1, needed is a text"),
     ];
