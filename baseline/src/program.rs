@@ -74,6 +74,8 @@ impl ReplicaArgs {
             memtable_len: self.memtable_size,
             cache_len: self.cache,
             block_len: None,
+            write_buffers: None,
+            recycled_logs: None,
             codec: self.compression,
             bottom_codec: None,
             background_threads: self.background_threads,

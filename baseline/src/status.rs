@@ -5,7 +5,7 @@ use crate::process::Cpu;
 use crate::server::Server;
 use crate::store::Store;
 use gabion_base::Result;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The status of a replica now.
 pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
@@ -20,6 +20,8 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
     let (read_bytes, write_bytes) = gabion_proc::device_bytes().unwrap_or_default();
     let files: u64 = state.levels.iter().sum();
     let counters = state.counters;
+    let stalls: Map<String, Value> =
+        state.stalls.into_iter().map(|(name, value)| (name, value.into())).collect();
     let [client_sent, client_received] = server.traffic.clients;
     let [chain_sent, chain_received] = server.traffic.chain;
     Ok(json!({
@@ -43,6 +45,7 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
             "job_written_bytes": counters.job_written_bytes,
             "shipped_bytes": 0,
         },
+        "stalls": stalls,
         "cpu_seconds": cpu.total,
         "cpu_seconds_by_role": {
             "requests": cpu.requests,

@@ -52,7 +52,7 @@ pub struct Counters {
 }
 
 /// How a store is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// What its jobs have done.
     pub counters: Counters,
@@ -64,6 +64,8 @@ pub struct State {
     pub levels: Vec<u64>,
     /// Bytes of all files.
     pub live_bytes: u64,
+    /// What has held writes back since the store was opened: `seconds` in all, and what else tells why.
+    pub stalls: Vec<(String, f64)>,
 }
 
 /// A store, called from several threads at once; one of them writes at a time.

@@ -17,7 +17,7 @@ use crate::provenance::provenance;
 use crate::text::{Style, grouped};
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::{CommonArgs, Log, RunArgs, Workload, free_len, parse_bytes};
+use gabion_workload::{CommonArgs, Log, OwnArgs, RunArgs, Workload, free_len, parse_bytes};
 pub use programs::Program;
 use rows::EngineRow;
 use serde_json::{Map, Value};
@@ -82,9 +82,40 @@ pub struct EngineArgs {
     /// Print the tables as Markdown.
     #[arg(long)]
     pub markdown: bool,
+    /// What RocksDB has for itself.
+    #[command(flatten)]
+    pub rocksdb: RocksdbArgs,
     /// What is the same for all runs.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// What RocksDB has for itself, beside the others as they are.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RocksdbArgs {
+    /// Bytes of a block of RocksDB's files [default: as --block-size, and without it 16 KiB, as its guide recommends]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub rocksdb_block_size: Option<u64>,
+    /// Most MemTables of RocksDB, the one that is written to included [default: what was fastest here]
+    #[arg(long, value_name = "NUMBER")]
+    pub rocksdb_write_buffers: Option<u64>,
+    /// Logs that RocksDB keeps to be written to again [default: where writes are synced, some]
+    #[arg(long, value_name = "NUMBER")]
+    pub rocksdb_recycled_logs: Option<u64>,
+}
+
+impl RocksdbArgs {
+    /// As the program of an engine has them: nothing for any other.
+    fn own(&self, engine: &str) -> OwnArgs {
+        if engine != Peer::Rocksdb.as_str() {
+            return OwnArgs::default();
+        }
+        OwnArgs {
+            own_block_size: self.rocksdb_block_size,
+            write_buffers: self.rocksdb_write_buffers,
+            recycled_logs: self.rocksdb_recycled_logs,
+        }
+    }
 }
 
 /// Most rounds.
@@ -116,7 +147,11 @@ impl EngineArgs {
                             log.as_str()
                         )));
                     }
-                    self.run_args(cell, PathBuf::new()).plan()?;
+                    self.run_args(cell, "", PathBuf::new()).plan()?;
+                    for peer in &self.vs {
+                        let run = self.run_args(cell, peer.as_str(), PathBuf::new());
+                        run.plan().map_err(|error| error.within(peer.as_str()))?;
+                    }
                     cells.push(cell);
                 }
             }
@@ -127,7 +162,7 @@ impl EngineArgs {
     /// Refuses what would run out of disk half-way: one run is there at a time.
     fn check_room(&self, cells: &[Cell], parent: &Path, free: u64) -> Result<()> {
         for &cell in cells {
-            let needed = self.run_args(cell, PathBuf::new()).plan()?.disk_len();
+            let needed = self.run_args(cell, "", PathBuf::new()).plan()?.disk_len();
             if free < needed {
                 let (name, size) = (cell.workload.as_str(), cell.value_size);
                 return Err(Error::no_space(format!(
@@ -140,10 +175,10 @@ impl EngineArgs {
         Ok(())
     }
 
-    fn run_args(&self, cell: Cell, dir: PathBuf) -> RunArgs {
+    fn run_args(&self, cell: Cell, engine: &str, dir: PathBuf) -> RunArgs {
         let Cell { log, value_size, workload } = cell;
-        let memory_max = None;
-        RunArgs { workload, dir, value_size, log, memory_max, common: self.common.clone() }
+        let (own, common) = (self.rocksdb.own(engine), self.common.clone());
+        RunArgs { workload, dir, value_size, log, memory_max: None, own, common }
     }
 }
 
@@ -184,7 +219,7 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
                     round + 1,
                 );
                 let dir = ScratchDir::new(&parent)?;
-                let words = args.run_args(cell, dir.path().to_path_buf()).words();
+                let words = args.run_args(cell, &program.name, dir.path().to_path_buf()).words();
                 let config = provenance();
                 let row = run_one(program, &words, round + 1, config);
                 if stop.load(Ordering::Relaxed) {

@@ -31,9 +31,54 @@ pub struct RunArgs {
     /// the engine tells of nor this instrument has.
     #[arg(long, value_parser = parse_bytes)]
     pub memory_max: Option<u64>,
+    /// What this engine has for itself.
+    #[command(flatten)]
+    pub own: OwnArgs,
     /// What is the same for all runs that are compared.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// Options that one engine has for itself: in a comparison others have what their guides recommend. An engine that has
+/// no such thing refuses it.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnArgs {
+    /// Bytes of a block of a file of this engine, where others have another [default: as --block-size]
+    #[arg(long, value_parser = parse_bytes)]
+    pub own_block_size: Option<u64>,
+    /// Most MemTables, the one that is written to included; further writes wait (RocksDB).
+    #[arg(long)]
+    pub write_buffers: Option<u64>,
+    /// Logs that are kept to be written to again (RocksDB).
+    #[arg(long)]
+    pub recycled_logs: Option<u64>,
+}
+
+impl OwnArgs {
+    /// The words on a command line that mean these options; none where nothing is its own.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let options = [
+            ("own-block-size", self.own_block_size),
+            ("write-buffers", self.write_buffers),
+            ("recycled-logs", self.recycled_logs),
+        ];
+        let word = |(name, value): (&str, Option<u64>)| Some(format!("--{name}={}", value?));
+        options.into_iter().filter_map(word).collect()
+    }
+
+    /// Refuses what no engine takes.
+    fn check(&self) -> Result<()> {
+        let limits = [
+            ("own-block-size", self.own_block_size, KIB, MIB),
+            ("write-buffers", self.write_buffers, 2, 64),
+            ("recycled-logs", self.recycled_logs, 0, 64),
+        ];
+        for (name, value, min, max) in limits {
+            value.map_or(Ok(()), |value| in_range(name, value, min, max))?;
+        }
+        Ok(())
+    }
 }
 
 /// What is the same for all runs that are compared.
@@ -117,6 +162,7 @@ impl RunArgs {
             }
         }
         let flags = [("--quick", common.quick), ("--buffered", common.buffered)];
+        words.extend(self.own.words().into_iter().map(OsString::from));
         words.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| (*name).into()));
         words
     }
@@ -146,6 +192,10 @@ pub struct Plan {
     pub compressibility: f64,
     /// Seed of the values and of the choice of records.
     pub seed: u64,
+    /// Bytes of a block of a file that all engines of a comparison have; `None` for what each one's guide recommends.
+    pub common_block_len: Option<u64>,
+    /// What this engine has for itself, as [`OwnArgs::words`].
+    pub own: Vec<String>,
     /// Most bytes that the process may have had resident at the end.
     pub memory_max: Option<u64>,
     /// What the engine is opened with.
@@ -198,6 +248,7 @@ impl RunArgs {
         if let Some(block_len) = self.common.block_size {
             in_range("block-size", block_len, KIB, MIB)?;
         }
+        self.own.check()?;
         let mut plan = Plan {
             workload: self.workload,
             records,
@@ -207,13 +258,17 @@ impl RunArgs {
             value_len: self.value_size as usize,
             compressibility: self.common.compressibility,
             seed: self.common.seed,
+            common_block_len: self.common.block_size,
+            own: self.own.words(),
             memory_max: self.memory_max,
             engine: EngineOptions {
                 directory: self.dir.clone(),
                 disk_len: 0,
                 memtable_len: self.common.memtable_size,
                 cache_len,
-                block_len: self.common.block_size,
+                block_len: self.own.own_block_size.or(self.common.block_size),
+                write_buffers: self.own.write_buffers,
+                recycled_logs: self.own.recycled_logs,
                 codec: self.common.compression,
                 bottom_codec: self.common.bottom_compression,
                 background_threads: self.common.background_threads,
@@ -346,7 +401,9 @@ mod tests {
 
     #[test]
     fn a_bad_option_is_refused_by_name_and_limit() {
-        let cases: [(&[&str], &str); 8] = [
+        let cases: [(&[&str], &str); 10] = [
+            (&["--write-buffers", "1"], "--write-buffers is 1, allowed are 2 to 64"),
+            (&["--own-block-size", "1"], "--own-block-size is 1, allowed are 1024 to 1048576"),
             (&["--value-size", "15"], "--value-size is 15, allowed are 16 to 8388608"),
             (&["--records", "99"], "--records is 99, allowed are 100 to 2147483648"),
             (
@@ -364,6 +421,16 @@ mod tests {
             assert!(error.contains(message), "{words:?}: {error}");
         }
         assert!(plan(&["--workload", "fill"]).unwrap_err().contains("fillseq"));
+    }
+
+    #[test]
+    fn an_engine_s_own_blocks_come_before_those_of_all() {
+        let words = ["--workload", "readrandom", "--block-size", "8KiB"];
+        let of_all = plan(&words).unwrap();
+        assert_eq!((of_all.engine.block_len, of_all.own.len()), (Some(8192), 0));
+        let own = plan(&[&words[..], &["--own-block-size", "4KiB"]].concat()).unwrap();
+        assert_eq!((own.engine.block_len, own.common_block_len), (Some(4096), Some(8192)));
+        assert_eq!(own.own, ["--own-block-size=4096"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::key::Key;
 use clap::ValueEnum;
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +67,11 @@ pub struct EngineOptions {
     pub cache_len: u64,
     /// Bytes of a block of a file; `None` for what the engine's guide recommends.
     pub block_len: Option<u64>,
+    /// Most MemTables, the one that is written to included; `None` for what the engine's guide recommends. An engine that
+    /// has no such number refuses one.
+    pub write_buffers: Option<u64>,
+    /// Logs that are kept to be written to again, in the same way.
+    pub recycled_logs: Option<u64>,
     /// How blocks are compressed at the bottom, as each engine understands it; `None`: as everywhere.
     pub bottom_codec: Option<Codec>,
     /// How blocks are compressed.
@@ -77,6 +82,23 @@ pub struct EngineOptions {
     pub is_direct: bool,
     /// The write-ahead log.
     pub log: Log,
+}
+
+impl EngineOptions {
+    /// Refuses what only RocksDB has; for any other engine, by its name.
+    ///
+    /// # Errors
+    /// Unsupported: a number of MemTables or of logs is asked for.
+    pub fn refuse_rocksdbs(&self, engine: &str) -> Result<()> {
+        let options =
+            [("write-buffers", self.write_buffers), ("recycled-logs", self.recycled_logs)];
+        match options.iter().find_map(|(name, value)| Some((name, (*value)?))) {
+            None => Ok(()),
+            Some((name, value)) => {
+                Err(Error::unsupported(format!("{engine} has no --{name}, asked for is {value}")))
+            }
+        }
+    }
 }
 
 /// What readers of an engine met. Jobs of its own do not count.
@@ -114,6 +136,12 @@ pub trait Engine: Sized + Send + Sync {
 
     /// What the engine cannot do of what is asked, one sentence each; they stand in the row.
     fn limits(options: &EngineOptions) -> Vec<String>;
+
+    /// What of its own it is opened with, by name, where a reader of figures would ask; it stands in the row.
+    fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
+        let _ = options;
+        Vec::new()
+    }
 
     /// Opens or makes the directory.
     ///
@@ -176,6 +204,14 @@ pub trait Engine: Sized + Send + Sync {
     /// What its readers have met so far, where it says so.
     fn reads(&self) -> Option<Reads> {
         None
+    }
+
+    /// What has held writers back since it was opened, where it says so: `seconds` in all, and what else tells why.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn stalls(&self) -> Result<Vec<(String, f64)>> {
+        Ok(Vec::new())
     }
 
     /// What it says of its memory now: bytes by what for, where it says anything.

@@ -38,7 +38,7 @@ mod values;
 mod work;
 mod workload;
 
-pub use args::{CommonArgs, Plan, RunArgs, parse_bytes};
+pub use args::{CommonArgs, OwnArgs, Plan, RunArgs, parse_bytes};
 pub use choose::{Chooser, Distribution, fnv_hash};
 pub use engine::{Codec, Engine, EngineOptions, Log, Reads};
 pub use key::{KEY_LEN, Key, KeySpace, Permutation};

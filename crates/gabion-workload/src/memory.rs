@@ -57,6 +57,10 @@ impl<const DEFECT: u8> Engine for Memory<DEFECT> {
         vec!["it has no files".to_owned()]
     }
 
+    fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
+        vec![("block_size", options.block_len.unwrap_or(1))]
+    }
+
     fn open(options: &EngineOptions) -> Result<Self> {
         let map = DISKS.lock().unwrap().remove(&options.directory).unwrap_or_default();
         let directory = options.directory.clone();
@@ -137,6 +141,10 @@ impl<const DEFECT: u8> Engine for Memory<DEFECT> {
 
     fn wait_quiet(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
+    }
+
+    fn stalls(&self) -> Result<Vec<(String, f64)>> {
+        Ok(vec![("seconds".to_owned(), 0.5)])
     }
 
     fn close(self) -> Result<()> {

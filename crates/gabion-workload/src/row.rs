@@ -22,6 +22,19 @@ pub(crate) struct Memory {
     pub(crate) engine: Vec<(&'static str, u64)>,
 }
 
+/// What an engine says of what was measured, where it does.
+pub(crate) struct Said {
+    /// What its readers met.
+    pub(crate) reads: Option<Reads>,
+    /// What held its writers back.
+    pub(crate) stalls: Vec<(String, f64)>,
+}
+
+/// Names and values as an object.
+fn object<K: ToString, V: Into<Value> + Copy>(pairs: &[(K, V)]) -> Map<String, Value> {
+    pairs.iter().map(|(name, value)| (name.to_string(), (*value).into())).collect()
+}
+
 /// What one run found, as JSON: figures first, then what they hold for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row(Value);
@@ -32,20 +45,20 @@ impl Row {
         tally: &Tally,
         used: &Used,
         quiet: Option<&Used>,
-        reads: Option<Reads>,
+        said: &Said,
         memory: &Memory,
         (space_len, data_len): (u64, u64),
     ) -> Self {
         let ratio = |of: u64, to: u64| (to > 0).then(|| of as f64 / to as f64);
         let us_per_op = |seconds: f64| seconds * 1e6 / tally.operations as f64;
         let all = quiet.unwrap_or(used);
-        let options = &plan.engine;
-        Self(json!({
+        let reads = said.reads;
+        let mut row = json!({
             "engine": E::NAME,
             "version": E::version(),
             "workload": plan.workload.as_str(),
             "value_size": plan.value_len,
-            "log": options.log.as_str(),
+            "log": plan.engine.log.as_str(),
             "operations": tally.operations,
             "per_second": tally.operations as f64 / used.wall_seconds,
             "cpu_us_per_op": us_per_op(used.cpu_seconds),
@@ -58,7 +71,7 @@ impl Row {
             "peak_memory": memory.peak,
             "peak_memory_checked": memory.peak_checked,
             "instrument_memory": memory.instrument,
-            "memory": memory.engine.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes))).collect::<Map<_, _>>(),
+            "memory": object(&memory.engine),
             "wall_seconds": used.wall_seconds,
             "quiet_seconds": quiet.map(|quiet| quiet.wall_seconds),
             "cpu_us_per_op_quiet": quiet.map(|quiet| us_per_op(quiet.cpu_seconds)),
@@ -68,25 +81,43 @@ impl Row {
             "cache_hits": reads.map(|reads| reads.hits),
             "cache_misses": reads.map(|reads| reads.misses),
             "reader_bytes": reads.map(|reads| reads.bytes),
-            "records": plan.records,
-            "threads": plan.workload.threads(),
-            "compressibility": plan.compressibility,
-            "memtable_size": options.memtable_len,
-            "cache": options.cache_len,
-            "block_size": options.block_len,
-            "compression": options.codec.as_str(),
-            "bottom_compression": options.bottom_codec.map(Codec::as_str),
-            "background_threads": options.background_threads,
-            "direct_io": options.is_direct,
-            "seed": plan.seed,
-            "limits": E::limits(options),
-            "revision": REVISION,
-        }))
+            "stalls": object(&said.stalls),
+        });
+        if let Value::Object(fields) = &mut row {
+            fields.append(&mut conditions::<E>(plan));
+        }
+        Self(row)
     }
 
     /// The row.
     #[must_use]
     pub fn json(&self) -> &Value {
         &self.0
+    }
+}
+
+/// What the figures hold for.
+fn conditions<E: Engine>(plan: &Plan) -> Map<String, Value> {
+    let options = &plan.engine;
+    let fields = json!({
+        "records": plan.records,
+        "threads": plan.workload.threads(),
+        "compressibility": plan.compressibility,
+        "memtable_size": options.memtable_len,
+        "cache": options.cache_len,
+        "block_size": plan.common_block_len,
+        "compression": options.codec.as_str(),
+        "bottom_compression": options.bottom_codec.map(Codec::as_str),
+        "background_threads": options.background_threads,
+        "direct_io": options.is_direct,
+        "seed": plan.seed,
+        "own_options": plan.own,
+        "settings": object(&E::settings(options)),
+        "limits": E::limits(options),
+        "revision": REVISION,
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }

@@ -4,7 +4,7 @@ use crate::args::Plan;
 use crate::check;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
-use crate::row::{Memory, Row};
+use crate::row::{Memory, Row, Said};
 use crate::usage::{Usage, directory_len, free_len, peak_memory};
 use crate::values::Values;
 use crate::work::Shared;
@@ -80,6 +80,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     let tally = shared.drive(plan.operations, plan.limit, 1)?;
     let used = Usage::now()?.since(&start);
     let reads = engine.reads().zip(reads).map(|(now, before)| now.since(before));
+    let said = Said { reads, stalls: engine.stalls()? };
     let quiet = workload.writes().then(|| settle(&engine)).transpose()?;
     let quiet = quiet.map(|(end, watched)| {
         let mut used = end.since(&start);
@@ -111,7 +112,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     };
     engine.close()?;
     let data_len = ledger.present() * record_len(plan);
-    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), reads, &memory, (space_len, data_len)))
+    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &said, &memory, (space_len, data_len)))
 }
 
 /// The most that was resident, unless it was too much.

@@ -32,8 +32,11 @@ pub(crate) struct Used {
 impl Usage {
     /// Up to now.
     pub(crate) fn now() -> Result<Self> {
-        let (read_bytes, write_bytes) = gabion_proc::device_bytes()
-            .ok_or_else(|| Error::unsupported("/proc/self/io has no read_bytes, write_bytes or cancelled_write_bytes"))?;
+        let (read_bytes, write_bytes) = gabion_proc::device_bytes().ok_or_else(|| {
+            Error::unsupported(
+                "/proc/self/io has no read_bytes, write_bytes or cancelled_write_bytes",
+            )
+        })?;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes })

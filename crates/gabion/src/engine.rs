@@ -45,12 +45,15 @@ const fn compression(codec: Codec) -> Compression {
     }
 }
 
+fn block_len(options: &EngineOptions) -> u32 {
+    options.block_len.map_or(SstOptions::default().block_len, |len| len as u32)
+}
+
 fn db_options(options: &EngineOptions) -> Options {
     let default = TreeConfig::default();
     let compression = compression(options.codec);
     let bottom_compression = options.bottom_codec.map(self::compression);
-    let block_len = options.block_len.map_or(default.sst.block_len, |len| len as u32);
-    let sst = SstOptions { compression, block_len, ..SstOptions::default() };
+    let sst = SstOptions { compression, block_len: block_len(options), ..default.sst };
     let level1_len = LEVEL1_MEMTABLES * options.memtable_len;
     Options {
         pool_len: (options.disk_len + POOL_SPARE).next_multiple_of(SLOT_LEN),
@@ -86,7 +89,12 @@ impl Engine for Embedded {
         limits
     }
 
+    fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
+        vec![("block_size", block_len(options).into())]
+    }
+
     fn open(options: &EngineOptions) -> Result<Self> {
+        options.refuse_rocksdbs(Self::NAME)?;
         let durability = match options.log {
             Log::Off => Durability::MemTable,
             Log::On => Durability::Ring,
@@ -152,6 +160,14 @@ impl Engine for Embedded {
     fn reads(&self) -> Option<Reads> {
         let stats = self.db.stats();
         Some(Reads { hits: stats.cache_hits, misses: stats.cache_misses, bytes: stats.read_bytes })
+    }
+
+    fn stalls(&self) -> Result<Vec<(String, f64)>> {
+        let stopped = self.db.stats().counters.writes_stopped_ms;
+        let seconds = |ms: u64| ms as f64 / 1000.0;
+        let by_what = stopped.each().filter(|(_, ms)| *ms > 0);
+        let all = [("seconds", stopped.total())].into_iter().chain(by_what);
+        Ok(all.map(|(what, ms)| (what.to_owned(), seconds(ms))).collect())
     }
 
     fn memory(&self) -> Vec<(&'static str, u64)> {

@@ -94,6 +94,7 @@ impl Engine for Fjall {
     }
 
     fn open(options: &EngineOptions) -> Result<Self> {
+        options.refuse_rocksdbs(Self::NAME)?;
         let codec = codec(options)?;
         let database = Database::builder(&options.directory)
             .cache_size(options.cache_len)

@@ -7,7 +7,7 @@
 //! - GETs of a turn are one `MultiGet`, whose values are pinned and copied once, into the reply.
 
 use bytes::Bytes;
-use engine_rocksdb::{NAME, check_codecs, db_options, failed, write_options};
+use engine_rocksdb::{NAME, check_codecs, db_options, failed, stalls, write_options};
 use gabion_base::{Error, Result};
 use gabion_baseline::{Batch, Counters, Found, State, Store, Written, program};
 use gabion_workload::EngineOptions;
@@ -228,6 +228,7 @@ impl Store for RocksDb {
             pending,
             levels,
             live_bytes: self.property(properties::LIVE_SST_FILES_SIZE)?,
+            stalls: stalls(&self.db)?,
         })
     }
 }
@@ -244,6 +245,8 @@ mod tests {
             memtable_len: 1 << 20,
             cache_len: 8 << 20,
             block_len: None,
+            write_buffers: None,
+            recycled_logs: None,
             codec: Codec::None,
             bottom_codec: None,
             background_threads: 2,

@@ -8,11 +8,14 @@
 //! - [bloom]: "RocksDB Bloom Filter": <https://github.com/facebook/rocksdb/wiki/RocksDB-Bloom-Filter>
 //! - [cache]: "Block Cache": <https://github.com/facebook/rocksdb/wiki/Block-Cache>
 //! - [direct]: "Direct IO": <https://github.com/facebook/rocksdb/wiki/Direct-IO>
+//! - [wal]: "WAL Performance": <https://github.com/facebook/rocksdb/wiki/WAL-Performance>
+//! - [stalls]: "Write Stalls": <https://github.com/facebook/rocksdb/wiki/Write-Stalls>
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Codec, EngineOptions, Log, locked_version};
 use rust_rocksdb::{
-    BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options, WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompactionStyle, DBCompressionType, Options, WriteOptions,
+    properties,
 };
 
 #[cfg(all(target_arch = "x86_64", not(target_feature = "sse4.2")))]
@@ -29,7 +32,9 @@ const BLOCK_LEN: u64 = 16 << 10;
 const BYTES_PER_SYNC: u64 = 1 << 20;
 /// MemTables: one that is written to and others that wait for their flush. The default, 2, stops
 /// writers at every flush; [tuning] raises it for bursts.
-const MEMTABLES: i32 = 4;
+const MEMTABLES: u64 = 4;
+/// Logs that are kept to be written to again: the default, none.
+const RECYCLED_LOGS: u64 = 0;
 /// Files in level 0 that start a compaction: the default.
 const LEVEL_0_FILES: u64 = 4;
 /// Files in level 1 [tuning: "we recommend max_bytes_for_level_base / 10"].
@@ -57,6 +62,24 @@ pub fn failed(error: rust_rocksdb::Error) -> Error {
         _ => ErrorKind::Io,
     };
     Error::with_source(kind, "RocksDB", error)
+}
+
+/// Values that a reader of figures would ask for.
+#[must_use]
+pub fn chosen(options: &EngineOptions) -> Vec<(&'static str, u64)> {
+    vec![
+        ("block_size", options.block_len.unwrap_or(BLOCK_LEN)),
+        ("write_buffers", write_buffers(options)),
+        ("recycled_logs", recycled_logs(options)),
+    ]
+}
+
+fn write_buffers(options: &EngineOptions) -> u64 {
+    options.write_buffers.unwrap_or(MEMTABLES)
+}
+
+fn recycled_logs(options: &EngineOptions) -> u64 {
+    options.recycled_logs.unwrap_or(RECYCLED_LOGS)
 }
 
 fn table_options(options: &EngineOptions) -> BlockBasedOptions {
@@ -107,7 +130,8 @@ pub fn db_options(options: &EngineOptions) -> Options {
     db.set_bytes_per_sync(BYTES_PER_SYNC);
     db.set_max_background_jobs(options.background_threads as i32);
     db.set_write_buffer_size(options.memtable_len as usize);
-    db.set_max_write_buffer_number(MEMTABLES);
+    db.set_max_write_buffer_number(write_buffers(options) as i32);
+    db.set_recycle_log_file_num(recycled_logs(options) as usize);
     // [tuning]: level 1 as large as level 0 is when it is compacted.
     let level_1 = options.memtable_len * LEVEL_0_FILES;
     db.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES as i32);
@@ -129,3 +153,48 @@ pub fn write_options(log: Log) -> WriteOptions {
     writes.set_sync(log == Log::Synced);
     writes
 }
+
+/// The property with the counts of stalls by their causes, which the binding does not name [stalls].
+const STALL_COUNTS: &str = "rocksdb.cf-write-stall-stats";
+
+/// What has held writers back since the database was opened: `seconds` that they were stopped or delayed, the rate to
+/// which they are delayed now (bytes a second, 0 where they are not), and how often each cause stopped or delayed them.
+///
+/// # Errors
+/// RocksDB's; unsupported where it says something else than the version that is built in.
+pub fn stalls(db: &DB) -> Result<Vec<(String, f64)>> {
+    let text = |name: &str| Ok(db.property_value(name).map_err(failed)?.unwrap_or_default());
+    let statistics = db.property_value(properties::DBSTATS).map_err(failed)?.unwrap_or_default();
+    let seconds = stall_seconds(&statistics).ok_or_else(|| {
+        Error::unsupported("RocksDB's statistics have no line `Cumulative stall: … H:M:S`")
+    })?;
+    let rate = db.property_int_value(properties::ACTUAL_DELAYED_WRITE_RATE).map_err(failed)?;
+    let mut stalls = vec![
+        ("seconds".to_owned(), seconds),
+        ("delayed_write_rate".to_owned(), rate.unwrap_or(0) as f64),
+    ];
+    stalls.extend(stall_counts(&text(STALL_COUNTS)?));
+    Ok(stalls)
+}
+
+/// Of `Cumulative stall: 00:01:02.500 H:M:S, 3.0 percent`, which RocksDB counts without its statistics being on.
+fn stall_seconds(statistics: &str) -> Option<f64> {
+    let line = statistics.lines().find_map(|line| line.strip_prefix("Cumulative stall: "))?;
+    let mut parts = line.strip_suffix(" percent")?.split(" H:M:S").next()?.splitn(3, ':');
+    let mut part = || parts.next()?.parse::<f64>().ok();
+    Some(part()? * 3600.0 + part()? * 60.0 + part()?)
+}
+
+/// Of `Write Stall (count): memtable-limit-delays: 3, total-stops: 0, …` what is not 0.
+fn stall_counts(text: &str) -> impl Iterator<Item = (String, f64)> {
+    let line = text.lines().next().unwrap_or_default();
+    let counts = line.strip_prefix("Write Stall (count): ").unwrap_or_default().split(", ");
+    counts.filter_map(|count| {
+        let (name, count) = count.split_once(": ")?;
+        let count: f64 = count.parse().ok()?;
+        (count > 0.0).then(|| (name.replace('-', "_"), count))
+    })
+}
+
+#[cfg(test)]
+mod tests;

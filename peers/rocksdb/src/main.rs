@@ -31,6 +31,10 @@ impl Engine for RocksDb {
         if buffered_log { vec![sentence.to_owned()] } else { Vec::new() }
     }
 
+    fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
+        settings::chosen(options)
+    }
+
     fn open(options: &EngineOptions) -> Result<Self> {
         check_codecs(options)?;
         let db = DB::open(&db_options(options), &options.directory).map_err(failed)?;
@@ -88,6 +92,10 @@ impl Engine for RocksDb {
         wait.set_wait_for_purge(true);
         self.db.wait_for_compact(&wait).map_err(failed)?;
         Ok(Duration::ZERO)
+    }
+
+    fn stalls(&self) -> Result<Vec<(String, f64)>> {
+        settings::stalls(&self.db)
     }
 
     fn close(self) -> Result<()> {

@@ -47,6 +47,20 @@ impl EngineRow {
         self.0["version"].as_str().unwrap_or_default()
     }
 
+    /// The engine's name and version, with the options that only it had.
+    pub(super) fn described(&self) -> String {
+        let mut text = format!("{} is version {}", self.engine(), self.version());
+        for (i, option) in self.texts("own_options").enumerate() {
+            text.push_str(if i == 0 { " with " } else { " " });
+            text.push_str(option);
+        }
+        text
+    }
+
+    fn texts(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0[name].as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+
     /// A figure; `None` where the workload has none.
     pub(super) fn figure(&self, name: &str) -> Option<f64> {
         self.0[name].as_f64()
@@ -54,7 +68,7 @@ impl EngineRow {
 
     /// What the engine could not do of what was asked.
     pub(super) fn limits(&self) -> impl Iterator<Item = &str> {
-        self.0["limits"].as_array().into_iter().flatten().filter_map(Value::as_str)
+        self.texts("limits")
     }
 }
 

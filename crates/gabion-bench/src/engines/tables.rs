@@ -146,8 +146,9 @@ fn notes(engines: &[&str], rows: &[(Cell, EngineRow)], out: &mut String) {
     line(out, "CPU: until compaction is quiet.");
     let mut said = BTreeSet::new();
     for (_, row) in rows {
-        if said.insert(format!("{} {}", row.engine(), row.version())) {
-            line(out, &format!("{} is version {}.", row.engine(), row.version()));
+        let described = row.described();
+        if said.insert(described.clone()) {
+            line(out, &format!("{described}."));
         }
     }
     for (_, row) in rows {

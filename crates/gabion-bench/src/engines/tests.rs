@@ -22,7 +22,8 @@ fn every_workload_runs_with_every_size_and_log() {
 
 #[test]
 fn bad_options_are_refused_before_anything_runs() {
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
+        (&["--rocksdb-write-buffers", "1"], "rocksdb: --write-buffers is 1, allowed are 2 to 64"),
         (&["--rounds", "0"], "--rounds is 0, allowed are 1 to 100"),
         (&["--value-sizes", "15"], "--value-size is 15"),
         (
@@ -41,7 +42,7 @@ fn bad_options_are_refused_before_anything_runs() {
 fn a_disk_with_too_little_room_is_refused_before_anything_runs() {
     let args = args(&["--workloads", "fillseq,overwrite", "--value-sizes", "100,1000"]);
     let cells = args.cells().unwrap();
-    let most = args.run_args(cells[3], PathBuf::new()).plan().unwrap().disk_len();
+    let most = args.run_args(cells[3], "", PathBuf::new()).plan().unwrap().disk_len();
     assert!(args.check_room(&cells, Path::new("here"), most).is_ok());
     let error = args.check_room(&cells, Path::new("here"), most - 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -64,6 +65,9 @@ fn what_is_typed_reaches_the_engines_program() {
         "--background-threads=3",
         "--buffered",
         "--seed=9",
+        "--rocksdb-block-size=4KiB",
+        "--rocksdb-write-buffers=3",
+        "--rocksdb-recycled-logs=2",
     ];
     #[derive(Parser)]
     struct Run {
@@ -72,9 +76,13 @@ fn what_is_typed_reaches_the_engines_program() {
     }
     for words in [&words[..], &[]] {
         let cell = Cell { log: Log::Synced, value_size: 400, workload: Workload::YcsbF };
-        let sent = args(words).run_args(cell, PathBuf::from("d"));
-        let received = Run::parse_from([vec!["run".into()], sent.words()].concat()).run;
-        assert_eq!(format!("{received:?}"), format!("{sent:?}"));
+        for engine in ["gabion", "rocksdb"] {
+            let sent = args(words).run_args(cell, engine, PathBuf::from("d"));
+            let received = Run::parse_from([vec!["run".into()], sent.words()].concat()).run;
+            assert_eq!(format!("{received:?}"), format!("{sent:?}"));
+            let own = if words.is_empty() || engine == "gabion" { 0 } else { 3 };
+            assert_eq!(received.own.words().len(), own, "{engine}: {:?}", received.own);
+        }
     }
 }
 
@@ -84,6 +92,7 @@ fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
         "per_second": per_second, "cpu_us_per_op": 9.0, "cpu_us_per_op_quiet": cpu,
         "p50_us": 1.5, "p99_us": 2.5, "p999_us": 3.5, "write_amp": 4.5, "read_amp": null,
         "space_amp": 1.25, "quiet_seconds": 6.0, "peak_memory": 7_000_000, "limits": ["no wings"],
+        "own_options": if engine == "rocksdb" { json!(["--a=1", "--b=2"]) } else { json!([]) },
     });
     EngineRow::parse(engine, row.to_string().as_bytes(), 1, Map::new()).unwrap()
 }
@@ -120,7 +129,7 @@ fn tables_have_medians_and_the_ratios_of_the_first_engine_to_the_others() {
     );
     assert_eq!(words(lines[7]), "fillseq, ÷ rocksdb 2.00 0.50 0.20 2.00 0.80 2.00");
     assert!(lines[..8].iter().all(|line| line.chars().count() <= 132), "{text}");
-    assert!(text.contains("rocksdb is version 1.2."), "{text}");
+    assert!(text.contains("rocksdb is version 1.2 with --a=1 --b=2."), "{text}");
     assert_eq!(text.matches("no wings.").count(), 1, "{text}");
     let markdown = compared(Style::Markdown);
     let line = markdown.lines().find(|line| line.starts_with("| fillseq, ÷ rocksdb ")).unwrap();

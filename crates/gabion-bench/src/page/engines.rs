@@ -158,6 +158,14 @@ impl Group<'_> {
         }
     }
 
+    /// An engine's name in a line, with its version where several have the name.
+    fn engine_name(&self, engine: &Engine) -> String {
+        match self.engines().iter().filter(|other| other.0 == engine.0).count() {
+            1 => engine.0.clone(),
+            _ => named(engine),
+        }
+    }
+
     fn sample(
         &self,
         engine: &Engine,
@@ -264,11 +272,13 @@ pub(super) fn overview(group: &Group<'_>) -> Option<Sheet> {
             let ratio = |m: &&Measure| Cell::ratio(group.ratio(pair, workload, m.of), m.better);
             let cells: Vec<Cell> = measures.iter().map(ratio).collect();
             if cells.iter().any(|cell| cell.ratio.is_some()) {
-                sheet.row(format!("{}, ÷ {}", group.name(workload), pair.1.0), cells);
+                let peer = group.engine_name(pair.1);
+                sheet.row(format!("{}, ÷ {peer}", group.name(workload)), cells);
             }
         }
         let mean = |m: &&Measure| Cell::ratio(Ratio::mean(&group.ratios(pair, m.of)), m.better);
-        sheet.row(format!("geometric mean, ÷ {}", pair.1.0), measures.iter().map(mean).collect());
+        let peer = group.engine_name(pair.1);
+        sheet.row(format!("geometric mean, ÷ {peer}"), measures.iter().map(mean).collect());
     }
     (!sheet.rows.is_empty()).then_some(sheet)
 }
@@ -361,7 +371,7 @@ fn figures(group: &Group<'_>, what: &str, measures: &[Measure]) -> Sheet {
                 let ratio = pair.and_then(|pair| group.ratio(*pair, workload, measure.of));
                 Cell::text(text).with(ratio, measure.better)
             });
-            let name = format!("{}, {}", group.name(workload), engine.0);
+            let name = format!("{}, {}", group.name(workload), group.engine_name(engine));
             sheet.row(name, cells.collect());
         }
     }

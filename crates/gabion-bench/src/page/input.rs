@@ -138,7 +138,7 @@ pub(super) struct Operation {
 #[derive(Clone, Debug)]
 pub(super) struct EngineRun {
     pub(super) origin: Origin,
-    /// Name and version.
+    /// Name and version, with the options that only it had.
     pub(super) engine: (String, String),
     pub(super) workload: String,
     pub(super) settings: EngineSettings,
@@ -456,13 +456,20 @@ fn engine_run(file: &str, row: &Field<'_>) -> Result<EngineRun> {
     }
     Ok(EngineRun {
         origin: origin(file, row.find("config").as_ref())?,
-        engine: (row.get("engine")?.text()?, row.get("version")?.text()?),
+        engine: (row.get("engine")?.text()?, engine_version(row)?),
         workload: row.get("workload")?.text()?,
         settings: engine_settings(row)?,
         cache_len: row.get("cache")?.count()?,
         figures,
         limits: row.get("limits")?.texts()?,
     })
+}
+
+/// An engine with options of its own is another one than without them.
+fn engine_version(row: &Field<'_>) -> Result<String> {
+    let own = optional(row.find("own_options"), Field::texts)?.unwrap_or_default();
+    let version = row.get("version")?.text()?;
+    Ok(if own.is_empty() { version } else { format!("{version} with {}", own.join(" ")) })
 }
 
 fn engine_settings(row: &Field<'_>) -> Result<EngineSettings> {

@@ -186,6 +186,25 @@ fn settings_that_differ_are_experiments_of_their_own() {
 }
 
 #[test]
+fn an_engine_with_options_of_its_own_is_another_engine_beside_the_same() {
+    let mut tuned = rows();
+    tuned.retain(|row| row["engine"] == "fjall");
+    for row in &mut tuned {
+        row["own_options"] = json!(["--own-block-size=4096"]);
+        row["per_second"] = json!(3.0 * row["per_second"].as_f64().unwrap());
+    }
+    let text = summary(&[&rows(), &tuned]);
+    for engine in ["fjall 3.1.13", "fjall 3.1.13 with --own-block-size=4096"] {
+        for (line, count) in [("readrandom, ÷ ENGINE", 1), ("readrandom, ENGINE", 2)] {
+            let start = line.replace("ENGINE", engine);
+            let lines = lines_with(&text, &format!("| {start} "));
+            let is_it = |line: &&&str| cells(line)[0] == start;
+            assert_eq!(lines.iter().filter(is_it).count(), count, "{start}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_ratio_has_its_first_side_above() {
     let mut rows = rows();
     for row in &mut rows {

@@ -2,6 +2,7 @@ use super::*;
 use crate::args::RunArgs;
 use crate::memory::{Memory, defect};
 use clap::Parser;
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,6 +98,9 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
     }
     assert_eq!(row["operations"], 2000);
     assert_eq!(row["limits"][0], "it has no files");
+    assert_eq!((&row["settings"]["block_size"], &row["block_size"]), (&1.into(), &Value::Null));
+    assert_eq!(row["stalls"]["seconds"], 0.5);
+    assert_eq!(row["own_options"], Value::Array(Vec::new()));
 }
 
 #[test]

@@ -136,6 +136,8 @@ mod tests {
             memtable_len: MIB,
             cache_len: 4 * MIB,
             block_len: None,
+            write_buffers: None,
+            recycled_logs: None,
             bottom_codec: None,
             codec: Codec::None,
             background_threads: 2,
