@@ -33,8 +33,13 @@ const BYTES_PER_SYNC: u64 = 1 << 20;
 /// MemTables: one that is written to and others that wait for their flush. The default, 2, stops
 /// writers at every flush; [tuning] raises it for bursts.
 const MEMTABLES: u64 = 4;
-/// Logs that are kept to be written to again: the default, none.
-const RECYCLED_LOGS: u64 = 0;
+/// Logs that are kept to be written to again where each write is synced: a log that grows has its new length written at
+/// each sync too, so that "every fsync will generate at least two I/Os" [wal]. One is written to while another is
+/// flushed, so two are enough. The first logs of a database are new, as many as are not recycled yet. Here half of the
+/// synced writes took 121 µs without and 71 with them (medians of five runs in turn of 1,000 bytes, MemTables of 1 MiB so that
+/// logs come around soon, on a machine that others used). Logs that are not synced are new, as by default: then nothing
+/// waits for their length, and one that is removed before it was written back costs the device nothing.
+const RECYCLED_LOGS: u64 = 2;
 /// Files in level 0 that start a compaction: the default.
 const LEVEL_0_FILES: u64 = 4;
 /// Files in level 1 [tuning: "we recommend max_bytes_for_level_base / 10"].
@@ -79,7 +84,8 @@ fn write_buffers(options: &EngineOptions) -> u64 {
 }
 
 fn recycled_logs(options: &EngineOptions) -> u64 {
-    options.recycled_logs.unwrap_or(RECYCLED_LOGS)
+    let by_log = if options.log == Log::Synced { RECYCLED_LOGS } else { 0 };
+    options.recycled_logs.unwrap_or(by_log)
 }
 
 fn table_options(options: &EngineOptions) -> BlockBasedOptions {
