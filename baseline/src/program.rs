@@ -1,14 +1,15 @@
 //! The `main` of a replica's program: `replica-NAME --place 1 --of 3 --next … --dir …`.
 //!
 //! It says `ready CLIENTS CHAIN`, the addresses of its two doors, on standard output, and ends when its
-//! standard input does: so that it never outlives who started it. The store is closed then.
+//! standard input does: so that it never outlives who started it. The store is closed then. `replica-NAME built-from`
+//! prints what it is built from ([`Build`]), and ends.
 
 use crate::process::LOOP;
 use crate::server::{Place, Server};
 use crate::store::Store;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::{Codec, EngineOptions, Log, parse_bytes};
+use gabion_workload::{Build, Codec, EngineOptions, Log, parse_bytes};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -101,6 +102,14 @@ impl ReplicaArgs {
 #[must_use]
 pub fn program<S: Store>() -> ExitCode {
     let name = format!("replica-{}", S::NAME);
+    match Build::print_if_asked() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            return ExitCode::from(2);
+        }
+    }
     let matches = ReplicaArgs::command().bin_name(&name).try_get_matches();
     let args = match matches.and_then(|matches| ReplicaArgs::from_arg_matches(&matches)) {
         Ok(args) => args,

@@ -11,7 +11,7 @@
 //!
 //! - [`Engine`]: what an engine does; one implementation for each, in a program of its own.
 //! - [`Workload`], [`RunArgs`]: what can be run; [`run()`] runs one and gives its [`Row`].
-//! - [`program()`]: the `main` of an engine's program.
+//! - [`program()`]: the `main` of an engine's program; [`Build`] tells what one is built from.
 //! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, which records are asked
 //!   for, and their keys. The benchmark of clusters takes its values and records from here too.
 #![allow(
@@ -21,6 +21,7 @@
 )]
 
 mod args;
+mod build;
 mod check;
 mod choose;
 mod engine;
@@ -39,6 +40,7 @@ mod work;
 mod workload;
 
 pub use args::{CommonArgs, OwnArgs, Plan, RunArgs, parse_bytes};
+pub use build::Build;
 pub use choose::{Chooser, Distribution, fnv_hash};
 pub use engine::{Codec, Engine, EngineOptions, Log, Reads};
 pub use key::{KEY_LEN, Key, KeySpace, Permutation};

@@ -2,6 +2,7 @@
 //! output, what it is at on standard error.
 
 use crate::args::RunArgs;
+use crate::build::Build;
 use crate::engine::Engine;
 use crate::run::run;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -13,20 +14,23 @@ use std::process::ExitCode;
 #[derive(Parser)]
 enum Line {
     /// Run one workload and print its row as JSON
-    Run(RunArgs),
+    Run(Box<RunArgs>),
+    /// Print what this program is built from, as JSON
+    BuiltFrom,
 }
 
-/// Reads the command line, runs what it says, prints the row. Exit codes: 0 fine, 1 a wrong read, 2
+/// Reads the command line (a `run`, or [`Build::WORD`]), runs what it says, prints the row. Exit codes: 0 fine, 1 a wrong read, 2
 /// the command could not be carried out.
 #[must_use]
 pub fn program<E: Engine>() -> ExitCode {
     let command = Line::command().bin_name(format!("engine-{}", E::NAME));
     let line = command.try_get_matches().and_then(|matches| Line::from_arg_matches(&matches));
-    let Line::Run(args) = match line {
-        Ok(line) => line,
+    let outcome = match line {
+        Ok(Line::Run(args)) => run_and_print::<E>(&args),
+        Ok(Line::BuiltFrom) => Build::print_if_asked().map(|_| ()),
         Err(error) => error.exit(),
     };
-    match run_and_print::<E>(&args) {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("engine-{}: {error}", E::NAME);

@@ -1,6 +1,7 @@
 //! What one run found.
 
 use crate::args::Plan;
+use crate::build::Build;
 use crate::engine::{Codec, Engine, Reads};
 use crate::usage::Used;
 use crate::work::Tally;
@@ -114,6 +115,7 @@ fn conditions<E: Engine>(plan: &Plan) -> Map<String, Value> {
         "own_options": plan.own,
         "settings": object(&E::settings(options)),
         "limits": E::limits(options),
+        "program": Build::own().json(),
         "revision": REVISION,
     });
     match fields {

@@ -1,10 +1,12 @@
-//! Where the programs of peers are.
+//! Where the programs of peers are, and whether they are built from what this program is.
 
 use super::Peer;
-use gabion_base::{Error, Result};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_workload::Build;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A program that runs workloads on one engine: the words, then the options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +22,9 @@ pub struct Program {
 /// The programs of peers, in `directory` or where cargo puts them.
 pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Program>> {
     let mut programs: Vec<Program> = Vec::new();
-    for peer in peers {
+    for (i, peer) in peers.iter().enumerate() {
         let name = peer.as_str().to_owned();
-        if programs.iter().any(|program| program.name == name) {
+        if peers[i + 1..].contains(peer) {
             return Err(Error::invalid(format!("--vs names {name} twice")));
         }
         let path = locate(&format!("engine-{name}"), directory)?;
@@ -34,19 +36,57 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
 /// A program of the peers' workspace, in `directory` or where cargo puts it.
 ///
 /// # Errors
-/// It is not built; the message has the command that builds it.
+/// It is not built, or from other sources than this program: workloads, settings of engines or their versions may be
+/// others. The message has the command that builds it.
 pub(crate) fn locate(file: &str, directory: Option<&Path>) -> Result<PathBuf> {
     let workspace = workspace();
+    let path = place(file, directory, workspace.as_deref())?;
+    check_build(&path, file, workspace.as_deref())?;
+    Ok(path)
+}
+
+fn place(file: &str, directory: Option<&Path>, workspace: Option<&Path>) -> Result<PathBuf> {
     let directories: Vec<PathBuf> = match directory {
         Some(directory) => vec![directory.to_path_buf()],
         None => {
             let by_environment = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-            let by_default = workspace.as_ref().map(|workspace| workspace.join("target"));
+            let by_default = workspace.map(|workspace| workspace.join("target"));
             by_environment.into_iter().chain(by_default).map(|dir| dir.join("release")).collect()
         }
     };
     let path = directories.iter().map(|dir| dir.join(file)).find(|path| path.is_file());
-    path.ok_or_else(|| missing(file, &directories, workspace.as_deref()))
+    path.ok_or_else(|| missing(file, &directories, workspace))
+}
+
+/// Refuses a program that is built from something else than this one.
+fn check_build(path: &Path, file: &str, workspace: Option<&Path>) -> Result<()> {
+    let output = Command::new(path).arg(Build::WORD).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        Error::with_source(ErrorKind::Io, format!("start {}", path.display()), error)
+    })?;
+    check_answer(&output.stdout).map_err(|other| {
+        Error::unsupported(format!(
+            "{} is built from {other}, this program from {}: workloads, engines' settings or versions are \
+             others. This builds it anew:\n\n  {}\n",
+            path.display(),
+            Build::own().sources,
+            how_to_build(file, workspace)
+        ))
+    })
+}
+
+/// Whether a program says that it is built from what this one is; else from what, in words.
+fn check_answer(said: &[u8]) -> Result<(), String> {
+    match Build::parse(said) {
+        Some(build) if build.sources == Build::own().sources => Ok(()),
+        Some(build) => Err(format!("sources {}", build.sources)),
+        None => Err("sources that it does not tell".to_owned()),
+    }
+}
+
+fn how_to_build(file: &str, workspace: Option<&Path>) -> String {
+    let peers = workspace.unwrap_or(Path::new("peers")).display();
+    format!("(cd {peers} && cargo build --release -p {file})")
 }
 
 /// The peers' workspace: `peers/` beside or above the working directory or this program.
@@ -58,11 +98,11 @@ fn workspace() -> Option<PathBuf> {
 
 fn missing(file: &str, directories: &[PathBuf], workspace: Option<&Path>) -> Error {
     let looked: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
-    let peers = workspace.unwrap_or(Path::new("peers")).display().to_string();
     let places = if looked.is_empty() { "no place".to_owned() } else { looked.join(", ") };
     Error::not_found(format!(
         "{file} is not built (looked in {places}). This builds it, RocksDB in half an hour on two \
-         cores, with a C++ compiler and libclang:\n\n  (cd {peers} && cargo build --release -p {file})\n"
+         cores, with a C++ compiler and libclang:\n\n  {}\n",
+        how_to_build(file, workspace)
     ))
 }
 
@@ -78,11 +118,30 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_built_from_other_sources_is_told_from_one_of_the_same() {
+        let answer = |build: &Build| check_answer(build.json().to_string().as_bytes());
+        assert_eq!(answer(&Build { profile: "other".to_owned(), ..Build::own() }), Ok(()));
+        let older = Build { sources: "0123456789abcdef".to_owned(), ..Build::own() };
+        assert_eq!(answer(&older), Err("sources 0123456789abcdef".to_owned()));
+        assert!(check_answer(b"ready 127.0.0.1:1 127.0.0.1:2").is_err());
+    }
+
+    #[test]
+    fn a_program_that_does_not_tell_its_sources_is_refused_with_the_command_that_builds_it() {
+        let dir = crate::launch::ScratchDir::new(&env::temp_dir()).unwrap();
+        std::os::unix::fs::symlink("/bin/echo", dir.path().join("replica-rocksdb")).unwrap();
+        let error = locate("replica-rocksdb", Some(dir.path())).unwrap_err().to_string();
+        for part in ["from sources that it does not tell, ", "-p replica-rocksdb)"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[test]
     fn programs_are_found_by_directory_and_named_once() {
         let dir = crate::launch::ScratchDir::new(&env::temp_dir()).unwrap();
         std::fs::write(dir.path().join("engine-fjall"), b"").unwrap();
-        let programs = find(&[Peer::Fjall], Some(dir.path())).unwrap();
-        assert_eq!(programs[0].path, dir.path().join("engine-fjall"));
+        let path = place("engine-fjall", Some(dir.path()), None).unwrap();
+        assert_eq!(path, dir.path().join("engine-fjall"));
         let error = find(&[Peer::Fjall, Peer::Fjall], Some(dir.path())).unwrap_err();
         assert!(error.message().contains("--vs names fjall twice"));
     }

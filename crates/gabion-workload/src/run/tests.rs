@@ -100,6 +100,7 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
     assert_eq!(row["limits"][0], "it has no files");
     assert_eq!((&row["settings"]["block_size"], &row["block_size"]), (&1.into(), &Value::Null));
     assert_eq!(row["stalls"]["seconds"], 0.5);
+    assert_eq!(row["program"], crate::Build::own().json());
     assert_eq!(row["own_options"], Value::Array(Vec::new()));
 }
 
