@@ -17,13 +17,14 @@ use crate::provenance::provenance;
 use crate::text::{Style, grouped};
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::{CommonArgs, Log, OwnArgs, RunArgs, Workload, free_len, parse_bytes};
+use gabion_workload::{Codec, CommonArgs, Log, OwnArgs, RunArgs, Workload, free_len, parse_bytes};
 pub use programs::Program;
 use rows::EngineRow;
 use serde_json::{Map, Value};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -75,8 +76,8 @@ pub struct EngineArgs {
     /// Where the peers' programs are [default: where cargo puts them]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
-    /// Write the rows to this file, one JSON object a line, as they come; without a file to standard
-    /// output, in place of the tables.
+    /// Write the rows to this file, which must not be there, one JSON object a line, as they come; without a
+    /// file to standard output, in place of the tables.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Print the tables as Markdown.
@@ -133,6 +134,7 @@ impl EngineArgs {
     /// Every cell, checked: the same plan is made here as in the engine's program.
     fn cells(&self) -> Result<Vec<Cell>> {
         in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
+        self.check_codecs()?;
         let workloads: &[Workload] =
             if self.workloads.is_empty() { Workload::all() } else { &self.workloads };
         let mut cells = Vec::new();
@@ -159,10 +161,30 @@ impl EngineArgs {
         Ok(cells)
     }
 
+    /// Refuses codecs that a peer does not have, before the first engine has run for long.
+    fn check_codecs(&self) -> Result<()> {
+        let (codec, bottom) = (self.common.compression, self.common.bottom_compression);
+        for peer in &self.vs {
+            if codec == Codec::Zstd || bottom == Some(Codec::Zstd) {
+                return Err(Error::unsupported(format!(
+                    "{} has no zstd here: --compression and --bottom-compression none or lz4, or another --vs",
+                    peer.as_str()
+                )));
+            }
+            if *peer == Peer::Fjall && bottom.is_some_and(|bottom| bottom != codec) {
+                return Err(Error::unsupported(
+                    "fjall has no --bottom-compression: leave it out, or name another --vs",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses what would run out of disk half-way: one run is there at a time.
-    fn check_room(&self, cells: &[Cell], parent: &Path, free: u64) -> Result<()> {
+    /// An engine takes `spare` bytes at most beside what the plan of a run says.
+    fn check_room(&self, cells: &[Cell], parent: &Path, free: u64, spare: u64) -> Result<()> {
         for &cell in cells {
-            let needed = self.run_args(cell, "", PathBuf::new()).plan()?.disk_len();
+            let needed = self.run_args(cell, "", PathBuf::new()).plan()?.disk_len() + spare;
             if free < needed {
                 let (name, size) = (cell.workload.as_str(), cell.value_size);
                 return Err(Error::no_space(format!(
@@ -186,8 +208,9 @@ impl EngineArgs {
 /// where the engines' files go unless the options say.
 ///
 /// # Errors
-/// Bad options, a peer that is not built (the message has the command that builds it), too little
-/// free disk, an engine that failed or read something wrong, an interrupt.
+/// Bad options, a peer that is not built or not from the same sources (the message has the command that builds it),
+/// too little free disk, an engine that failed, an interrupt; corruption: an engine read something wrong. The tables of
+/// what ran before are printed then.
 pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     let cells = args.cells()?;
     let peers = programs::find(&args.vs, args.peer_dir.as_deref())?;
@@ -198,19 +221,43 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
             .map_err(|e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e))?;
     }
     let parent = args.dir.clone().unwrap_or_else(|| data_dir.to_path_buf());
-    args.check_room(&cells, &parent, free_len(&parent)?)?;
+    let spare = programs.iter().map(|program| program.spare_len).max().unwrap_or(0);
+    args.check_room(&cells, &parent, free_len(&parent)?, spare)?;
     let mut sink = Sink::open(args.json.as_deref())?;
-    let total = args.rounds * (cells.len() * programs.len()) as u64;
     let mut rows = Vec::new();
+    let outcome = run_all(args, (&cells, &programs), &parent, &stop, &mut |cell, row| {
+        sink.write(&row)?;
+        rows.push((cell, row));
+        Ok(())
+    });
+    // What ran before one failed took its time too.
+    if args.json.as_deref() != Some(Path::new("-")) && !rows.is_empty() {
+        let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+        let style = if args.markdown { Style::Markdown } else { Style::Plain };
+        print(&tables::tables(&names, &cells, &rows, style))?;
+    }
+    outcome
+}
+
+/// Runs every cell on every engine in every round, in turn, and hands each row to `keep` as it comes.
+fn run_all(
+    args: &EngineArgs,
+    (cells, programs): (&[Cell], &[Program]),
+    parent: &Path,
+    stop: &AtomicBool,
+    keep: &mut dyn FnMut(Cell, EngineRow) -> Result<()>,
+) -> Result<()> {
+    let total = args.rounds * (cells.len() * programs.len()) as u64;
+    let mut number = 0;
     let start = Instant::now();
     for round in 0..args.rounds {
-        for &cell in &cells {
+        for &cell in cells {
             // In turn, and another first in each round.
             for turn in 0..programs.len() {
                 let program = &programs[(turn + round as usize) % programs.len()];
-                let number = rows.len() as u64 + 1;
+                number += 1;
                 let left = left(start.elapsed().as_secs_f64(), number - 1, total);
-                eprint!(
+                let head = format!(
                     "{number} of {total}{left}: {} on {}, {} bytes, log {}, round {} … ",
                     cell.workload.as_str(),
                     program.name,
@@ -218,26 +265,22 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
                     cell.log.as_str(),
                     round + 1,
                 );
-                let dir = ScratchDir::new(&parent)?;
-                let words = args.run_args(cell, &program.name, dir.path().to_path_buf()).words();
-                let config = provenance();
-                let row = run_one(program, &words, round + 1, config);
+                let mut line = ProgressLine::new(head);
+                let dir = ScratchDir::new(parent)?;
+                let run = args.run_args(cell, &program.name, dir.path().to_path_buf());
+                let row = run_one(program, &run.words(), round + 1, provenance(), &mut line);
                 if stop.load(Ordering::Relaxed) {
+                    line.end("interrupted");
                     return Err(Error::unavailable("interrupted; what ran is removed"));
                 }
-                let row = row.inspect_err(|_| eprintln!("failed"))?;
-                eprintln!("{}/s", grouped(row.figure("per_second").unwrap_or_default() as u64));
-                sink.write(&row)?;
-                rows.push((cell, row));
+                let row = row.inspect_err(|_| line.end("failed"))?;
+                let speed = row.figure("per_second").unwrap_or_default() as u64;
+                line.end(&format!("{}/s", grouped(speed)));
+                keep(cell, row)?;
             }
         }
     }
-    if args.json.as_deref() == Some(Path::new("-")) {
-        return Ok(());
-    }
-    let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
-    let style = if args.markdown { Style::Markdown } else { Style::Plain };
-    print(&tables::tables(&names, &cells, &rows, style))
+    Ok(())
 }
 
 /// How long it may still take, in words; nothing before there is something to judge by.
@@ -250,35 +293,81 @@ fn left(elapsed: f64, done: u64, total: u64) -> String {
 }
 
 fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
 }
 
-/// Runs one workload on one engine, in a process of its own.
+/// Lines of what a program said that an error has: its last ones, enough for a panic with its place.
+const LAST_LINES: usize = 12;
+
+/// Runs one workload on one engine, in a process of its own, and shows on the `line` what it is at.
 fn run_one(
     program: &Program,
     words: &[OsString],
     round: u64,
     config: Map<String, Value>,
+    line: &mut ProgressLine,
 ) -> Result<EngineRow> {
     let name = program.path.display();
-    let output = Command::new(&program.path)
-        .args(&program.words)
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| Error::with_source(ErrorKind::Io, format!("start {name}"), e))?;
-    if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        let last = told.lines().last().unwrap_or("it said nothing");
-        let kind =
-            if output.status.code() == Some(1) { ErrorKind::Corruption } else { ErrorKind::Io };
-        return Err(Error::new(kind, format!("{name} ended with {}: {last}", output.status)));
+    let failed = |e| Error::with_source(ErrorKind::Io, format!("run {name}"), e);
+    let mut command = Command::new(&program.path);
+    command.args(&program.words).args(words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let mut said = VecDeque::new();
+    // The row is one line, which the pipe holds until all that comes before it was read.
+    for text in child.stderr.take().into_iter().flat_map(|told| BufReader::new(told).split(b'\n')) {
+        let text = String::from_utf8_lossy(&text.map_err(failed)?).into_owned();
+        line.say(&text);
+        said.push_back(text);
+        if said.len() > LAST_LINES {
+            said.pop_front();
+        }
     }
-    EngineRow::parse(&program.name, &output.stdout, round, config)
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return EngineRow::parse(&program.name, &output.stdout, round, config);
+    }
+    let kind = if output.status.code() == Some(1) { ErrorKind::Corruption } else { ErrorKind::Io };
+    let told = match said.len() {
+        0 => "it said nothing".to_owned(),
+        _ => Vec::from(said).join("\n"),
+    };
+    Err(Error::new(kind, format!("{name} ended with {}: {told}", output.status)))
 }
+
+/// A line on standard error for one run. On a terminal its end is what the run is at.
+struct ProgressLine {
+    head: String,
+    is_watched: bool,
+}
+
+impl ProgressLine {
+    fn new(head: String) -> Self {
+        let is_watched = io::stderr().is_terminal();
+        eprint!("{head}");
+        Self { head, is_watched }
+    }
+
+    fn say(&mut self, what: &str) {
+        if self.is_watched {
+            // Longer ones would wrap, and what is wrapped is not drawn over.
+            let left = LINE_LEN.saturating_sub(self.head.chars().count());
+            let what: String = what.chars().filter(|c| !c.is_control()).take(left).collect();
+            eprint!("\r\x1b[K{}{what}", self.head);
+        }
+    }
+
+    fn end(&self, result: &str) {
+        let again = if self.is_watched { format!("\r\x1b[K{}", self.head) } else { String::new() };
+        eprintln!("{again}{result}");
+    }
+}
+
+/// Columns that a line of progress may take.
+const LINE_LEN: usize = 100;
 
 /// Where rows go as they come, so that an interrupted run leaves those it made.
 enum Sink {
@@ -293,8 +382,14 @@ impl Sink {
             None => Ok(Self::Nowhere),
             Some(path) if path == Path::new("-") => Ok(Self::Stdout),
             Some(path) => {
-                let file = File::create(path).map_err(|error| {
-                    Error::with_source(ErrorKind::Io, format!("make {}", path.display()), error)
+                let file = File::create_new(path).map_err(|error| match error.kind() {
+                    io::ErrorKind::AlreadyExists => Error::invalid(format!(
+                        "--json names {}, which is there: name another file, or remove it",
+                        path.display()
+                    )),
+                    _ => {
+                        Error::with_source(ErrorKind::Io, format!("make {}", path.display()), error)
+                    }
                 })?;
                 Ok(Self::File(path.to_path_buf(), file))
             }

@@ -25,7 +25,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
         BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
         BenchCommand::Replication(args) => gabion_bench::replication(args, &Processes),
         BenchCommand::Engine(args) => {
-            gabion_bench::engines(args, own_program()?, &Processes.data_dir()).map(|()| 0)
+            engine::exit_code(gabion_bench::engines(args, own_program()?, &Processes.data_dir()))
         }
         BenchCommand::Report(args) => {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
@@ -39,7 +39,7 @@ fn own_program() -> Result<Program> {
     let path = std::env::current_exe()
         .map_err(|error| Error::with_source(ErrorKind::Io, "this program's path", error))?;
     let words = engine::WORDS.map(Into::into).to_vec();
-    Ok(Program { name: "gabion".to_owned(), path, words })
+    Ok(Program { name: "gabion".to_owned(), path, words, spare_len: engine::SPARE_LEN })
 }
 
 /// Starts replicas as processes of this program.

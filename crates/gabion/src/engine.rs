@@ -3,7 +3,7 @@
 
 mod one_cache;
 
-use gabion_base::units::{GIB, SLOT_LEN};
+use gabion_base::units::{GIB, MIB, SLOT_LEN};
 use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, RunOptions};
 use gabion_engine::sst::{Compression, SstOptions};
@@ -16,15 +16,26 @@ use std::time::Duration;
 /// data takes of the pool is counted.
 const POOL_SPARE: u64 = GIB;
 
+/// Bytes of disk that a run reserves beside what its plan asks for: that, the log's ring, and what a slot and the
+/// metadata of the pool round it up by.
+pub(crate) const SPARE_LEN: u64 = POOL_SPARE + RING_LEN + 64 * MIB;
+
+/// Bytes of the log's ring: the default, and a file of its own.
+const RING_LEN: u64 = 64 * MIB;
+
 /// The words before the options of a run.
 pub(crate) const WORDS: [&str; 2] = ["bench", "engine-run"];
 
 /// Runs one workload and prints its row. Exit codes: 0 fine, 1 a wrong read, 2 it could not be run.
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
-    let outcome = gabion_workload::run_and_print::<Embedded>(args);
+    exit_code(gabion_workload::run_and_print::<Embedded>(args))
+}
+
+/// 0 when all went well, 1, with the error told, for a wrong read.
+pub(crate) fn exit_code(outcome: Result<()>) -> Result<u8> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::Corruption => {
-            eprintln!("engine-gabion: {error}");
+            eprintln!("gabion: {error}");
             Ok(1)
         }
         outcome => outcome.map(|()| 0),
@@ -57,6 +68,7 @@ fn db_options(options: &EngineOptions) -> Options {
     let level1_len = LEVEL1_MEMTABLES * options.memtable_len;
     Options {
         pool_len: (options.disk_len + POOL_SPARE).next_multiple_of(SLOT_LEN),
+        ring_len: RING_LEN,
         tree: TreeConfig {
             memtable_len: options.memtable_len,
             level1_len: level1_len.max(default.sst_len),

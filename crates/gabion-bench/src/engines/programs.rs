@@ -17,6 +17,8 @@ pub struct Program {
     pub path: PathBuf,
     /// What stands before the options.
     pub words: Vec<OsString>,
+    /// Bytes of disk that it reserves beside what the plan of a run asks for.
+    pub spare_len: u64,
 }
 
 /// The programs of peers, in `directory` or where cargo puts them.
@@ -28,7 +30,7 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
             return Err(Error::invalid(format!("--vs names {name} twice")));
         }
         let path = locate(&format!("engine-{name}"), directory)?;
-        programs.push(Program { name, path, words: vec!["run".into()] });
+        programs.push(Program { name, path, words: vec!["run".into()], spare_len: 0 });
     }
     Ok(programs)
 }

@@ -22,7 +22,10 @@ fn every_workload_runs_with_every_size_and_log() {
 
 #[test]
 fn bad_options_are_refused_before_anything_runs() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 8] = [
+        (&["--compression", "zstd"], "rocksdb has no zstd here"),
+        (&["--vs", "rocksdb", "--bottom-compression", "zstd"], "rocksdb has no zstd here"),
+        (&["--vs", "fjall", "--bottom-compression", "lz4"], "fjall has no --bottom-compression"),
         (&["--rocksdb-write-buffers", "1"], "rocksdb: --write-buffers is 1, allowed are 2 to 64"),
         (&["--rounds", "0"], "--rounds is 0, allowed are 1 to 100"),
         (&["--value-sizes", "15"], "--value-size is 15"),
@@ -43,8 +46,9 @@ fn a_disk_with_too_little_room_is_refused_before_anything_runs() {
     let args = args(&["--workloads", "fillseq,overwrite", "--value-sizes", "100,1000"]);
     let cells = args.cells().unwrap();
     let most = args.run_args(cells[3], "", PathBuf::new()).plan().unwrap().disk_len();
-    assert!(args.check_room(&cells, Path::new("here"), most).is_ok());
-    let error = args.check_room(&cells, Path::new("here"), most - 1).unwrap_err();
+    assert!(args.check_room(&cells, Path::new("here"), most, 0).is_ok());
+    assert!(args.check_room(&cells, Path::new("here"), most, 1).is_err(), "a ring beside it");
+    let error = args.check_room(&cells, Path::new("here"), most - 1, 0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.message().contains("overwrite with values of 1000 bytes"), "{error}");
 }
@@ -142,4 +146,45 @@ fn an_engine_alone_is_divided_by_nothing() {
     let rows = [(cell, row("gabion", 1e3, 1.0))];
     let text = tables::tables(&["gabion"], &[cell], &rows, Style::Plain);
     assert!(text.contains("fillseq, gabion") && !text.contains('÷'), "{text}");
+}
+
+/// A program that is a line of the shell.
+fn script(name: &str, text: &str) -> Program {
+    let words = vec!["-c".into(), text.into()];
+    Program { name: name.to_owned(), path: "/bin/sh".into(), words, spare_len: 0 }
+}
+
+#[test]
+fn rows_of_before_an_engine_failed_are_kept_and_its_last_words_told() {
+    let args = args(&["--workloads", "fillseq", "--value-sizes", "100", "--rounds", "1"]);
+    let cells = args.cells().unwrap();
+    let line = row("good", 1e3, 1.0).json().to_string();
+    let programs = [
+        script("good", &format!("echo good: measuring >&2; echo '{line}'")),
+        script("bad", "for i in $(seq 30); do echo line $i >&2; done; exit 1"),
+    ];
+    let mut kept = Vec::new();
+    let stop = AtomicBool::new(false);
+    let parent = std::env::temp_dir();
+    let outcome = run_all(&args, (&cells, &programs), &parent, &stop, &mut |_, row| {
+        kept.push(row.engine().to_owned());
+        Ok(())
+    });
+    assert_eq!(kept, ["good"]);
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "exit code 1 is a wrong read");
+    let text = error.to_string();
+    assert!(text.contains("line 19\nline 20\n") && text.ends_with("line 30"), "{text}");
+    assert!(!text.contains("line 18\n"), "{text}");
+}
+
+#[test]
+fn a_file_of_rows_that_is_there_is_left_alone() {
+    let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
+    let path = dir.path().join("rows.json");
+    Sink::open(Some(&path)).unwrap().write(&row("gabion", 1e3, 1.0)).unwrap();
+    let kept = std::fs::read(&path).unwrap();
+    let error = Sink::open(Some(&path)).err().unwrap().to_string();
+    assert!(error.contains("rows.json, which is there: name another file"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), kept);
 }
