@@ -8,7 +8,7 @@
 //! ```
 
 pub(crate) mod programs;
-mod rows;
+pub(crate) mod rows;
 mod tables;
 
 use crate::args::in_range;
@@ -275,7 +275,8 @@ fn run_all(
                 }
                 let row = row.inspect_err(|_| line.end("failed"))?;
                 let speed = row.figure("per_second").unwrap_or_default() as u64;
-                line.end(&format!("{}/s", grouped(speed)));
+                let disturbed = row.disturbance().map_or_else(String::new, |by| format!("; {by}"));
+                line.end(&format!("{}/s{disturbed}", grouped(speed)));
                 keep(cell, row)?;
             }
         }

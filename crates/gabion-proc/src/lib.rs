@@ -1,5 +1,6 @@
-//! What Linux says of this process: processor time by thread, memory, bytes read and written. For reports, so what
-//! the kernel does not say is 0, or none where a measurement would be wrong by it.
+//! What Linux says of this process: processor time by thread, memory, bytes read and written; and of the whole machine,
+//! how long it worked. For reports, so what the kernel does not say is 0, or none where a measurement would be wrong by
+//! it.
 //!
 //! The kernel counts for everybody in the same way, so this is what Gabion and what it is measured against report of
 //! themselves. Source: proc(5).
@@ -92,6 +93,39 @@ fn device_bytes_of(io: &str) -> Option<(u64, u64)> {
     Some((field(io, "read_bytes:")?, written.saturating_sub(cancelled)))
 }
 
+/// Processor seconds of the whole machine since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineTime {
+    /// It worked.
+    pub busy: f64,
+    /// It had work, and the host ran others. The kernel of a guest counts much of that as the time of whichever
+    /// thread was to run.
+    pub stolen: f64,
+}
+
+impl MachineTime {
+    /// As of now; `None` where the kernel does not say.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// The first line of `/proc/stat` in hundredths of a second: user, nice, system, idle, waiting for
+    /// I/O, interrupts, soft interrupts, stolen. Guests are in user already.
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let busy = ticks.get(..3)?.iter().sum::<u64>() + ticks.get(5..7)?.iter().sum::<u64>();
+        Some(Self { busy: busy as f64 / 100.0, stolen: *ticks.get(7)? as f64 / 100.0 })
+    }
+
+    /// What came after an earlier time.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { busy: self.busy - earlier.busy, stolen: self.stolen - earlier.stolen }
+    }
+}
+
 /// The number behind a name at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -117,6 +151,17 @@ mod tests {
         assert!(seconds > 0.0 && seconds <= all[0] + all[1] + 0.02, "{seconds} of {all:?}");
         assert!(memory_bytes() > 1 << 20);
         assert!(peak_memory_bytes().unwrap() >= 1 << 20 && device_bytes().is_some());
+    }
+
+    #[test]
+    fn idle_and_waiting_are_no_work_and_what_was_stolen_stands_by_itself() {
+        let stat = "cpu  100 20 30 4000 500 20 30 50 90 10\ncpu0 1 2 3\n";
+        let time = MachineTime::parse(stat).unwrap();
+        assert_eq!(time, MachineTime { busy: 2.0, stolen: 0.5 });
+        let later = MachineTime { busy: 3.5, stolen: 0.75 };
+        assert_eq!(later.since(time), MachineTime { busy: 1.5, stolen: 0.25 });
+        assert_eq!(MachineTime::parse("intr 1"), None);
+        assert!(MachineTime::now().is_some());
     }
 
     #[test]

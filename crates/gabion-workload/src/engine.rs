@@ -201,6 +201,17 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
+    /// Bytes of a log that takes them whatever is in it, where [`Self::space_len`] leaves them out.
+    fn ring_len(&self) -> Option<u64> {
+        None
+    }
+
+    /// What it could not do of what was asked, as it turned out when it was opened, one sentence each; they stand with
+    /// [`Self::limits`] in the row.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What its readers have met so far, where it says so.
     fn reads(&self) -> Option<Reads> {
         None

@@ -43,6 +43,7 @@ pub use args::{CommonArgs, OwnArgs, Plan, RunArgs, parse_bytes};
 pub use build::Build;
 pub use choose::{Chooser, Distribution, fnv_hash};
 pub use engine::{Codec, Engine, EngineOptions, Log, Reads};
+pub use gabion_proc::MachineTime;
 pub use key::{KEY_LEN, Key, KeySpace, Permutation};
 pub use latencies::Latencies;
 pub use program::{locked_version, program, run_and_print};

@@ -143,6 +143,14 @@ impl<const DEFECT: u8> Engine for Memory<DEFECT> {
         Ok(Duration::ZERO)
     }
 
+    fn ring_len(&self) -> Option<u64> {
+        Some(7)
+    }
+
+    fn notices(&self) -> Vec<String> {
+        vec!["nor a device".to_owned()]
+    }
+
     fn stalls(&self) -> Result<Vec<(String, f64)>> {
         Ok(vec![("seconds".to_owned(), 0.5)])
     }

@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     pub(crate) instrument: u64,
     /// What the engine says of its own, when all was checked.
     pub(crate) engine: Vec<(&'static str, u64)>,
+    /// What the allocator has in use and what it keeps of what was freed, then.
+    pub(crate) allocator: Option<[u64; 2]>,
 }
 
 /// What an engine says of what was measured, where it does.
@@ -29,6 +31,10 @@ pub(crate) struct Said {
     pub(crate) reads: Option<Reads>,
     /// What held its writers back.
     pub(crate) stalls: Vec<(String, f64)>,
+    /// What it could not do of what was asked, as it turned out.
+    pub(crate) notices: Vec<String>,
+    /// Bytes of a log that has them whatever is in it, beside what counts as its space.
+    pub(crate) ring_len: Option<u64>,
 }
 
 /// Names and values as an object.
@@ -73,19 +79,22 @@ impl Row {
             "peak_memory_checked": memory.peak_checked,
             "instrument_memory": memory.instrument,
             "memory": object(&memory.engine),
+            "allocator": memory.allocator.map(|[used, free]| json!({"in_use": used, "free": free})),
             "wall_seconds": used.wall_seconds,
             "quiet_seconds": quiet.map(|quiet| quiet.wall_seconds),
             "cpu_us_per_op_quiet": quiet.map(|quiet| us_per_op(quiet.cpu_seconds)),
             "written_bytes": all.write_bytes,
             "read_bytes": used.read_bytes,
             "space_bytes": space_len,
+            "ring_bytes": said.ring_len,
             "cache_hits": reads.map(|reads| reads.hits),
             "cache_misses": reads.map(|reads| reads.misses),
             "reader_bytes": reads.map(|reads| reads.bytes),
             "stalls": object(&said.stalls),
+            "others": all.others.map(|others| others.json()),
         });
         if let Value::Object(fields) = &mut row {
-            fields.append(&mut conditions::<E>(plan));
+            fields.append(&mut conditions::<E>(plan, &said.notices));
         }
         Self(row)
     }
@@ -98,8 +107,9 @@ impl Row {
 }
 
 /// What the figures hold for.
-fn conditions<E: Engine>(plan: &Plan) -> Map<String, Value> {
+fn conditions<E: Engine>(plan: &Plan, notices: &[String]) -> Map<String, Value> {
     let options = &plan.engine;
+    let limits = [E::limits(options).as_slice(), notices].concat();
     let fields = json!({
         "records": plan.records,
         "threads": plan.workload.threads(),
@@ -114,7 +124,7 @@ fn conditions<E: Engine>(plan: &Plan) -> Map<String, Value> {
         "seed": plan.seed,
         "own_options": plan.own,
         "settings": object(&E::settings(options)),
-        "limits": E::limits(options),
+        "limits": limits,
         "program": Build::own().json(),
         "revision": REVISION,
     });

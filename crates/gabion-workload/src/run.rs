@@ -5,7 +5,7 @@ use crate::check;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
 use crate::row::{Memory, Row, Said};
-use crate::usage::{Usage, directory_len, free_len, peak_memory};
+use crate::usage::{Usage, allocator, directory_len, free_len, peak_memory};
 use crate::values::Values;
 use crate::work::Shared;
 use crate::workload::Workload;
@@ -80,7 +80,8 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     let tally = shared.drive(plan.operations, plan.limit, 1)?;
     let used = Usage::now()?.since(&start);
     let reads = engine.reads().zip(reads).map(|(now, before)| now.since(before));
-    let said = Said { reads, stalls: engine.stalls()? };
+    let (stalls, ring_len) = (engine.stalls()?, engine.ring_len());
+    let said = Said { reads, stalls, notices: engine.notices(), ring_len };
     let quiet = workload.writes().then(|| settle(&engine)).transpose()?;
     let quiet = quiet.map(|(end, watched)| {
         let mut used = end.since(&start);
@@ -109,6 +110,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
         peak_checked: check_memory(plan)?.max(peak_memory),
         instrument: ledger.memory_used(),
         engine: kinds,
+        allocator: allocator(),
     };
     engine.close()?;
     let data_len = ledger.present() * record_len(plan);

@@ -1,9 +1,12 @@
 //! What the process used, by the kernel's counters, and what is on the disk.
 
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_proc::MachineTime;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use std::fs;
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
@@ -17,6 +20,8 @@ pub(crate) struct Usage {
     /// before, is taken off (`/proc/self/io`).
     read_bytes: u64,
     write_bytes: u64,
+    /// Of the whole machine; none where the kernel does not say.
+    machine: Option<MachineTime>,
 }
 
 /// Use of the process between two moments.
@@ -27,6 +32,43 @@ pub(crate) struct Used {
     pub(crate) cpu_seconds: f64,
     pub(crate) read_bytes: u64,
     pub(crate) write_bytes: u64,
+    /// What others had of the machine meanwhile; none where the kernel does not say.
+    pub(crate) others: Option<Others>,
+}
+
+/// What others had of the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Others {
+    /// Processor seconds of other processes and of the kernel's own threads, which write back the page cache.
+    pub(crate) cpu_seconds: f64,
+    /// Processor seconds that a virtual machine's host took for others while there was work here.
+    pub(crate) stolen_seconds: f64,
+    /// Processor seconds that there were: all processors, whether or not they worked.
+    pub(crate) of_seconds: f64,
+}
+
+impl Others {
+    /// The machine's work that was not this process's.
+    fn of(machine: MachineTime, own_seconds: f64, wall_seconds: f64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            // The machine's is counted in hundredths of a second, the process's in billionths.
+            cpu_seconds: (machine.busy - own_seconds).max(0.0),
+            stolen_seconds: machine.stolen,
+            of_seconds: wall_seconds * cores as f64,
+        }
+    }
+
+    /// As it stands in rows: seconds, and shares of all that there were.
+    pub(crate) fn json(&self) -> Value {
+        let share = |seconds: f64| seconds / self.of_seconds.max(f64::MIN_POSITIVE);
+        json!({
+            "cpu_seconds": self.cpu_seconds,
+            "cpu_share": share(self.cpu_seconds),
+            "stolen_seconds": self.stolen_seconds,
+            "stolen_share": share(self.stolen_seconds),
+        })
+    }
 }
 
 impl Usage {
@@ -39,14 +81,19 @@ impl Usage {
         })?;
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-        Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes })
+        let machine = MachineTime::now();
+        Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes, machine })
     }
 
     /// From `before` until this moment.
     pub(crate) fn since(&self, before: &Self) -> Used {
+        let wall_seconds = (self.at - before.at).as_secs_f64();
+        let cpu_seconds = self.cpu_seconds - before.cpu_seconds;
+        let machine = self.machine.zip(before.machine).map(|(now, then)| now.since(then));
         Used {
-            wall_seconds: (self.at - before.at).as_secs_f64(),
-            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+            wall_seconds,
+            cpu_seconds,
+            others: machine.map(|machine| Others::of(machine, cpu_seconds, wall_seconds)),
             read_bytes: self.read_bytes - before.read_bytes,
             // Less than nothing when more of what was written before was removed than was written since.
             write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
@@ -58,6 +105,20 @@ impl Usage {
 pub(crate) fn peak_memory() -> Result<u64> {
     gabion_proc::peak_memory_bytes()
         .ok_or_else(|| Error::unsupported("/proc/self/status has no VmHWM"))
+}
+
+/// Bytes that the system's allocator holds: those in use, and those that were freed and that it keeps; none where it is
+/// not the GNU C library's, which alone says so.
+pub(crate) fn allocator() -> Option<[u64; 2]> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it takes nothing and only reads the allocator's own counters, under its locks.
+        let info = unsafe { libc::mallinfo2() };
+        // Large allocations are mapped by themselves and returned when they are freed.
+        Some([(info.uordblks + info.hblkhd) as u64, info.fordblks as u64])
+    }
+    #[cfg(not(target_env = "gnu"))]
+    None
 }
 
 /// Bytes that a directory takes on its file system: blocks, not lengths.
@@ -109,6 +170,26 @@ mod tests {
         let used = Usage::now().unwrap().since(&before);
         assert!(used.wall_seconds > 0.0 && sum != 0, "{used:?}");
         assert!(peak_memory().unwrap() > 1 << 20);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn what_is_allocated_is_in_use_and_what_is_freed_may_be_kept() {
+        let before = allocator().unwrap();
+        let large = vec![1_u8; 64 << 20];
+        let after = allocator().unwrap();
+        assert!(after[0] - before[0] > 60 << 20, "{before:?} {after:?} {}", large[9]);
+    }
+
+    #[test]
+    fn what_is_not_this_process_s_is_that_of_others() {
+        let machine = MachineTime { busy: 3.0, stolen: 0.5 };
+        let others = Others::of(machine, 2.5, 10.0);
+        assert_eq!((others.cpu_seconds, others.stolen_seconds), (0.5, 0.5));
+        let row = Others { of_seconds: 20.0, ..others }.json();
+        assert_eq!((&row["cpu_share"], &row["stolen_share"]), (&json!(0.025), &json!(0.025)));
+        assert_eq!(Others::of(machine, 3.5, 10.0).cpu_seconds, 0.0, "a tick too many is nobody's");
+        assert!(Usage::now().unwrap().since(&Usage::now().unwrap()).others.is_some());
     }
 
     #[test]

@@ -169,6 +169,14 @@ impl Engine for Embedded {
         Ok(Some(self.db.stats().slot_bytes))
     }
 
+    fn ring_len(&self) -> Option<u64> {
+        Some(RING_LEN)
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.db.take_notices()
+    }
+
     fn reads(&self) -> Option<Reads> {
         let stats = self.db.stats();
         Some(Reads { hits: stats.cache_hits, misses: stats.cache_misses, bytes: stats.read_bytes })

@@ -4,6 +4,10 @@ use gabion_base::{Error, Result};
 use gabion_workload::REVISION;
 use serde_json::{Map, Value};
 
+/// The share of the machine's processors that others may have before it is told. An engine that works through the page
+/// cache has the kernel's threads write it back, which are others too.
+pub(crate) const OTHERS_MAX: f64 = 0.05;
+
 /// One run's row, with the round in which it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EngineRow(Value);
@@ -61,6 +65,19 @@ impl EngineRow {
         self.0[name].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 
+    /// What others had of the machine, in words, where it was so much that figures are not to be trusted.
+    pub(super) fn disturbance(&self) -> Option<String> {
+        let share = |name: &str| self.0["others"][name].as_f64().unwrap_or_default();
+        let (others, host) = (share("cpu_share"), share("stolen_share"));
+        (others.max(host) > OTHERS_MAX).then(|| {
+            format!(
+                "others had {:.0} % of the machine's processors meanwhile, its host {:.0} %",
+                others * 100.0,
+                host * 100.0
+            )
+        })
+    }
+
     /// A figure; `None` where the workload has none.
     pub(super) fn figure(&self, name: &str) -> Option<f64> {
         self.0[name].as_f64()
@@ -102,6 +119,21 @@ mod tests {
         assert!(FIELDS.iter().all(|&name| config.contains_key(name)), "{config:?}");
         for text in ["", "{}", r#"{"engine":"b","revision":1}"#, r#"{"engine":"a","revision":0}"#] {
             assert!(EngineRow::parse("a", text.as_bytes(), 1, Map::new()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_others_used_is_told() {
+        let told = |others: f64, host: f64| {
+            let mut row = row(1.0);
+            row.0["others"] = json!({"cpu_share": others, "stolen_share": host});
+            row.disturbance()
+        };
+        assert_eq!(row(1.0).disturbance(), None);
+        assert_eq!(told(0.05, 0.04), None);
+        for (others, host, part) in [(0.061, 0.0, "had 6 %"), (0.0, 0.2, "its host 20 %")] {
+            let text = told(others, host).unwrap();
+            assert!(text.contains(part), "{text}");
         }
     }
 

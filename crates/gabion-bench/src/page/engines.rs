@@ -5,6 +5,7 @@ use super::clusters::{codecs, debug_build, length};
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::{EngineRun, EngineSettings};
 use super::stats::{Better, Ratio, Sample, significant};
+use crate::engines::rows::OTHERS_MAX;
 use crate::text::grouped;
 
 /// The engine that others are compared with.
@@ -233,7 +234,15 @@ impl Group<'_> {
         let text = "one round of some runs, so how far figures scatter is not known";
         let label = format!("Engines, {}", self.label);
         let debug = debug_build(&label, self.runs.iter().map(|run| &run.origin));
-        has_single.then(|| format!("{label}: {text}")).into_iter().chain(debug).collect()
+        let most = self.runs.iter().map(|run| run.others_share).fold(0.0, f64::max);
+        let disturbed = (most > OTHERS_MAX).then(|| {
+            let share = most * 100.0;
+            format!(
+                "{label}: others or its host had up to {share:.0} % of the machine's processors"
+            )
+        });
+        let single = has_single.then(|| format!("{label}: {text}"));
+        single.into_iter().chain(disturbed).chain(debug).collect()
     }
 }
 

@@ -146,6 +146,9 @@ pub(super) struct EngineRun {
     /// By the names of [`FIGURES`], in their order.
     pub(super) figures: [Option<f64>; FIGURES.len()],
     pub(super) limits: Vec<String>,
+    /// The larger of the shares of the machine's processors that others and its host had; 0 in files of builds that did
+    /// not ask.
+    pub(super) others_share: f64,
 }
 
 /// What all workloads of a comparison of engines have in common.
@@ -462,7 +465,13 @@ fn engine_run(file: &str, row: &Field<'_>) -> Result<EngineRun> {
         cache_len: row.get("cache")?.count()?,
         figures,
         limits: row.get("limits")?.texts()?,
+        others_share: others_share(row)?,
     })
+}
+
+fn others_share(row: &Field<'_>) -> Result<f64> {
+    let Some(others) = row.find("others") else { return Ok(0.0) };
+    Ok(others.get("cpu_share")?.number()?.max(others.get("stolen_share")?.number()?))
 }
 
 /// An engine with options of its own is another one than without them.

@@ -205,6 +205,17 @@ fn an_engine_with_options_of_its_own_is_another_engine_beside_the_same() {
 }
 
 #[test]
+fn others_work_beside_an_engine_is_told() {
+    let with = |share: f64| {
+        let mut rows = rows();
+        rows[0]["others"] = json!({"cpu_share": 0.01, "stolen_share": share});
+        summary(&[&rows])
+    };
+    assert!(!with(0.05).contains("had up to"));
+    assert!(with(0.12).contains("others or its host had up to 12 % of the machine's processors"));
+}
+
+#[test]
 fn a_ratio_has_its_first_side_above() {
     let mut rows = rows();
     for row in &mut rows {

@@ -2,7 +2,7 @@ use super::*;
 use crate::args::RunArgs;
 use crate::memory::{Memory, defect};
 use clap::Parser;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,7 +97,15 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
         assert!(row[name].is_number(), "{name}: {row}");
     }
     assert_eq!(row["operations"], 2000);
-    assert_eq!(row["limits"][0], "it has no files");
+    assert_eq!(row["limits"], json!(["it has no files", "nor a device"]));
+    assert_eq!(row["ring_bytes"], 7);
+    for name in ["cpu_seconds", "cpu_share", "stolen_seconds", "stolen_share"] {
+        assert!(row["others"][name].as_f64().unwrap() >= 0.0, "{name}: {row}");
+    }
+    if cfg!(target_env = "gnu") {
+        assert!(row["allocator"]["in_use"].as_u64().unwrap() > 100_000, "{row}");
+        assert!(row["allocator"]["free"].is_u64(), "{row}");
+    }
     assert_eq!((&row["settings"]["block_size"], &row["block_size"]), (&1.into(), &Value::Null));
     assert_eq!(row["stalls"]["seconds"], 0.5);
     assert_eq!(row["program"], crate::Build::own().json());
