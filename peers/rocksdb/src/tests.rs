@@ -64,8 +64,8 @@ fn an_option_of_its_own_is_in_force_and_is_told() {
 }
 
 #[test]
-fn logs_are_written_to_again_where_they_are_synced() {
-    for (log, logs) in [(Log::Synced, "2"), (Log::On, "0")] {
+fn logs_are_written_to_again_where_there_are_any() {
+    for (log, logs) in [(Log::Synced, "2"), (Log::On, "2"), (Log::Off, "0")] {
         let scratch = Scratch::new(log.as_str());
         assert_eq!(in_force(&options(&scratch.0, log), "recycle_log_file_num"), logs);
     }
