@@ -301,9 +301,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A line that is drawn when it is `wanted` and somebody looks.
-    pub(crate) fn new(wanted: bool) -> Self {
-        Self { drawn: wanted && io::stderr().is_terminal(), share: u64::MAX }
+    /// A line that is drawn when somebody looks. It goes to standard error, so what is printed, JSON or not, is nothing
+    /// to it.
+    pub(crate) fn new() -> Self {
+        Self { drawn: io::stderr().is_terminal(), share: u64::MAX }
+    }
+
+    /// One that is never drawn: what is printed meanwhile shows how far it is.
+    pub(crate) const fn silent() -> Self {
+        Self { drawn: false, share: u64::MAX }
     }
 
     pub(crate) fn say(&mut self, text: &str) {

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
-    let mut progress = Progress::new(!options.json);
+    let mut progress = Progress::new();
     let found = if options.offline {
         offline::look(options, &mut progress)?
     } else {

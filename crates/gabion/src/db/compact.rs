@@ -28,7 +28,7 @@ pub(super) fn run(
 /// Compacts a range and says what came of it.
 pub(super) fn compact(db: &Db, from: &[u8], to: Option<&[u8]>, out: &mut Out) -> Told {
     let before = db.stats();
-    let mut progress = Progress::new(!out.json);
+    let mut progress = Progress::new();
     let result = progress.during(|| db.compact_range(from, to), || so_far(db, &before));
     progress.clear();
     result?;

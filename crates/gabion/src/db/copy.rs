@@ -41,7 +41,7 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
         term: node.state().term,
     };
     let (total, mut done) = (origin.file_bytes(), 0);
-    let mut progress = Progress::new(!out.json);
+    let mut progress = Progress::new();
     say(&mut progress, done, total);
     let mut step = |bytes| {
         done += bytes;
@@ -56,7 +56,7 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
 
 /// The same of a store that is open.
 pub(super) fn of_open(db: &Db, target: &Path, out: &mut Out) -> Told {
-    let mut progress = Progress::new(!out.json);
+    let mut progress = Progress::new();
     let made = db.checkpoint_with(target, None, &mut |done, total| say(&mut progress, done, total));
     progress.clear();
     tell(target, &made?, out)

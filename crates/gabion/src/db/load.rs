@@ -31,7 +31,7 @@ pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -
     };
     let (db, _) = super::open_store(place, codecs, "to load into")?;
     let mut out = Out::new(std::io::stdout(), place.json);
-    let told = tell(load(&db, input, !place.json), &mut out);
+    let told = tell(load(&db, input), &mut out);
     drop(db);
     out.end(told)
 }
@@ -46,8 +46,8 @@ fn tell(loaded: Result<Loaded>, out: &mut Out) -> Told {
 }
 
 /// Loads all lines, or nothing.
-fn load(db: &Db, input: impl BufRead, is_said: bool) -> Result<Loaded> {
-    let mut progress = Progress::new(is_said);
+fn load(db: &Db, input: impl BufRead) -> Result<Loaded> {
+    let mut progress = Progress::new();
     let mut load = db.bulk_load()?;
     let added = add(&mut load, input, &mut progress);
     let loaded = added.and_then(|()| finish(db, load, &mut progress));
@@ -204,7 +204,7 @@ mod tests {
         let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
         let lines = "{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key\":{\"hex\":\"61ff\"},\"value\":{\"hex\":\"00\"},\
                      \"expires_ms\":99999999999999}\n{\"key\":\"b\",\"value\":\"3\"}";
-        let loaded = load(&db, lines.as_bytes(), false).unwrap();
+        let loaded = load(&db, lines.as_bytes()).unwrap();
         assert_eq!((loaded.entries, loaded.files), (3, 1));
         assert_eq!(db.get(b"a\xff").unwrap().as_deref(), Some(&b"\0"[..]));
         assert_eq!(db.expires_at(b"a\xff").unwrap(), Some(99_999_999_999_999));
@@ -216,7 +216,7 @@ mod tests {
             ("d 1", "is no JSON object"),
         ] {
             let lines = format!("{{\"key\":\"c\",\"value\":\"2\"}}\n{last}\n");
-            let error = load(&db, lines.as_bytes(), false).unwrap_err().to_string();
+            let error = load(&db, lines.as_bytes()).unwrap_err().to_string();
             assert!(error.contains("line 2") && error.contains(wrong), "{error}");
             assert_eq!(db.get(b"c").unwrap(), None);
         }

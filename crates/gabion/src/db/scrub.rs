@@ -65,7 +65,7 @@ pub(super) fn run_with(
     out: &mut Out,
     go: impl FnOnce(&mut Scrubbed, &mut Progress) -> Result<()>,
 ) -> Told {
-    let mut progress = Progress::new(!out.json);
+    let mut progress = Progress::new();
     let mut scrubbed = Scrubbed::default();
     let went = go(&mut scrubbed, &mut progress);
     progress.clear();

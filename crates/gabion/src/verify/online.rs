@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn common(stand: &Stand) -> Vec<Value> {
-        at_one_position(&[(1, stand.address)], &mut Progress::new(false)).unwrap()
+        at_one_position(&[(1, stand.address)], &mut Progress::silent()).unwrap()
     }
 
     #[test]

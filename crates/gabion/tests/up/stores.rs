@@ -99,7 +99,12 @@ fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
     assert!(shown.contains("4.0 KiB of 4.0 KiB, copied, now read back"), "{shown}");
     let shown = drawn(&copy, &["dump", "slots"], "");
     assert!(shown.contains("0 %  0 B of 2.0 MiB, slot "), "{shown}");
-    assert_eq!(drawn(&copy, &["dump", "slots", "--json"], ""), "");
+    // JSON goes to standard output, and is nothing to what is drawn.
+    let as_json = drawn(&copy, &["dump", "slots", "--json"], "");
+    assert!(as_json.contains("0 %  0 B of 2.0 MiB, slot "), "{as_json}");
+    for words in [["verify", "--json"], ["compact", "--json"]] {
+        assert!(drawn(&copy, &words, "").contains("\r\x1b[K"), "{words:?}");
+    }
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
