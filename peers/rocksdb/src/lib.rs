@@ -40,7 +40,7 @@ const MEMTABLES: u64 = 8;
 /// Logs that are kept to be written to again, where there is a log: one that grows has its new length written at each
 /// sync too, so that "every fsync will generate at least two I/Os" [wal]. One is written to while another is
 /// flushed, so two are enough. The first logs of a database are new, as many as are not recycled yet. Here half of the
-/// synced writes took 121 µs without and 71 with them (medians of five runs in turn of 1,000 bytes, MemTables of 1 MiB so that
+/// synced writes took 121 µs without and 76 with them (medians of five runs in turn of 1,000 bytes, MemTables of 1 MiB so that
 /// logs come around soon, on a machine that others used). Where they are not synced, overwrites of 1,000 bytes were 1.21
 /// times as fast at 0.93 of the CPU (medians of the ratios of four rounds in turn), as no file is made and none
 /// removed; what is in the page cache of these logs at the end counts as written, where a log that is removed does not.
