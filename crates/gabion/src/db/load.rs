@@ -189,7 +189,7 @@ mod tests {
         let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
         let mut endless = Endless(0);
         let input = BufReader::with_capacity(1 << 20, &mut endless);
-        let error = load(&db, input, false).unwrap_err();
+        let error = load(&db, input).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         assert!(error.to_string().contains("line 1: it is longer than 50"), "{error}");
         assert!(endless.0 < LINE_LEN_MAX + (2 << 20), "{} bytes were read", endless.0);
