@@ -292,34 +292,44 @@ impl SkipList {
         // SAFETY: a place with slots is one of this list with a leaf.
         match has_next.then(|| unsafe { place.at(place.index + 1) }).flatten() {
             Some(next) => *place = next,
-            None => self.step_over(place),
+            None => self.step_over(place, has_next),
         }
     }
 
-    /// From the last entry of a leaf to the first one after it in the list. The leaf may have been split since the
-    /// place was found, and have gone to other entries: searched again from its tower on.
-    fn step_over(&self, place: &mut Place) {
+    /// From an entry to the first one after it in the list, where its leaf does not tell: as it was the last one there,
+    /// or, when the leaf `went` to other entries, whichever it was.
+    fn step_over(&self, place: &mut Place, went: bool) {
         // SAFETY: the place is one of this list.
         let Some(here) = (unsafe { place.entry() }) else { return };
         let target = self.target(here.key, here.trailer);
-        let mut at = self.enter(place.tower, &target);
-        loop {
-            if at.cell == place.cell {
-                // SAFETY: as above, with a leaf that holds the cell.
-                let Some(next) = (unsafe { at.at(at.index + 1) }) else {
-                    at = self.enter(at.tower, &target);
-                    continue;
+        let (mut tower, mut is_at_tower) = (place.tower, went);
+        let at = loop {
+            let at = if is_at_tower {
+                self.enter(tower, &target)
+            } else {
+                let Some(next) = self.tower_after(tower) else {
+                    break Place { index: place.slots.len(), cell: ptr::null(), ..*place };
                 };
-                at = next;
+                // If the leaf was split since, its last entries are here, and this one may be among them.
+                self.enter_at(next, &target)
+            };
+            tower = at.tower;
+            let behind = if at.cell == place.cell {
+                // SAFETY: as above, with a leaf that holds the cell.
+                unsafe { at.at(at.index + 1) }
+            } else {
+                Some(at)
+            };
+            match behind {
+                Some(at) if !at.cell.is_null() => {
+                    // SAFETY: as above.
+                    unsafe { at.prefetch_cells() };
+                    break at;
+                }
+                Some(_) => is_at_tower = false,
+                None => is_at_tower = true,
             }
-            if !at.cell.is_null() {
-                // SAFETY: as above.
-                unsafe { at.prefetch_cells() };
-                break;
-            }
-            let Some(next) = self.tower_after(at.tower) else { break };
-            at = self.enter_at(next, &target);
-        }
+        };
         *place = at;
     }
 
