@@ -36,7 +36,7 @@ mod encoded_len;
 
 use crate::entry::{ENGINE_KEY_LEN_MAX, Keyspace};
 use crate::expiry::ExpirySpan;
-use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, last_before};
+use crate::range_delete::{Deleted, RangeDeletes, WIDEST_MAX, ends_within};
 use crate::sst::Compression;
 use alloc::format;
 use alloc::rc::Rc;
@@ -412,10 +412,9 @@ impl FileMeta {
             && key_bytes <= self.len;
         let numbers = self.smallest_sequence..=self.largest_sequence;
         let within = |deleted: &Deleted| {
-            let last = last_before(&deleted.end);
             self.smallest <= deleted.start
                 && deleted.start < deleted.end
-                && *last <= *self.largest
+                && ends_within(&deleted.end, &self.largest)
                 && numbers.contains(&deleted.sequence)
                 && numbers.contains(&deleted.seen_from)
                 && deleted.sequence <= deleted.seen_from

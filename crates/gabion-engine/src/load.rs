@@ -136,7 +136,7 @@ impl LoadBuilder {
         if !bounds_touch(&self.last, &self.key) {
             return Next::Another;
         }
-        let parting = Parting::of_file(&self.last, &self.key, len, None);
+        let parting = Parting::of_file(&self.last, &self.key, len);
         parting.map_or(Next::Here, Next::Parted)
     }
 

@@ -159,6 +159,25 @@ pub(crate) fn last_before(end: &[u8]) -> &[u8] {
     }
 }
 
+/// The first key after `key` that is no longer than keys may be. None where `key` is as long as that and all `0xff`, which no
+/// engine key is.
+pub(crate) fn next_key(key: &[u8]) -> Option<Vec<u8>> {
+    let mut next = key.to_vec();
+    if next.len() < ENGINE_KEY_LEN_MAX {
+        next.push(0);
+    } else {
+        raise(&mut next)?;
+    }
+    Some(next)
+}
+
+/// Whether what ends before `end` covers no key after `largest`, a file's bound. Where that is as long as a key may be, `end`
+/// can be after it with no key in between.
+pub(crate) fn ends_within(end: &[u8], largest: &[u8]) -> bool {
+    let is_next = || next_key(largest).is_some_and(|next| *end <= next[..]);
+    last_before(end) <= largest || (largest.len() == ENGINE_KEY_LEN_MAX && is_next())
+}
+
 /// Longest key after which fragments are cut, so that it and the next key are bounds of files as they are.
 const CUT_KEY_LEN_MAX: usize = gabion_base::units::EDIT_KEY_BOUND_LEN_MAX - 1;
 /// How much of a key is looked at for one shortly before it.

@@ -192,10 +192,8 @@ impl<'a> Outputs<'a> {
 
     /// How the open file, which has nothing after `last`, ends before `key` where usual bounds would touch.
     fn parted(&self, last: &[u8], key: &[u8]) -> Ending {
-        let builder = self.builder.as_ref();
-        let len = builder.map_or(0, SstBuilder::estimated_len);
-        let open_end = builder.and_then(SstBuilder::last_range).map(|open| &open.end[..]);
-        let parting = Parting::of_file(last, key, len, open_end);
+        let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
+        let parting = Parting::of_file(last, key, len);
         parting.map_or(Ending::Nowhere, Ending::Parted)
     }
 

@@ -9,15 +9,17 @@
 //!     upper: P a y │ lower: P c      at or after the one key; after that, and at or before the other
 //! ```
 //!
-//! A range delete that goes on behind the file is cut right after `upper`, which is a byte longer. Where `upper` is as long
-//! as a key may be the file goes on instead: what has a longer key cannot be read again. (To cut it at the next key would be
-//! wrong: keys between the two, which lie deeper down, would come back.)
+//! A range delete that goes on behind the file is cut at the next key that there can be, so that it covers whatever lies deeper
+//! down between the two parts: `upper` and a zero byte. What has a key longer than keys may be cannot be read again, so where
+//! `upper` is as long as that it is the next number up of the same bytes or fewer: every key in between is longer still.
+//! That is the one place where a range delete ends behind its file's bound (`range_delete::ends_within`).
 //!
 //! For each byte of bounds over the 256 a file must have 4 KiB. So files end where they should for keys of 2 KiB, and
 //! at 510 MiB at most for the longest; the bounds in an edit have a 4,096th of the bytes that its job writes.
 
 use crate::entry::ENGINE_KEY_LEN_MAX;
 use crate::file::{FILE_LEN_MAX, FileMeta, lower_bound_of, upper_bound_of};
+use crate::range_delete::next_key;
 use alloc::vec::Vec;
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 
@@ -44,24 +46,15 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// How a file of so many bytes can be parted between `last` and `first`, if it has a range delete up to `open_end`;
-    /// none where it is not worth bounds so long, or these would be longer than keys may be.
-    pub(crate) fn of_file(
-        last: &[u8],
-        first: &[u8],
-        file_len: u64,
-        open_end: Option<&[u8]>,
-    ) -> Option<Self> {
-        let can_cut = |parting: &Self| {
-            let goes_on = open_end.is_some_and(|end| end > &parting.upper[..]);
-            !goes_on || parting.upper.len() < ENGINE_KEY_LEN_MAX
-        };
-        Self::between(last, first).filter(|it| it.is_worth(file_len) && can_cut(it))
+    /// How a file of so many bytes can be parted between `last` and `first`; none where it is not worth bounds so long.
+    pub(crate) fn of_file(last: &[u8], first: &[u8], file_len: u64) -> Option<Self> {
+        Self::between(last, first).filter(|it| it.is_worth(file_len))
     }
 
-    /// Where the other half of a range delete begins that is cut after `upper`: the next key.
+    /// Where the other half of a range delete begins that is cut after `upper`: the next key, which is at or before the first
+    /// of the next file.
     pub(crate) fn next_to(&self) -> Vec<u8> {
-        [&self.upper[..], &[0]].concat()
+        next_key(&self.upper).expect("an engine key begins with its keyspace, not with 0xff")
     }
 
     /// Bounds for a file that ends with `last` and one that begins with `first`, as short as they can be; none where
@@ -155,17 +148,23 @@ mod tests {
     }
 
     #[test]
-    fn a_range_delete_is_never_cut_behind_a_key_that_is_as_long_as_may_be() {
-        let key = |len: usize, last: u8| [&vec![1; len - 1][..], &[last]].concat();
+    fn a_range_delete_is_cut_at_the_next_key_that_there_can_be() {
+        let key = |len: usize, tail: &[u8]| [&vec![1; len - tail.len()][..], tail].concat();
         let longest = ENGINE_KEY_LEN_MAX;
-        let part = |len, end: Option<&[u8]>| {
-            Parting::of_file(&key(len, 7), &key(len, 8), u64::MAX, end).map(|it| it.next_to().len())
+        let next_to = |last: &[u8], first: &[u8]| {
+            let next_to = Parting::between(last, first).unwrap().next_to();
+            assert!(last < &next_to[..] && next_to[..] <= *first && next_to.len() <= longest);
+            next_to
         };
-        assert_eq!(part(longest - 1, Some(&[2])), Some(longest));
-        assert_eq!(part(longest, None), Some(longest + 1), "there is nothing to be cut");
-        assert_eq!(part(longest, Some(&key(longest, 7))), Some(longest + 1), "it ends before");
-        assert_eq!(part(longest, Some(&key(longest, 8))), None);
-        assert_eq!(part(longest, Some(&[2])), None);
+        assert_eq!(
+            next_to(&key(longest - 1, &[7]), &key(longest - 1, &[8])),
+            key(longest, &[7, 0])
+        );
+        assert_eq!(next_to(&key(longest, &[7]), &key(longest, &[8])), key(longest, &[8]));
+        assert_eq!(next_to(&key(longest, &[7]), &key(longest, &[9])), key(longest, &[8]));
+        let full = key(longest, &[7, 0xff, 0xff]);
+        assert_eq!(next_to(&full, &key(longest, &[8, 0, 0])), key(longest - 2, &[8]));
+        assert_eq!(next_to(&full, &key(longest - 2, &[8])), key(longest - 2, &[8]));
     }
 
     proptest! {

@@ -1,8 +1,9 @@
 //! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are cut.
 
 use super::*;
-use crate::entry::Trailer;
+use crate::entry::{ENGINE_KEY_LEN_MAX, Trailer};
 use crate::expiry::ExpirySpan;
+use crate::file::FinishedFile;
 use crate::range_delete::{Fragment, WithinStripes};
 use crate::recipe::Merging;
 use crate::sst::SstBuilder;
@@ -10,9 +11,13 @@ use crate::sst::SstOptions;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 use gabion_base::{FileId, MemTableId, Term};
 use proptest::prelude::*;
 
+const GROUP: GroupId = GroupId(5);
 /// Group time in every recipe here.
 const NOW_MS: u64 = 10;
 
@@ -372,4 +377,105 @@ fn a_file_is_left_out_when_one_range_delete_hides_all_of_it_from_all_who_could_s
     assert!(is_left_out(b"\x01a", b"\x01d", 9, &[4, 9]));
     assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[6]), "a snapshot sees it");
     assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[5]), "a snapshot sees a part");
+}
+
+/// Files in memory, as a job writes them.
+#[derive(Default)]
+struct Written(Vec<FinishedFile>);
+
+impl FileSink for Written {
+    async fn finished(&mut self, file: FinishedFile) -> Result<()> {
+        self.0.push(file);
+        Ok(())
+    }
+}
+
+impl FileSource for Written {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<bytes::Bytes> {
+        let file = self.0.iter().find(|it| it.meta.id == file).unwrap();
+        Ok(file.bytes.slice(offset as usize..offset as usize + len))
+    }
+}
+
+/// The result of a future that never has to wait.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the future had to wait"),
+    }
+}
+
+/// What [`Outputs`] make of entries of one value and of a range delete that is older than these.
+fn written(
+    inputs: &JobInputs,
+    keys: impl Iterator<Item = Vec<u8>>,
+    value: &[u8],
+    deleted: &Fragment,
+) -> Written {
+    let ranges = Fragments::merged([deleted].into_iter(), WithinStripes(&[]));
+    let (recipe, mut sink) = (inputs.recipe.clone(), Written::default());
+    let mut output = JobOutput { recipe, added: Vec::new(), stats: JobStats::default() };
+    let mut outputs = Outputs::new(inputs, GROUP, ranges);
+    for key in keys {
+        let trailer = Trailer::new(SequenceNumber(2), EntryKind::Put);
+        let entry = Entry { key: &key, trailer, value };
+        now(outputs.write(&entry, &mut sink, &mut output)).unwrap();
+    }
+    now(outputs.finish(&mut sink, &mut output)).unwrap();
+    sink
+}
+
+/// A range delete over keys as long as may be would keep a file from ending until it is too long.
+#[test]
+fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
+    const PREFIX: usize = 300;
+    const VALUE_LEN: usize = 8 << 20;
+    // The next key after one of these is what the next of them begins with.
+    let key = |n: u8| {
+        let mut key = vec![0xff; ENGINE_KEY_LEN_MAX];
+        key[..PREFIX].fill(1);
+        key[PREFIX] = n;
+        key
+    };
+    // What a file must have for such bounds: there are no shorter ones.
+    let bounds_len = ENGINE_KEY_LEN_MAX + PREFIX + 1 - 2 * EDIT_KEY_BOUND_LEN_MAX;
+    let count = FILE_PER_BOUND * bounds_len as u64 / VALUE_LEN as u64 + 2;
+    let mut inputs = JobInputs {
+        recipe: recipe(Vec::new(), SequenceNumber::ZERO, false),
+        memtables: Vec::new(),
+        files: Vec::new(),
+        version: Arc::new(Version::new(7)),
+    };
+    let (start, end) = ([1, 1][..].into(), [1, 2][..].into());
+    let deleted = Fragment { start, end, sequences: vec![SequenceNumber(1)] };
+    let keys = (0..count as u8).map(key);
+    let files = written(&inputs, keys.clone(), &vec![0; VALUE_LEN], &deleted);
+    let [first, second] = &files.0[..] else { panic!("{} files", files.0.len()) };
+    let (first, second) = (&first.meta, &second.meta);
+    let last = first.entries as u8 - 1;
+    assert_eq!(
+        (&first.largest, &second.smallest),
+        (&key(last), &key(last + 1)[..=PREFIX].to_vec())
+    );
+    let ranges_of = |files: &Written, meta: &FileMeta| {
+        let meta = FileMeta::decode(&encoded(meta)).unwrap();
+        let reader = now(SstReader::open(files, GROUP, &meta)).unwrap();
+        let [range] = reader.ranges().as_slice() else { panic!("one each") };
+        range.clone()
+    };
+    // Nothing is uncovered between the two, and nothing covered by both.
+    let halves = [ranges_of(&files, first), ranges_of(&files, second)];
+    assert_eq!((&halves[0].start, &halves[1].end), (&deleted.start, &deleted.end));
+    assert_eq!((&halves[0].end, &halves[1].start[..]), (&halves[1].start, &second.smallest[..]));
+    // And whoever writes the first file anew, without the second, keeps to its bounds.
+    inputs.files.push((1, Arc::new(first.clone())));
+    let again = written(&inputs, keys.take(1), &[0], &halves[0]);
+    assert_eq!(again.0[0].meta.largest, first.largest);
+    assert_eq!(ranges_of(&again, &again.0[0].meta), halves[0]);
+}
+
+fn encoded(meta: &FileMeta) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    meta.encode(&mut bytes);
+    bytes
 }

@@ -183,6 +183,23 @@ fn what_is_no_range_is_refused_and_says_why() {
 }
 
 #[test]
+fn what_ends_within_a_bound_covers_no_key_behind_it() {
+    let long = |tail: &[u8]| [&alloc::vec![1; ENGINE_KEY_LEN_MAX - tail.len()][..], tail].concat();
+    assert_eq!(next_key(b"\x01k"), Some(b"\x01k\0".to_vec()));
+    assert_eq!(next_key(&long(&[7])), Some(long(&[8])));
+    assert_eq!(next_key(&long(&[7, 0xff])), Some(long(&[8, 0])[..ENGINE_KEY_LEN_MAX - 1].to_vec()));
+    assert_eq!(next_key(&alloc::vec![0xff; ENGINE_KEY_LEN_MAX]), None, "on a wire there may be");
+    for bound in [b"\x01k".to_vec(), long(&[7]), long(&[7, 0xff])] {
+        let next = next_key(&bound).unwrap();
+        assert!(ends_within(&bound, &bound) && ends_within(&next, &bound), "{}", bound.len());
+        let behind = next_key(&next).unwrap();
+        assert!(!ends_within(&behind, &bound), "{}", bound.len());
+    }
+    assert!(!ends_within(b"\x01l", b"\x01k"));
+    assert!(!ends_within(&[0xff; 3], &[0xfe; ENGINE_KEY_LEN_MAX]));
+}
+
+#[test]
 fn range_deletes_within_each_other_stay_within_a_few_megabytes() {
     let count = MEMTABLE_RANGES_MAX as u64;
     let key = |n: u64| -> Arc<[u8]> { [&[1][..], &n.to_be_bytes()].concat().into() };

@@ -9,7 +9,7 @@ use super::{
 use crate::cache::ReadCache;
 use crate::entry::{Entry, Trailer};
 use crate::file::{FileMeta, FileSource};
-use crate::range_delete::Fragments;
+use crate::range_delete::{Fragment, Fragments, ends_within};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -129,6 +129,10 @@ impl SstReader {
                     == (meta.smallest_sequence, meta.largest_sequence)
             }
         };
+        let ends_there =
+            |range: &Fragment| *range.end == *p.largest && ends_within(&range.end, &meta.largest);
+        let is_within =
+            p.largest <= meta.largest || p.ranges.as_slice().last().is_some_and(ends_there);
         let same = p.entries == meta.entries
             && p.deletes == meta.deletes
             && p.raw_key_bytes == meta.raw_key_bytes
@@ -138,7 +142,7 @@ impl SstReader {
             && p.ranges.described() == meta.ranges
             && (meta.compression == Compression::None || meta.compression == p.options.compression)
             && meta.smallest <= p.smallest
-            && p.largest <= meta.largest;
+            && is_within;
         if same { Ok(()) } else { Err(corrupt(self.id, "properties are not what the edit says")) }
     }
 
