@@ -125,7 +125,8 @@ impl JobInputs {
 ///
 /// # Errors
 /// Corruption of an input; what source or sink report; limit exceeded when the reserved file numbers
-/// do not suffice. Nothing counts then: files already handed over belong to no edit.
+/// do not suffice; invalid input when what has to be in one file is longer than a file may be, which it will be again.
+/// Nothing counts then: files already handed over belong to no edit.
 pub async fn run_job(
     inputs: &JobInputs,
     group: GroupId,

@@ -224,15 +224,7 @@ impl<'a> Outputs<'a> {
 
     #[cold]
     fn check_len(&self) -> Result<()> {
-        let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
-        if len <= FILE_LEN_MAX / 2 {
-            return Ok(());
-        }
-        Err(Error::limit(format!(
-            "what is written of one key, or past the files that one edit can name, comes to {len} bytes, a file holds \
-             at most {}",
-            FILE_LEN_MAX / 2
-        )))
+        check_len_of_one(self.builder.as_ref().map_or(0, SstBuilder::estimated_len))
     }
 
     #[inline]
@@ -373,6 +365,21 @@ impl<'a> Outputs<'a> {
             OwnBounds { lower: lower.clone(), upper: Some(upper.clone()) }.narrow(meta);
         }
     }
+}
+
+/// Checks that a file that could not end has a length which it may have.
+///
+/// # Errors
+/// Invalid input, as the same job fails again: of a limit that is exceeded, who runs jobs thinks that more slots help.
+pub(super) fn check_len_of_one(len: u64) -> Result<()> {
+    const LEN_MAX: u64 = FILE_LEN_MAX / 2;
+    if len <= LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "what is written of one key, or past the files that one edit can name, comes to {len} bytes, a file holds at most \
+         {LEN_MAX}"
+    )))
 }
 
 fn open_output(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::entry::{ENGINE_KEY_LEN_MAX, Trailer};
 use crate::expiry::ExpirySpan;
-use crate::file::FinishedFile;
+use crate::file::{FILE_LEN_MAX, FinishedFile};
 use crate::range_delete::{Fragment, WithinStripes};
 use crate::recipe::Merging;
 use crate::sst::SstBuilder;
@@ -14,7 +14,7 @@ use alloc::vec;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
-use gabion_base::{FileId, MemTableId, Term};
+use gabion_base::{ErrorKind, FileId, MemTableId, Term};
 use proptest::prelude::*;
 
 const GROUP: GroupId = GroupId(5);
@@ -298,7 +298,7 @@ fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
     let (key, trailer, stored) = operand(5, 1, 1);
     let entry = Entry { key: &key, trailer, value: &stored };
     let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
-    assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
+    assert_eq!(error.kind(), ErrorKind::Corruption);
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_reserved_kind_ends_a_job_instead_of_being_guessed_at() {
     let trailer = Trailer::new(SequenceNumber(5), EntryKind::Relocation);
     let entry = Entry { key: b"\x01k", trailer, value: b"" };
     let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
-    assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -472,6 +472,15 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
     let again = written(&inputs, keys.take(1), &[0], &halves[0]);
     assert_eq!(again.0[0].meta.largest, first.largest);
     assert_eq!(ranges_of(&again, &again.0[0].meta), halves[0]);
+}
+
+/// A job that more slots do not help must not be told as one that they help: it would write a file of 1 GiB for each try.
+#[test]
+fn what_no_file_can_hold_is_not_said_to_want_slots() {
+    assert!(outputs::check_len_of_one(FILE_LEN_MAX / 2).is_ok());
+    let error = outputs::check_len_of_one(FILE_LEN_MAX / 2 + 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.message().contains("comes to 1073741825 bytes, a file holds at most 1073741824"));
 }
 
 fn encoded(meta: &FileMeta) -> Vec<u8> {
