@@ -8,7 +8,8 @@
 //! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
 //!   overlap. They go to the first level that is in use, or is worth it. Where the oldest is of a load, those of the load
 //!   that come behind it go too, as many as a job takes: each for itself would be merged with the same files below.
-//! - **others**: the file with the least overlap per byte one level below, ties by key.
+//! - **others**: the file with the least overlap per byte one level below, ties by key; the next where that has too
+//!   many cuts.
 //!
 //! A file that overlaps nothing one level below is moved there as it is, and with it those behind it of which that is
 //! true, as many as the level has too much. Where nothing at all lies below it and the
@@ -16,8 +17,10 @@
 //!
 //! A job that may need more slots than are free, or name more files than one edit can, is not picked; a smaller one may
 //! be. Where there is none, the second is, with files of twice the length or more, of which there will be fewer: a file
-//! that spans all of a level with thousands would otherwise never go down. When room is short ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how
-//! deletes give back what they delete. Then files are written anew in which much has expired.
+//! that spans all of a level with thousands would otherwise never go down. If cuts alone are too many, as of a small
+//! file over hundreds of GB two levels deeper, as many are left out as it takes. When room is short
+//! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how deletes give
+//! back what they delete. Then files are written anew in which much has expired.
 //!
 //! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
 //! that holds little but range deletes (`Picker::pick_ranges`) would never be picked for its length: when no level is
@@ -80,6 +83,9 @@ pub struct Picker<'a> {
 
 /// Cuts of a job out of a level whose files overlap as they usually do.
 const CUTS_USUAL: u64 = 2;
+/// Files of a level, those with the least overlap, of which one is picked, at most: each that cannot go down may have
+/// thousands below it to look at, and one that only an edit's length keeps back goes when cuts are thinned out.
+const CANDIDATES_TRIED_MAX: usize = 64;
 
 /// What bytes become when they are written anew.
 #[derive(Clone, Copy, Default)]
@@ -155,20 +161,20 @@ impl<'a> Picker<'a> {
     }
 
     /// How long the outputs are to be of a job that writes `files` anew with `codec`, if there are slots for it and its
-    /// edit can name all that it has to.
+    /// edit can name all that it has to: perhaps with fewer `cuts`.
     fn fits<'f>(
         &self,
         files: impl IntoIterator<Item = &'f Arc<FileMeta>, IntoIter: Clone>,
         codec: Compression,
-        cuts: usize,
+        cuts: &mut Vec<Vec<u8>>,
     ) -> Option<u64> {
         let files = files.into_iter();
         let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec, self.snapshots);
-        let has_room = |len: &u64| outgoing.fits(*len, cuts as u64, self.room);
+        let has_room = |len: u64, cuts: usize| outgoing.fits(len, cuts as u64, self.room);
         Some(self.config.sst_len)
-            .filter(has_room)
+            .filter(|len| has_room(*len, 0))
             .and_then(|_| self.output_len(files, outgoing.usual_len(), cuts))
-            .filter(has_room)
+            .filter(|len| has_room(*len, cuts.len()))
     }
 
     /// The codec of what lies between these bounds when it is compacted to `level`.
@@ -387,12 +393,20 @@ impl<'a> Picker<'a> {
                 below.first().map_or(&file.smallest, |b| (&b.smallest).min(&file.smallest));
             let largest = below.last().map_or(&file.largest, |b| (&b.largest).max(&file.largest));
             let codec = self.codec(level + 1, smallest, largest);
-            if self.fits(below.iter().chain([file]), codec, 0).is_some() {
+            if self.fits(below.iter().chain([file]), codec, &mut Vec::new()).is_some() {
                 candidates.push((per_mille(overlap, file.len), file));
             }
         }
-        // Levels are sorted by key, and min_by_key takes the first of equals.
-        let (overlap, file) = candidates.into_iter().min_by_key(|(overlap, _)| *overlap)?;
+        // Levels are sorted by key, and so are equals, as the sort is stable.
+        candidates.sort_by_key(|(overlap, _)| *overlap);
+        // One may have too many cuts for an edit, or for the slots that are free.
+        let mut first = candidates.into_iter().take(CANDIDATES_TRIED_MAX);
+        first.find_map(|(overlap, file)| self.pick_file(level, file, overlap))
+    }
+
+    /// The job that takes a file one level down, of which it overlaps `overlap` thousandths of its length: with those
+    /// behind it where they can move.
+    fn pick_file(&self, level: u8, file: &Arc<FileMeta>, overlap: u64) -> Option<Pick> {
         let files = self.version.level(level);
         let idle = files.iter().filter(|file| !self.is_busy(file)).map(|file| file.len);
         let over = idle.sum::<u64>().saturating_sub(self.level_target(level));
@@ -419,10 +433,11 @@ impl<'a> Picker<'a> {
         inputs.extend(below.iter().map(|file| (output_level, file.clone())));
         let all: Vec<_> = inputs.iter().map(|(_, file)| file.clone()).collect();
         let (smallest, largest) = bounds(&all)?;
-        let cuts = if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) };
+        let mut cuts =
+            if movable { Vec::new() } else { self.cuts(output_level, smallest, largest) };
         let codec = self.codec(output_level, smallest, largest);
         let usual = self.config.sst_len;
-        let output_len = if movable { usual } else { self.fits(&all, codec, cuts.len())? };
+        let output_len = if movable { usual } else { self.fits(&all, codec, &mut cuts)? };
         Some(Pick {
             kind: if movable { JobKind::TrivialMove } else { JobKind::Compaction },
             output_level,
@@ -437,7 +452,7 @@ impl<'a> Picker<'a> {
     /// in its life, as it then has the bottom's codec. Not without room for it: a move needs none.
     fn is_to_be_packed(&self, level: u8, file: &Arc<FileMeta>) -> bool {
         self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
-            && self.fits([file], self.config.codecs().at_bottom(), 0).is_some()
+            && self.fits([file], self.config.codecs().at_bottom(), &mut Vec::new()).is_some()
             && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
     }
 

@@ -343,8 +343,8 @@ impl Version {
         let mut version = Self::new(levels);
         for (level, meta) in files {
             Arc::make_mut(&mut version.levels[usize::from(level)]).push(Arc::new(meta));
-            version.sort_and_check(level).unwrap();
         }
+        (0..levels).for_each(|level| version.sort_and_check(level).unwrap());
         Self::with(version.levels)
     }
 

@@ -1,5 +1,6 @@
 //! What one edit names: several moves at once, and no more than it can hold. A job whose edit would be too long is not
-//! picked, as long as there is another; then it is, with files that are longer, and so fewer.
+//! picked, as long as there is another; then it is, with files that are longer, and so fewer, and if that does not do
+//! either, with fewer cuts: each costs a key and a file, however long files are.
 
 use super::{Pick, Picker, bounds};
 use crate::config::GRANDPARENT_OVERLAP_FILES;
@@ -68,7 +69,9 @@ impl Picker<'_> {
 
     /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes, so that its edit
     /// holds all that it has to name: as long as files usually are, or, where `longer`, twice that, four times, and so
-    /// on. None where no such length will do: were they merged, nobody could be told.
+    /// on. Where no such length will do, every second of `cuts` goes, again and again: without them outputs overlap more
+    /// of the level below, and are merged with more of it. None if the edit would be too long without any: were the
+    /// files merged, nobody could be told.
     ///
     /// What is merged may pack worse than is reckoned here. Then files become longer as they are written
     /// (`job::outputs`), so an edit that does not fit is not made.
@@ -76,11 +79,25 @@ impl Picker<'_> {
         &self,
         files: impl Iterator<Item = &'f Arc<FileMeta>>,
         usual_len: u64,
-        cuts: usize,
+        cuts: &mut Vec<Vec<u8>>,
     ) -> Option<u64> {
-        let cuts = cuts as u64;
-        let besides = EDIT_OVERHEAD + self.snapshots as u64 * 8 + cuts * CUT_LEN;
         let inputs = Named::of(files);
+        loop {
+            let found = self.length_with(&inputs, usual_len, cuts.len() as u64);
+            if found.is_some() {
+                return found;
+            }
+            if !self.longer || cuts.is_empty() {
+                self.edit_too_long.set(true);
+                return None;
+            }
+            thin_out(cuts);
+        }
+    }
+
+    /// The least length of outputs at which an edit holds all that a job with so many cuts has to name.
+    fn length_with(&self, inputs: &Named, usual_len: u64, cuts: u64) -> Option<u64> {
+        let besides = EDIT_OVERHEAD + self.snapshots as u64 * 8 + cuts * CUT_LEN;
         let usual = self.config.sst_len;
         let longest = if self.longer { OUTPUT_LEN_MOST.max(usual) } else { usual };
         let next = |len: &u64| (*len < longest).then(|| (2 * *len).min(longest));
@@ -89,11 +106,7 @@ impl Picker<'_> {
             len.saturating_add(besides) <= EDIT_LEN_MAX as u64 / 8 * 7
         };
         let is_named = inputs.count.max(cuts) <= RECIPE_ITEMS_MAX as u64;
-        let found = successors(Some(usual), next).find(holds).filter(|_| is_named);
-        if found.is_none() {
-            self.edit_too_long.set(true);
-        }
-        found
+        successors(Some(usual), next).find(holds).filter(|_| is_named)
     }
 }
 
@@ -160,3 +173,15 @@ fn long_bounds_len(file: &FileMeta) -> u64 {
     let over = |bound: &[u8]| bound.len().saturating_sub(EDIT_KEY_BOUND_LEN_MAX) as u64;
     over(&file.smallest) + over(&file.largest)
 }
+
+/// Leaves every second of a job's cuts, so that about two pieces each become one.
+fn thin_out(cuts: &mut Vec<Vec<u8>>) {
+    let mut is_kept = true;
+    cuts.retain(|_| {
+        is_kept = !is_kept;
+        is_kept
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -143,13 +143,14 @@ impl Picker<'_> {
     /// Writes a file anew in its own level, without what nobody can see.
     pub(super) fn rewrite(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
         let codec = self.codec(level, &file.smallest, &file.largest);
-        let output_len = self.fits([file], codec, 0)?;
+        let mut cuts = Vec::new();
+        let output_len = self.fits([file], codec, &mut cuts)?;
         Some(Pick {
             kind: JobKind::Compaction,
             inputs: alloc::vec![(level, file.clone())],
             output_level: level,
             output_len,
-            cuts: Vec::new(),
+            cuts,
             bottommost: !self.version.overlaps_from(level + 1, &file.smallest, &file.largest),
         })
     }

@@ -350,7 +350,7 @@ fn however_many_small_files_lie_below_a_wide_one_they_are_merged() {
     // As many as a recipe may name, and no more.
     let output_len = |count| {
         let files = core::iter::repeat_n(&version.level(1)[0], count);
-        picker.output_len(files, count as u64 * 4096, 0)
+        picker.output_len(files, count as u64 * 4096, &mut Vec::new())
     };
     assert_eq!(output_len(65_536), Some(config.sst_len));
     assert_eq!(output_len(65_537), None);

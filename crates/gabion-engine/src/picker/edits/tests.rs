@@ -1,0 +1,96 @@
+//! A wide file over so many others that the cuts between its outputs are more than one edit could name.
+
+use super::super::range::{Gone, RangeStep};
+use super::super::tests::{describe, meta};
+use super::*;
+use crate::config::TreeConfig;
+use crate::job::{Estimate, Room};
+use crate::version::Version;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use gabion_base::units::{KIB, MIB};
+use gabion_base::{FileId, Term};
+
+/// A key that is as long as bounds usually are at most.
+fn key(n: u64) -> String {
+    format!("{}{n:05}", "p".repeat(250))
+}
+
+/// A file of L4 that spans so many of L6, with nothing between on L5, and others of L4 beside it.
+fn wide_over_l6(count: u64, others: &[(u8, FileMeta)]) -> Version {
+    let l6 = (0..count).map(|n| (6, meta(1_000 + n, &key(n), &key(n), 16 * MIB)));
+    let wide = (4, meta(1, &key(0), &key(count - 1), 16 * MIB));
+    Version::of(7, l6.chain([wide]).chain(others.iter().cloned()).collect())
+}
+
+/// L4 may hold one file of 16 MiB.
+fn config() -> TreeConfig {
+    TreeConfig { level1_len: 16 * KIB, ..TreeConfig::default() }
+}
+
+/// How long the edit of a job is if a file of it begins at each of its cuts, without the recipe's other fields.
+fn edit_len(pick: &Pick) -> usize {
+    let files = (90_000..).zip(&pick.cuts).map(|(number, cut)| {
+        let (smallest, largest) = (cut.clone(), cut.clone());
+        (pick.output_level, FileMeta { smallest, largest, ..meta(number, "", "", 16 * MIB) })
+    });
+    let (added, removed) =
+        (files.collect(), pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect());
+    let (number, kind, term, next_file) = (1, pick.kind, Term(1), 200_000);
+    let (flushed, floor, recipe) = (None, None, None);
+    let edit = Edit { number, kind, term, removed, added, flushed, next_file, floor, recipe };
+    let cuts_len: usize = pick.cuts.iter().map(|cut| 4 + cut.len()).sum();
+    edit.encode().unwrap().len() + cuts_len
+}
+
+#[test]
+fn a_job_is_cut_less_often_where_its_edit_could_not_name_all_cuts() {
+    let (version, config, busy) = (wide_over_l6(25_600, &[]), config(), BTreeSet::new());
+    let picker = Picker::new(&config, &version, &busy);
+    let file = &version.level(4)[0];
+    assert_eq!(picker.cuts(5, &file.smallest, &file.largest).len(), 2_559);
+    let check = |pick: &Pick| {
+        assert_eq!(describe(pick), "Compaction 4:1 to 5");
+        assert_eq!((pick.cuts.len(), pick.output_len), (639, config.sst_len));
+        assert!(pick.cuts.iter().zip(&pick.cuts[1..]).all(|(cut, next)| cut < next));
+        assert!((400_000..EDIT_LEN_MAX).contains(&edit_len(pick)), "{}", edit_len(pick));
+    };
+    check(&picker.pick().unwrap());
+    // On demand, it is the same job.
+    let picker = Picker::new(&config, &version, &busy).longer();
+    let mut position = picker.begin_range(&[], None, 100_000).unwrap();
+    let RangeStep::Job(pick) = picker.pick_range(&mut position, Gone::default()) else {
+        panic!("it would wait for ever")
+    };
+    check(&pick);
+}
+
+#[test]
+fn cuts_are_thinned_out_evenly_down_to_none() {
+    let mut cuts: Vec<Vec<u8>> = (1..=7).map(|n| alloc::vec![n]).collect();
+    let mut next = || {
+        thin_out(&mut cuts);
+        cuts.concat()
+    };
+    assert_eq!([next(), next(), next()], [alloc::vec![2, 4, 6], alloc::vec![4], Vec::new()]);
+}
+
+#[test]
+fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
+    let narrow = |n: u64| (4, meta(n, &key(30_000 + n), &key(30_000 + n), 16 * MIB));
+    let config = config();
+    let picked = |count: u64, busy: &[u64], slots_free| {
+        let version = wide_over_l6(count, &[narrow(2), narrow(3)]);
+        let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+        let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
+        let pick = Picker::new(&config, &version, &busy).within(room, 0).pick();
+        pick.map_or("nothing".into(), |pick| describe(&pick))
+    };
+    // The wide one comes first by key, and overlaps as little of L5.
+    assert_eq!(picked(6_400, &[], 651), "Compaction 4:1 to 5");
+    let others = "TrivialMove 4:2 4:3 to 5 bottommost";
+    assert_eq!(picked(6_400, &[], 650), others, "a slot for each of 639 cuts");
+    assert_eq!(picked(25_600, &[], u64::MAX), others, "more cuts than an edit can name");
+    assert_eq!(picked(25_600, &[2], u64::MAX), "TrivialMove 4:3 to 5 bottommost");
+}
