@@ -318,7 +318,8 @@ impl<'a> Picker<'a> {
         over().or_else(urgent).or_else(|| self.pick_longer(Self::pick))
     }
 
-    /// Where jobs were passed over whose edits would name too many files: what `pick` finds if files are longer.
+    /// Where jobs were passed over whose edits would name too many files, perhaps by another way of picking: what `pick`
+    /// finds if files are longer.
     fn pick_longer(&self, pick: impl Fn(&Self) -> Option<Pick>) -> Option<Pick> {
         let may_be_longer = self.edit_too_long.get() && !self.longer;
         let longer = Picker { edit_too_long: Cell::new(false), ..*self };
@@ -483,21 +484,21 @@ impl<'a> Picker<'a> {
             let is_slim = file.len <= self.config.sst_len / RANGES_FILE_PART;
             file.ranges.is_some() && (is_slim || self.urgent)
         };
-        if self.version.level(0).iter().any(|file| is_due(file))
-            && let Some(pick) = self.pick_l0()
-        {
-            return Some(pick);
-        }
+        let is_due_in_l0 = self.version.level(0).iter().any(|file| is_due(file));
+        let from_l0 = || is_due_in_l0.then(|| self.pick_l0()).flatten();
         let files = self.version.files().filter(|(level, _)| *level > 0);
         let mut due = files.filter(|(_, file)| is_due(file) && !self.is_busy(file));
-        due.find_map(|(level, file)| {
+        let down = |(level, file): (u8, &Arc<FileMeta>)| {
             let first = file.ranges.as_ref().map(|ranges| ranges.first_sequence);
             if self.version.overlaps_from(level + 1, &file.smallest, &file.largest) {
                 return self.complete(level, alloc::vec![file.clone()], true);
             }
             let can_go = first.is_some_and(|first| first <= oldest_snapshot);
             if can_go { self.rewrite(level, file) } else { None }
-        })
+        };
+        from_l0()
+            .or_else(|| due.find_map(down))
+            .or_else(|| self.pick_longer(|longer| longer.pick_ranges(oldest_snapshot)))
     }
 
     /// When room is short: a file to be written anew where it lies, without what has expired by `now_ms`. Below
@@ -511,6 +512,7 @@ impl<'a> Picker<'a> {
                 && self.operands_above(*level, file).is_none_or(|from| half_ms <= Some(from))
         });
         due.find_map(|(level, file)| self.rewrite(level, file))
+            .or_else(|| self.pick_longer(|longer| longer.pick_expired(now_ms)))
     }
 
     /// When [`Self::pick_expired`] may have more to pick.

@@ -399,7 +399,7 @@ fn what_lies_below_the_floor_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
 }
 
 /// A file of range deletes over `from..to` with sequence numbers like its own.
-fn with_ranges(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
+pub(super) fn with_ranges(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
     let file = meta(number, from, to, len);
     let (sequence, seen_from) = (file.smallest_sequence, file.largest_sequence);
     let widest =

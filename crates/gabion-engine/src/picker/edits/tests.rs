@@ -1,16 +1,17 @@
 //! A wide file over so many others that the cuts between its outputs are more than one edit could name.
 
 use super::super::range::{Gone, RangeStep};
-use super::super::tests::{describe, meta};
+use super::super::tests::{describe, meta, with_ranges};
 use super::*;
 use crate::config::TreeConfig;
+use crate::expiry::ExpirySpan;
 use crate::job::{Estimate, Room};
 use crate::version::Version;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
-use gabion_base::units::{KIB, MIB};
-use gabion_base::{FileId, Term};
+use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::{FileId, SequenceNumber, Term};
 
 /// A key that is as long as bounds usually are at most.
 fn key(n: u64) -> String {
@@ -93,4 +94,23 @@ fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
     assert_eq!(picked(6_400, &[], 650), others, "a slot for each of 639 cuts");
     assert_eq!(picked(25_600, &[], u64::MAX), others, "more cuts than an edit can name");
     assert_eq!(picked(25_600, &[2], u64::MAX), "TrivialMove 4:3 to 5 bottommost");
+}
+
+#[test]
+fn what_deletes_a_range_sinks_and_what_has_expired_goes_also_where_files_have_to_be_longer() {
+    let (config, busy) = (TreeConfig::default(), BTreeSet::new());
+    let l2 =
+        (0..7_000).map(|n| (2, meta(1_000 + n, &format!("{n:05}"), &format!("{n:05}"), 16 * MIB)));
+    let version = Version::of(7, l2.chain([(1, with_ranges(9, "0", "9", MIB))]).collect());
+    let pick = Picker::new(&config, &version, &busy).pick_ranges(SequenceNumber(1_000)).unwrap();
+    assert!(describe(&pick).starts_with("Compaction 1:9 2:1000 2:1001"));
+    assert_eq!((pick.inputs.len(), pick.output_len), (7_001, 64 * MIB));
+    // One file alone, from when files were longer.
+    let expiry = Some(ExpirySpan { first_ms: 100, last_ms: 300 });
+    let version = Version::of(7, alloc::vec![(6, FileMeta { expiry, ..meta(1, "a", "z", GIB) })]);
+    let config = TreeConfig { sst_len: 64 * KIB, ..config };
+    let picker = Picker::new(&config, &version, &busy).urgent(true);
+    let pick = picker.pick_expired(200).unwrap();
+    assert_eq!(describe(&pick), "Compaction 6:1 to 6 bottommost");
+    assert_eq!(pick.output_len, 256 * KIB);
 }
