@@ -298,8 +298,9 @@ impl Shared {
             }
             Output::Fatal(error) => core.fail(error),
             Output::Notice(text) => self.notices().push(text),
-            // A group of one has nobody to talk to, to be sent files by or to be compared with.
+            // A group of one has nobody to talk to, to be sent files by, to ship files to or to be compared with.
             Output::Send { .. }
+            | Output::JobsMayBuild(_)
             | Output::Replaced(_)
             | Output::Disconnect { .. }
             | Output::Deliver { .. }

@@ -6,11 +6,11 @@ use gabion_engine::{FileMeta, JobKind};
 use gabion_fabric::{BlockingMedium, MediumOptions, PoolFile};
 use gabion_media::BufferMeter;
 use gabion_node::LocalStore;
-use gabion_node::work::{self, BuiltFile, Done, JobOrder, Work, WorkId};
+use gabion_node::work::{self, BuildCredit, BuiltFile, Done, JobOrder, Work, WorkId};
 use gabion_pool::Geometry;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,11 +78,53 @@ impl StoreParts {
 
 type Order = (WorkId, Box<JobOrder>);
 
+/// How much jobs may build, for which threads wait.
+#[derive(Default)]
+struct Credit {
+    /// With whether the threads are to end.
+    state: Mutex<(BuildCredit, bool)>,
+    changed: Condvar,
+}
+
+impl Credit {
+    fn lock(&self) -> MutexGuard<'_, (BuildCredit, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_build(&self, until: u64) {
+        self.lock().0.may_build(until);
+        self.changed.notify_all();
+    }
+
+    /// Nobody will say any more how much may be built.
+    fn end(&self) {
+        self.lock().1 = true;
+        self.changed.notify_all();
+    }
+
+    /// A file was built that keeps so many bytes of memory: sleeps until the next may be begun. What is being written is
+    /// written meanwhile.
+    ///
+    /// # Errors
+    /// Unavailable when the threads are to end.
+    fn wait(&self, memory: u64) -> Result<()> {
+        let mut state = self.lock();
+        state.0.built(memory);
+        let is_held = |(credit, ends): &mut (BuildCredit, bool)| !*ends && !credit.may_go_on();
+        let state = self.changed.wait_while(state, is_held).unwrap_or_else(PoisonError::into_inner);
+        match state.1 {
+            true => Err(Error::unavailable("the process ends before its job")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// One thread for flushes, so that none waits for a compaction, and some for compactions.
 pub struct JobThreads {
     flush: Option<Sender<Order>>,
     compact: Option<Sender<Order>>,
     threads: Vec<JoinHandle<()>>,
+    credit: Arc<Credit>,
     /// Starts one more that compacts.
     one_more: Box<dyn Fn() -> Result<JoinHandle<()>> + Send>,
 }
@@ -95,11 +137,14 @@ impl JobThreads {
     pub fn start(parts: &StoreParts, compactions_max: usize, sink: &impl JobSink) -> Result<Self> {
         let (flush, flushes) = channel();
         let (compact, compactions) = channel();
-        let threads = vec![spawn("gabion-flush", parts, flushes.into_shared(), sink)?];
+        let credit = Arc::new(Credit::default());
+        let threads = vec![spawn("gabion-flush", parts, flushes.into_shared(), &credit, sink)?];
         let (compactions, parts, sink) = (compactions.into_shared(), parts.clone(), sink.clone());
+        let of_all = credit.clone();
         let one_more =
-            Box::new(move || spawn("gabion-compact", &parts, compactions.clone(), &sink));
-        let mut all = Self { flush: Some(flush), compact: Some(compact), threads, one_more };
+            Box::new(move || spawn("gabion-compact", &parts, compactions.clone(), &of_all, &sink));
+        let (flush, compact) = (Some(flush), Some(compact));
+        let mut all = Self { flush, compact, threads, credit, one_more };
         all.grow(compactions_max)?;
         Ok(all)
     }
@@ -125,11 +170,18 @@ impl JobThreads {
         // It fails only when the thread is gone, which its alarm has told.
         let _ = queue.as_ref().map(|queue| queue.send((id, order)));
     }
+
+    /// Says how much bounded jobs may build ([`gabion_node::Output::JobsMayBuild`]).
+    pub fn may_build(&self, until: u64) {
+        self.credit.may_build(until);
+    }
 }
 
 impl Drop for JobThreads {
-    /// Waits for the jobs under way: their writes must not land after the lock is given back.
+    /// Waits for the jobs under way: their writes must not land after the lock is given back. One that waits for what
+    /// nobody will say any more ends.
     fn drop(&mut self) {
+        self.credit.end();
         (self.flush, self.compact) = (None, None);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -153,9 +205,10 @@ fn spawn(
     name: &'static str,
     parts: &StoreParts,
     orders: Shared,
+    credit: &Arc<Credit>,
     sink: &impl JobSink,
 ) -> Result<JoinHandle<()>> {
-    let (parts, sink) = (parts.clone(), sink.clone());
+    let (parts, credit, sink) = (parts.clone(), credit.clone(), sink.clone());
     let run = move || {
         let _alarm = Alarm { sink: sink.clone(), thread: name };
         let made = parts.blocking();
@@ -166,7 +219,8 @@ fn spawn(
                 Ok((medium, store)) => {
                     let inputs = order.inputs.files.clone();
                     let built = |file| sink.built(id, &inputs, file);
-                    medium.block_on(work::run_job(*order, store, built))
+                    let wait = async |memory| credit.wait(memory);
+                    medium.block_on(work::run_job(*order, store, built, wait))
                 }
                 Err(error) => Err(error.clone().into()),
             };
@@ -244,7 +298,37 @@ pub fn thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result
 
 #[cfg(test)]
 mod tests {
+    use super::Credit;
     use crate::{Db, Options, RunOptions};
+    use gabion_base::ErrorKind;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn a_thread_builds_no_further_file_before_it_may_and_ends_with_the_process() {
+        let credit = Arc::new(Credit::default());
+        credit.may_build(10);
+        let (said, heard) = channel();
+        let of_thread = credit.clone();
+        let thread = std::thread::spawn(move || {
+            for memory in [10, 1, 5, 1] {
+                said.send(of_thread.wait(memory).map_err(|error| error.kind())).unwrap();
+            }
+        });
+        let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
+        let is_held = || heard.recv_timeout(Duration::from_millis(20)).is_err();
+        assert_eq!(next(), Ok(()), "10 of 10 bytes are built");
+        assert!(is_held(), "11 of 10");
+        credit.may_build(9);
+        assert!(is_held(), "11 of 9");
+        credit.may_build(16);
+        assert_eq!((next(), next()), (Ok(()), Ok(())), "16 of 16");
+        assert!(is_held(), "17 of 16");
+        credit.end();
+        assert_eq!(next(), Err(ErrorKind::Unavailable));
+        thread.join().unwrap();
+    }
 
     #[test]
     fn more_compactions_at_once_get_more_threads_and_fewer_keep_them() {

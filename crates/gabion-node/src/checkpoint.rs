@@ -221,16 +221,17 @@ impl Target {
         let wanted = inputs.slots_max().min(u64::from(free)) as u32;
         let slots = self.creation.allocate(wanted)?;
         let group = self.store.group;
-        let order = JobOrder { inputs, group, slots, files: BTreeMap::new() };
+        let order = JobOrder { inputs, group, slots, files: BTreeMap::new(), is_bounded: false };
         let mut placements = Vec::new();
         let built = |file: work::BuiltFile| placements.push((*file.placement).clone());
-        let done = work::run_job(order, &self.store, built).await.map_err(|failed| {
-            let error = failed.error;
-            match error.kind() {
-                ErrorKind::LimitExceeded => Error::no_space(error.message()),
-                _ => error,
-            }
-        })?;
+        let done =
+            work::run_job(order, &self.store, built, async |_| Ok(())).await.map_err(|failed| {
+                let error = failed.error;
+                match error.kind() {
+                    ErrorKind::LimitExceeded => Error::no_space(error.message()),
+                    _ => error,
+                }
+            })?;
         self.creation.release(&done.unused)?;
         let edit = tree.finish_job(done.output, tree.last_edit() + 1)?;
         tree.apply_edit(&edit)?;

@@ -211,9 +211,10 @@ pub struct NodeOptions {
     pub granted_slots: u32,
     /// Jobs that may run at once, a flush not counted. Default 1.
     pub compactions_max: usize,
-    /// Bytes of files that jobs have built and that not every secondary holds, which are kept in memory,
-    /// above which no further job is begun. One that has begun makes all its files, so there may be the
-    /// flushes of all sealed MemTables and `compactions_max` compactions more. Default 256 MiB.
+    /// Bytes of memory of files that were built and that not every secondary holds, above which no compaction and no file
+    /// of a load is begun. A compaction that has begun waits before its next file, so there may be one file more for each
+    /// of `compactions_max`. Flushes wait for those of flushes alone, and so there may be the files of all sealed
+    /// MemTables besides. Default 256 MiB.
     pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,

@@ -66,6 +66,41 @@ pub struct JobOrder {
     pub slots: Vec<Placed>,
     /// Where the input files lie.
     pub files: BTreeMap<FileId, Arc<FilePlacement>>,
+    /// Whether the job is held back by what is not shipped ([`BuildCredit`]). Flushes never are.
+    pub is_bounded: bool,
+}
+
+/// How much bounded jobs may build, as whoever drives the node keeps it: in bytes of memory since the node began.
+///
+/// ```text
+///   node: Output::JobsMayBuild(until) ─► may_build ─┐
+///   job: a file is built ─► built ─────────────────► may_go_on? ─► the next file, or wait for the next JobsMayBuild
+/// ```
+///
+/// The node cannot stop a job whose files it has not heard of yet, so it says how many bytes there may be and not whether
+/// to go on: a job runs ahead of it by no more than that.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildCredit {
+    built: u64,
+    until: u64,
+}
+
+impl BuildCredit {
+    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]).
+    pub const fn built(&mut self, memory: u64) {
+        self.built += memory;
+    }
+
+    /// The node said so ([`crate::Output::JobsMayBuild`]).
+    pub const fn may_build(&mut self, until: u64) {
+        self.until = until;
+    }
+
+    /// Whether a job may begin its next file.
+    #[must_use]
+    pub const fn may_go_on(&self) -> bool {
+        self.built <= self.until
+    }
 }
 
 /// A file that a job made and writes into local slots; not yet flushed, perhaps not yet written.
@@ -77,6 +112,19 @@ pub struct BuiltFile {
     pub bytes: Bytes,
     /// Where it lies here.
     pub placement: Arc<FilePlacement>,
+    /// Bytes of memory that are kept as long as its bytes are ([`kept_by`]).
+    pub memory: u64,
+}
+
+/// A fresh buffer of a file is touched as far as the file goes. One that was used before may be touched to its end, but
+/// none that is longer than this is used again.
+const USED_AGAIN_LEN_MAX: usize = 32 << 20;
+
+/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was built.
+#[must_use]
+pub fn kept_by(file: &FinishedFile) -> u64 {
+    let capacity = file.memory.capacity();
+    capacity.min(file.bytes.len().max(USED_AGAIN_LEN_MAX)) as u64
 }
 
 /// A job's end.
@@ -342,20 +390,23 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
 
 /// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
 /// into slots of its own, so that it is shipped from the same buffer meanwhile. A file is written while the next
-/// one is built, so the job has two in memory. Everything is flushed when the job is done.
+/// one is built, so the job has two in memory. A bounded job waits for `wait`, which is given the bytes of memory that the
+/// file keeps, before it begins the next. Everything is flushed when the job is done.
 ///
 /// # Errors
-/// The job's error: nothing of it counts then.
+/// The job's error, or that of `wait`: nothing of it counts then.
 pub async fn run_job(
     order: JobOrder,
     store: &LocalStore,
     built: impl FnMut(BuiltFile),
+    wait: impl AsyncFnMut(u64) -> Result<()>,
 ) -> Result<JobDone, JobFailed> {
-    let JobOrder { inputs, group, slots, files } = order;
+    let JobOrder { inputs, group, slots, files, is_bounded } = order;
     let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
     let locate = JobFiles { places: files, damaged: damaged.clone() };
     let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
-    let mut sink = SlotSink { store, slots: slots.into(), built, writing: None };
+    let wait = is_bounded.then_some(wait);
+    let mut sink = SlotSink { store, slots: slots.into(), built, wait, writing: None };
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
     // Also after an error: the slots are given back then, and nothing must land there later.
     let written = sink.written().await;
@@ -374,17 +425,19 @@ fn flush_failed(error: Error) -> Error {
     Error::with_source(ErrorKind::Io, "files that were written", error)
 }
 
-struct SlotSink<'a, F> {
+struct SlotSink<'a, F, W> {
     store: &'a LocalStore,
     slots: alloc::collections::VecDeque<Placed>,
     built: F,
+    /// Of a bounded job.
+    wait: Option<W>,
     /// The file before.
     writing: Option<Writing>,
 }
 
 type Writing = Pin<Box<dyn Future<Output = Result<()>>>>;
 
-impl<F> SlotSink<'_, F> {
+impl<F, W> SlotSink<'_, F, W> {
     /// Waits until the file before is written.
     async fn written(&mut self) -> Result<()> {
         match self.writing.take() {
@@ -394,7 +447,11 @@ impl<F> SlotSink<'_, F> {
     }
 }
 
-impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
+impl<F, W> FileSink for SlotSink<'_, F, W>
+where
+    F: FnMut(BuiltFile),
+    W: AsyncFnMut(u64) -> Result<()>,
+{
     fn buffer(&mut self, capacity: usize) -> AlignedBuf {
         self.store.medium.take_for_file(capacity)
     }
@@ -415,6 +472,7 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             checksum: file.meta.checksum,
             slots: self.slots.drain(..wanted).collect(),
         });
+        let kept = kept_by(&file);
         let FinishedFile { meta, bytes, memory } = file;
         self.store.medium.put_of_file(memory);
         let meta = Arc::new(meta);
@@ -424,6 +482,7 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
             meta: meta.clone(),
             bytes: bytes_there,
             placement: placement_there,
+            memory: kept,
         });
         self.written().await?;
         let store = self.store.clone();
@@ -441,11 +500,12 @@ impl<F: FnMut(BuiltFile)> FileSink for SlotSink<'_, F> {
         });
         // Polled once, so that it begins.
         match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
-            Poll::Ready(result) => result,
-            Poll::Pending => {
-                self.writing = Some(writing);
-                Ok(())
-            }
+            Poll::Ready(result) => result?,
+            Poll::Pending => self.writing = Some(writing),
+        }
+        match &mut self.wait {
+            Some(wait) => wait(kept).await,
+            None => Ok(()),
         }
     }
 }

@@ -374,6 +374,7 @@ impl Server {
             Output::Remote(RemoteCommand::Drop { to }) => {
                 self.threads.ship.send(ShipCommand::Drop { to });
             }
+            Output::JobsMayBuild(until) => self.threads.jobs.borrow().may_build(until),
             Output::Replaced(replaced) => self.threads.warm.send(WarmCommand::Replaced(replaced)),
             Output::FilesGone(files) => self.threads.warm.send(WarmCommand::Gone(files)),
             Output::Marked(mark, captured) => self.take_marked(mark, captured),

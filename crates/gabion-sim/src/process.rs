@@ -10,7 +10,7 @@ use gabion_media::task::Executor;
 use gabion_media::{
     AlignedBuf, Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
 };
-use gabion_node::work::{self, BuiltFile, Done, Work, WorkId};
+use gabion_node::work::{self, BuildCredit, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
     Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
     RemoteCommand, TargetCommand, open,
@@ -18,7 +18,9 @@ use gabion_node::{
 use gabion_pool::Trust;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 /// What tasks of a process report.
 #[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
@@ -62,6 +64,33 @@ impl Medium for SharedInitiator {
     }
     fn in_flight(&self) -> usize {
         self.0.borrow().in_flight()
+    }
+}
+
+/// How much jobs may build, and those that wait until it is more.
+#[derive(Clone, Default)]
+struct Credit(Rc<RefCell<(BuildCredit, Vec<Waker>)>>);
+
+impl Credit {
+    fn may_build(&self, until: u64) {
+        let (credit, waiting) = &mut *self.0.borrow_mut();
+        credit.may_build(until);
+        waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// A file was built that keeps so many bytes of memory: waits until the next may be begun.
+    async fn wait(&self, memory: u64) -> Result<()> {
+        self.0.borrow_mut().0.built(memory);
+        let may_go_on = poll_fn(|context| {
+            let (credit, waiting) = &mut *self.0.borrow_mut();
+            if credit.may_go_on() {
+                return Poll::Ready(());
+            }
+            waiting.push(context.waker().clone());
+            Poll::Pending
+        });
+        may_go_on.await;
+        Ok(())
     }
 }
 
@@ -158,6 +187,8 @@ pub struct Process {
     commits: BTreeSet<WorkId>,
     /// Where the commits that were ordered since the last look write: offset and length.
     commit_writes: Vec<(u64, usize)>,
+    /// How much jobs may build.
+    credit: Credit,
     /// Replaced, with operations that still have to end.
     replaced: Vec<Remote>,
     random: Random,
@@ -224,6 +255,7 @@ impl Process {
             withdrawn: BTreeSet::new(),
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
+            credit: Credit::default(),
             replaced: Vec::new(),
             random,
         }
@@ -389,6 +421,7 @@ impl Process {
             Output::Work(id, work) => self.begin(id, work),
             Output::Deliver { .. } => {}
             Output::Target(command) => self.change_target(command),
+            Output::JobsMayBuild(until) => self.credit.may_build(until),
             Output::Remote(RemoteCommand::Connect { to, subsystem, host, .. }) => {
                 let (admin, admin_server) = Pipe::pair(self.random.fork());
                 let (io, io_server) = Pipe::pair(self.random.fork());
@@ -440,9 +473,11 @@ impl Process {
         }
         match work {
             Work::Job(order) => {
+                let credit = self.credit.clone();
                 self.executor.spawn(async move {
                     let built = |file| events.borrow_mut().push_back(Event::JobFile(id, file));
-                    let done = Done::Job(work::run_job(*order, &store, built).await);
+                    let wait = async |memory| credit.wait(memory).await;
+                    let done = Done::Job(work::run_job(*order, &store, built, wait).await);
                     events.borrow_mut().push_back(Event::Done(id, done));
                 });
             }
@@ -582,8 +617,7 @@ async fn run_io(
 /// Waits until an initiator has shaken hands or failed.
 async fn ready(initiator: &Rc<RefCell<Initiator<Pipe>>>) -> Result<()> {
     use gabion_media::nvme::initiator::InitiatorState;
-    use std::task::Poll;
-    std::future::poll_fn(|cx| match initiator.borrow().state() {
+    poll_fn(|cx| match initiator.borrow().state() {
         InitiatorState::Connecting => {
             cx.waker().wake_by_ref();
             Poll::Pending

@@ -1,7 +1,7 @@
 //! Planted defects: the checkers must be able to fail. Each defect runs seeds until something reports
 //! it, and the same seed without it passes (FAULTS.md, "Seeded mutants"; the bugs of RubbleDB's code).
 
-use gabion_engine::{Compression, PinBudget};
+use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, Mutant};
 use gabion_sim::{Faults, Options, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,9 +34,18 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
             Mutant::ReadUnderWayNotWaitedFor => PinBudget { age_ms_max: 0, states_max: 0 },
             _ => of_seed.pin_budget,
         },
+        // Of some jobs many files are to come.
+        tree: (mutant == Mutant::JobsNotHeldBack).then(small_files),
         loads: 0,
         ..of_seed
     }
+}
+
+/// A tree whose files are as short as may be.
+fn small_files() -> TreeConfig {
+    let sst = SstOptions { compression: Compression::None, ..SstOptions::default() };
+    let (memtable_len, sst_len, level1_len) = (19 * 1024, 4 * 1024, 32 * 1024);
+    TreeConfig { sst, memtable_len, sst_len, level1_len, l0_trigger: 3, ..TreeConfig::default() }
 }
 
 /// Why a run failed, also when an assertion within the product did.
@@ -115,6 +124,11 @@ fn a_lost_file_that_nobody_is_asked_for_is_caught() {
 #[test]
 fn jobs_that_are_begun_though_too_much_is_unshipped_are_caught() {
     is_caught(Mutant::JobsWithoutBound, &["bytes were not shipped"]);
+}
+
+#[test]
+fn a_job_that_goes_on_though_too_much_of_it_is_unshipped_is_caught() {
+    is_caught(Mutant::JobsNotHeldBack, &["bytes of its files were waiting"]);
 }
 
 #[test]

@@ -239,7 +239,10 @@ impl<'a> Outputs<'a> {
     fn open(&mut self, sink: &mut impl FileSink) -> Result<&mut SstBuilder> {
         Ok(match &mut self.builder {
             Some(builder) => builder,
-            none => none.insert(open_output(self.recipe, self.group, self.next, sink)?),
+            none => {
+                let (recipe, len) = (self.recipe, self.output_len);
+                none.insert(open_output(recipe, self.group, self.next, len, sink)?)
+            }
         })
     }
 
@@ -386,6 +389,7 @@ fn open_output(
     recipe: &Recipe,
     group: GroupId,
     number: u64,
+    output_len: u64,
     sink: &mut impl FileSink,
 ) -> Result<SstBuilder> {
     if number >= recipe.output_end() {
@@ -394,8 +398,9 @@ fn open_output(
             recipe.output_count, recipe.output_first
         )));
     }
-    // Room for the whole file: a buffer that grows is copied, and its fresh pages are touched twice.
-    let capacity = recipe.output_len.min(64 << 20) as usize + 64 * 1024;
+    // Room for the whole file: a buffer that grows is copied into one of twice its length, both of which are there then,
+    // and its fresh pages are touched twice. Those that the file does not come to are never touched.
+    let capacity = output_len.min(OUTPUT_LEN_MOST) as usize + 64 * 1024;
     let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
     Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))
 }

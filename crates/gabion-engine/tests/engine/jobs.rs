@@ -3,7 +3,7 @@
 use crate::support::*;
 use gabion_base::{Error, ErrorKind, LogPosition, Result};
 use gabion_engine::*;
-use gabion_media::Bytes;
+use gabion_media::{AlignedBuf, Bytes};
 use proptest::prelude::*;
 
 /// Writes `pairs`, seals and flushes them; panics when any step fails.
@@ -163,6 +163,34 @@ impl FileSink for Failing {
         }
         self.0 -= 1;
         Ok(())
+    }
+}
+
+/// A sink that sees how long the buffers are that a job asks for.
+#[derive(Default)]
+struct Reserving(Vec<usize>);
+
+impl FileSink for Reserving {
+    async fn finished(&mut self, _: FinishedFile) -> Result<()> {
+        Ok(())
+    }
+
+    fn buffer(&mut self, capacity: usize) -> AlignedBuf {
+        self.0.push(capacity);
+        AlignedBuf::with_capacity(0)
+    }
+}
+
+#[test]
+fn the_buffer_of_a_long_file_has_room_for_all_of_it() {
+    let (replica, mut job) = with_work();
+    for output_len in [16 << 20, 100 << 20, 768 << 20] {
+        job.recipe.output_len = output_len;
+        let mut sink = Reserving::default();
+        block_on(run_job(&job, GROUP, &replica.files, &mut sink)).unwrap();
+        let wanted = output_len as usize;
+        let is_all = |len: &usize| (wanted..wanted + (1 << 20)).contains(len);
+        assert!(!sink.0.is_empty() && sink.0.iter().all(is_all), "{output_len}: {:?}", sink.0);
     }
 }
 

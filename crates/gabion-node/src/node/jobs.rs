@@ -34,6 +34,10 @@ pub(super) struct Jobs {
     /// Why the last compaction was given up that met damage in no file by name. Its inputs stay in the tree
     /// and are not compacted again by this process.
     damage: Option<Error>,
+    /// Bytes of memory of all files that bounded jobs have come with.
+    taken: u64,
+    /// Until when jobs may build, as was said last.
+    told: Option<u64>,
 }
 
 struct SetAside {
@@ -58,6 +62,8 @@ struct Job {
     /// Number of the edit that names its files, once it is in the log.
     edit: Option<u64>,
     begun_ms: u64,
+    /// It waits before a further file while too much is not shipped.
+    is_bounded: bool,
 }
 
 impl Job {
@@ -94,15 +100,21 @@ impl Node {
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
             let allow_compaction =
                 compacting < self.options.compactions_max && !self.loads.hold_compactions();
+            let is_held = self.too_much_is_unshipped();
+            let allow_compaction = allow_compaction && !is_held;
             let term = self.chain.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
             let context = JobContext { term, snapshots: &[], slots_free, urgent };
-            let next = match self.tree.next_flush(&context) {
+            let flush = match self.too_many_flushes_are_unshipped() {
+                true => None,
+                false => self.tree.next_flush(&context),
+            };
+            let next = match flush {
                 None if allow_compaction => self.tree.next_compaction(&context),
                 flush => flush,
             };
             let Some(inputs) = next else {
-                if self.jobs.running.is_empty() {
+                if self.jobs.running.is_empty() && !is_held {
                     // What had no room is not wanted any more.
                     self.jobs.back_off.ended_well();
                 }
@@ -120,14 +132,39 @@ impl Node {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
         let may_write = self.jobs.may_write(self.now_ms);
-        here && may_write && self.apply.waiting_count() == own && !self.too_much_is_unshipped()
+        here && may_write && self.apply.waiting_count() == own
     }
 
-    /// Files wait in memory for a secondary that is slow or short of slots, and what is built next would
-    /// wait behind them. Jobs that have begun are not stopped: they end as the secondary takes their files.
+    /// Files wait in memory for a secondary that is slow or short of slots, and what a compaction or a load builds next
+    /// would wait behind them.
     pub(super) fn too_much_is_unshipped(&self) -> bool {
         let is_over = self.unshipped_bytes() > self.options.unshipped_bytes_max;
         is_over && !self.has(Mutant::JobsWithoutBound)
+    }
+
+    /// The file of a flush waits behind those of flushes only, so that writers never wait for what compactions have built.
+    pub(super) fn too_many_flushes_are_unshipped(&self) -> bool {
+        let is_over = self.unshipped_bytes_of_flushes() > self.options.unshipped_bytes_max;
+        is_over && !self.has(Mutant::JobsWithoutBound)
+    }
+
+    /// Says how much jobs that have begun may build: so much that what is not shipped then, what they have built and
+    /// this node has not heard of included, is at most the bound when one begins a file. It changes with all that the
+    /// bytes in memory follow from: a secondary has a file, a job failed, a term began. So no job waits for an event that
+    /// does not come.
+    pub(super) fn let_jobs_build(&mut self) {
+        let builds = |job: &Job| job.is_bounded && job.output.is_none();
+        if !self.jobs.running.values().any(builds) {
+            return;
+        }
+        let most = self.jobs.taken.saturating_add(self.options.unshipped_bytes_max);
+        let mut until = most.saturating_sub(self.unshipped_bytes());
+        if self.has(Mutant::JobsWithoutBound) || self.has(Mutant::JobsNotHeldBack) {
+            until = u64::MAX;
+        }
+        if self.jobs.told.replace(until) != Some(until) {
+            self.outputs.push_back(Output::JobsMayBuild(until));
+        }
     }
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
@@ -139,8 +176,13 @@ impl Node {
             self.tree.job_failed(&inputs.recipe);
             return false;
         };
-        self.counters.unshipped_bytes_at_job_max =
-            self.counters.unshipped_bytes_at_job_max.max(self.unshipped_bytes());
+        let is_flush = inputs.recipe.kind == JobKind::Flush;
+        let unshipped =
+            if is_flush { self.unshipped_bytes_of_flushes() } else { self.unshipped_bytes() };
+        let most = &mut self.counters.unshipped_bytes_at_job_max;
+        *most = unshipped.max(*most);
+        // A flush has the length of its MemTable at most, and only so many of these may wait.
+        let is_bounded = !is_flush && self.ships();
         let number = self.jobs.next;
         self.jobs.next += 1;
         let files: BTreeMap<_, _> = inputs
@@ -160,10 +202,12 @@ impl Node {
             placed: false,
             edit: None,
             begun_ms: self.now_ms,
+            is_bounded,
         };
         self.jobs.running.insert(number, job);
         inputs.recipe.bottommost |= self.has(Mutant::TombstonesDropped);
-        let order = JobOrder { inputs, group: self.config.group, slots, files };
+        let group = self.config.group;
+        let order = JobOrder { inputs, group, slots, files, is_bounded };
         self.order(Order::Job(number), Work::Job(Box::new(order)));
         true
     }
@@ -172,12 +216,20 @@ impl Node {
     pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
         let Some(Order::Job(number)) = self.orders.get(&id) else { return };
         let number = *number;
+        let built = self.jobs.running.get(&number).map_or(&[][..], |job| &job.built);
+        let unshipped = self.unshipped_bytes_of(built);
         let Some(job) = self.jobs.running.get_mut(&number) else { return };
         job.slots.retain(|placed| !file.placement.slots.contains(placed));
+        let is_flush = job.recipe.kind == JobKind::Flush;
+        if job.is_bounded {
+            self.jobs.taken += file.memory;
+            let most = &mut self.counters.unshipped_bytes_of_job_max;
+            *most = unshipped.max(*most);
+        }
         job.built.push(file.placement.clone());
         self.counters.job_written_bytes += file.placement.len;
         if self.config.compaction == CompactionMode::Primary {
-            self.ship_built(&file);
+            self.ship_built(&file, is_flush);
         }
     }
 

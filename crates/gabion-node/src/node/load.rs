@@ -19,7 +19,7 @@
 
 use super::{After, Node, Order};
 use crate::CompactionMode;
-use crate::work::{BuiltFile, RewriteOrder, Work};
+use crate::work::{BuiltFile, RewriteOrder, Work, kept_by};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::Arc;
@@ -253,11 +253,15 @@ impl Node {
         load.writing += 1;
         load.files.push((file.meta.clone(), placement.clone()));
         self.counters.loaded_bytes += placement.len;
-        self.ship_built(&BuiltFile {
-            meta: Arc::new(file.meta.clone()),
-            bytes: file.bytes.clone(),
-            placement: placement.clone(),
-        });
+        self.ship_built(
+            &BuiltFile {
+                meta: Arc::new(file.meta.clone()),
+                bytes: file.bytes.clone(),
+                placement: placement.clone(),
+                memory: kept_by(file),
+            },
+            false,
+        );
         let order = RewriteOrder {
             placement,
             bytes: file.bytes.clone(),

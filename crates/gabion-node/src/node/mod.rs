@@ -83,6 +83,8 @@ pub enum Output {
     Target(TargetCommand),
     /// Connect to, or drop, a secondary's namespace.
     Remote(RemoteCommand),
+    /// Bounded jobs may build until they have built so many bytes since the node began: [`crate::work::BuildCredit`].
+    JobsMayBuild(u64),
     /// An edit was applied whose files were sent here: what readers had of those that it removes they will want of
     /// those that it adds.
     Replaced(Replaced),
@@ -311,8 +313,10 @@ pub struct Counters {
     pub skipped_files: u64,
     /// Edits applied.
     pub edits: u64,
-    /// Most bytes of built files that waited to be shipped when a job was begun.
+    /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone when that was one.
     pub unshipped_bytes_at_job_max: u64,
+    /// Most bytes of one compaction's files that waited to be shipped when it came with a further one.
+    pub unshipped_bytes_of_job_max: u64,
 }
 
 impl Node {
@@ -649,6 +653,7 @@ impl Node {
                 break;
             }
         }
+        self.let_jobs_build();
         self.judge_held();
     }
 

@@ -24,6 +24,8 @@ pub enum Mutant {
     MissingFilesNotAsked,
     /// Jobs are begun however much of what others built waits to be shipped.
     JobsWithoutBound,
+    /// A job that has begun makes all its files however much of them waits to be shipped.
+    JobsNotHeldBack,
     /// A mark tells the files of the edits that are applied, not of those that are in the log.
     FilesOfAppliedEdits,
     /// Segments that a crash left below the log's beginning are not given back at the next start.

@@ -43,11 +43,28 @@ struct Remote {
     asked: bool,
 }
 
+impl Remote {
+    /// Puts a file in line: that of a flush behind those of flushes, any other at the end.
+    fn enqueue(&mut self, file: FileId, files: &BTreeMap<FileId, Outgoing>) {
+        let first = || self.queue.iter().take_while(|queued| is_flush(files, **queued)).count();
+        let at = if is_flush(files, file) { first() } else { self.queue.len() };
+        self.queue.insert(at, file);
+    }
+}
+
+fn is_flush(files: &BTreeMap<FileId, Outgoing>, file: FileId) -> bool {
+    files.get(&file).is_some_and(|outgoing| outgoing.is_flush)
+}
+
 /// A file that some secondary is to get.
 struct Outgoing {
     meta: Arc<FileMeta>,
     /// In memory since it was built, or read back to be shipped again.
     bytes: Option<Bytes>,
+    /// Bytes of memory that these keep.
+    memory: u64,
+    /// It frees a MemTable, for which writes may wait: it goes before all that does not.
+    is_flush: bool,
     reading: bool,
     held_by: BTreeSet<ReplicaId>,
     /// Whose edits name it and who have lost it.
@@ -57,15 +74,27 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(meta: Arc<FileMeta>, bytes: Option<Bytes>) -> Self {
-        let of_job = bytes.is_some();
+    /// One that was built.
+    fn built(file: &BuiltFile, is_flush: bool) -> Self {
+        let (bytes, memory) = (Some(file.bytes.clone()), file.memory);
+        Self { bytes, memory, is_flush, of_job: true, ..Self::lost(file.meta.clone()) }
+    }
+
+    /// One that is here and to be shipped again.
+    fn lost(meta: Arc<FileMeta>) -> Self {
         let (held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new());
-        Self { meta, bytes, reading: false, held_by, wanted_by, of_job }
+        let (reading, is_flush, of_job) = (false, false, false);
+        Self { meta, bytes: None, memory: 0, is_flush, reading, held_by, wanted_by, of_job }
     }
 
     /// Whether a secondary is to be sent it.
     fn is_lacking_at(&self, member: ReplicaId) -> bool {
         (self.of_job && !self.held_by.contains(&member)) || self.wanted_by.contains(&member)
+    }
+
+    /// Bytes of memory that are kept for its sake.
+    fn kept(&self) -> u64 {
+        if self.bytes.is_some() { self.memory } else { 0 }
     }
 
     /// Whether nobody is to be sent it any more.
@@ -97,14 +126,15 @@ impl Shipping {
 }
 
 impl Node {
-    pub(super) fn ship_built(&mut self, file: &BuiltFile) {
+    /// Ships a file that was built. That of a flush goes before what others made: writes may wait for it, and not for them.
+    pub(super) fn ship_built(&mut self, file: &BuiltFile, is_flush: bool) {
         if self.ship.remotes.is_empty() {
             return; // nobody waits for it, so nothing keeps its bytes once they are written
         }
-        let outgoing = Outgoing::new(file.meta.clone(), Some(file.bytes.clone()));
-        self.ship.files.insert(file.meta.id, outgoing);
-        for remote in self.ship.remotes.values_mut() {
-            remote.queue.push_back(file.meta.id);
+        self.ship.files.insert(file.meta.id, Outgoing::built(file, is_flush));
+        let Shipping { remotes, files, .. } = &mut self.ship;
+        for remote in remotes.values_mut() {
+            remote.enqueue(file.meta.id, files);
         }
     }
 
@@ -133,12 +163,13 @@ impl Node {
         let is_new = session > remote.session;
         if is_new {
             let lacking = self.ship.files.iter().filter(|(_, file)| file.is_lacking_at(from));
-            let queue = lacking.map(|(id, _)| *id);
+            let mut queue: VecDeque<_> = lacking.map(|(id, _)| *id).collect();
+            queue.make_contiguous().sort_by_key(|id| !is_flush(&self.ship.files, *id));
             *remote = Remote {
                 session,
                 pool_id,
                 geometry: Some(Geometry::new(0, region_slots)),
-                queue: queue.collect(),
+                queue,
                 ..Remote::default()
             };
             let host = host_name(self.config.group, self.chain.term());
@@ -290,7 +321,7 @@ impl Node {
         }
         if !self.ship.files.contains_key(&file) {
             let Some(meta) = self.meta_of(file) else { return };
-            self.ship.files.insert(file, Outgoing::new(meta, None));
+            self.ship.files.insert(file, Outgoing::lost(meta));
         }
         if let Some(outgoing) = self.ship.files.get_mut(&file) {
             outgoing.held_by.remove(&from);
@@ -314,7 +345,10 @@ impl Node {
         let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
         outgoing.reading = false;
         match result {
-            Ok(bytes) => outgoing.bytes = Some(bytes),
+            Ok(bytes) => {
+                outgoing.memory = bytes.len() as u64;
+                outgoing.bytes = Some(bytes);
+            }
             Err(error) => self.cannot_ship_again(from, error),
         }
     }
@@ -381,11 +415,26 @@ impl Node {
         }
     }
 
-    /// Bytes of files that are kept in memory until every secondary that is to have them does.
+    /// Bytes of memory of files that are kept until every secondary that is to have them does.
     #[must_use]
     pub fn unshipped_bytes(&self) -> u64 {
-        let bytes = self.ship.files.values().filter_map(|outgoing| outgoing.bytes.as_ref());
-        bytes.map(|bytes| bytes.len() as u64).sum()
+        self.ship.files.values().map(Outgoing::kept).sum()
+    }
+
+    /// Those of flushes.
+    pub(super) fn unshipped_bytes_of_flushes(&self) -> u64 {
+        self.ship.files.values().filter(|outgoing| outgoing.is_flush).map(Outgoing::kept).sum()
+    }
+
+    /// Those of some files.
+    pub(super) fn unshipped_bytes_of(&self, files: &[Arc<FilePlacement>]) -> u64 {
+        let of = files.iter().filter_map(|placement| self.ship.files.get(&placement.file));
+        of.map(Outgoing::kept).sum()
+    }
+
+    /// Whether files are shipped from here.
+    pub(super) fn ships(&self) -> bool {
+        !self.ship.remotes.is_empty()
     }
 
     /// Shipping to a secondary, for status: its session, slots granted and not used, files that
@@ -405,5 +454,102 @@ fn shipped_file(meta: &FileMeta, slots: Vec<Placed>) -> ShippedFile {
         checksum: meta.checksum,
         chunk_crcs: meta.chunk_crcs.clone(),
         slots,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AckLevel, NodeOptions, open};
+    use gabion_base::units::MIB;
+    use gabion_base::{ConfigNumber, GroupId, SequenceNumber, Term};
+    use gabion_engine::{Compression, TreeConfig};
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+    use gabion_pool::Trust;
+
+    const OTHER: ReplicaId = ReplicaId(2);
+
+    /// The primary of a group of two.
+    fn primary(unshipped_bytes_max: u64) -> Node {
+        let me = ReplicaId(1);
+        let group = GroupConfig {
+            group: GroupId(1),
+            config: ConfigNumber(1),
+            members: alloc::vec![me, OTHER],
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: MIB,
+            segment_len: MIB / 4,
+            tree: TreeConfig::default(),
+        };
+        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
+        let handle = disk.handle();
+        let opened = async {
+            open::create(&handle, &group, me, [1; 16]).await?;
+            let pool = open::open_pool(&handle, Trust::Readable).await?;
+            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+            let options = NodeOptions { unshipped_bytes_max, ..NodeOptions::default() };
+            pool.open_node(ring, options, 0).await
+        };
+        disk.block_on(&handle, opened).unwrap().0
+    }
+
+    fn built(number: u64, memory: u64) -> BuiltFile {
+        let (id, term, len) = (FileId::sst(number), Term(1), 10);
+        let meta = FileMeta {
+            id,
+            term,
+            len,
+            checksum: 0,
+            chunk_crcs: alloc::vec![0],
+            smallest: alloc::vec![1],
+            largest: alloc::vec![2],
+            smallest_sequence: SequenceNumber::default(),
+            largest_sequence: SequenceNumber::default(),
+            entries: 1,
+            deletes: 0,
+            raw_key_bytes: 1,
+            raw_value_bytes: 0,
+            clears: Vec::new(),
+            expiry: None,
+            operands: None,
+            ranges: None,
+            compression: Compression::None,
+        };
+        let placement = FilePlacement { file: id, term, len, checksum: 0, slots: Vec::new() };
+        let (meta, placement) = (Arc::new(meta), Arc::new(placement));
+        BuiltFile { meta, bytes: Bytes::from_static(&[0; 10]), placement, memory }
+    }
+
+    fn queue(node: &Node) -> Vec<u64> {
+        node.ship.remotes[&OTHER].queue.iter().map(|file| file.number).collect()
+    }
+
+    #[test]
+    fn flushes_wait_neither_behind_files_of_compactions_nor_for_them() {
+        let mut node = primary(100);
+        for (number, is_flush) in [(1, false), (2, false), (3, true), (4, false), (5, true)] {
+            node.ship_built(&built(number, 30), is_flush);
+        }
+        assert_eq!(queue(&node), [3, 5, 1, 2, 4]);
+        assert!(node.too_much_is_unshipped(), "150 of 100 bytes");
+        assert!(!node.too_many_flushes_are_unshipped(), "60 of 100 bytes");
+        node.ship_built(&built(6, 41), true);
+        assert!(node.too_many_flushes_are_unshipped(), "101 of 100 bytes");
+        node.handle_have(OTHER, FileId::sst(5));
+        assert!(!node.too_many_flushes_are_unshipped(), "71 of 100 bytes");
+        // A new session begins anew, in the same order.
+        let subsystem = String::from("s");
+        node.handle_grant(OTHER, 7, [2; 16], (subsystem, 1), 64, Vec::new());
+        assert_eq!(queue(&node), [3, 6, 1, 2, 4]);
+    }
+
+    #[test]
+    fn what_is_unshipped_is_the_memory_that_it_keeps() {
+        let mut node = primary(100);
+        node.ship_built(&built(1, 4_096), false);
+        assert_eq!(node.unshipped_bytes(), 4_096);
+        node.handle_have(OTHER, FileId::sst(1));
+        assert_eq!(node.unshipped_bytes(), 0);
     }
 }

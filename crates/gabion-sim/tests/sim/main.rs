@@ -6,6 +6,7 @@ mod damaged_files;
 mod edits_again;
 mod foreign_targets;
 mod full_pools;
+mod held_jobs;
 mod io_failures;
 mod loads;
 mod lost_files;

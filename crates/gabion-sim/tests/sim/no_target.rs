@@ -19,7 +19,7 @@ fn options(seed: u64) -> Options {
         compaction: CompactionMode::Primary,
         compression: Compression::None,
         faults: if seed.is_multiple_of(2) { faults } else { Faults::default() },
-        // What waits of a load holds flushes back as well.
+        // Flushes alone are what waits.
         loads: 0,
         ..Options::of_seed(seed)
     }
