@@ -214,7 +214,7 @@ fn streams(pcap: &[u8]) -> Result<BTreeMap<(u16, u16), Vec<u8>>, String> {
     if pcap.len() < 24 || u32_le(20) != 1 {
         return Err("capture: no pcap file of an Ethernet device".into());
     }
-    let mut streams: BTreeMap<(u16, u16), (u32, Vec<u8>)> = BTreeMap::new();
+    let mut streams: BTreeMap<(u16, u16), Stream> = BTreeMap::new();
     let mut at = 24;
     while at + 16 <= pcap.len() {
         let len = u32_le(at + 8) as usize;
@@ -222,23 +222,60 @@ fn streams(pcap: &[u8]) -> Result<BTreeMap<(u16, u16), Vec<u8>>, String> {
         at += 16 + len;
         let Some(segment) = Segment::of(frame) else { continue };
         if segment.is_syn {
-            streams.insert(segment.ports, (segment.sequence.wrapping_add(1), Vec::new()));
-            continue;
-        }
-        let Some((next, bytes)) = streams.get_mut(&segment.ports) else { continue };
-        if segment.payload.is_empty() {
-            continue; // Behind an end of the connection, its number is one too high.
-        }
-        let ahead = segment.sequence.wrapping_sub(*next) as i32;
-        let known = usize::try_from(-i64::from(ahead)).map_err(|_| {
-            format!("{LOST}: {ahead} bytes are missing before one to {}", segment.ports.1)
-        })?;
-        if let Some(new) = segment.payload.get(known..) {
-            bytes.extend_from_slice(new);
-            *next = next.wrapping_add(new.len() as u32);
+            let next = segment.sequence.wrapping_add(1);
+            streams.insert(segment.ports, Stream { next, ..Stream::default() });
+        } else if let Some(stream) = streams.get_mut(&segment.ports) {
+            stream.take(&segment);
         }
     }
-    Ok(streams.into_iter().map(|(ports, (_, bytes))| (ports, bytes)).collect())
+    let whole = |(ports, stream): ((u16, u16), Stream)| match stream.ahead.keys().next() {
+        None => Ok((ports, stream.bytes)),
+        Some(later) => Err(format!(
+            "{LOST}: {} bytes are missing behind byte {} to {}",
+            later - stream.bytes.len() as u64,
+            stream.bytes.len(),
+            ports.1
+        )),
+    };
+    streams.into_iter().map(whole).collect()
+}
+
+/// One direction of a TCP connection, put together as its receiver does it: a sender that moves to another CPU has
+/// its segments overtake each other even on the loopback, and what a full queue dropped comes once more.
+#[derive(Default)]
+struct Stream {
+    /// Sequence number of the byte behind `bytes`.
+    next: u32,
+    bytes: Vec<u8>,
+    /// What came before bytes that precede it, by where it begins in the connection.
+    ahead: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Stream {
+    fn take(&mut self, segment: &Segment<'_>) {
+        // Behind an end of the connection, an empty segment's number is one too high.
+        if segment.payload.is_empty() {
+            return;
+        }
+        let distance = i64::from(segment.sequence.wrapping_sub(self.next) as i32);
+        if let Some(from) = (self.bytes.len() as u64).checked_add_signed(distance) {
+            let kept = self.ahead.entry(from).or_default();
+            if kept.len() < segment.payload.len() {
+                *kept = segment.payload.to_vec();
+            }
+        }
+        while let Some(first) = self.ahead.first_entry() {
+            let end = self.bytes.len() as u64;
+            if *first.key() > end {
+                return;
+            }
+            let (from, bytes) = first.remove_entry();
+            if let Some(new) = bytes.get((end - from) as usize..) {
+                self.bytes.extend_from_slice(new);
+                self.next = self.next.wrapping_add(new.len() as u32);
+            }
+        }
+    }
 }
 
 struct Segment<'a> {
@@ -476,4 +513,54 @@ fn flip(pool: &Path, at: u64) -> Step {
     file.read_exact_at(&mut byte, at).map_err(failed)?;
     file.write_all_at(&[!byte[0]], at).map_err(failed)?;
     file.sync_all().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYN: u8 = 2;
+
+    /// A capture of a connection from port 9 to port 7: sequence numbers, flags and payloads.
+    fn pcap(segments: &[(u32, u8, &[u8])]) -> Vec<u8> {
+        let mut pcap = vec![0; 24];
+        pcap[20] = 1;
+        for (sequence, flags, payload) in segments {
+            let mut frame = vec![0; 54];
+            frame[12] = 8;
+            frame[14] = 0x45;
+            frame[14 + 9] = 6;
+            frame[34..38].copy_from_slice(&[0, 9, 0, 7]);
+            frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+            frame[46] = 5 << 4;
+            frame[47] = *flags;
+            frame.extend_from_slice(payload);
+            pcap.extend([0; 8]);
+            pcap.extend([(frame.len() as u32).to_le_bytes(); 2].concat());
+            pcap.extend(frame);
+        }
+        pcap
+    }
+
+    #[test]
+    fn segments_that_overtook_each_other_or_came_twice_are_put_together() {
+        let start = u32::MAX - 2;
+        let at = |offset: u32| start.wrapping_add(1 + offset);
+        let segments: [(u32, u8, &[u8]); 6] = [
+            (start, SYN, b""),
+            (at(4), 0, b"efgh"),
+            (at(2), 0, b"cd"),
+            (at(0), 0, b"abcd"),
+            (at(2), 0, b"cdefghij"),
+            (at(11), 0, b""),
+        ];
+        let streams = streams(&pcap(&segments)).unwrap();
+        assert_eq!(streams.get(&(9, 7)).unwrap(), b"abcdefghij");
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_was_lost_by_the_capture() {
+        let error = streams(&pcap(&[(0, SYN, b""), (1, 0, b"ab"), (6, 0, b"f")])).unwrap_err();
+        assert_eq!(error, format!("{LOST}: 3 bytes are missing behind byte 2 to 7"));
+    }
 }
