@@ -70,18 +70,13 @@ pub struct ReplicaArgs {
 impl ReplicaArgs {
     fn engine(&self) -> EngineOptions {
         EngineOptions {
-            directory: self.dir.clone(),
-            disk_len: u64::MAX,
             memtable_len: self.memtable_size,
             cache_len: self.cache,
-            block_len: None,
-            write_buffers: None,
-            recycled_logs: None,
             codec: self.compression,
-            bottom_codec: None,
             background_threads: self.background_threads,
             is_direct: !self.buffered,
             log: self.log,
+            ..EngineOptions::new(self.dir.clone())
         }
     }
 

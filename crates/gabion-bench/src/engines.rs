@@ -14,6 +14,7 @@ mod tables;
 use crate::args::in_range;
 use crate::launch::ScratchDir;
 use crate::provenance::provenance;
+use crate::sink::{Sink, print};
 use crate::text::{Style, grouped};
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, ErrorKind, Result};
@@ -23,8 +24,7 @@ use rows::EngineRow;
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -226,15 +226,15 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     let mut sink = Sink::open(args.json.as_deref())?;
     let mut rows = Vec::new();
     let outcome = run_all(args, (&cells, &programs), &parent, &stop, &mut |cell, row| {
-        sink.write(&row)?;
+        sink.write(&row.json(), &mut io::stdout())?;
         rows.push((cell, row));
         Ok(())
     });
     // What ran before one failed took its time too.
-    if args.json.as_deref() != Some(Path::new("-")) && !rows.is_empty() {
+    if !sink.is_stdout() && !rows.is_empty() {
         let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
         let style = if args.markdown { Style::Markdown } else { Style::Plain };
-        print(&tables::tables(&names, &cells, &rows, style))?;
+        print(&tables::tables(&names, &cells, &rows, style), &mut io::stdout())?;
     }
     outcome
 }
@@ -291,13 +291,6 @@ fn left(elapsed: f64, done: u64, total: u64) -> String {
     }
     let minutes = elapsed / done as f64 * (total - done) as f64 / 60.0;
     format!(", about {} min left", minutes.ceil())
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::with_source(ErrorKind::Io, "the report cannot be written", e))
 }
 
 /// Lines of what a program said that an error has: its last ones, enough for a panic with its place.
@@ -369,45 +362,6 @@ impl ProgressLine {
 
 /// Columns that a line of progress may take.
 const LINE_LEN: usize = 100;
-
-/// Where rows go as they come, so that an interrupted run leaves those it made.
-enum Sink {
-    Nowhere,
-    Stdout,
-    File(PathBuf, File),
-}
-
-impl Sink {
-    fn open(path: Option<&Path>) -> Result<Self> {
-        match path {
-            None => Ok(Self::Nowhere),
-            Some(path) if path == Path::new("-") => Ok(Self::Stdout),
-            Some(path) => {
-                let file = File::create_new(path).map_err(|error| match error.kind() {
-                    io::ErrorKind::AlreadyExists => Error::invalid(format!(
-                        "--json names {}, which is there: name another file, or remove it",
-                        path.display()
-                    )),
-                    _ => {
-                        Error::with_source(ErrorKind::Io, format!("make {}", path.display()), error)
-                    }
-                })?;
-                Ok(Self::File(path.to_path_buf(), file))
-            }
-        }
-    }
-
-    fn write(&mut self, row: &EngineRow) -> Result<()> {
-        let line = format!("{}\n", row.json());
-        match self {
-            Self::Nowhere => Ok(()),
-            Self::Stdout => print(&line),
-            Self::File(path, file) => file.write_all(line.as_bytes()).map_err(|error| {
-                Error::with_source(ErrorKind::Io, format!("write {}", path.display()), error)
-            }),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -424,12 +424,7 @@ mod tests {
     fn a_batch_that_clears_everything_is_read_whole_or_not_at_all_and_so_copied() {
         let dir = std::env::temp_dir().join(format!("gabion-db-clear-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
-        let options = Options {
-            pool_len: 512 << 20,
-            ring_len: 4 << 20,
-            segment_len: 1 << 20,
-            ..Options::default()
-        };
+        let options = Options::small();
         let db = Db::create(&dir.join("store"), &options).unwrap();
         db.put(b"k", b"in a file").unwrap();
         db.put(b"m", b"in a file").unwrap();

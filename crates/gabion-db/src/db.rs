@@ -856,12 +856,7 @@ mod tests {
     #[test]
     fn after_a_panic_within_the_machine_nothing_is_written_and_reads_go_on() {
         let dir = std::env::temp_dir().join(format!("gabion-db-panic-{}", std::process::id()));
-        let options = Options {
-            pool_len: 512 << 20,
-            ring_len: 4 << 20,
-            segment_len: 1 << 20,
-            ..Options::default()
-        };
+        let options = Options::small();
         let db = Db::create(&dir, &options).unwrap();
         db.put(b"colour", b"green").unwrap();
         let shared = db.shared().clone();

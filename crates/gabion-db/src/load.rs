@@ -232,12 +232,7 @@ mod tests {
     #[test]
     fn what_is_to_last_a_while_does_so_by_the_logs_time_when_the_clock_is_behind_that() {
         let dir = std::env::temp_dir().join(format!("gabion-db-behind-{}", std::process::id()));
-        let options = Options {
-            pool_len: 512 << 20,
-            ring_len: 4 << 20,
-            segment_len: 1 << 20,
-            ..Options::default()
-        };
+        let options = Options::small();
         let db = Db::create(&dir, &options).unwrap();
         let ahead_ms = db.shared().clock_ms() + 3_600_000;
         let mut core = db.lock();

@@ -51,6 +51,14 @@ impl Default for Options {
     }
 }
 
+#[cfg(test)]
+impl Options {
+    /// A store for a test within this crate.
+    pub(crate) fn small() -> Self {
+        Self { pool_len: 512 << 20, ring_len: 4 << 20, segment_len: 1 << 20, ..Self::default() }
+    }
+}
+
 impl Options {
     /// A group of one, for a new store.
     pub(crate) fn group(&self, group: GroupId) -> Result<GroupConfig> {

@@ -5,9 +5,10 @@
 
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber, Term, crc};
-use gabion_engine::{Compression, Edit, FileMeta, Flushed, JobKind, Version, Versions};
+use gabion_engine::{Edit, FileMeta, Flushed, JobKind, Version, Versions};
 
 const LEVELS: u8 = 7;
+
 /// Nanoseconds that this thread has spent on a processor.
 #[expect(clippy::disallowed_methods, reason = "the kernel tells the processor time in a file")]
 fn cpu_ns() -> u64 {
@@ -23,8 +24,6 @@ fn key(n: u64) -> Vec<u8> {
 fn file(number: u64, from: u64, to: u64) -> FileMeta {
     let chunk = crc::crc32c(&[0; 4096]);
     FileMeta {
-        id: FileId::sst(number),
-        term: Term(1),
         len: 4096,
         checksum: chunk,
         chunk_crcs: vec![chunk],
@@ -33,14 +32,7 @@ fn file(number: u64, from: u64, to: u64) -> FileMeta {
         smallest_sequence: SequenceNumber(number),
         largest_sequence: SequenceNumber(number),
         entries: 1,
-        deletes: 0,
-        raw_key_bytes: 1,
-        raw_value_bytes: 1,
-        clears: Vec::new(),
-        expiry: None,
-        operands: None,
-        ranges: None,
-        compression: Compression::None,
+        ..FileMeta::new(FileId::sst(number), Term(1))
     }
 }
 

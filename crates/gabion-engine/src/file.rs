@@ -128,6 +128,31 @@ mod tag {
 const WHAT: &str = "file description";
 
 impl FileMeta {
+    /// Of a file of which nothing else is told yet: no bytes, no entries, no bounds.
+    #[must_use]
+    pub const fn new(id: FileId, term: Term) -> Self {
+        Self {
+            id,
+            term,
+            len: 0,
+            checksum: 0,
+            chunk_crcs: Vec::new(),
+            smallest: Vec::new(),
+            largest: Vec::new(),
+            smallest_sequence: SequenceNumber::ZERO,
+            largest_sequence: SequenceNumber::ZERO,
+            entries: 0,
+            deletes: 0,
+            raw_key_bytes: 0,
+            raw_value_bytes: 0,
+            clears: Vec::new(),
+            expiry: None,
+            operands: None,
+            ranges: None,
+            compression: Compression::None,
+        }
+    }
+
     /// Bytes on disk and wire: the length rounded up to whole 4 KiB blocks.
     #[must_use]
     pub const fn rounded_len(&self) -> u64 {
@@ -259,26 +284,7 @@ impl FileMeta {
     /// # Errors
     /// Corruption; unsupported for an unknown critical field.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut meta = Self {
-            id: FileId::sst(0),
-            term: Term::ZERO,
-            len: 0,
-            checksum: 0,
-            chunk_crcs: Vec::new(),
-            smallest: Vec::new(),
-            largest: Vec::new(),
-            smallest_sequence: SequenceNumber::ZERO,
-            largest_sequence: SequenceNumber::ZERO,
-            entries: 0,
-            deletes: 0,
-            raw_key_bytes: 0,
-            raw_value_bytes: 0,
-            clears: Vec::new(),
-            expiry: None,
-            operands: None,
-            ranges: None,
-            compression: Compression::None,
-        };
+        let mut meta = Self::new(FileId::sst(0), Term::ZERO);
         let mut fields = Fields::new(bytes, WHAT);
         let mut last_tag = 0;
         let mut known = 0u32;

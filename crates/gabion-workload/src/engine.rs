@@ -85,6 +85,26 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// Where nothing else is asked for: MemTables of 16 MiB, a cache of 64 MiB, two background threads, no compression,
+    /// direct I/O, a log that is not synced, and as much disk as there is.
+    #[must_use]
+    pub const fn new(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            disk_len: u64::MAX,
+            memtable_len: 16 << 20,
+            cache_len: 64 << 20,
+            block_len: None,
+            write_buffers: None,
+            recycled_logs: None,
+            bottom_codec: None,
+            codec: Codec::None,
+            background_threads: 2,
+            is_direct: true,
+            log: Log::On,
+        }
+    }
+
     /// Refuses what only RocksDB has; for any other engine, by its name.
     ///
     /// # Errors

@@ -236,22 +236,13 @@ impl Store for RocksDb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gabion_workload::{Codec, Log};
 
     fn options(directory: &std::path::Path) -> EngineOptions {
         EngineOptions {
-            directory: directory.to_path_buf(),
-            disk_len: u64::MAX,
             memtable_len: 1 << 20,
             cache_len: 8 << 20,
-            block_len: None,
-            write_buffers: None,
-            recycled_logs: None,
-            codec: Codec::None,
-            bottom_codec: None,
-            background_threads: 2,
             is_direct: false,
-            log: Log::On,
+            ..EngineOptions::new(directory.to_path_buf())
         }
     }
 

@@ -21,18 +21,11 @@ impl Drop for Scratch {
 
 fn options(directory: &Path, log: Log) -> EngineOptions {
     EngineOptions {
-        directory: directory.to_path_buf(),
-        disk_len: u64::MAX,
         memtable_len: 1 << 20,
         cache_len: 8 << 20,
-        block_len: None,
-        write_buffers: None,
-        recycled_logs: None,
-        codec: Codec::None,
-        bottom_codec: None,
-        background_threads: 2,
         is_direct: false,
         log,
+        ..EngineOptions::new(directory.to_path_buf())
     }
 }
 

@@ -182,7 +182,8 @@ fn rows_of_before_an_engine_failed_are_kept_and_its_last_words_told() {
 fn a_file_of_rows_that_is_there_is_left_alone() {
     let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
     let path = dir.path().join("rows.json");
-    Sink::open(Some(&path)).unwrap().write(&row("gabion", 1e3, 1.0)).unwrap();
+    let row = row("gabion", 1e3, 1.0);
+    Sink::open(Some(&path)).unwrap().write(&row.json(), &mut Vec::new()).unwrap();
     let kept = std::fs::read(&path).unwrap();
     let error = Sink::open(Some(&path)).err().unwrap().to_string();
     assert!(error.contains("rows.json, which is there: name another file"), "{error}");

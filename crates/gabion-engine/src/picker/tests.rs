@@ -27,24 +27,13 @@ pub(super) fn version(files: &[&str]) -> Version {
 pub(crate) fn meta(number: u64, from: &str, to: &str, len: u64) -> FileMeta {
     let bound = |text: &str| [&[1u8], text.as_bytes()].concat();
     FileMeta {
-        id: FileId::sst(number),
-        term: Term(1),
         len,
-        checksum: 0,
-        chunk_crcs: Vec::new(),
         smallest: bound(from),
         largest: bound(to),
         smallest_sequence: SequenceNumber(number * 10),
         largest_sequence: SequenceNumber(number * 10 + 9),
         entries: 1,
-        deletes: 0,
-        raw_key_bytes: 0,
-        raw_value_bytes: 0,
-        clears: Vec::new(),
-        expiry: None,
-        operands: None,
-        ranges: None,
-        compression: Compression::None,
+        ..FileMeta::new(FileId::sst(number), Term(1))
     }
 }
 

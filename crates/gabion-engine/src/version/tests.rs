@@ -1,7 +1,6 @@
 use super::*;
 use crate::edit::{Edit, Flushed};
 use crate::file::FileMeta;
-use crate::sst::Compression;
 use core::ptr;
 use gabion_base::{LogPosition, MemTableId, SequenceNumber, Term};
 use proptest::prelude::*;
@@ -9,24 +8,14 @@ use std::vec;
 
 fn meta(number: u64, smallest: &[u8], largest: &[u8]) -> FileMeta {
     FileMeta {
-        id: FileId::sst(number),
-        term: Term(1),
         len: 1,
-        checksum: 0,
         chunk_crcs: vec![0],
         smallest: smallest.to_vec(),
         largest: largest.to_vec(),
         smallest_sequence: SequenceNumber(number),
         largest_sequence: SequenceNumber(number),
         entries: 1,
-        deletes: 0,
-        compression: Compression::None,
-        raw_key_bytes: 1,
-        raw_value_bytes: 1,
-        clears: vec![],
-        expiry: None,
-        operands: None,
-        ranges: None,
+        ..FileMeta::new(FileId::sst(number), Term(1))
     }
 }
 

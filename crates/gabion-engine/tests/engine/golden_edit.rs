@@ -12,8 +12,6 @@ fn hex(bytes: &[u8]) -> String {
 
 fn meta(number: u64) -> FileMeta {
     FileMeta {
-        id: FileId::sst(number),
-        term: Term(3),
         len: 5000,
         checksum: 0x1122_3344,
         chunk_crcs: vec![0x1122_3344],
@@ -25,11 +23,7 @@ fn meta(number: u64) -> FileMeta {
         deletes: 2,
         raw_key_bytes: 18,
         raw_value_bytes: 4000,
-        clears: Vec::new(),
-        expiry: None,
-        operands: None,
-        ranges: None,
-        compression: Compression::None,
+        ..FileMeta::new(FileId::sst(number), Term(3))
     }
 }
 

@@ -388,35 +388,11 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AckLevel, CompactionMode, GroupConfig, NodeOptions, open};
-    use alloc::boxed::Box;
-    use gabion_base::units::MIB;
-    use gabion_base::{ConfigNumber, ReplicaId};
-    use gabion_engine::TreeConfig;
-    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
-    use gabion_pool::Trust;
+    use crate::NodeOptions;
+    use crate::node::testing::{TAIL, one_of_two};
 
-    /// The secondary of a group of two.
     fn secondary() -> Node {
-        let group = GroupConfig {
-            group: GroupId(1),
-            config: ConfigNumber(1),
-            members: alloc::vec![ReplicaId(1), ReplicaId(2)],
-            compaction: CompactionMode::Primary,
-            ack: AckLevel::Replicated,
-            ring_len: MIB,
-            segment_len: MIB / 4,
-            tree: TreeConfig::default(),
-        };
-        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
-        let handle = disk.handle();
-        let opened = async {
-            open::create(&handle, &group, ReplicaId(2), [1; 16]).await?;
-            let pool = open::open_pool(&handle, Trust::Readable).await?;
-            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
-            pool.open_node(ring, NodeOptions::default(), 0).await
-        };
-        disk.block_on(&handle, opened).unwrap().0
+        one_of_two(TAIL, NodeOptions::default())
     }
 
     #[test]

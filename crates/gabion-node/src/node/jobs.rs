@@ -216,13 +216,12 @@ impl Node {
     pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
         let Some(Order::Job(number)) = self.orders.get(&id) else { return };
         let number = *number;
-        let built = self.jobs.running.get(&number).map_or(&[][..], |job| &job.built);
-        let unshipped = self.unshipped_bytes_of(built);
         let Some(job) = self.jobs.running.get_mut(&number) else { return };
         job.slots.retain(|placed| !file.placement.slots.contains(placed));
         let is_flush = job.recipe.kind == JobKind::Flush;
         if job.is_bounded {
             self.jobs.taken += file.memory;
+            let unshipped = self.ship.kept_of(&job.built);
             let most = &mut self.counters.unshipped_bytes_of_job_max;
             *most = unshipped.max(*most);
         }

@@ -15,12 +15,15 @@ mod log_repair;
 mod marks;
 mod memory;
 mod messages;
+mod outgoing;
 mod pace;
 mod planted;
 mod ranges;
 mod repair;
 mod room;
 mod shipping;
+#[cfg(test)]
+mod testing;
 mod time;
 mod writes;
 

@@ -2,6 +2,7 @@
 //! which it was built (RubbleDB §4.2.1; PRIOR-ART.md §4.3.3), into slots that the secondary granted. A
 //! secondary that has lost a file asks for it; it is read here and shipped again.
 
+use super::outgoing::{Outgoing, OutgoingFiles};
 use super::{Node, Order, Output, RemoteCommand};
 use crate::CompactionMode;
 use crate::GroupConfig;
@@ -25,7 +26,7 @@ const SHIPMENTS_MAX: usize = 2;
 /// Files on their way to secondaries.
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
-    files: BTreeMap<FileId, Outgoing>,
+    files: OutgoingFiles,
     /// Files of jobs of this term that failed: nobody wants them wherever they arrive.
     discarded: BTreeSet<FileId>,
 }
@@ -45,61 +46,10 @@ struct Remote {
 
 impl Remote {
     /// Puts a file in line: that of a flush behind those of flushes, any other at the end.
-    fn enqueue(&mut self, file: FileId, files: &BTreeMap<FileId, Outgoing>) {
-        let first = || self.queue.iter().take_while(|queued| is_flush(files, **queued)).count();
-        let at = if is_flush(files, file) { first() } else { self.queue.len() };
+    fn enqueue(&mut self, file: FileId, files: &OutgoingFiles) {
+        let first = || self.queue.iter().take_while(|queued| files.is_flush(**queued)).count();
+        let at = if files.is_flush(file) { first() } else { self.queue.len() };
         self.queue.insert(at, file);
-    }
-}
-
-fn is_flush(files: &BTreeMap<FileId, Outgoing>, file: FileId) -> bool {
-    files.get(&file).is_some_and(|outgoing| outgoing.is_flush)
-}
-
-/// A file that some secondary is to get.
-struct Outgoing {
-    meta: Arc<FileMeta>,
-    /// In memory since it was built, or read back to be shipped again.
-    bytes: Option<Bytes>,
-    /// Bytes of memory that these keep.
-    memory: u64,
-    /// It frees a MemTable, for which writes may wait: it goes before all that does not.
-    is_flush: bool,
-    reading: bool,
-    held_by: BTreeSet<ReplicaId>,
-    /// Whose edits name it and who have lost it.
-    wanted_by: BTreeSet<ReplicaId>,
-    /// Its edit is not applied here yet: every secondary must hold it.
-    of_job: bool,
-}
-
-impl Outgoing {
-    /// One that was built.
-    fn built(file: &BuiltFile, is_flush: bool) -> Self {
-        let (bytes, memory) = (Some(file.bytes.clone()), file.memory);
-        Self { bytes, memory, is_flush, of_job: true, ..Self::lost(file.meta.clone()) }
-    }
-
-    /// One that is here and to be shipped again.
-    fn lost(meta: Arc<FileMeta>) -> Self {
-        let (held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new());
-        let (reading, is_flush, of_job) = (false, false, false);
-        Self { meta, bytes: None, memory: 0, is_flush, reading, held_by, wanted_by, of_job }
-    }
-
-    /// Whether a secondary is to be sent it.
-    fn is_lacking_at(&self, member: ReplicaId) -> bool {
-        (self.of_job && !self.held_by.contains(&member)) || self.wanted_by.contains(&member)
-    }
-
-    /// Bytes of memory that are kept for its sake.
-    fn kept(&self) -> u64 {
-        if self.bytes.is_some() { self.memory } else { 0 }
-    }
-
-    /// Whether nobody is to be sent it any more.
-    fn is_done(&self) -> bool {
-        !self.of_job && self.wanted_by.is_empty()
     }
 }
 
@@ -111,7 +61,7 @@ impl Shipping {
         } else {
             BTreeMap::new()
         };
-        Self { remotes, files: BTreeMap::new(), discarded: BTreeSet::new() }
+        Self { remotes, files: OutgoingFiles::default(), discarded: BTreeSet::new() }
     }
 
     /// A term begins. Whoever takes part in it drops what was made before and no edit names (`drop_old_orphans`), and
@@ -120,8 +70,13 @@ impl Shipping {
         self.discarded.clear();
     }
 
+    /// Bytes of memory that are kept of some files.
+    pub(super) fn kept_of(&self, files: &[Arc<FilePlacement>]) -> u64 {
+        files.iter().map(|placement| self.files.kept_of(placement.file)).sum()
+    }
+
     pub(super) fn files_remove(&mut self, file: FileId) {
-        self.files.remove(&file);
+        self.files.remove(file);
     }
 }
 
@@ -140,7 +95,7 @@ impl Node {
 
     /// Whether every secondary holds the file.
     pub(super) fn held_everywhere(&self, file: FileId) -> bool {
-        match self.ship.files.get(&file) {
+        match self.ship.files.get(file) {
             Some(outgoing) => self.ship.remotes.keys().all(|to| outgoing.held_by.contains(to)),
             None => self.ship.remotes.is_empty(),
         }
@@ -162,9 +117,8 @@ impl Node {
         }
         let is_new = session > remote.session;
         if is_new {
-            let lacking = self.ship.files.iter().filter(|(_, file)| file.is_lacking_at(from));
-            let mut queue: VecDeque<_> = lacking.map(|(id, _)| *id).collect();
-            queue.make_contiguous().sort_by_key(|id| !is_flush(&self.ship.files, *id));
+            let mut queue: VecDeque<_> = self.ship.files.lacking_at(from).collect();
+            queue.make_contiguous().sort_by_key(|id| !self.ship.files.is_flush(*id));
             *remote = Remote {
                 session,
                 pool_id,
@@ -192,10 +146,7 @@ impl Node {
         if session > 0 {
             self.outputs.push_back(Output::Remote(RemoteCommand::Drop { to: peer }));
         }
-        for outgoing in self.ship.files.values_mut() {
-            outgoing.wanted_by.remove(&peer); // It asks again.
-        }
-        self.ship.files.retain(|_, outgoing| !outgoing.is_done());
+        self.ship.files.forget_wishes_of(peer);
     }
 
     pub(super) fn schedule_shipping(&mut self) {
@@ -213,7 +164,7 @@ impl Node {
             return false;
         }
         let Some(&file) = remote.queue.front() else { return false };
-        let Some(outgoing) = self.ship.files.get_mut(&file) else {
+        let Some(outgoing) = self.ship.files.get(file) else {
             remote.queue.pop_front();
             return true;
         };
@@ -221,7 +172,7 @@ impl Node {
             if !outgoing.reading
                 && let Some(placement) = self.files.get(file)
             {
-                outgoing.reading = true;
+                self.ship.files.change(file, |outgoing| outgoing.reading = true);
                 self.counters.reship_read_bytes += placement.len;
                 self.order(Order::ReadFile(placement.clone()), Work::ReadFile(placement));
             }
@@ -291,21 +242,19 @@ impl Node {
     }
 
     pub(super) fn handle_have(&mut self, from: ReplicaId, file: FileId) {
-        let Some(outgoing) = self.ship.files.get_mut(&file) else {
+        if self.ship.files.get(file).is_none() {
             // It arrived after it was told that nobody wants it.
             if self.ship.discarded.contains(&file) {
                 self.tell(from, &NodeMessage::Discard { files: alloc::vec![file] });
             }
             return;
-        };
-        outgoing.held_by.insert(from);
-        outgoing.wanted_by.remove(&from);
-        if outgoing.is_done() {
-            self.ship.files.remove(&file);
-        } else if self.held_everywhere(file)
-            && let Some(outgoing) = self.ship.files.get_mut(&file)
-        {
-            outgoing.bytes = None;
+        }
+        self.ship.files.change(file, |outgoing| {
+            outgoing.held_by.insert(from);
+            outgoing.wanted_by.remove(&from);
+        });
+        if self.held_everywhere(file) {
+            self.ship.files.change(file, |outgoing| outgoing.bytes = None);
         }
     }
 
@@ -319,14 +268,14 @@ impl Node {
         if self.repairs.is_damaged(file) {
             return self.tell(from, &NodeMessage::NoCopy { file });
         }
-        if !self.ship.files.contains_key(&file) {
+        if self.ship.files.get(file).is_none() {
             let Some(meta) = self.meta_of(file) else { return };
-            self.ship.files.insert(file, Outgoing::lost(meta));
+            self.ship.files.insert(file, Outgoing::lost(meta, from));
         }
-        if let Some(outgoing) = self.ship.files.get_mut(&file) {
+        self.ship.files.change(file, |outgoing| {
             outgoing.held_by.remove(&from);
             outgoing.wanted_by.insert(from);
-        }
+        });
         if let Some(remote) = self.ship.remotes.get_mut(&from)
             && !remote.queue.contains(&file)
             && !remote.in_flight.contains_key(&file)
@@ -337,18 +286,17 @@ impl Node {
 
     /// Whether a file that left the tree is still to be read for a secondary that lacks it.
     pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
-        self.ship.files.get(&file).is_some_and(|outgoing| outgoing.bytes.is_none())
+        self.ship.files.get(file).is_some_and(|outgoing| outgoing.bytes.is_none())
     }
 
     pub(super) fn reread_done(&mut self, from: &FilePlacement, result: Result<Bytes>) {
         let file = from.file;
-        let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
-        outgoing.reading = false;
         match result {
-            Ok(bytes) => {
+            Ok(bytes) => self.ship.files.change(file, |outgoing| {
+                outgoing.reading = false;
                 outgoing.memory = bytes.len() as u64;
                 outgoing.bytes = Some(bytes);
-            }
+            }),
             Err(error) => self.cannot_ship_again(from, error),
         }
     }
@@ -356,11 +304,14 @@ impl Node {
     /// What was read, to be shipped again, is not what was written: who asked for it asks again later.
     fn cannot_ship_again(&mut self, from: &FilePlacement, error: Error) {
         let file = from.file;
-        let Some(outgoing) = self.ship.files.get_mut(&file) else { return };
-        let wanted_by = core::mem::take(&mut outgoing.wanted_by);
-        if outgoing.is_done() {
-            self.ship.files.remove(&file);
+        if self.ship.files.get(file).is_none() {
+            return;
         }
+        let mut wanted_by = BTreeSet::new();
+        self.ship.files.change(file, |outgoing| {
+            outgoing.reading = false;
+            wanted_by = core::mem::take(&mut outgoing.wanted_by);
+        });
         for remote in self.ship.remotes.values_mut() {
             remote.queue.retain(|queued| *queued != file);
         }
@@ -407,29 +358,19 @@ impl Node {
     /// The edit of these files is applied here: they are shipped on only to who asks for them.
     pub(super) fn forget_built(&mut self, edit: &Edit) {
         for (_, meta) in &edit.added {
-            let Some(outgoing) = self.ship.files.get_mut(&meta.id) else { continue };
-            outgoing.of_job = false;
-            if outgoing.is_done() {
-                self.ship.files.remove(&meta.id);
-            }
+            self.ship.files.change(meta.id, |outgoing| outgoing.of_job = false);
         }
     }
 
     /// Bytes of memory of files that are kept until every secondary that is to have them does.
     #[must_use]
-    pub fn unshipped_bytes(&self) -> u64 {
-        self.ship.files.values().map(Outgoing::kept).sum()
+    pub const fn unshipped_bytes(&self) -> u64 {
+        self.ship.files.kept()
     }
 
     /// Those of flushes.
-    pub(super) fn unshipped_bytes_of_flushes(&self) -> u64 {
-        self.ship.files.values().filter(|outgoing| outgoing.is_flush).map(Outgoing::kept).sum()
-    }
-
-    /// Those of some files.
-    pub(super) fn unshipped_bytes_of(&self, files: &[Arc<FilePlacement>]) -> u64 {
-        let of = files.iter().filter_map(|placement| self.ship.files.get(&placement.file));
-        of.map(Outgoing::kept).sum()
+    pub(super) const fn unshipped_bytes_of_flushes(&self) -> u64 {
+        self.ship.files.kept_of_flushes()
     }
 
     /// Whether files are shipped from here.
@@ -460,69 +401,24 @@ fn shipped_file(meta: &FileMeta, slots: Vec<Placed>) -> ShippedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AckLevel, NodeOptions, open};
-    use gabion_base::units::MIB;
-    use gabion_base::{ConfigNumber, GroupId, SequenceNumber, Term};
-    use gabion_engine::{Compression, TreeConfig};
-    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
-    use gabion_pool::Trust;
+    use crate::NodeOptions;
+    use crate::node::testing::{HEAD, TAIL, one_of_two};
+    use gabion_base::Term;
 
-    const OTHER: ReplicaId = ReplicaId(2);
-
-    /// The primary of a group of two.
     fn primary(unshipped_bytes_max: u64) -> Node {
-        let me = ReplicaId(1);
-        let group = GroupConfig {
-            group: GroupId(1),
-            config: ConfigNumber(1),
-            members: alloc::vec![me, OTHER],
-            compaction: CompactionMode::Primary,
-            ack: AckLevel::Replicated,
-            ring_len: MIB,
-            segment_len: MIB / 4,
-            tree: TreeConfig::default(),
-        };
-        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
-        let handle = disk.handle();
-        let opened = async {
-            open::create(&handle, &group, me, [1; 16]).await?;
-            let pool = open::open_pool(&handle, Trust::Readable).await?;
-            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
-            let options = NodeOptions { unshipped_bytes_max, ..NodeOptions::default() };
-            pool.open_node(ring, options, 0).await
-        };
-        disk.block_on(&handle, opened).unwrap().0
+        one_of_two(HEAD, NodeOptions { unshipped_bytes_max, ..NodeOptions::default() })
     }
 
     fn built(number: u64, memory: u64) -> BuiltFile {
         let (id, term, len) = (FileId::sst(number), Term(1), 10);
-        let meta = FileMeta {
-            id,
-            term,
-            len,
-            checksum: 0,
-            chunk_crcs: alloc::vec![0],
-            smallest: alloc::vec![1],
-            largest: alloc::vec![2],
-            smallest_sequence: SequenceNumber::default(),
-            largest_sequence: SequenceNumber::default(),
-            entries: 1,
-            deletes: 0,
-            raw_key_bytes: 1,
-            raw_value_bytes: 0,
-            clears: Vec::new(),
-            expiry: None,
-            operands: None,
-            ranges: None,
-            compression: Compression::None,
-        };
+        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(id, term) };
         let placement = FilePlacement { file: id, term, len, checksum: 0, slots: Vec::new() };
         let (meta, placement) = (Arc::new(meta), Arc::new(placement));
         BuiltFile { meta, bytes: Bytes::from_static(&[0; 10]), placement, memory }
     }
 
     fn queue(node: &Node) -> Vec<u64> {
-        node.ship.remotes[&OTHER].queue.iter().map(|file| file.number).collect()
+        node.ship.remotes[&TAIL].queue.iter().map(|file| file.number).collect()
     }
 
     #[test]
@@ -536,11 +432,11 @@ mod tests {
         assert!(!node.too_many_flushes_are_unshipped(), "60 of 100 bytes");
         node.ship_built(&built(6, 41), true);
         assert!(node.too_many_flushes_are_unshipped(), "101 of 100 bytes");
-        node.handle_have(OTHER, FileId::sst(5));
+        node.handle_have(TAIL, FileId::sst(5));
         assert!(!node.too_many_flushes_are_unshipped(), "71 of 100 bytes");
         // A new session begins anew, in the same order.
         let subsystem = String::from("s");
-        node.handle_grant(OTHER, 7, [2; 16], (subsystem, 1), 64, Vec::new());
+        node.handle_grant(TAIL, 7, [2; 16], (subsystem, 1), 64, Vec::new());
         assert_eq!(queue(&node), [3, 6, 1, 2, 4]);
     }
 
@@ -549,7 +445,27 @@ mod tests {
         let mut node = primary(100);
         node.ship_built(&built(1, 4_096), false);
         assert_eq!(node.unshipped_bytes(), 4_096);
-        node.handle_have(OTHER, FileId::sst(1));
+        node.handle_have(TAIL, FileId::sst(1));
         assert_eq!(node.unshipped_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_read_to_be_shipped_again_counts_until_nobody_wants_it() {
+        let mut node = primary(100);
+        let file = built(1, 4_096);
+        node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
+        assert_eq!(node.unshipped_bytes(), 0, "it is not read yet");
+        node.reread_done(&file.placement, Ok(file.bytes.clone()));
+        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (10, 0));
+        // The same file once more takes the place of what was known of it.
+        node.ship_built(&file, true);
+        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (4_096, 4_096));
+        node.discard_built(&[file.meta.id]);
+        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (0, 0));
+        node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
+        node.reread_done(&file.placement, Ok(file.bytes));
+        node.forget_remote(TAIL);
+        assert_eq!(node.unshipped_bytes(), 0, "who wanted it is gone");
+        assert!(node.ship.files.get(file.meta.id).is_none());
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     use super::super::{Embedded, db_options};
     use super::*;
     use gabion_base::units::MIB;
-    use gabion_workload::{Codec, Engine, EngineOptions, Log};
+    use gabion_workload::{Engine, EngineOptions, Log};
     use std::time::Instant;
 
     const RECORDS: u64 = 60_000;
@@ -131,18 +131,11 @@ mod tests {
     fn what_is_open_of_a_store_is_taken_from_its_blocks() {
         let name = format!("gabion-one-cache-{}", std::process::id());
         let options = EngineOptions {
-            directory: std::env::temp_dir().join(name),
             disk_len: 64 * MIB,
             memtable_len: MIB,
             cache_len: 4 * MIB,
-            block_len: None,
-            write_buffers: None,
-            recycled_logs: None,
-            bottom_codec: None,
-            codec: Codec::None,
-            background_threads: 2,
-            is_direct: true,
             log: Log::Off,
+            ..EngineOptions::new(std::env::temp_dir().join(name))
         };
         let opened = db_options(&options).run;
         assert_eq!(opened.block_cache_len as u64, options.cache_len, "nothing is open yet");

@@ -4,28 +4,20 @@ use super::*;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{FileId, GroupId, Term};
 use gabion_engine::range_delete::Fragments;
-use gabion_engine::{Compression, RangeDelete, SstBuilder, TreeConfig};
+use gabion_engine::{RangeDelete, SstBuilder, TreeConfig};
 
 fn meta(number: u64, (from, to): (&str, &str), (low, high): (u64, u64)) -> FileMeta {
     FileMeta {
-        id: FileId::sst(number),
-        term: Term(1),
         len: 4096,
-        checksum: 0,
         chunk_crcs: vec![0],
         smallest: from.into(),
         largest: to.into(),
         smallest_sequence: SequenceNumber(low),
         largest_sequence: SequenceNumber(high),
         entries: 1,
-        deletes: 0,
         raw_key_bytes: 1,
         raw_value_bytes: 1,
-        clears: Vec::new(),
-        expiry: None,
-        operands: None,
-        ranges: None,
-        compression: Compression::None,
+        ..FileMeta::new(FileId::sst(number), Term(1))
     }
 }
 

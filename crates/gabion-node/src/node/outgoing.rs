@@ -1,0 +1,132 @@
+//! Files on their way from the primary to secondaries, and how much memory they keep: counted as it changes, since jobs
+//! are held back by it and every turn asks.
+
+use crate::work::BuiltFile;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use bytes::Bytes;
+use gabion_base::{FileId, ReplicaId};
+use gabion_engine::FileMeta;
+
+/// A file that some secondary is to get.
+pub(super) struct Outgoing {
+    pub meta: Arc<FileMeta>,
+    /// In memory since it was built, or read back to be shipped again.
+    pub bytes: Option<Bytes>,
+    /// Bytes of memory that these keep.
+    pub memory: u64,
+    /// It frees a MemTable, for which writes may wait: it goes before all that does not.
+    pub is_flush: bool,
+    pub reading: bool,
+    pub held_by: BTreeSet<ReplicaId>,
+    /// Whose edits name it and who have lost it.
+    pub wanted_by: BTreeSet<ReplicaId>,
+    /// Its edit is not applied here yet: every secondary must hold it.
+    pub of_job: bool,
+}
+
+impl Outgoing {
+    /// One that was built.
+    pub(super) fn built(file: &BuiltFile, is_flush: bool) -> Self {
+        let (bytes, memory) = (Some(file.bytes.clone()), file.memory);
+        Self { bytes, memory, is_flush, of_job: true, ..Self::of(file.meta.clone()) }
+    }
+
+    /// One that is here and to be shipped again, to one who has lost it.
+    pub(super) fn lost(meta: Arc<FileMeta>, by: ReplicaId) -> Self {
+        Self { wanted_by: BTreeSet::from([by]), ..Self::of(meta) }
+    }
+
+    fn of(meta: Arc<FileMeta>) -> Self {
+        let (held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new());
+        let (reading, is_flush, of_job) = (false, false, false);
+        Self { meta, bytes: None, memory: 0, is_flush, reading, held_by, wanted_by, of_job }
+    }
+
+    /// Whether a secondary is to be sent it.
+    pub(super) fn is_lacking_at(&self, member: ReplicaId) -> bool {
+        (self.of_job && !self.held_by.contains(&member)) || self.wanted_by.contains(&member)
+    }
+
+    /// Bytes of memory that are kept for its sake.
+    fn kept(&self) -> u64 {
+        if self.bytes.is_some() { self.memory } else { 0 }
+    }
+
+    /// Whether nobody is to be sent it any more.
+    fn is_done(&self) -> bool {
+        !self.of_job && self.wanted_by.is_empty()
+    }
+}
+
+/// All of them; those of which nobody is to be sent any more leave by themselves.
+#[derive(Default)]
+pub(super) struct OutgoingFiles {
+    files: BTreeMap<FileId, Outgoing>,
+    kept: u64,
+    kept_of_flushes: u64,
+}
+
+impl OutgoingFiles {
+    pub(super) fn get(&self, file: FileId) -> Option<&Outgoing> {
+        self.files.get(&file)
+    }
+
+    pub(super) fn is_flush(&self, file: FileId) -> bool {
+        self.get(file).is_some_and(|outgoing| outgoing.is_flush)
+    }
+
+    /// Those that a secondary is to be sent, in the order of their numbers.
+    pub(super) fn lacking_at(&self, member: ReplicaId) -> impl Iterator<Item = FileId> {
+        let files = self.files.iter().filter(move |(_, file)| file.is_lacking_at(member));
+        files.map(|(id, _)| *id)
+    }
+
+    /// Adds one, in place of what was known of it.
+    pub(super) fn insert(&mut self, file: FileId, outgoing: Outgoing) {
+        self.remove(file);
+        self.kept += outgoing.kept();
+        self.kept_of_flushes += if outgoing.is_flush { outgoing.kept() } else { 0 };
+        self.files.insert(file, outgoing);
+    }
+
+    pub(super) fn remove(&mut self, file: FileId) -> Option<Outgoing> {
+        let outgoing = self.files.remove(&file)?;
+        self.kept -= outgoing.kept();
+        self.kept_of_flushes -= if outgoing.is_flush { outgoing.kept() } else { 0 };
+        Some(outgoing)
+    }
+
+    /// Changes one, if it is there. It leaves if nobody is to be sent it then.
+    pub(super) fn change(&mut self, file: FileId, change: impl FnOnce(&mut Outgoing)) {
+        let Some(mut outgoing) = self.remove(file) else { return };
+        change(&mut outgoing);
+        if !outgoing.is_done() {
+            self.insert(file, outgoing);
+        }
+    }
+
+    /// A secondary is gone. What it lacks it will ask for again.
+    pub(super) fn forget_wishes_of(&mut self, member: ReplicaId) {
+        let wanted = self.files.iter().filter(|(_, file)| file.wanted_by.contains(&member));
+        let wanted: alloc::vec::Vec<FileId> = wanted.map(|(id, _)| *id).collect();
+        for file in wanted {
+            self.change(file, |outgoing| _ = outgoing.wanted_by.remove(&member));
+        }
+    }
+
+    /// Bytes of memory that all of them keep.
+    pub(super) const fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Those of flushes.
+    pub(super) const fn kept_of_flushes(&self) -> u64 {
+        self.kept_of_flushes
+    }
+
+    /// Those of one file.
+    pub(super) fn kept_of(&self, file: FileId) -> u64 {
+        self.get(file).map_or(0, Outgoing::kept)
+    }
+}
