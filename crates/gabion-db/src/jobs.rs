@@ -102,16 +102,19 @@ impl Credit {
         self.changed.notify_all();
     }
 
-    /// A file was built that keeps so many bytes of memory: sleeps until the next may be begun. What is being written is
-    /// written meanwhile.
+    /// A file of a bounded job was built that keeps so many bytes of memory.
+    fn built(&self, memory: u64) {
+        self.lock().0.built(memory);
+    }
+
+    /// Sleeps until the next file may be begun. What is being written is written meanwhile.
     ///
     /// # Errors
     /// Unavailable when the threads are to end.
-    fn wait(&self, memory: u64) -> Result<()> {
-        let mut state = self.lock();
-        state.0.built(memory);
+    fn wait(&self) -> Result<()> {
         let is_held = |(credit, ends): &mut (BuildCredit, bool)| !*ends && !credit.may_go_on();
-        let state = self.changed.wait_while(state, is_held).unwrap_or_else(PoisonError::into_inner);
+        let state =
+            self.changed.wait_while(self.lock(), is_held).unwrap_or_else(PoisonError::into_inner);
         match state.1 {
             true => Err(Error::unavailable("the process ends before its job")),
             false => Ok(()),
@@ -218,8 +221,14 @@ fn spawn(
             let result = match &made {
                 Ok((medium, store)) => {
                     let inputs = order.inputs.files.clone();
-                    let built = |file| sink.built(id, &inputs, file);
-                    let wait = async |memory| credit.wait(memory);
+                    let is_bounded = order.is_bounded;
+                    let built = |file: BuiltFile| {
+                        if is_bounded {
+                            credit.built(file.memory);
+                        }
+                        sink.built(id, &inputs, file);
+                    };
+                    let wait = async || credit.wait();
                     medium.block_on(work::run_job(*order, store, built, wait))
                 }
                 Err(error) => Err(error.clone().into()),
@@ -313,7 +322,8 @@ mod tests {
         let of_thread = credit.clone();
         let thread = std::thread::spawn(move || {
             for memory in [10, 1, 5, 1] {
-                said.send(of_thread.wait(memory).map_err(|error| error.kind())).unwrap();
+                of_thread.built(memory);
+                said.send(of_thread.wait().map_err(|error| error.kind())).unwrap();
             }
         });
         let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();

@@ -19,8 +19,6 @@ impl AsRef<[u8]> for Lent {
 /// Buffers in which files were built that are kept: one that is written to, one that is being written, and one that
 /// is still being shipped.
 const FILES_MAX: usize = 3;
-/// A longer buffer of a file is not kept.
-const FILE_LEN_MAX: usize = 32 << 20;
 
 /// Idle buffers: all of the longest transfer, what shipping and jobs consist of, and a few of whole files.
 #[derive(Debug, Default)]
@@ -31,6 +29,9 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// Bytes of the longest buffer of a file that is used again.
+    pub const FILE_LEN_MAX: usize = 32 << 20;
+
     /// A buffer of `len` bytes with any content, as a rule one that was used before.
     #[must_use]
     pub fn take(&mut self, len: usize) -> AlignedBuf {
@@ -72,7 +73,7 @@ impl Buffers {
 
     /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The last three are kept, of up to 32 MiB each.
     pub fn put_of_file(&mut self, buffer: Arc<AlignedBuf>) {
-        if buffer.capacity() > FILE_LEN_MAX {
+        if buffer.capacity() > Self::FILE_LEN_MAX {
             return;
         }
         if self.files.len() == FILES_MAX {

@@ -225,7 +225,7 @@ impl Target {
         let mut placements = Vec::new();
         let built = |file: work::BuiltFile| placements.push((*file.placement).clone());
         let done =
-            work::run_job(order, &self.store, built, async |_| Ok(())).await.map_err(|failed| {
+            work::run_job(order, &self.store, built, async || Ok(())).await.map_err(|failed| {
                 let error = failed.error;
                 match error.kind() {
                     ErrorKind::LimitExceeded => Error::no_space(error.message()),

@@ -17,7 +17,7 @@ use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
 use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId, Result, crc};
 use gabion_engine::{FileMeta, FileSink, FinishedFile, JobInputs, JobOutput};
 use gabion_log::SegmentReader;
-use gabion_media::{AlignedBuf, MediumHandle};
+use gabion_media::{AlignedBuf, Buffers, MediumHandle};
 use gabion_pool::{Commit, FilePlacement, Geometry, Placed};
 
 /// Names a work order until its result is handed in.
@@ -86,7 +86,8 @@ pub struct BuildCredit {
 }
 
 impl BuildCredit {
-    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]).
+    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]), of which the node hears: to
+    /// be said of each of these files and of no other, or what the two have counted drifts apart.
     pub const fn built(&mut self, memory: u64) {
         self.built += memory;
     }
@@ -116,15 +117,12 @@ pub struct BuiltFile {
     pub memory: u64,
 }
 
-/// A fresh buffer of a file is touched as far as the file goes. One that was used before may be touched to its end, but
-/// none that is longer than this is used again.
-const USED_AGAIN_LEN_MAX: usize = 32 << 20;
-
-/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was built.
+/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was built. A fresh one is
+/// touched as far as the file goes, one that was used before perhaps to its end.
 #[must_use]
 pub fn kept_by(file: &FinishedFile) -> u64 {
     let capacity = file.memory.capacity();
-    capacity.min(file.bytes.len().max(USED_AGAIN_LEN_MAX)) as u64
+    capacity.min(file.bytes.len().max(Buffers::FILE_LEN_MAX)) as u64
 }
 
 /// A job's end.
@@ -390,8 +388,7 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
 
 /// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
 /// into slots of its own, so that it is shipped from the same buffer meanwhile. A file is written while the next
-/// one is built, so the job has two in memory. A bounded job waits for `wait`, which is given the bytes of memory that the
-/// file keeps, before it begins the next. Everything is flushed when the job is done.
+/// one is built, so the job has two in memory. A bounded job waits for `wait` before it begins the next. Everything is flushed when the job is done.
 ///
 /// # Errors
 /// The job's error, or that of `wait`: nothing of it counts then.
@@ -399,7 +396,7 @@ pub async fn run_job(
     order: JobOrder,
     store: &LocalStore,
     built: impl FnMut(BuiltFile),
-    wait: impl AsyncFnMut(u64) -> Result<()>,
+    wait: impl AsyncFnMut() -> Result<()>,
 ) -> Result<JobDone, JobFailed> {
     let JobOrder { inputs, group, slots, files, is_bounded } = order;
     let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
@@ -450,7 +447,7 @@ impl<F, W> SlotSink<'_, F, W> {
 impl<F, W> FileSink for SlotSink<'_, F, W>
 where
     F: FnMut(BuiltFile),
-    W: AsyncFnMut(u64) -> Result<()>,
+    W: AsyncFnMut() -> Result<()>,
 {
     fn buffer(&mut self, capacity: usize) -> AlignedBuf {
         self.store.medium.take_for_file(capacity)
@@ -473,8 +470,8 @@ where
             slots: self.slots.drain(..wanted).collect(),
         });
         let kept = kept_by(&file);
-        let FinishedFile { meta, bytes, memory } = file;
-        self.store.medium.put_of_file(memory);
+        let FinishedFile { meta, bytes, memory: buffer } = file;
+        self.store.medium.put_of_file(buffer);
         let meta = Arc::new(meta);
         // Shipping begins at once: what is read of the buffer now is still in the processor's cache.
         let (bytes_there, placement_there) = (bytes.clone(), placement.clone());
@@ -504,7 +501,7 @@ where
             Poll::Pending => self.writing = Some(writing),
         }
         match &mut self.wait {
-            Some(wait) => wait(kept).await,
+            Some(wait) => wait().await,
             None => Ok(()),
         }
     }

@@ -78,9 +78,8 @@ impl Credit {
         waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// A file was built that keeps so many bytes of memory: waits until the next may be begun.
-    async fn wait(&self, memory: u64) -> Result<()> {
-        self.0.borrow_mut().0.built(memory);
+    /// Waits until the next file may be begun.
+    async fn wait(&self) -> Result<()> {
         let may_go_on = poll_fn(|context| {
             let (credit, waiting) = &mut *self.0.borrow_mut();
             if credit.may_go_on() {
@@ -189,6 +188,8 @@ pub struct Process {
     commit_writes: Vec<(u64, usize)>,
     /// How much jobs may build.
     credit: Credit,
+    /// Most bytes of one compaction's files that waited to be shipped when it came with a further one.
+    pub unshipped_of_job_max: u64,
     /// Replaced, with operations that still have to end.
     replaced: Vec<Remote>,
     random: Random,
@@ -256,6 +257,7 @@ impl Process {
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
             credit: Credit::default(),
+            unshipped_of_job_max: 0,
             replaced: Vec::new(),
             random,
         }
@@ -381,6 +383,8 @@ impl Process {
                 Event::Opened(Err(error)) => wishes.push(Wish::Die(error)),
                 Event::JobFile(id, file) => {
                     if let Some(node) = &mut self.node {
+                        let most = &mut self.unshipped_of_job_max;
+                        *most = node.unshipped_bytes_of(id).max(*most);
                         node.handle_job_file(id, file);
                     }
                 }
@@ -475,8 +479,14 @@ impl Process {
             Work::Job(order) => {
                 let credit = self.credit.clone();
                 self.executor.spawn(async move {
-                    let built = |file| events.borrow_mut().push_back(Event::JobFile(id, file));
-                    let wait = async |memory| credit.wait(memory).await;
+                    let is_bounded = order.is_bounded;
+                    let built = |file: BuiltFile| {
+                        if is_bounded {
+                            credit.0.borrow_mut().0.built(file.memory);
+                        }
+                        events.borrow_mut().push_back(Event::JobFile(id, file));
+                    };
+                    let wait = async || credit.wait().await;
                     let done = Done::Job(work::run_job(*order, &store, built, wait).await);
                     events.borrow_mut().push_back(Event::Done(id, done));
                 });

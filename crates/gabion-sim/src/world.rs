@@ -328,15 +328,17 @@ impl World {
     /// No job is begun while too much of what others built waits in memory, nor builds a further file while too much of
     /// its own does.
     fn check_unshipped(&mut self, index: usize) {
-        let Some(counters) = self.node(index).map(Node::counters) else { return };
-        let unshipped = counters.unshipped_bytes_at_job_max;
+        let Some(process) = &self.machines[index].process else { return };
+        let Some(node) = &process.node else { return };
+        let unshipped_of_job = process.unshipped_of_job_max;
+        let unshipped = node.counters().unshipped_bytes_at_job_max;
         if unshipped > UNSHIPPED_BYTES_MAX {
             let what = format!("a job was begun while {unshipped} bytes were not shipped");
             self.violation.get_or_insert(what);
         }
-        let unshipped = counters.unshipped_bytes_of_job_max;
-        if unshipped > UNSHIPPED_BYTES_MAX {
-            let what = format!("a job went on while {unshipped} bytes of its files were waiting");
+        if unshipped_of_job > UNSHIPPED_BYTES_MAX {
+            let what =
+                format!("a job went on while {unshipped_of_job} bytes of its files were waiting");
             self.violation.get_or_insert(what);
         }
     }

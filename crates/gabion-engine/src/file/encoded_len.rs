@@ -32,7 +32,7 @@ impl FileMeta {
             + if self.expiry.is_some() { PAIR_LEN } else { 0 }
             + if self.operands.is_some() { PAIR_LEN } else { 0 }
             + self.ranges_len()
-            + if codec == Compression::None { 0 } else { FIELD_LEN + codec.encode().len() }
+            + if codec == Compression::None { 0 } else { FIELD_LEN + codec.encoded_len() }
     }
 
     fn ranges_len(&self) -> usize {

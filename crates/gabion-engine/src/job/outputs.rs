@@ -203,18 +203,23 @@ impl<'a> Outputs<'a> {
             Ending::Parted(parting) => parting.upper.len() + parting.lower_len,
             _ => 0,
         };
-        let within_len =
-            self.within.as_ref().map_or(0, |(lower, upper)| lower.len() + 2 * upper.len());
-        let bounds_len = self.bounds.lower.len() + within_len + parting_len;
+        let bounds_len = self.bounds.lower.len() + self.within_len() + parting_len;
         2 * DESCRIBED_LEN_MOST + bounds_len <= self.room_left
+    }
+
+    /// Bytes of the inputs' bounds in what an edit says of the open file and of one more.
+    fn within_len(&self) -> usize {
+        self.within.as_ref().map_or(0, |(lower, upper)| lower.len() + 2 * upper.len())
     }
 
     /// Takes what an edit says of a file off the room that is left, and lets the next be longer where that is little.
     fn describe(&mut self, meta: &FileMeta) {
         let len = Edit::ADDED_OVERHEAD_LEN + meta.encoded_len();
         self.room_left = self.room_left.saturating_sub(len);
-        let (tight, left) =
-            (self.room / ROOM_TIGHT_PART, self.room_left.saturating_sub(ROOM_KEPT_LEN));
+        // Or ends would stop before files are longer: one is asked for these, and its own may be as long as these were.
+        let bounds_len = self.within_len() + meta.smallest.len() + meta.largest.len();
+        let (tight, kept) = (self.room / ROOM_TIGHT_PART, ROOM_KEPT_LEN + bounds_len);
+        let left = self.room_left.saturating_sub(kept);
         if left < tight {
             let doublings = (tight / left.max(1)).ilog2() + 1;
             let longer = self.recipe.output_len.saturating_mul(1 << doublings);

@@ -80,11 +80,16 @@ impl Compression {
     /// Encoder, version and level, as recipes, files and their descriptions have them.
     pub(crate) fn encode(self) -> Vec<u8> {
         let (name, version, level) = self.codec();
-        let mut out = Vec::with_capacity(4 + name.len());
+        let mut out = Vec::with_capacity(self.encoded_len());
         out.put_u16(version);
         out.put_u16(level);
         out.put_bytes(name);
         out
+    }
+
+    /// Bytes of [`Compression::encode`].
+    pub(crate) const fn encoded_len(self) -> usize {
+        4 + self.codec().0.len()
     }
 
     /// What [`Compression::encode`] made; `what` is named in errors.

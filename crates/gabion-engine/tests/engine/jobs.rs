@@ -153,6 +153,36 @@ fn files_become_longer_where_one_edit_could_not_name_them_all() {
     assert!(found.into_iter().eq(pairs.into_iter().map(|(name, value)| (key(&name), value))));
 }
 
+/// What an edit has to keep for the bounds of the inputs is no reason for no file to end any more.
+#[test]
+fn files_become_longer_also_between_inputs_with_the_longest_bounds() {
+    let (len, level1_len) = (16 << 20, 64 << 20);
+    let config = TreeConfig { memtable_len: len, sst_len: len, level1_len, ..small_config() };
+    let mut replica = Replica::new(config);
+    let name = |n: u32| format!("{}{n:04}", "p".repeat(246)).into_bytes();
+    for round in 0..2 {
+        let numbers = (0..3_000).filter(|n| n % 2 == round);
+        let pairs: Vec<_> = numbers.map(|n| (name(n), vec![n as u8; 2_200])).collect();
+        flush(&mut replica, &pairs);
+    }
+    let mut job = replica.tree.next_compaction(&context(&[])).unwrap();
+    assert_eq!((job.recipe.kind, job.files.len()), (JobKind::Compaction, 2));
+    job.recipe.cuts.clear();
+    job.recipe.output_len = 4 << 10;
+    job.recipe.output_count = 4_096;
+    // As they are where files end within keys that are alike for so long.
+    for (_, file) in &mut job.files {
+        let [smallest, largest] = [b'a', b'z'].map(|byte| vec![byte; 60_000]);
+        *file = FileMeta { smallest: key(&smallest), largest: key(&largest), ..(**file).clone() }
+            .into();
+    }
+    let mut files = replica.files.clone();
+    let output = block_on(run_job(&job, GROUP, &replica.files, &mut files)).unwrap();
+    let lens: Vec<_> = output.added.iter().map(|(_, file)| file.len).collect();
+    assert!(lens.iter().all(|len| *len < 1 << 20), "{:?} bytes", lens.iter().max());
+    assert!(output.stats.entries_out == 3_000 && lens.iter().any(|len| *len > 8 << 10));
+}
+
 /// A sink that takes so many files and then fails.
 struct Failing(usize);
 

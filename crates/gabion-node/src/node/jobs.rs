@@ -56,6 +56,8 @@ struct Job {
     given: u32,
     has_all_slots: bool,
     built: Vec<Arc<FilePlacement>>,
+    /// Slots of these.
+    built_slots: usize,
     output: Option<JobOutput>,
     /// Whether the places of its files are durable here.
     placed: bool,
@@ -80,9 +82,11 @@ impl Jobs {
         self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
     }
 
-    /// While the device takes no files, one job after each pause finds out whether it does again.
-    fn may_write(&self, now_ms: u64) -> bool {
-        let is_tried = || self.running.values().any(|job| job.output.is_none());
+    /// While the device takes no files, one job after each pause finds out whether it does again; bounded ones that are
+    /// held back find out nothing.
+    fn may_write(&self, now_ms: u64, is_held: bool) -> bool {
+        let tries = |job: &Job| job.output.is_none() && !(job.is_bounded && is_held);
+        let is_tried = || self.running.values().any(tries);
         !self.back_off.is_pausing(now_ms) && (self.out_of_space().is_none() || !is_tried())
     }
 
@@ -131,7 +135,7 @@ impl Node {
     fn may_start_jobs(&self) -> bool {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
         let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
-        let may_write = self.jobs.may_write(self.now_ms);
+        let may_write = self.jobs.may_write(self.now_ms, self.too_much_is_unshipped());
         here && may_write && self.apply.waiting_count() == own
     }
 
@@ -198,6 +202,7 @@ impl Node {
             given: wanted,
             has_all_slots: u64::from(wanted) >= inputs.slots_max(),
             built: Vec::new(),
+            built_slots: 0,
             output: None,
             placed: false,
             edit: None,
@@ -212,6 +217,15 @@ impl Node {
         true
     }
 
+    /// Bytes of memory of files that a running job has built and that wait to be shipped, if it is held back by them, for
+    /// whoever checks that it was: looks at each.
+    #[must_use]
+    pub fn unshipped_bytes_of(&self, id: crate::work::WorkId) -> u64 {
+        let Some(Order::Job(number)) = self.orders.get(&id) else { return 0 };
+        let bounded = self.jobs.running.get(number).filter(|job| job.is_bounded);
+        bounded.map_or(0, |job| self.ship.kept_of(&job.built))
+    }
+
     /// A running job built a file and writes it into its slots.
     pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
         let Some(Order::Job(number)) = self.orders.get(&id) else { return };
@@ -221,10 +235,8 @@ impl Node {
         let is_flush = job.recipe.kind == JobKind::Flush;
         if job.is_bounded {
             self.jobs.taken += file.memory;
-            let unshipped = self.ship.kept_of(&job.built);
-            let most = &mut self.counters.unshipped_bytes_of_job_max;
-            *most = unshipped.max(*most);
         }
+        job.built_slots += file.placement.slots.len();
         job.built.push(file.placement.clone());
         self.counters.job_written_bytes += file.placement.len;
         if self.config.compaction == CompactionMode::Primary {
@@ -355,8 +367,9 @@ impl Node {
     /// those of the flushes before it.
     pub(super) fn append_edits(&mut self) {
         let is_safe = |job: &Job| {
-            let held = job.built.iter().all(|file| self.held_everywhere(file.file));
-            job.output.is_some() && job.placed && (held || self.has(Mutant::EditBeforeFiles))
+            // Who holds its files is asked last, as it may have built thousands.
+            let held = || job.built.iter().all(|file| self.held_everywhere(file.file));
+            job.output.is_some() && job.placed && (self.has(Mutant::EditBeforeFiles) || held())
         };
         let (mut ready, mut flushes, mut flushes_logged) = (Vec::new(), Vec::new(), 0);
         for (number, job) in &self.jobs.running {
@@ -458,11 +471,8 @@ impl Node {
 
     /// Slots that jobs have taken and whose edits are not applied.
     pub(super) fn job_slots(&self) -> u64 {
-        let of_job = |job: &Job| {
-            let built = job.built.iter().map(|file| file.slots.len() as u64).sum::<u64>();
-            built + job.slots.len() as u64
-        };
-        self.jobs.running.values().map(of_job).sum::<u64>() + self.loads.slots()
+        let of_job = |job: &Job| job.built_slots + job.slots.len();
+        self.jobs.running.values().map(of_job).sum::<usize>() as u64 + self.loads.slots()
     }
 
     /// Compactions, moves and drops under way whose edits are not in the log.
@@ -505,5 +515,33 @@ impl Node {
     #[must_use]
     pub fn jobs_running(&self) -> usize {
         self.jobs.running.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::node::testing::{HEAD, one_of_two};
+    use gabion_base::{LogPosition, SequenceNumber};
+    use gabion_engine::EntryKind;
+
+    #[test]
+    fn a_job_that_is_held_back_keeps_no_other_from_finding_out_whether_there_is_room() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        node.tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
+        node.tree.seal(node.tree.active_id(), LogPosition(8)).unwrap();
+        let term = node.chain.term();
+        let context = JobContext { term, snapshots: &[], slots_free: 8, urgent: false };
+        let inputs = node.tree.next_flush(&context).unwrap();
+        assert!(node.start_job(inputs));
+        node.jobs.back_off.failed(Error::no_space("full"), 0);
+        for (is_bounded, is_held, may_write) in
+            [(false, false, false), (false, true, false), (true, false, false), (true, true, true)]
+        {
+            node.jobs.running.values_mut().for_each(|job| job.is_bounded = is_bounded);
+            assert_eq!(node.jobs.may_write(100, is_held), may_write, "{is_bounded} {is_held}");
+        }
+        assert!(!node.jobs.may_write(99, true), "the pause has not passed");
     }
 }

@@ -318,8 +318,6 @@ pub struct Counters {
     pub edits: u64,
     /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone when that was one.
     pub unshipped_bytes_at_job_max: u64,
-    /// Most bytes of one compaction's files that waited to be shipped when it came with a further one.
-    pub unshipped_bytes_of_job_max: u64,
 }
 
 impl Node {

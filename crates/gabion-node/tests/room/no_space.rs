@@ -184,7 +184,7 @@ fn a_job_whose_flush_finds_no_room_is_not_tried_again() {
     let medium = MediumHandle::new(medium);
     let store = LocalStore { medium: medium.clone(), ..replica.store.clone() };
     let result =
-        replica.disk.block_on(&medium, work::run_job(*order, &store, |_| {}, async |_| Ok(())));
+        replica.disk.block_on(&medium, work::run_job(*order, &store, |_| {}, async || Ok(())));
     let error = &result.as_ref().err().expect("the flush fails").error;
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(error.to_string().ends_with("no room"), "{error}");

@@ -220,7 +220,7 @@ impl Replica {
         let is_it = |(_, order): &(WorkId, Box<JobOrder>)| order.inputs.recipe.kind == kind;
         let (id, order) = self.jobs.remove(self.jobs.iter().position(is_it).unwrap());
         let mut built = Vec::new();
-        let running = work::run_job(*order, &self.store, |file| built.push(file), async |_| Ok(()));
+        let running = work::run_job(*order, &self.store, |file| built.push(file), async || Ok(()));
         let result = self.disk.block_on(&self.handle, running);
         let error = result.as_ref().err().map(|failed| failed.error.clone());
         built.into_iter().for_each(|file| self.node.handle_job_file(id, file));

@@ -95,7 +95,7 @@ async fn carry_out(id: work::WorkId, work: Work, node: &mut Node, store: &LocalS
     match work {
         Work::Job(order) => {
             let built = |file| node.handle_job_file(id, file);
-            Done::Job(work::run_job(*order, store, built, async |_| Ok(())).await)
+            Done::Job(work::run_job(*order, store, built, async || Ok(())).await)
         }
         work => work::run_local(work, store).await,
     }
