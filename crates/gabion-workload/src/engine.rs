@@ -237,7 +237,8 @@ pub trait Engine: Sized + Send + Sync {
         None
     }
 
-    /// What has held writers back since it was opened, where it says so: `seconds` in all, and what else tells why.
+    /// What has held writers back since it was opened, where it says so: `seconds` in all in which they were
+    /// stopped or slowed down, and what else tells why.
     ///
     /// # Errors
     /// The engine's.

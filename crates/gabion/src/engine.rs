@@ -8,6 +8,7 @@ use gabion_base::{ErrorKind, Result};
 use gabion_db::{Db, Durability, Options, RunOptions};
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
+use gabion_node::Counters;
 use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, Reads, RunArgs};
 use one_cache::OneCache;
 use std::time::Duration;
@@ -183,11 +184,7 @@ impl Engine for Embedded {
     }
 
     fn stalls(&self) -> Result<Vec<(String, f64)>> {
-        let stopped = self.db.stats().counters.writes_stopped_ms;
-        let seconds = |ms: u64| ms as f64 / 1000.0;
-        let by_what = stopped.each().filter(|(_, ms)| *ms > 0);
-        let all = [("seconds", stopped.total())].into_iter().chain(by_what);
-        Ok(all.map(|(what, ms)| (what.to_owned(), seconds(ms))).collect())
+        Ok(stalls(&self.db.stats().counters))
     }
 
     fn memory(&self) -> Vec<(&'static str, u64)> {
@@ -198,5 +195,27 @@ impl Engine for Embedded {
         // The directory is closed with the last that has the store.
         self.cache.end()?;
         self.db.sync()
+    }
+}
+
+/// What held writers back, in seconds: `seconds` in all, stopped or slowed down, as RocksDB's are; of these `slowed`, and
+/// by name what stopped them. Writers are slowed down or stopped, never both at a time, so these add up.
+fn stalls(counters: &Counters) -> Vec<(String, f64)> {
+    let (slowed, stopped) = (counters.writes_slowed_ms, counters.writes_stopped_ms);
+    let all = [("seconds", slowed + stopped.total()), ("slowed", slowed)];
+    let by_what = stopped.each().filter(|(_, ms)| *ms > 0);
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    all.into_iter().chain(by_what).map(|(what, ms)| (what.to_owned(), seconds(ms))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_that_are_slowed_down_are_held_back_too() {
+        let counters = Counters { writes_slowed_ms: 1_500, ..Counters::default() };
+        let all = [("seconds".to_owned(), 1.5), ("slowed".to_owned(), 1.5)];
+        assert_eq!(stalls(&counters), all);
     }
 }
