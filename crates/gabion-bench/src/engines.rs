@@ -100,7 +100,7 @@ pub struct RocksdbArgs {
     /// Most MemTables of RocksDB, the one that is written to included [default: what was fastest here]
     #[arg(long, value_name = "NUMBER")]
     pub rocksdb_write_buffers: Option<u64>,
-    /// Logs that RocksDB keeps to be written to again [default: where writes are synced, some]
+    /// Logs that RocksDB keeps to be written to again [default: 2, and none with --log off]
     #[arg(long, value_name = "NUMBER")]
     pub rocksdb_recycled_logs: Option<u64>,
 }

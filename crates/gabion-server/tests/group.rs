@@ -10,6 +10,7 @@ use gabion_base::units::KIB;
 use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, GroupConfig};
 use gabion_resp::{Reply, encode_request};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
@@ -274,7 +275,24 @@ fn status_is_complete(group: &Group) {
             assert!(status["cpu_seconds_by_role"][role].is_f64(), "{role}");
         }
         assert!(status["net"]["sent"]["peer"].as_u64().unwrap() > 0);
+        status_is_described(&status);
     }
+}
+
+/// Each field has a word in the page of the command, and each counter, and nothing else, a row of a table for operators.
+fn status_is_described(status: &serde_json::Value) {
+    let redis = include_str!("../../../docs/redis.md");
+    for field in status.as_object().unwrap().keys() {
+        assert!(redis.contains(&format!("`{field}`")), "docs/redis.md does not name {field}");
+    }
+    let tables =
+        include_str!("../../../docs/operations.md").split("\n| counter | what |\n").skip(1);
+    let rows = tables.flat_map(|table| table.lines().take_while(|line| line.starts_with('|')));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let described: BTreeSet<&str> =
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let counted = status["counters"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(described, counted, "the tables of docs/operations.md beside `counters`");
 }
 
 #[test]

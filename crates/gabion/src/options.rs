@@ -129,7 +129,8 @@ pub(crate) struct FixedOptions {
     /// [default: replicated]
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub(crate) ack: Option<Ack>,
-    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB [default: 16MiB, or a sixty-fourth of a pool that is below 1GiB]
+    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB and a sixteenth of the pool at most [default: 16MiB, or a
+    /// sixty-fourth of a pool that is below 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
     /// Compression of data blocks: none, lz4, zstd, or zstd:LEVEL from 1 to 19 [default: none]
