@@ -13,7 +13,8 @@ pub enum Durability {
     /// the device; for what can be made again. [`crate::Db::flush`] writes it to a file, and so does dropping the last
     /// handle, which cannot say when that failed; a kill before takes it along, whatever was logged later.
     MemTable,
-    /// The kill of the process: it is in the log's ring, a mapped file. The device gets it soon after.
+    /// The kill of the process: it is in the log's ring, a mapped file. The device gets it with the flush of its
+    /// MemTable, or within ten seconds, but for the last 4 KiB of what was written.
     #[default]
     Ring,
     /// A power cut: the log is flushed up to it. Writes of several threads share a flush.
@@ -30,7 +31,9 @@ pub struct Options {
     pub tree: TreeConfig,
     /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16 MiB.
     pub segment_len: u64,
-    /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Default 64 MiB.
+    /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Writes wait while all
+    /// but two segments of it are neither durable nor in files, and are written to the device, too, from three quarters
+    /// of that on: it should hold what five MemTables do, and two segments. Default 128 MiB.
     pub ring_len: u64,
     /// What may be changed while the store is open; see [`crate::Db::set_run_options`].
     pub run: RunOptions,
@@ -44,7 +47,7 @@ impl Default for Options {
             pool_len: 4 << 30,
             tree: TreeConfig::default(),
             segment_len: 16 << 20,
-            ring_len: 64 << 20,
+            ring_len: 128 << 20,
             run: RunOptions::default(),
             io: BackendChoice::Auto,
         }

@@ -133,6 +133,14 @@ impl Drains {
         self.durable = self.durable.max(end.min(self.drained));
     }
 
+    /// What lies below `at` is needed no more, so it is not written where it is not yet. Nothing may be under way.
+    pub(crate) fn skip(&mut self, at: u64) {
+        debug_assert!(self.is_idle(), "a drain under way would land in a segment that is gone");
+        self.drained = self.drained.max(at);
+        self.durable = self.durable.max(at);
+        self.next = self.next.max(block_floor(at));
+    }
+
     pub(crate) fn rewind(&mut self) {
         self.pieces.clear();
         self.drained = self.durable;

@@ -118,8 +118,21 @@ impl GroupConfig {
             shard: ShardId::ZERO,
             ring_len: self.ring_len,
             segment_len: self.segment_len,
-            is_alone: self.members.len() == 1,
+            is_alone: self.is_alone(),
         }
+    }
+
+    /// Whether the edits of flushes and compactions are records of the log: others have to hear of them there. A group of
+    /// one keeps them in its placement log alone.
+    #[must_use]
+    pub fn logs_edits(&self) -> bool {
+        self.compaction == CompactionMode::Primary && !self.is_alone()
+    }
+
+    /// Whether the group has one member.
+    #[must_use]
+    pub const fn is_alone(&self) -> bool {
+        self.members.len() == 1
     }
 
     /// The head of the chain: the primary.

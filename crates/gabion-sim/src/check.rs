@@ -129,12 +129,16 @@ pub fn slots(node: &Node) -> Result<(), String> {
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
+    // Of a group a log may be cut at a rotten record, and is filled again.
+    let (flushed, end) = (node.tree().flushed().position, node.log_end());
+    if config.is_alone() && flushed > end {
+        return Err(format!("files have the log up to {flushed}, it ends at {end}"));
+    }
     let of = |position: u64| position / config.segment_len;
     let used = of(begin.get())..=of(node.log_end().get() + config.ring_len);
     let files = node.pool().files().map(|placement| placement.file);
     for file in files.filter(|file| file.kind == FileKind::LogSegment) {
         if !used.contains(&file.number) {
-            let end = node.log_end();
             return Err(format!(
                 "{file} lies in slots, the log begins at {begin} and ends at {end}"
             ));

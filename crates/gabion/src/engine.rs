@@ -22,7 +22,7 @@ const POOL_SPARE: u64 = GIB;
 pub(crate) const SPARE_LEN: u64 = POOL_SPARE + RING_LEN + 64 * MIB;
 
 /// Bytes of the log's ring: the default, and a file of its own.
-const RING_LEN: u64 = 64 * MIB;
+const RING_LEN: u64 = 128 * MIB;
 
 /// The words before the options of a run.
 pub(crate) const WORDS: [&str; 2] = ["bench", "engine-run"];

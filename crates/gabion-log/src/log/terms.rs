@@ -169,10 +169,15 @@ impl Log {
     /// the segments that can go. The caller has made the anchor there durable before; after a
     /// restart from that anchor it also drops what older segments a crash may have left.
     ///
+    /// In a group of one it need not have been drained: it never will be, and the log counts as durable up to there.
+    ///
     /// # Errors
-    /// Invalid input when `below` is not durable here or not taken yet.
+    /// Invalid input when `below` is not taken yet, or not durable here; in a group of one, when it is not and a drain is
+    /// under way.
     pub fn trim(&mut self, below: LogPosition) -> Result<Range<u64>> {
-        let (at, durable) = (below.get(), self.drains.durable());
+        let at = below.get();
+        let may_skip = self.config.is_alone && self.drains.is_idle();
+        let durable = if may_skip { at } else { self.drains.durable() };
         let untaken = self.ready.front().map_or(self.end, |r| r.header.position.get());
         let replayed = self.replay.next.position.get() >= self.replay.end.min(at);
         if at > durable || at > untaken || !replayed {
@@ -181,6 +186,10 @@ impl Log {
                 self.durable_end(),
                 LogPosition(if replayed { untaken } else { self.replay.next.position.get() })
             )));
+        }
+        if may_skip {
+            self.drains.skip(at);
+            self.settle_watermark();
         }
         let segment_len = self.config.segment_len;
         let before = self.trimmed / segment_len;

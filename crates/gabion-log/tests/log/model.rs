@@ -18,7 +18,8 @@ enum Step {
     Flush,
     /// A flush fails: everything since the last good one is handed out again.
     FlushFails,
-    Trim,
+    /// At what is durable; in a group of one at any record.
+    Trim(prop::sample::Index),
     Resend(usize),
     Kill,
     /// What becomes of the ring, and of each sector that was not flushed.
@@ -60,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => any::<bool>().prop_map(Step::Drain),
         4 => Just(Step::Flush),
         1 => Just(Step::FlushFails),
-        1 => Just(Step::Trim),
+        1 => any::<prop::sample::Index>().prop_map(Step::Trim),
         2 => (1usize..100_000).prop_map(Step::Resend),
         2 => Just(Step::Kill),
         3 => (ring, any::<u64>()).prop_map(|(ring, seed)| Step::PowerCut(ring, seed)),
@@ -133,7 +134,7 @@ impl World {
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
                 }
             }
-            Step::Trim => self.trim(),
+            Step::Trim(at) => self.trim(at),
             // Nobody asks a log that is sent to nobody.
             Step::Resend(_) if self.config.is_alone => {}
             Step::Resend(max) => self.resend(max),
@@ -152,9 +153,13 @@ impl World {
         }
     }
 
-    fn trim(&mut self) {
+    fn trim(&mut self, at: prop::sample::Index) {
         let durable = self.log.durable_end();
-        let Some(last) = self.model.iter().rposition(|r| r.end() <= durable) else { return };
+        let last = match self.config.is_alone && !self.model.is_empty() {
+            true => Some(at.index(self.model.len())),
+            false => self.model.iter().rposition(|r| r.end() <= durable),
+        };
+        let Some(last) = last else { return };
         self.start = self.model[last].anchor();
         self.model.drain(..=last);
         for number in self.log.trim(self.start.position).unwrap() {
@@ -163,6 +168,7 @@ impl World {
             self.disk.loose.retain(|&(n, _)| n != number);
         }
         self.spans = self.log.spans().to_vec();
+        assert!(self.log.durable_end() >= self.start.position);
     }
 
     fn resend(&mut self, max: usize) {

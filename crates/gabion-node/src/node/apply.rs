@@ -1,8 +1,8 @@
 //! From log records to the tree: batches and seals at once, edits when they are ready.
 //!
 //! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier edit
-//! is applied, (2) every member has its record, (3) the log is durable here up to its end, (4) the added
-//! files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
+//! is applied, (2) every member has its record, (3) the log is durable here up to its end, or, in a group of one, begins
+//! behind what the edit flushes with that commit, (4) the added files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
 //! per group"; RubbleDB §4.2.2 has (1) and (4) only).
 //!
 //! Files are here before the edit that names them is in the log. A device may lose one all the same, and
@@ -11,7 +11,6 @@
 //! both edits are applied as one.
 
 use super::{After, Mutant, Node, Order};
-use crate::CompactionMode;
 use crate::message::NodeMessage;
 use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -238,17 +237,29 @@ impl Node {
 
     /// Whether the record under way has a clear for which edits decided here wait until it is durable.
     pub(super) fn clear_is_awaited(&self) -> bool {
-        self.config.compaction == CompactionMode::EveryReplica
-            && self.tree.floor() > self.apply.cleared.0
+        !self.config.logs_edits() && self.tree.floor() > self.apply.cleared.0
     }
 
     /// Position up to which the log must be durable for an edit that was decided here and that no log has. The edit carries
     /// the floor of the last clear: were that kept and the clear itself lost with the power, what is written next would
     /// get numbers below the floor, and count as cleared.
+    ///
+    /// In a group of one nobody needs what a flush has put into files: the edit takes it off the log, which begins behind
+    /// it then ([`Self::trim_to`]), and what was cleared there needs no record either.
     pub(super) fn own_edit_end(&self, edit: &Edit) -> LogPosition {
         let flushed = edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position);
         let cleared = edit.floor.map_or(LogPosition::ZERO, |_| self.apply.cleared.1);
-        flushed.max(cleared)
+        let needed = flushed.max(cleared);
+        let begin = match self.config.is_alone() && self.is_seal(flushed) {
+            true => flushed.max(self.state.trimmed.position),
+            false => self.state.trimmed.position,
+        };
+        if needed > begin { needed } else { LogPosition::ZERO }
+    }
+
+    /// Whether the log may begin here: behind the seal of a MemTable.
+    fn is_seal(&self, at: LogPosition) -> bool {
+        self.apply.seals.iter().any(|(seal, _)| seal.position == at)
     }
 
     /// Whether a replayed batch is in files already: the log is kept from before the last flush.
@@ -285,8 +296,10 @@ impl Node {
     ) -> gabion_base::Result<bool> {
         let number = edit.number;
         let Some(replay) = &mut self.apply.replay else { return Ok(false) };
+        // A group of one has those of loads in its log, and others in between elsewhere.
+        let may_skip = !self.config.logs_edits();
         if let Some((before, before_end)) = replay.last.replace((number, end))
-            && number != before + 1
+            && !(number == before + 1 || may_skip && number > before)
         {
             return Err(Error::corruption(alloc::format!(
                 "edit {number} at {end} follows edit {before} at {before_end}: the log has each \
@@ -411,6 +424,10 @@ impl Node {
         self.jobs_edit_applied(&edit);
         let flushed = self.tree.flushed();
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
+        let begins_behind = edit.flushed.is_some() && self.is_seal(flushed.position);
+        if self.config.is_alone() && begins_behind && !self.has(Mutant::LogBeginsBeforeFlush) {
+            self.trim_to(flushed.position);
+        }
         Ok(())
     }
 

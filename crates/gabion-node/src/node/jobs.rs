@@ -407,25 +407,24 @@ impl Node {
                 return false;
             }
         };
-        let end = match self.config.compaction {
-            CompactionMode::EveryReplica => self.own_edit_end(&edit),
-            CompactionMode::Primary => {
-                if self.not_writing().is_some() {
-                    return false; // a member is out: the edit waits for it
-                }
-                let flags = RecordFlags::BLOCK_END;
-                let sequence = self.tree.last_sequence();
-                match self.append_record(RecordKind::Edit, &encoded, sequence, 0, flags) {
-                    Ok(end) => end,
-                    Err(_) => return false, // the ring is full: tried again when it drained
-                }
+        let end = if self.config.logs_edits() {
+            if self.not_writing().is_some() {
+                return false; // a member is out: the edit waits for it
             }
+            let flags = RecordFlags::BLOCK_END;
+            let sequence = self.tree.last_sequence();
+            match self.append_record(RecordKind::Edit, &encoded, sequence, 0, flags) {
+                Ok(end) => end,
+                Err(_) => return false, // the ring is full: tried again when it drained
+            }
+        } else {
+            self.own_edit_end(&edit)
         };
         if let Err(error) = self.queue_edit(edit, encoded, end) {
             self.fatal(error);
             return false;
         }
-        if self.config.compaction == CompactionMode::Primary {
+        if self.config.logs_edits() {
             self.pass_marks(self.log.end(), self.log.last().crc);
         }
         if let Some(job) = self.jobs.running.get_mut(&number) {

@@ -518,9 +518,16 @@ impl Node {
         self.set_stage(id, Stage::Sealed(sequence, self.tree.active_id(), self.now_ms));
     }
 
+    /// Whether the log has, or needs not have, every edit before the next: where it does not have those of jobs, these must be
+    /// kept in the placement log first, or a start would find their successor without them.
+    fn may_log_edit(&self) -> bool {
+        self.config.logs_edits()
+            || self.chain.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())
+    }
+
     /// Appends the edit of a load above which nothing older lies any more.
     fn append_load(&mut self, id: LoadId, sequence: SequenceNumber) {
-        if self.not_writing().is_some() {
+        if self.not_writing().is_some() || !self.may_log_edit() {
             return;
         }
         let Some(load) = self.loads.loads.get(&id) else { return };

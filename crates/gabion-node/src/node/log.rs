@@ -13,6 +13,9 @@ use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
 const DRAINS_MAX: usize = 4;
+/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush comes first where much is
+/// written, and Linux keeps what others write to their logs in its page cache for as long.
+const LOG_AGE_MS: u64 = 5_000;
 
 /// Segments, and what is on its way into them.
 #[derive(Default)]
@@ -24,6 +27,10 @@ pub(super) struct Draining {
     wanted: LogPosition,
     /// Drained and flushed up to here, but a segment's place may not be durable yet.
     flushed: LogPosition,
+    /// Where the log begins by its durable state, until no drain is under way below.
+    trimmed: Option<LogPosition>,
+    /// In a group of one: where the log ended then, in ms.
+    aging: Option<(LogPosition, u64)>,
 }
 
 /// What a drain order was for.
@@ -153,8 +160,12 @@ impl Node {
         if self.drain.in_flight || self.held.is_some() {
             return;
         }
+        self.age_log();
         let wanted = self.durable_wanted() > self.log.durable_end();
-        let pressure = self.ring_room() < self.config.ring_len / 4 * 3;
+        let pressure = self.ring_room() < self.drain_below();
+        if self.drain.trimmed.is_some() || (self.config.is_alone() && !wanted && !pressure) {
+            return;
+        }
         if !self.place_segments() {
             return; // no slot for the next segment: tried again when some are free
         }
@@ -179,6 +190,40 @@ impl Node {
         let covered = if flush { self.log.drained_end().max(end) } else { LogPosition::ZERO };
         let order = DrainOrder { writes, flush, end };
         self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
+    }
+
+    /// Room in the ring below which what is drained is flushed. In a group of one nothing is drained before: as a rule a
+    /// flush takes it off the log, and it is never written to a segment at all.
+    fn drain_below(&self) -> u64 {
+        let (ring_len, stops_below) = (self.config.ring_len, self.ring_reserve());
+        match self.config.is_alone() {
+            true => stops_below + (ring_len - stops_below) / 4,
+            false => ring_len / 4 * 3,
+        }
+    }
+
+    /// Room in the ring below which writes wait: the last is for edits and seals, which make room in it.
+    pub(super) fn ring_reserve(&self) -> u64 {
+        2 * self.config.segment_len
+    }
+
+    /// In a group of one: wants to be durable what has been in the log for a while, but for the block in which it ends.
+    fn age_log(&mut self) {
+        if !self.config.is_alone() {
+            return;
+        }
+        let durable = self.log.durable_end();
+        match self.drain.aging {
+            Some((_, since_ms)) if self.now_ms < since_ms + LOG_AGE_MS => {}
+            Some((end, _)) if end > durable => {
+                self.want_durable(end);
+                self.drain.aging = None;
+            }
+            _ => {
+                let end = self.log.end_of_blocks();
+                self.drain.aging = (end > durable).then_some((end, self.now_ms));
+            }
+        }
     }
 
     /// Bytes that can be appended before the ring has to overwrite what is not flushed.
@@ -244,6 +289,9 @@ impl Node {
         for end in drain.ends {
             self.log.drained(end);
         }
+        if let Some(at) = self.drain.trimmed.take() {
+            self.trimmed(at);
+        }
         self.drain.flushed = self.drain.flushed.max(drain.covered.min(self.log.drained_end()));
         self.count_flushed();
     }
@@ -268,6 +316,11 @@ impl Node {
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();
         let limit = self.tree.flushed().position.min(self.chain.flushed_min()).min(durable);
+        self.trim_to(limit);
+    }
+
+    /// Has the log begin behind the last seal up to `limit`, with the next commit.
+    pub(super) fn trim_to(&mut self, limit: LogPosition) {
         let (mut anchor, mut now_ms) = (self.state.trimmed, self.state.trimmed_ms);
         while let Some(seal) = self.apply.seals.front().filter(|(seal, _)| seal.position <= limit) {
             (anchor, now_ms) = *seal;
@@ -282,10 +335,17 @@ impl Node {
 
     /// The log's new beginning is durable.
     pub(super) fn trimmed(&mut self, at: LogPosition) {
+        if self.drain.in_flight && at > self.log.durable_end() {
+            // What is under way must not land in slots that are given back.
+            self.drain.trimmed = Some(at);
+            return;
+        }
         let gone = match self.log.trim(at) {
             Ok(gone) => gone,
             Err(error) => return self.fatal(error),
         };
+        self.drain.flushed = self.drain.flushed.max(at);
+        self.chain.handle_durable(self.log.durable_end());
         self.chain.handle_trimmed(at);
         for number in gone {
             if self.drain.segments.remove(&number).is_none() {

@@ -633,7 +633,11 @@ impl Node {
     pub fn advance(&mut self, now_ms: u64) {
         self.set_now(now_ms);
         while !self.ended {
-            let before = (self.outputs.len(), self.log.end(), self.tree.last_edit());
+            let progress = |node: &Self| {
+                let edits = (node.tree.last_edit(), node.apply.waiting_count());
+                (node.outputs.len(), node.log.end(), edits)
+            };
+            let before = progress(self);
             self.pump_chain();
             self.apply_records();
             self.apply_edits();
@@ -650,7 +654,7 @@ impl Node {
             self.schedule_drains();
             self.reclaim();
             self.schedule_commit();
-            if before == (self.outputs.len(), self.log.end(), self.tree.last_edit()) {
+            if before == progress(self) {
                 break;
             }
         }

@@ -30,6 +30,8 @@ pub enum Mutant {
     FilesOfAppliedEdits,
     /// Segments that a crash left below the log's beginning are not given back at the next start.
     SegmentsKept,
+    /// In a group of one the edit of a flush is kept, and the log goes on to begin before what it has put into files.
+    LogBeginsBeforeFlush,
     /// Of a batch that is applied from the log the last operation is left out.
     HalfBatchReplayed,
     /// Jobs drop tombstones as if nothing lay deeper.

@@ -41,8 +41,7 @@ impl Node {
         if !is_due || self.is_in_turn() || self.not_writing().is_some() {
             return;
         }
-        // The last of the ring is for edits and seals, which make room in it.
-        if self.ring_room() < 2 * self.config.segment_len {
+        if self.ring_room() < self.ring_reserve() {
             return;
         }
         match self.append_time() {

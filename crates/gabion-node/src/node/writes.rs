@@ -141,7 +141,7 @@ impl Node {
             Some((WriteStop::Flush, "flush is behind"))
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
             Some((WriteStop::Edits, "a replica applies edits late"))
-        } else if self.ring_room() < 2 * self.config.segment_len {
+        } else if self.ring_room() < self.ring_reserve() {
             Some((WriteStop::Ring, "the log's ring is full"))
         } else if self.is_log_long() {
             Some((WriteStop::Log, "the log waits for flushes"))

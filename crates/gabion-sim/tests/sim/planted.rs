@@ -60,3 +60,18 @@ fn file_numbers_that_are_used_again_are_caught() {
         &["is in the pool already", "going on"],
     );
 }
+
+/// This defect is one of what is written, not of who reads it.
+#[test]
+fn a_log_that_does_not_begin_behind_what_a_flush_has_taken_off_it_is_caught() {
+    let workload = workloads::deletes();
+    let mutant = Mutant::LogBeginsBeforeFlush;
+    PLANTED.set(Some(mutant));
+    let run = catch_unwind(AssertUnwindSafe(|| Run::record(&workload.group, &workload.turns)));
+    PLANTED.set(None);
+    let run = run.expect("nothing is wrong before a crash");
+    let (states, failure) = first_failure(&workload, &run, STRIDE, u64::MAX);
+    let message = failure.unwrap_or_else(|| panic!("{mutant:?} is in none of {states} states"));
+    eprintln!("{mutant:?}: state {states}: {message}");
+    assert!(message.contains("was durable, as all up to"), "{message}");
+}

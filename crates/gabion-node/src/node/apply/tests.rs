@@ -165,9 +165,10 @@ fn a_restart_replays_edits_that_were_applied_and_refuses_an_old_number_behind_th
     }
     let machine = Machine::new(CompactionMode::Primary);
     let mut node = machine.with_edits(2);
-    let record = append(&mut node, &edit(2, 1));
+    append(&mut node, &edit(3, 1));
+    let record = append(&mut node, &edit(3, 1));
     drop(node);
-    let wanted = alloc::format!("edit 2 at {} follows edit 2 at ", record.end());
+    let wanted = alloc::format!("edit 3 at {} follows edit 3 at ", record.end());
     assert_corruption(machine.open(), &record, &wanted);
 }
 

@@ -1,0 +1,93 @@
+//! The log of a group of one: in the ring, until flushes take it off or it has been there for long.
+
+use crate::no_space::start;
+use crate::replica::Replica;
+use gabion_base::FileKind;
+use gabion_base::units::{KIB, MIB};
+use gabion_engine::{JobKind, TreeConfig};
+
+/// Segments that the log has on the device.
+fn segments(replica: &Replica) -> usize {
+    let files = replica.node.pool().files();
+    files.filter(|placement| placement.file.kind == FileKind::LogSegment).count()
+}
+
+/// Writes a MemTable and flushes it, and lets no other job begin.
+fn flush(replica: &mut Replica) {
+    replica.seal();
+    replica.succeed(JobKind::Flush);
+    replica.pass(1);
+    assert_eq!(replica.node.tree().sealed_count(), 0);
+}
+
+#[test]
+fn what_flushes_take_off_the_log_is_never_written_to_a_segment() {
+    let mut replica = start();
+    for round in 0..3 {
+        flush(&mut replica);
+        let begin = replica.node.tree().flushed().position;
+        assert!(begin.get() > round * 16 * KIB);
+        assert_eq!(replica.node.state().trimmed.position, begin);
+        assert_eq!(replica.node.durable_everywhere(), begin, "the log begins there");
+    }
+    assert_eq!(segments(&replica), 0);
+    // A power cut takes the ring: what is in files is there, what is written then, too.
+    let sequence = replica.node.tree().flushed().sequence;
+    let mut replica = replica.restart(0);
+    assert_eq!(replica.node.tree().last_sequence(), sequence);
+    flush(&mut replica);
+    assert!(replica.node.tree().flushed().sequence > sequence);
+    let view = replica.restart(0);
+    assert!(view.has(&view.node.view(), "key 0") && view.has(&view.node.view(), "key 20"));
+}
+
+#[test]
+fn what_has_been_in_the_log_for_long_is_durable_but_for_its_last_block() {
+    let mut replica = start();
+    for n in 0..20 {
+        replica.put(&format!("key {n:0400}"));
+        replica.node.end_turn().unwrap();
+    }
+    replica.put("last");
+    replica.node.end_turn().unwrap();
+    replica.pass(0);
+    let written_ms = replica.now_ms();
+    while segments(&replica) == 0 {
+        replica.pass(100);
+        assert!(replica.now_ms() <= written_ms + 10_200, "it is there for ever");
+    }
+    assert!(replica.now_ms() >= written_ms + 4_900, "it was not given the time");
+    let (durable, end) = (replica.node.durable_everywhere(), replica.node.log_end());
+    assert!(durable.get() + 4 * KIB > end.get(), "{durable} {end}");
+    // All is drained that can be: nothing is done about the rest.
+    let commits = replica.node.orders_in_flight();
+    replica.pass(20_000);
+    assert_eq!((replica.node.orders_in_flight(), segments(&replica)), (commits, 1));
+    let replica = replica.restart(0);
+    let view = replica.node.view();
+    assert!(replica.has(&view, &format!("key {:0400}", 0)));
+    assert!(!replica.has(&view, "last"), "its block was not whole");
+}
+
+#[test]
+fn a_ring_that_fills_up_as_flushes_are_behind_is_drained_and_takes_more() {
+    let tree = TreeConfig { memtable_len: 16 * KIB, ..TreeConfig::default() };
+    let mut replica = Replica::start(128 * MIB, tree, 16 * KIB);
+    replica.seal();
+    assert_eq!(
+        segments(&replica),
+        0,
+        "it is less than three quarters of what may be in the ring alone"
+    );
+    // More than the ring holds.
+    while replica.node.log_end().get() < 4 * 16 * KIB {
+        replica.seal();
+    }
+    assert!(segments(&replica) > 1, "what was sealed is not flushed");
+    let durable = replica.node.durable_everywhere();
+    assert!(durable.get() > 16 * KIB, "{durable}");
+    let mut replica = replica.restart(0);
+    assert!(replica.node.log_end() >= durable, "it was flushed");
+    replica.work();
+    assert_eq!(replica.node.tree().sealed_count(), 0);
+}
