@@ -267,8 +267,7 @@ impl Shared {
     /// they are shown the next: what that cleared is there until then.
     ///
     /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose results come in
-    /// under the lock that the writer has had since before it cleared; and its edit is applied only when the log is
-    /// durable up to there.
+    /// under the lock that the writer has had since before it cleared.
     fn publish_shape(&self, core: &mut Core) {
         let newest = core.node.tree().shared_view();
         core.active = core.node.tree().active_id();

@@ -13,8 +13,8 @@ pub enum Durability {
     /// the device; for what can be made again. [`crate::Db::flush`] writes it to a file, and so does dropping the last
     /// handle, which cannot say when that failed; a kill before takes it along, whatever was logged later.
     MemTable,
-    /// The kill of the process: it is in the log's ring, a mapped file. The device gets it with the flush of its
-    /// MemTable, or within ten seconds, but for the last 4 KiB of what was written.
+    /// The kill of the process: it is in the log's ring, a mapped file. While the store is open the device gets it with
+    /// the flush of its MemTable, or when some ten seconds have passed.
     #[default]
     Ring,
     /// A power cut: the log is flushed up to it. Writes of several threads share a flush.

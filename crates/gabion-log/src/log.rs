@@ -421,12 +421,6 @@ impl Log {
         self.drains.next(&self.ring, self.end, self.config.segment_len, force)
     }
 
-    /// Up to here, if not beyond, all that the log has can be drained: where the last block ends that is whole.
-    #[must_use]
-    pub fn end_of_blocks(&self) -> LogPosition {
-        LogPosition(block_floor(self.end))
-    }
-
     /// A drain has been written, not flushed.
     pub fn drained(&mut self, end: LogPosition) {
         self.drains.done(end.get());

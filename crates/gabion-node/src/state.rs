@@ -34,7 +34,8 @@ pub struct ReplicaState {
     pub spans: Vec<Span>,
     /// The log is kept from here on.
     pub trimmed: Anchor,
-    /// Group time where the log is kept from, in ms: it does not go back when no record is left that tells it.
+    /// Group time where the log is kept from, in ms, or of a later edit that no log has: it does not go back when no record
+    /// is left that tells it.
     pub trimmed_ms: u64,
     /// The log is known to have been durable here, and committed, up to this record end: raised by each
     /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that

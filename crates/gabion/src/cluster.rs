@@ -42,6 +42,12 @@ const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
 /// Writes wait while less than half of it is free, draining begins at a quarter.
 const RING_LEN: u64 = 4 * SEGMENT_LEN;
+/// Of a replica alone: room for all MemTables that may wait for their flush, so that their log need not be drained.
+const RING_LEN_ALONE: u64 = 2 * RING_LEN;
+
+const fn ring_len(replicas: u32) -> u64 {
+    if replicas == 1 { RING_LEN_ALONE } else { RING_LEN }
+}
 const MEMTABLE_LEN_MIN: u64 = 64 * KIB;
 const MEMTABLE_LEN_MAX: u64 = GIB;
 
@@ -111,7 +117,7 @@ impl Settings {
 
     /// Bytes of disk that one replica reserves: pool and ring.
     pub(crate) const fn replica_len(&self) -> u64 {
-        self.pool_len + RING_LEN
+        self.pool_len + ring_len(self.replicas)
     }
 
     /// Bytes of disk that the whole group reserves.
@@ -132,7 +138,7 @@ impl Settings {
             members: self.members().map(ReplicaId).collect(),
             compaction: self.compaction,
             ack: self.ack,
-            ring_len: RING_LEN,
+            ring_len: ring_len(self.replicas),
             segment_len: SEGMENT_LEN,
             tree: TreeConfig {
                 memtable_len: self.memtable_len,
@@ -262,7 +268,7 @@ impl Settings {
         };
         if wanted.pool_size.is_none() {
             let share = free / 5 * 4 / u64::from(replicas);
-            let capped = share.saturating_sub(RING_LEN) / MIB * MIB;
+            let capped = share.saturating_sub(ring_len(replicas)) / MIB * MIB;
             settings.pool_len = settings.pool_len.min(capped);
         } else if settings.pool_len < POOL_LEN_MIN {
             return Err(Error::limit(format!(

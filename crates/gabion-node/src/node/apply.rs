@@ -418,6 +418,7 @@ impl Node {
             self.state.durable = waiting.end;
             self.stage_state(None);
         }
+        self.keep_time(&edit);
         self.tree.apply_edit(&edit)?;
         self.tell_replaced(&edit);
         self.counters.edits += 1;
@@ -429,6 +430,15 @@ impl Node {
             self.trim_to(flushed.position);
         }
         Ok(())
+    }
+
+    /// What has expired by the time of an edit that is in no log stays so, also when the records that told the time are lost.
+    fn keep_time(&mut self, edit: &Edit) {
+        let now_ms = edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms);
+        if !self.config.logs_edits() && now_ms > self.state.trimmed_ms {
+            self.state.trimmed_ms = now_ms;
+            self.stage_state(None);
+        }
     }
 
     /// Tells the driver of a flush or compaction whose files were made elsewhere, and of files that are dropped. Who makes

@@ -7,7 +7,7 @@ use crate::AckLevel;
 use crate::work::{DrainOrder, Work};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, Result, SequenceNumber};
+use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
 
@@ -95,7 +95,7 @@ impl Node {
     pub(super) fn append_seal(&mut self) {
         match self.append_unlogged() {
             Ok(()) => {}
-            Err(error) if error.kind() == gabion_base::ErrorKind::NoSpace => return,
+            Err(error) if error.kind() == ErrorKind::NoSpace => return,
             Err(error) => return self.fatal(error),
         }
         let memtable = self.tree.active_id();
@@ -113,7 +113,7 @@ impl Node {
         match result {
             Ok(()) => self.pass_marks(self.log.end(), self.log.last().crc),
             // Without room for it the MemTable grows a little more; the next turn tries again.
-            Err(error) if error.kind() == gabion_base::ErrorKind::NoSpace => {}
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
             Err(error) => self.fatal(error),
         }
     }
@@ -160,10 +160,12 @@ impl Node {
         if self.drain.in_flight || self.held.is_some() {
             return;
         }
-        self.age_log();
-        let wanted = self.durable_wanted() > self.log.durable_end();
-        let pressure = self.ring_room() < self.drain_below();
-        if self.drain.trimmed.is_some() || (self.config.is_alone() && !wanted && !pressure) {
+        let durable = self.log.durable_end();
+        let wanted_end = self.durable_wanted();
+        let (wanted, pressure) = (wanted_end > durable, self.ring_room() < self.drain_below());
+        // What the log is about to begin behind needs not be written, and its segments must not be placed again.
+        let is_trimmed = self.state.trimmed.position > durable;
+        if is_trimmed || (self.drains_late() && !wanted && !pressure) {
             return;
         }
         if !self.place_segments() {
@@ -179,7 +181,9 @@ impl Node {
             writes.push((placement, drain.offset_in_segment, drain.data));
             ends.push(drain.end);
         }
-        let flush = wanted || pressure;
+        // Of a series of orders that somebody waits for the last one flushes.
+        let goes_on = ends.len() == DRAINS_MAX && ends.last().is_some_and(|end| *end < wanted_end);
+        let flush = (wanted && !goes_on) || pressure;
         let unflushed = self.log.drained_end() > self.log.durable_end();
         if writes.is_empty() && !(flush && unflushed && self.drain.flushed < self.log.drained_end())
         {
@@ -192,14 +196,21 @@ impl Node {
         self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
     }
 
-    /// Room in the ring below which what is drained is flushed. In a group of one nothing is drained before: as a rule a
-    /// flush takes it off the log, and it is never written to a segment at all.
+    /// Room in the ring below which what is drained is flushed; where that is done late, nothing is drained before.
     fn drain_below(&self) -> u64 {
         let (ring_len, stops_below) = (self.config.ring_len, self.ring_reserve());
-        match self.config.is_alone() {
+        match self.drains_late() {
             true => stops_below + (ring_len - stops_below) / 4,
             false => ring_len / 4 * 3,
         }
+    }
+
+    /// Whether the log stays in the ring until somebody wants it durable: in a group of one as a rule a flush takes it
+    /// off before, where the ring is long enough for all MemTables that may wait for theirs.
+    fn drains_late(&self) -> bool {
+        let tables = self.options.sealed_max as u64 + 1;
+        let in_ring = self.config.ring_len - self.ring_reserve();
+        self.config.is_alone() && in_ring >= tables * self.config.tree.memtable_len
     }
 
     /// Room in the ring below which writes wait: the last is for edits and seals, which make room in it.
@@ -207,22 +218,27 @@ impl Node {
         2 * self.config.segment_len
     }
 
-    /// In a group of one: wants to be durable what has been in the log for a while, but for the block in which it ends.
-    fn age_log(&mut self) {
+    /// In a group of one: has what has been in the log for a while made durable.
+    pub(super) fn age_log(&mut self) {
         if !self.config.is_alone() {
             return;
         }
-        let durable = self.log.durable_end();
+        let (durable, end) = (self.log.durable_end(), self.log.end());
         match self.drain.aging {
-            Some((_, since_ms)) if self.now_ms < since_ms + LOG_AGE_MS => {}
-            Some((end, _)) if end > durable => {
-                self.want_durable(end);
-                self.drain.aging = None;
+            Some((_, since_ms)) if self.now_ms < since_ms.saturating_add(LOG_AGE_MS) => {}
+            Some((aged, _)) if aged > durable => {
+                // Where a turn is under way its record may come first.
+                if self.is_in_turn() || self.not_writing().is_some() {
+                    return;
+                }
+                match self.make_durable() {
+                    Ok(_) => self.drain.aging = None,
+                    // Nothing more goes into the ring now. What is in it is drained.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => self.want_durable(aged),
+                    Err(error) => self.fatal(error),
+                }
             }
-            _ => {
-                let end = self.log.end_of_blocks();
-                self.drain.aging = (end > durable).then_some((end, self.now_ms));
-            }
+            _ => self.drain.aging = (end > durable).then_some((end, self.now_ms)),
         }
     }
 
@@ -276,7 +292,10 @@ impl Node {
     }
 
     pub(super) fn segment_placed(&mut self, segment: u64) {
-        self.drain.segments.insert(segment, true);
+        // Unless the log begins behind it by now.
+        if let Some(is_durable) = self.drain.segments.get_mut(&segment) {
+            *is_durable = true;
+        }
         self.count_flushed();
     }
 
@@ -329,7 +348,8 @@ impl Node {
         if anchor.position <= self.state.trimmed.position {
             return;
         }
-        (self.state.trimmed, self.state.trimmed_ms) = (anchor, now_ms);
+        self.state.trimmed = anchor;
+        self.state.trimmed_ms = now_ms.max(self.state.trimmed_ms);
         self.stage_state(Some(After::Trimmed(anchor.position)));
     }
 
@@ -346,6 +366,7 @@ impl Node {
         };
         self.drain.flushed = self.drain.flushed.max(at);
         self.chain.handle_durable(self.log.durable_end());
+        self.end_repair();
         self.chain.handle_trimmed(at);
         for number in gone {
             if self.drain.segments.remove(&number).is_none() {

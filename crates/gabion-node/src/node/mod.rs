@@ -392,6 +392,7 @@ impl Node {
             self.apply_record(&record)?;
         }
         self.end_replay(lost.is_some());
+        self.skip_cleared()?;
         match report.rotten.zip(lost) {
             Some((rot, lost)) => self.begin_repair(rot, lost),
             None => self.begin_drain_again(report),
@@ -645,6 +646,7 @@ impl Node {
             self.schedule_repairs();
             self.judge_room();
             self.carry_time();
+            self.age_log();
             self.schedule_jobs();
             self.append_edits();
             self.advance_loads();
@@ -803,5 +805,9 @@ impl Node {
             "{}",
             format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
         );
+        for number in self.drain.segments.keys() {
+            let file = FileId::log_segment(*number);
+            assert!(self.pool.placement(file).is_some(), "{file} is the log's and in no slot");
+        }
     }
 }

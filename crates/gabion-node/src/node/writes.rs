@@ -420,6 +420,23 @@ impl Node {
         Ok(self.log.end())
     }
 
+    /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes before it, the log may
+    /// not tell, and what got their numbers would count as cleared.
+    ///
+    /// # Errors
+    /// As [`gabion_engine::Tree::skip_sequences`].
+    pub(super) fn skip_cleared(&mut self) -> Result<()> {
+        let (first, floor) = (self.tree.last_sequence().next(), self.tree.floor());
+        if !self.config.is_alone() || floor < first {
+            return Ok(());
+        }
+        // A MemTable has fewer entries, and the seal of one has the numbers before it logged.
+        let count = u32::try_from(floor.get() - first.get() + 1).unwrap_or(u32::MAX);
+        self.tree.skip_sequences(first, count)?;
+        self.writing.unlogged = Some(Unlogged { first, count });
+        Ok(())
+    }
+
     /// Ends the turn without a record: what was written is in the MemTable alone. The process takes it along when it ends,
     /// unless it was flushed to a file before; of what came later, what went into the log is found again all the
     /// same. Only the sequence numbers go into the log, with the next record.

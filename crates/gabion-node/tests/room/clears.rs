@@ -132,3 +132,32 @@ fn a_clear_that_a_power_cut_took_hides_nothing_of_what_is_written_then() {
         assert!(replica.has(&replica.node.view(), "new"), "{kind:?}");
     }
 }
+
+/// The edit that drops what was cleared has the clear's number, and the log nothing of it.
+#[test]
+fn a_clear_past_the_log_that_an_edit_kept_hides_nothing_of_what_is_written_after_a_kill() {
+    let mut replica = with_a_file();
+    for _ in 0..10 {
+        replica.put("past");
+        replica.node.end_turn_unlogged().unwrap();
+    }
+    replica.node.clear().unwrap();
+    replica.node.end_turn_unlogged().unwrap();
+    replica.pass(1);
+    assert_eq!(replica.kinds(), [JobKind::Drop]);
+    replica.work();
+    replica.pass(1);
+    let floor = replica.node.tree().floor();
+    let mut replica = replica.restart(0);
+    assert_eq!(replica.node.tree().last_sequence(), floor);
+    for written in ["new", "newer"] {
+        write(&mut replica, written);
+        assert!(replica.has(&replica.node.view(), written));
+        assert!(replica.node.tree().last_sequence() > floor);
+        // The log says of the numbers that they are nobody's.
+        replica.node.make_durable().unwrap();
+        replica.pass(1);
+        replica = replica.restart(0);
+        assert!(replica.has(&replica.node.view(), written));
+    }
+}

@@ -1,4 +1,4 @@
-//! Every crash point of twenty-one workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of twenty-two workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -394,6 +394,11 @@ fn deletes_and_clears_with_lz4_survive_every_crash_point() {
 #[test]
 fn durable_batches_over_segments_and_trims_survive_every_crash_point() {
     all(&workloads::durable_batches());
+}
+
+#[test]
+fn syncs_amid_flushes_survive_every_crash_point() {
+    all(&workloads::syncs());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every I/O call of seventeen workloads made to fail in turn (FAULTS.md E8 to E11): a read or a write with an I/O
+//! Every I/O call of eighteen workloads made to fail in turn (FAULTS.md E8 to E11): a read or a write with an I/O
 //! error, a write without room, a flush.
 //!
 //! Each run has one fault, at one call, and whether it came is looked at. The replica either goes on as if nothing had
@@ -350,6 +350,11 @@ fn every_call_fails_amid_deletes_and_clears() {
 #[test]
 fn every_call_fails_amid_durable_batches() {
     every_call_fails(&workloads::durable_batches());
+}
+
+#[test]
+fn every_call_fails_amid_syncs() {
+    every_call_fails(&workloads::syncs());
 }
 
 #[test]

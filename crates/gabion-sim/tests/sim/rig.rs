@@ -85,6 +85,8 @@ pub(crate) enum Turn {
     Clear,
     /// Loads registers and twins, by number, and waits for it.
     Load(Vec<(u64, Option<u64>)>),
+    /// Has what the log has made durable, beside what follows.
+    Sync,
     /// Ends the MemTable.
     Seal,
     /// Has everything compacted, beside what follows.
@@ -100,6 +102,7 @@ impl Turn {
         match self {
             Self::Unlogged
             | Self::ClearUnlogged
+            | Self::Sync
             | Self::Seal
             | Self::Compact
             | Self::Rest
@@ -536,6 +539,9 @@ impl<'a> Drive<'a> {
             Turn::Clear => {
                 node.clear().unwrap();
                 node.end_turn().unwrap()
+            }
+            Turn::Sync => {
+                return node.make_durable().map(drop).map_err(|error| error.to_string());
             }
             Turn::Seal => return node.seal_memtable().map_err(|error| error.to_string()),
             _ => {

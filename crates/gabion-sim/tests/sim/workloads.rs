@@ -88,6 +88,16 @@ pub(crate) fn durable_batches() -> Workload {
     })
 }
 
+/// Batches of which some are to be durable, whatever flushes do meanwhile.
+pub(crate) fn syncs() -> Workload {
+    let mut random = Random::new(19);
+    workload("syncs", replicated(), 260, |n| match random.below(9) {
+        0 | 1 => Turn::Sync,
+        2 => Turn::Write(vec![(random.below(40), None), (TWINS + n % 4, None)]),
+        _ => Turn::Write(vec![put(TWINS + n % 4, n), put(random.below(40), n)]),
+    })
+}
+
 /// Ascending keys: what is flushed overlaps nothing and is moved down as it is.
 pub(crate) fn ascending() -> Workload {
     workload("ascending", replicated(), 160, |n| Turn::Write(vec![put(n, n), put(1_000 + n, n)]))
