@@ -7,6 +7,7 @@ use crate::AckLevel;
 use crate::work::{DrainOrder, Work};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
@@ -231,10 +232,18 @@ impl Node {
                 if self.is_in_turn() || self.not_writing().is_some() {
                     return;
                 }
-                match self.make_durable() {
-                    Ok(_) => self.drain.aging = None,
-                    // Nothing more goes into the ring now. What is in it is drained.
-                    Err(error) if error.kind() == ErrorKind::NoSpace => self.want_durable(aged),
+                // Only whole blocks are drained; a record that fills the last is needed where nothing came behind.
+                let is_whole = end.get() - end.get() % BLOCK_LEN as u64 >= aged.get();
+                let wanted = if is_whole {
+                    self.want_durable(aged);
+                    Ok(())
+                } else {
+                    self.make_durable().map(drop)
+                };
+                match wanted {
+                    Ok(()) => self.drain.aging = None,
+                    // The ring is full, and so drained: tried again.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {}
                     Err(error) => self.fatal(error),
                 }
             }

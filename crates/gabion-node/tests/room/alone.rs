@@ -41,6 +41,25 @@ fn what_flushes_take_off_the_log_is_never_written_to_a_segment() {
     assert!(view.has(&view.node.view(), "key 0") && view.has(&view.node.view(), "key 20"));
 }
 
+/// Where more comes all the time, what came behind the old fills its block.
+#[test]
+fn what_is_old_in_the_log_is_durable_without_a_record_where_more_comes() {
+    let mut replica = start();
+    replica.pass(20_000);
+    let (begin, begun_ms) = (replica.node.log_end(), replica.now_ms());
+    let mut ends = Vec::new();
+    while replica.now_ms() < begun_ms + 12_000 {
+        replica.put(&format!("key {:0400}", ends.len() % 20));
+        ends.push(replica.node.end_turn().unwrap());
+        replica.pass(300);
+    }
+    // Ten seconds before that are 33 records back.
+    assert!(replica.node.durable_everywhere() >= ends[ends.len() - 35]);
+    let record_len = (ends[0].get() - begin.get()).max(ends[1].get() - ends[0].get());
+    let len = replica.node.log_end().get() - begin.get();
+    assert!(len <= record_len * ends.len() as u64, "{len} bytes of {} records", ends.len());
+}
+
 #[test]
 fn what_has_been_in_the_log_for_long_is_durable() {
     let mut replica = start();
