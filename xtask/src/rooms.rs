@@ -27,9 +27,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
-    // What the kernel says of a process: of Gabion's and of those that it is measured beside.
+    // What the kernel says of a process, of Gabion's and of those that it is measured beside, and what it is told.
     ("gabion-proc", &[]),
-    ("gabion-fabric", &["gabion-base", "gabion-media"]),
+    ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
     (
         "gabion-sim",
         &[
@@ -50,6 +50,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-pool",
             "gabion-engine",
             "gabion-node",
+            "gabion-proc",
             "gabion-fabric",
         ],
     ),
@@ -82,6 +83,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-engine",
             "gabion-node",
             "gabion-resp",
+            "gabion-proc",
             "gabion-fabric",
             "gabion-db",
             "gabion-server",

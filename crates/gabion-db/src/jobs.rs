@@ -133,19 +133,27 @@ pub struct JobThreads {
 }
 
 impl JobThreads {
-    /// Starts the threads; `compactions_max` of them compact, at least one.
+    /// Starts the threads; `compactions_max` of them compact, at least one. Those stand back by `nice` steps
+    /// ([`gabion_proc::stand_back`]), and the one that flushes by half as many: writers wait for it sooner.
     ///
     /// # Errors
     /// The system's, when a thread cannot start.
-    pub fn start(parts: &StoreParts, compactions_max: usize, sink: &impl JobSink) -> Result<Self> {
+    pub fn start(
+        parts: &StoreParts,
+        compactions_max: usize,
+        nice: u8,
+        sink: &impl JobSink,
+    ) -> Result<Self> {
         let (flush, flushes) = channel();
         let (compact, compactions) = channel();
         let credit = Arc::new(Credit::default());
-        let threads = vec![spawn("gabion-flush", parts, flushes.into_shared(), &credit, sink)?];
+        let flushes = flushes.into_shared();
+        let threads = vec![spawn("gabion-flush", nice / 2, parts, flushes, &credit, sink)?];
         let (compactions, parts, sink) = (compactions.into_shared(), parts.clone(), sink.clone());
         let of_all = credit.clone();
-        let one_more =
-            Box::new(move || spawn("gabion-compact", &parts, compactions.clone(), &of_all, &sink));
+        let one_more = Box::new(move || {
+            spawn("gabion-compact", nice, &parts, compactions.clone(), &of_all, &sink)
+        });
         let (flush, compact) = (Some(flush), Some(compact));
         let mut all = Self { flush, compact, threads, credit, one_more };
         all.grow(compactions_max)?;
@@ -206,6 +214,7 @@ impl IntoShared for Receiver<Order> {
 
 fn spawn(
     name: &'static str,
+    nice: u8,
     parts: &StoreParts,
     orders: Shared,
     credit: &Arc<Credit>,
@@ -236,7 +245,7 @@ fn spawn(
             sink.done(id, Done::Job(result));
         }
     };
-    thread(name, run)
+    thread(name, nice, run)
 }
 
 /// A thread for orders that need the pool and no other thread: the placement log and the log's segments.
@@ -277,7 +286,7 @@ impl IoThread {
                 sink.done(id, done);
             }
         };
-        Ok(Self { orders: Some(orders), thread: Some(thread("gabion-io", run)?) })
+        Ok(Self { orders: Some(orders), thread: Some(thread("gabion-io", 0, run)?) })
     }
 
     /// Hands an order to the thread: anything but jobs and shipments.
@@ -295,11 +304,20 @@ impl Drop for IoThread {
     }
 }
 
-/// Starts a thread under a name that the CPU report knows.
+/// Starts a thread under a name that the CPU report knows, which stands back by `nice` steps
+/// ([`gabion_proc::stand_back`]).
 ///
 /// # Errors
 /// The system's.
-pub fn thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub fn thread(
+    name: &'static str,
+    nice: u8,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let run = move || {
+        gabion_proc::stand_back(nice);
+        run();
+    };
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error: io::Error| {
         Error::with_source(gabion_base::ErrorKind::Io, format!("thread {name} cannot start"), error)
     })

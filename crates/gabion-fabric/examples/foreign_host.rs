@@ -66,6 +66,7 @@ fn serve(path: &Path) -> Result<String, Box<dyn Error>> {
         start: START,
         config: TargetConfig::new(String::new(), Vec::new(), LEN, [7; 16]),
         buffer_len: 0,
+        nice: 0,
     };
     let target = TargetServer::start(options, move |event| {
         let _ = sender.send(event);

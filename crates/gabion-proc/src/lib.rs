@@ -5,12 +5,15 @@
 //! The kernel counts for everybody in the same way, so this is what Gabion and what it is measured against report of
 //! themselves. Source: proc(5).
 //!
-//! And what a process that moves data tells its allocator ([`keep_freed_memory`]).
+//! And what a process that moves data tells its allocator ([`keep_freed_memory`]), and a thread that may wait the
+//! kernel ([`stand_back`]).
 #![allow(clippy::disallowed_methods, reason = "a shell: its files are the kernel's answers")]
 
 mod allocator;
+mod priority;
 
 pub use allocator::keep_freed_memory;
+pub use priority::{STEPS_MAX, stand_back};
 
 use std::fs;
 use std::path::Path;

@@ -44,6 +44,9 @@ pub struct ServerConfig {
     pub block_cache_bytes: usize,
     /// Memory for indexes and filters of open files, in bytes; about 2 % of the files that are read.
     pub open_files_bytes: usize,
+    /// Steps, 0 to [`gabion_proc::STEPS_MAX`], by which the threads that compact, ship, receive files and warm the cache
+    /// stand back behind those that answer clients and members; the one that flushes by half as many.
+    pub jobs_nice: u8,
     /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to [`RunOptions::COMPACTIONS_MAX`].
     pub node: NodeOptions,
 }
@@ -87,6 +90,12 @@ impl ServerConfig {
         if !(1..=most).contains(&count) {
             return Err(Error::invalid(format!(
                 "{count} compactions at once: 1 to {most} are possible"
+            )));
+        }
+        let (steps, most) = (self.jobs_nice, gabion_proc::STEPS_MAX);
+        if steps > most {
+            return Err(Error::invalid(format!(
+                "jobs that stand back by {steps} steps: 0 to {most} are possible"
             )));
         }
         Ok(())

@@ -73,6 +73,8 @@ pub(crate) struct ServerHost {
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
     pub(crate) clients_max: usize,
+    /// Steps by which jobs stand back.
+    pub(crate) jobs_nice: u8,
     pub(crate) now_us: Cell<u64>,
 }
 
@@ -125,7 +127,7 @@ impl Host for ServerHost {
         let settings = Settings::of(&node, &self.cache);
         let Codecs { upper, bottom } = settings.codecs;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let options: [(&str, String); 20] = [
+        let options: [(&str, String); 21] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -142,6 +144,7 @@ impl Host for ServerHost {
             ("gabion-compaction", config.compaction.as_str().into()),
             (settings::COMPACTIONS_MAX, settings.compactions_max.to_string()),
             ("gabion-group", config.group.get().to_string()),
+            ("gabion-jobs-nice", self.jobs_nice.to_string()),
             ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
             (settings::OPEN_FILES_BYTES, settings.open_files_bytes.to_string()),
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),

@@ -91,13 +91,13 @@ pub(crate) struct ShipThread {
 }
 
 impl ShipThread {
-    pub(crate) fn start(mailbox: &Mailbox) -> Result<Self> {
+    pub(crate) fn start(nice: u8, mailbox: &Mailbox) -> Result<Self> {
         let readiness = Readiness::new()?;
         let waker = readiness.waker();
         let (commands, inbox) = channel();
         let bytes = Arc::new(ShipBytes::default());
         let (mailbox, counted) = (mailbox.clone(), bytes.clone());
-        let thread = thread("gabion-ship", move || {
+        let thread = thread("gabion-ship", nice, move || {
             let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-ship" };
             let shipper = Shipper {
                 remotes: Remotes::new(readiness),

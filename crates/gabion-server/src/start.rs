@@ -51,7 +51,7 @@ pub fn run(config: ServerConfig) -> Result<ExitReason> {
     gabion_proc::keep_freed_memory();
     allow_descriptors();
     let (sender, receiver) = channel();
-    let handle = thread("gabion-loop", move || {
+    let handle = thread("gabion-loop", 0, move || {
         let _ = sender.send(prepare(config).and_then(Server::run));
     })?;
     let result = receiver.recv();
@@ -152,6 +152,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         jobs: Rc::downgrade(&threads.jobs),
         buffers: parts.buffers.clone(),
         clients_max: CLIENTS_MAX,
+        jobs_nice: config.jobs_nice,
         now_us: Cell::new(clock.now_us()),
     });
     let mut peers: Vec<Peer> = Vec::new();
@@ -246,7 +247,7 @@ fn start_threads(
     mailbox: &Mailbox,
     cache: &Arc<SharedCache>,
 ) -> Result<Threads> {
-    let parts = &opened.parts;
+    let (parts, nice) = (&opened.parts, config.jobs_nice);
     let listener = std::net::TcpListener::bind(config.target_listen)
         .map_err(refused(format!("NVMe/TCP target: cannot listen on {}", config.target_listen)))?;
     let options = TargetOptions {
@@ -258,16 +259,17 @@ fn start_threads(
             ..TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id)
         },
         buffer_len: SOCKET_LEN,
+        nice,
     };
     let target_mailbox = mailbox.clone();
     let target = TargetServer::start(options, move |event| {
         target_mailbox.tell(Event::Target(event));
     })?;
-    let jobs = JobThreads::start(parts, config.node.compactions_max, mailbox)?;
+    let jobs = JobThreads::start(parts, config.node.compactions_max, nice, mailbox)?;
     Ok(Threads {
         jobs: Rc::new(RefCell::new(jobs)),
-        warm: WarmThread::start(parts, cache, mailbox)?,
-        ship: ShipThread::start(mailbox)?,
+        warm: WarmThread::start(parts, cache, nice, mailbox)?,
+        ship: ShipThread::start(nice, mailbox)?,
         target,
     })
 }

@@ -63,13 +63,14 @@ impl WarmThread {
     pub(crate) fn start(
         parts: &StoreParts,
         cache: &Arc<SharedCache>,
+        nice: u8,
         mailbox: &Mailbox,
     ) -> Result<Self> {
         let (commands, inbox) = channel();
         let shown = Arc::new(Shown::default());
         let (parts, cache, mailbox) = (parts.clone(), cache.clone(), mailbox.clone());
         let told = shown.clone();
-        let thread = thread("gabion-warm", move || {
+        let thread = thread("gabion-warm", nice, move || {
             let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-warm" };
             let (line, under_way, device) = (VecDeque::new(), None, OnceCell::new());
             let shown = told;

@@ -735,6 +735,8 @@ fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
     );
     let text = refusal(&|config| config.node.compactions_max = 0);
     assert!(text.ends_with("0 compactions at once: 1 to 64 are possible"), "{text}");
+    let text = refusal(&|config| config.jobs_nice = 20);
+    assert!(text.ends_with("jobs that stand back by 20 steps: 0 to 19 are possible"), "{text}");
     let text = refusal(&|config| config.peers.truncate(1));
     assert!(text.contains("no address is given for replica 3"), "{text}");
     std::fs::remove_dir_all(&dir).unwrap();

@@ -13,6 +13,10 @@ use std::process::ExitCode;
 /// The RESP port of the first replica unless said otherwise: Redis's own.
 pub(crate) const PORT_DEFAULT: u16 = 6379;
 
+/// Steps by which jobs stand back unless said otherwise: where one thread of requests wants the same processor, a tenth
+/// of it is theirs.
+const JOBS_NICE: u8 = 10;
+
 /// A replicated key-value store that compacts once and replicates the result.
 #[derive(Parser, Debug)]
 #[command(name = "gabion", version, subcommand_required = true, arg_required_else_help = true)]
@@ -80,6 +84,10 @@ pub(crate) struct ProcessOptions {
     /// Compactions that each replica may run at once, 1 to 64; flushes have a thread of their own
     #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
     pub(crate) compactions_max: usize,
+    /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the warming of the cache
+    /// stand back behind requests, and flushes by half as many
+    #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
+    pub(crate) jobs_nice: u8,
 }
 
 impl Default for ProcessOptions {
@@ -90,13 +98,14 @@ impl Default for ProcessOptions {
             block_cache_bytes: run.block_cache_len,
             open_files_bytes: run.open_files_len,
             compactions_max: run.compactions_max,
+            jobs_nice: JOBS_NICE,
         }
     }
 }
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 8] {
+    pub(crate) fn words(&self) -> [String; 10] {
         [
             "--io".into(),
             self.io.as_str().into(),
@@ -106,6 +115,8 @@ impl ProcessOptions {
             self.open_files_bytes.to_string(),
             "--compactions-max".into(),
             self.compactions_max.to_string(),
+            "--jobs-nice".into(),
+            self.jobs_nice.to_string(),
         ]
     }
 }
@@ -464,6 +475,10 @@ fn compactions() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=RunOptions::COMPACTIONS_MAX as u64)
 }
 
+fn nice() -> RangedU64ValueParser<u8> {
+    RangedU64ValueParser::new().range(0..=u64::from(gabion_proc::STEPS_MAX))
+}
+
 /// Prints what clap has to say: help and version as they are, a refusal in one line.
 pub(crate) fn refused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
@@ -509,6 +524,7 @@ mod tests {
             (&["gabion", "up", "--pool-size", "big"], "`big` is no size"),
             (&["gabion", "up", "--open-files-bytes", "-1"], "-1"),
             (&["gabion", "up", "--compactions-max", "65"], "1..=64"),
+            (&["gabion", "up", "--jobs-nice", "20"], "0..=19"),
             (&["gabion", "up", "--compaction", "nobody"], "primary, every-replica"),
             (&["gabion", "up", "--compction", "primary"], "--compaction"),
             (&["gabion", "upp"], "up"),
@@ -567,12 +583,13 @@ mod tests {
         assert_eq!(up(&[]), ProcessOptions::default(), "also where nothing is said");
         let words = ["--io", "threads", "--block-cache-bytes", "0"];
         let more = ["--open-files-bytes", "2GiB", "--compactions-max", "4"];
-        let given = up(&[words, more].concat());
+        let given = up(&[&words[..], &more, &["--jobs-nice", "19"]].concat());
         let wanted = ProcessOptions {
             io: Io::Threads,
             block_cache_bytes: 0,
             open_files_bytes: 2 << 30,
             compactions_max: 4,
+            jobs_nice: 19,
         };
         assert_eq!(given, wanted);
         let words = given.words();

@@ -285,15 +285,41 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
     (name, offset)
 }
 
+/// What the kernel says: with `--jobs-nice 6` threads of jobs stand back behind the loop, the one that flushes by half.
+fn jobs_stand_back(pid: u64) {
+    let nice = |task: std::fs::DirEntry| -> Option<(String, i32)> {
+        // The kernel's own threads for I/O come and go.
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(').unwrap().1.rsplit_once(')').unwrap();
+        // The 19th word of the line (proc(5)), the 17th behind the name.
+        Some((name.to_owned(), rest.split_whitespace().nth(16).unwrap().parse().unwrap()))
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of: std::collections::BTreeMap<_, _> =
+        tasks.filter_map(|task| nice(task.unwrap())).collect();
+    let own = of["gabion-loop"];
+    for (thread, steps) in [
+        ("gabion-flush", 3),
+        ("gabion-compact", 6),
+        ("gabion-ship", 6),
+        ("gabion-target", 6),
+        ("gabion-warm", 6),
+    ] {
+        assert_eq!(of[thread], (own + steps).min(19), "{thread} of {of:?}");
+    }
+}
+
 #[test]
 fn a_group_lives_from_up_to_destroy() {
     let place = Place::new("life");
-    let up = place.up(&["--block-cache-bytes", "32MiB", "--compactions-max", "2"]);
+    let told = ["--block-cache-bytes", "32MiB", "--compactions-max", "2", "--jobs-nice", "6"];
+    let up = place.up(&told);
     let is_run_as_told = |replica: u16| {
         for (option, value) in [
             ("gabion-block-cache-bytes", "33554432"),
             ("gabion-open-files-bytes", "1073741824"),
             ("gabion-compactions-max", "2"),
+            ("gabion-jobs-nice", "6"),
         ] {
             let told = place.resp(replica, &format!("CONFIG GET {option}"));
             assert!(told.ends_with(&format!("\r\n{value}\r\n")), "{option}: {told}");
@@ -318,6 +344,7 @@ fn a_group_lives_from_up_to_destroy() {
     place.fill();
     let pids = place.pids();
     assert_eq!(pids.len(), 3);
+    pids.iter().for_each(|pid| jobs_stand_back(*pid));
 
     lines_are_edited_and_recalled(&place);
 

@@ -59,6 +59,8 @@ pub struct TargetOptions {
     pub config: TargetConfig,
     /// Socket buffers of accepted connections, in bytes each way (0: the system's choice).
     pub buffer_len: usize,
+    /// Steps by which its thread stands back ([`gabion_proc::stand_back`]).
+    pub nice: u8,
 }
 
 /// What the target is to do. Byte ranges are pairs of offset and length in the namespace.
@@ -155,10 +157,14 @@ impl TargetServer {
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(refused)?);
         let (messages, inbox) = channel();
         let wire_bytes = Arc::new(WireBytes::default());
+        let nice = options.nice;
         let server = Server::new(options, poll, inbox, Box::new(report), wire_bytes.clone())?;
         let thread = std::thread::Builder::new()
             .name("gabion-target".to_owned())
-            .spawn(move || server.run())
+            .spawn(move || {
+                gabion_proc::stand_back(nice);
+                server.run();
+            })
             .map_err(refused)?;
         Ok(Self { messages, waker, thread: Some(thread), address, wire_bytes })
     }

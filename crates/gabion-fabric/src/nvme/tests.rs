@@ -55,6 +55,7 @@ impl Target {
             start: START,
             config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
             buffer_len: 0,
+            nice: 0,
         };
         let server = TargetServer::start(options, move |event| {
             let _ = sender.send(event);
@@ -329,6 +330,7 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
             start,
             config: TargetConfig::new(String::new(), Vec::new(), MIB, [7; 16]),
             buffer_len: 0,
+            nice: 0,
         };
         let error = TargetServer::start(options, |_| {}).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

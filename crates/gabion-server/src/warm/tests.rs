@@ -313,7 +313,7 @@ fn when_the_loop_is_gone_the_line_is_left_as_it_is() {
 fn the_thread_warms_what_it_is_told_of_and_ends_with_files_in_line() {
     let rig = Rig::new("warm-thread");
     let (parts, cache) = (&rig.pool.parts, &rig.warmer.cache);
-    let thread = WarmThread::start(parts, cache, &rig.warmer.mailbox).unwrap();
+    let thread = WarmThread::start(parts, cache, 0, &rig.warmer.mailbox).unwrap();
     let files: Vec<_> = (1..=8).map(build).collect();
     for file in &files {
         thread.send(WarmCommand::Replaced(flush(rig.written(file, &file.bytes))));

@@ -73,6 +73,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
         io: BackendChoice::Auto,
         block_cache_bytes: 4 << 20,
         open_files_bytes: OPEN_FILES_LEN,
+        jobs_nice: 0,
         node: NodeOptions { timeout_ms: 1_000, ..NodeOptions::default() },
     }
 }
