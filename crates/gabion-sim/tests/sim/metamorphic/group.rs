@@ -354,12 +354,14 @@ impl Group {
 
     /// Has the state captured at the record that is written next, by every replica, and looks at each.
     fn mark(&mut self, at: &Look, model: &Model) -> Result<(), String> {
-        self.caught_up(0)?;
+        // One that was killed may have no connection yet.
+        for replica in 0..self.world.len() {
+            self.caught_up(replica as u64)?;
+        }
+        // No step from here until all are armed: an edit that is logged meanwhile would pass the position.
         let position = self.at_head(|head| Ok(LogPosition(head.log_end().0 + 1)))?;
         let mut marks = Vec::new();
         for replica in 0..self.world.len() {
-            // One that was killed may have no connection yet.
-            self.caught_up(replica as u64)?;
             let mark = self.world.arm_mark(replica, position);
             marks.push(mark.map_err(|error| format!("replica {replica}: {error}"))?);
         }
