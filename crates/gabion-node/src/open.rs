@@ -236,6 +236,7 @@ fn chain_config(group: &GroupConfig, me: ReplicaId, options: &NodeOptions) -> Ch
         timeout_ms: options.timeout_ms,
         window_bytes: options.window_bytes,
         segment_len: group.segment_len,
+        ring_len: group.ring_len,
     }
 }
 

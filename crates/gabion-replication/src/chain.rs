@@ -95,8 +95,11 @@ pub struct ChainConfig {
     pub timeout_ms: u64,
     /// Bytes of log sent to the next member and not acknowledged by it, at which sending pauses.
     pub window_bytes: u64,
-    /// Bytes of a log segment: names the place of what a log lost.
+    /// Bytes of a log segment: names the place of what a log lost. No record is longer.
     pub segment_len: u64,
+    /// Bytes of each member's ring, at least four segments: a member is sent no log that would overwrite there what it
+    /// has not flushed.
+    pub ring_len: u64,
 }
 
 impl ChainConfig {
@@ -123,9 +126,21 @@ impl ChainConfig {
         if self.segment_len == 0 {
             return Err(Error::invalid("a log segment of 0 bytes holds nothing"));
         }
+        if self.ring_len < self.segment_len.saturating_mul(4) {
+            return Err(Error::invalid(format!(
+                "a ring of {} bytes with segments of {}: it must have four of them at least",
+                self.ring_len, self.segment_len
+            )));
+        }
         self.members.iter().position(|&m| m == self.me).ok_or_else(|| {
             Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
         })
+    }
+
+    /// Where what is sent to a member must begin at the latest whose log is durable up to `durable`. One segment is kept
+    /// for the record that begins there, and one as a ring keeps whole what is flushed in part.
+    const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
+        LogPosition(durable.get().saturating_add(self.ring_len - 2 * self.segment_len))
     }
 }
 
@@ -135,7 +150,12 @@ enum Phase {
     /// Head: not every member said Hello. Others: no NewTerm in the life of this process.
     Waiting,
     /// Head only: fetching log from `winner` up to `end`.
-    Pulling { winner: ReplicaId, end: LogPosition },
+    Pulling {
+        winner: ReplicaId,
+        end: LogPosition,
+        /// An answer is awaited, or being placed.
+        is_asked: bool,
+    },
     /// The node makes `term` durable.
     Adopting { term: Term },
     /// The term runs here.
@@ -383,6 +403,7 @@ impl Chain {
         if durable > self.progress.durable {
             self.progress.durable = durable;
             self.ack_due = true;
+            self.pull_more();
         }
     }
 

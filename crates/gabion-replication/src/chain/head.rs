@@ -174,8 +174,8 @@ impl Chain {
         self.received = from;
         self.progress.end = from;
         self.progress.durable = self.progress.durable.min(from);
-        self.phase = Phase::Pulling { winner, end: state.progress.end };
-        self.push(winner, Message::PullLog { from, bytes_max: PULL_BYTES_MAX });
+        self.phase = Phase::Pulling { winner, end: state.progress.end, is_asked: false };
+        self.pull_more();
     }
 
     /// The winner's answer to PullLog.
@@ -195,13 +195,26 @@ impl Chain {
 
     /// Head: the node placed some of what was pulled.
     pub(super) fn after_placed(&mut self) {
-        let Phase::Pulling { winner, end } = self.phase else { return };
-        if self.progress.end >= end {
+        let Phase::Pulling { end, is_asked, .. } = &mut self.phase else { return };
+        if self.progress.end >= *end {
             self.adopt_new_term();
         } else if self.progress.end == self.received {
-            let from = self.received;
-            self.push(winner, Message::PullLog { from, bytes_max: PULL_BYTES_MAX });
+            *is_asked = false;
+            self.pull_more();
         }
+    }
+
+    /// Head: asks for more of what it pulls, once the ring here has room for it.
+    pub(super) fn pull_more(&mut self) {
+        let (from, limit) = (self.received, self.config.ring_ends(self.progress.durable));
+        let Phase::Pulling { winner, is_asked, .. } = &mut self.phase else { return };
+        if *is_asked || from >= limit {
+            return;
+        }
+        *is_asked = true;
+        let (winner, room) = (*winner, limit.get() - from.get());
+        let bytes_max = u32::try_from(room).unwrap_or(u32::MAX).min(PULL_BYTES_MAX);
+        self.push(winner, Message::PullLog { from, bytes_max });
     }
 
     fn adopt_new_term(&mut self) {
@@ -253,7 +266,7 @@ impl Chain {
         last_crc: u32,
         progress: Progress,
     ) -> Result<()> {
-        self.attach(i, term, progress.end);
+        self.attach(i, term, &progress);
         if self.index != 0 || term != self.term || self.phase != Phase::Joined {
             return Ok(());
         }
@@ -297,6 +310,7 @@ impl Chain {
         }
         if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
             stream.acked = stream.acked.max(progress.end);
+            stream.durable = stream.durable.max(progress.durable);
         }
         Ok(())
     }

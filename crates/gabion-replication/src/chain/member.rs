@@ -144,7 +144,7 @@ impl Chain {
                 continue;
             }
             link.accepted = Some(term);
-            link.told_end = self.progress.end;
+            (link.told_end, link.told_durable) = (self.progress.end, self.progress.durable);
             let (last_crc, progress) = (self.last_crc, self.told());
             self.push(id, Message::TermAccepted { last_crc, progress });
         }
@@ -211,10 +211,13 @@ impl Chain {
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
             let Some(link) = &mut self.peers[i].link else { continue };
-            // The predecessor's window moves with the end alone.
-            let is_due = id == head || (id == predecessor && link.told_end != progress.end);
-            if is_due && link.accepted == Some(term) {
-                link.told_end = progress.end;
+            // The predecessor's window moves with the end, and where the ring was full with what is durable, of which
+            // not each step is worth a message.
+            let more_durable = progress.durable.get().saturating_sub(link.told_durable.get());
+            let has_moved =
+                link.told_end != progress.end || more_durable >= self.config.ring_len / 8;
+            if (id == head || (id == predecessor && has_moved)) && link.accepted == Some(term) {
+                (link.told_end, link.told_durable) = (progress.end, progress.durable);
                 self.push(id, Message::Ack(progress));
             }
         }

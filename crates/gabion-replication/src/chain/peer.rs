@@ -57,8 +57,9 @@ pub(super) struct Link {
     pub(super) welcomed: Option<Term>,
     /// Secondary's view of head and predecessor: the term it was told to be accepted.
     pub(super) accepted: Option<Term>,
-    /// Secondary's view of head and predecessor: the end of the log that it was told.
+    /// Secondary's view of head and predecessor: the end of the log that it was told, and how far that was durable.
     pub(super) told_end: LogPosition,
+    pub(super) told_durable: LogPosition,
     /// To the successor: the live stream.
     pub(super) stream: Option<Stream>,
     /// To a head that pulls: its last request.
@@ -82,6 +83,7 @@ impl Link {
             welcomed: None,
             accepted: None,
             told_end: LogPosition::ZERO,
+            told_durable: LogPosition::ZERO,
             stream: None,
             pull: None,
         }
@@ -95,6 +97,8 @@ pub(super) struct Stream {
     /// Position of the next record to send.
     pub(super) next: LogPosition,
     pub(super) acked: LogPosition,
+    /// How far the successor's log is durable there.
+    pub(super) durable: LogPosition,
     /// The read that is under way.
     pub(super) reading: Option<Read>,
 }

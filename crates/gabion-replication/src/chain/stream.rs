@@ -3,7 +3,7 @@
 use super::peer::{Pull, Read, Stream};
 use super::{Chain, Phase};
 use crate::Action;
-use crate::message::Message;
+use crate::message::{Message, Progress};
 use crate::planted::Mutant;
 use alloc::format;
 use alloc::vec::Vec;
@@ -15,17 +15,19 @@ use gabion_base::{ErrorKind, LogPosition, Result, Term};
 const SEND_BYTES_MAX: u64 = MIB;
 
 impl Chain {
-    /// The successor's log ends at `end` in `term`: stream from there once that term runs here.
-    pub(super) fn attach(&mut self, i: usize, term: Term, end: LogPosition) {
+    /// The successor is so far in `term`: stream from the end of its log once that term runs here.
+    pub(super) fn attach(&mut self, i: usize, term: Term, progress: &Progress) {
         if Some(self.peers[i].id) != self.successor() || term < self.term {
             return;
         }
         if let Some(link) = &mut self.peers[i].link {
-            link.stream = Some(Stream { term, next: end, acked: end, reading: None });
+            let (end, durable) = (progress.end, progress.durable);
+            link.stream = Some(Stream { term, next: end, acked: end, durable, reading: None });
         }
     }
 
-    /// Asks the node for the next records of the stream while its window is open.
+    /// Asks the node for the next records of the stream while its window is open, and the successor's ring has room: one
+    /// whose disk is slow holds the others back, and never has to refuse what it was sent (FAULTS.md E15, R14).
     pub(super) fn read_streams(&mut self) {
         if self.phase != Phase::Joined {
             return;
@@ -40,9 +42,11 @@ impl Chain {
         stream.next = self.spans.after(stream.next);
         let from = stream.next;
         let unacked = from.get().saturating_sub(stream.acked.get());
-        if from >= end || unacked >= window {
+        let ring_ends = self.config.ring_ends(stream.durable);
+        if from >= end || unacked >= window || from >= ring_ends {
             return;
         }
+        let room = (window - unacked).min(ring_ends.get() - from.get());
         if from < self.oldest {
             self.refuse_log(i, from);
             return;
@@ -52,7 +56,7 @@ impl Chain {
         self.next_ticket += 1;
         let until = span.end.min(end);
         stream.reading = Some(Read { ticket, from, until, term: span.term });
-        let bytes_max = (window - unacked).min(SEND_BYTES_MAX) as usize;
+        let bytes_max = room.min(SEND_BYTES_MAX) as usize;
         self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max });
     }
 

@@ -18,7 +18,8 @@ use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Term, cr
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
-pub(crate) const SEGMENT_LEN: u64 = 16_384;
+/// Bytes of a segment and of the ring, where nothing else is said: more than any test writes.
+const LENGTHS: (u64, u64) = (16_384, 1 << 40);
 const HEADER_LEN: u64 = 40;
 
 /// A record of a fake log: position, term, length, value, predecessor's checksum, checksum.
@@ -197,7 +198,19 @@ impl Node {
         self.durable = self.durable.min(end);
     }
 
-    fn place(&mut self, from: LogPosition, term: Term, bytes: &[Bytes]) -> Result<(), String> {
+    /// Bytes of the ring that are not on the disk.
+    fn unflushed(&self) -> u64 {
+        self.end() - self.durable.min(self.end())
+    }
+
+    /// In a ring of so many bytes.
+    fn place(
+        &mut self,
+        from: LogPosition,
+        term: Term,
+        bytes: &[Bytes],
+        ring_len: u64,
+    ) -> Result<(), String> {
         let all = bytes.concat();
         let mut reader = Reader::new(&all, "records");
         let mut position = from.get();
@@ -209,6 +222,9 @@ impl Node {
                 return Err(format!("record {} does not fit at {position}", describe(&record)));
             }
             position = record.end();
+            if position > self.durable + ring_len {
+                return Err(format!("record {}: the ring is full", describe(&record)));
+            }
             self.ever_held.insert((record.position, record.crc()));
             self.records.insert(record.position, record);
         }
@@ -243,6 +259,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) window_bytes: u64,
+    /// Bytes of a segment and of a ring.
+    pub(crate) lengths: (u64, u64),
     pub(crate) mutant: Option<Mutant>,
     pub(crate) next_value: u64,
     next_connection: u64,
@@ -260,6 +278,7 @@ impl Cluster {
             nodes: (1..=count).map(Node::new).collect(),
             connections: Vec::new(),
             window_bytes: 1000,
+            lengths: LENGTHS,
             mutant: None,
             next_value: 1,
             next_connection: 1,
@@ -287,7 +306,8 @@ impl Cluster {
             heartbeat_ms: HEARTBEAT_MS,
             timeout_ms: TIMEOUT_MS,
             window_bytes: self.window_bytes,
-            segment_len: SEGMENT_LEN,
+            segment_len: self.lengths.0,
+            ring_len: self.lengths.1,
         };
         let (now_ms, mutant) = (self.now_ms, self.mutant);
         let node = self.node(id);
@@ -422,10 +442,11 @@ impl Cluster {
 
     /// Carries out the next Place, Truncate or AdoptTerm; false if there is none.
     pub(crate) fn work(&mut self, id: u32) -> bool {
+        let ring_len = self.lengths.1;
         let node = self.node(id);
         let Some(action) = node.work.pop_front() else { return false };
         match action {
-            Action::Place { from, term, bytes } => match node.place(from, term, &bytes) {
+            Action::Place { from, term, bytes } => match node.place(from, term, &bytes, ring_len) {
                 Ok(()) => {
                     let (end, crc) = (LogPosition(node.end()), node.last_crc());
                     node.chain.as_mut().unwrap().handle_placed(end, crc);
@@ -465,7 +486,11 @@ impl Cluster {
     /// The head appends one record; false when the group does not accept writes.
     pub(crate) fn append(&mut self, len: u64) -> bool {
         let value = self.next_value;
+        let (segment_len, ring_len) = self.lengths;
         let node = self.node(1);
+        if node.unflushed() >= ring_len - 2 * segment_len {
+            return false;
+        }
         let Some(chain) = node.chain.as_mut().filter(|c| c.is_ready()) else { return false };
         let position = chain.progress().end.get();
         let previous_crc = node.last_crc();
@@ -589,11 +614,19 @@ impl Cluster {
             }
             let is_over = |c: &Connection| c.is_broken && c.queues.iter().all(VecDeque::is_empty);
             self.connections.retain(|c| !is_over(c));
-            if !is_busy {
+            if !is_busy && !self.relieve_rings() {
                 return true;
             }
         }
         false
+    }
+
+    /// Every node flushes of which a quarter of the ring is not on the disk, as a real one does. Whether there was one.
+    fn relieve_rings(&mut self) -> bool {
+        let is_due = |n: &&Node| n.chain.is_some() && n.unflushed() > self.lengths.1 / 4;
+        let due: Vec<_> = self.nodes.iter().filter(is_due).map(|node| node.id).collect();
+        due.iter().for_each(|&id| self.make_durable(id));
+        !due.is_empty()
     }
 
     /// Connects every pair of nodes that run.

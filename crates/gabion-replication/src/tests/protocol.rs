@@ -19,6 +19,7 @@ fn config(me: u32) -> ChainConfig {
         timeout_ms: TIMEOUT_MS,
         window_bytes: 1000,
         segment_len: 16_384,
+        ring_len: 65_536,
     }
 }
 
@@ -249,6 +250,44 @@ fn what_is_in_flight_stays_within_the_window() {
 }
 
 #[test]
+fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_has_flushed() {
+    let mut cluster = Cluster::new(3);
+    cluster.lengths = (4096, 16_384);
+    (1..=3).for_each(|id| cluster.start(id));
+    cluster.connect_all();
+    assert!(cluster.settle());
+    let work = |cluster: &mut Cluster| {
+        // As `settle`, but no disk flushes.
+        for _ in 0..200 {
+            for i in 0..cluster.connections.len() {
+                (0..2).for_each(|side| while cluster.deliver(i, side) {});
+            }
+            (1..=3).for_each(|id| while cluster.work(id) || cluster.answer_read(id) {});
+        }
+    };
+    let mut appended = 0;
+    // Head and middle have fast disks.
+    for _ in 0..100 {
+        appended += u64::from(cluster.append(400));
+        work(&mut cluster);
+        (1..=2).for_each(|id| cluster.make_durable(id));
+    }
+    assert_eq!(appended, 100);
+    let end = |cluster: &mut Cluster, id| cluster.chain(id).unwrap().progress().end.get();
+    let ends = [1, 2, 3].map(|id| end(&mut cluster, id));
+    assert_eq!(ends[..2], [40_000, 40_000]);
+    assert!((8192..=12_288).contains(&ends[2]), "{ends:?}");
+    assert!(cluster.chain(3).unwrap().is_joined());
+    // Each flush makes room, also where the end of the log stays where it is.
+    for _ in 0..5 {
+        cluster.make_durable(3);
+        work(&mut cluster);
+    }
+    assert_eq!(end(&mut cluster, 3), 40_000);
+    assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition(40_000));
+}
+
+#[test]
 fn configurations_that_cannot_work_are_refused() {
     let bad = [
         ChainConfig { members: vec![], ..config(1) },
@@ -259,6 +298,7 @@ fn configurations_that_cannot_work_are_refused() {
         ChainConfig { timeout_ms: HEARTBEAT_MS, ..config(1) },
         ChainConfig { window_bytes: 0, ..config(1) },
         ChainConfig { segment_len: 0, ..config(1) },
+        ChainConfig { ring_len: 65_535, ..config(1) },
     ];
     for config in bad {
         let refused = Chain::new(config.clone(), LocalState::default(), 0);

@@ -22,6 +22,7 @@ mod recovery_crash_points;
 mod rig;
 mod rotten_log;
 mod slow_readers;
+mod small_rings;
 mod workloads;
 
 // What a test covered is a line that begins with `coverage: `: `cargo xtask seeds`, and so `.ci/run`, shows
