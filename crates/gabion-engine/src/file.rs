@@ -378,6 +378,14 @@ impl FileMeta {
         if self.smallest > self.largest {
             return Err(bad(format!("{id} has its key bounds the wrong way round")));
         }
+        // One that is shortened becomes the next number up from its first bytes.
+        let has_next = |bound: &[u8]| {
+            bound.len() <= EDIT_KEY_BOUND_LEN_MAX
+                || bound[..EDIT_KEY_BOUND_LEN_MAX].iter().any(|&byte| byte < 0xff)
+        };
+        if !has_next(&self.smallest) || !has_next(&self.largest) {
+            return Err(bad(format!("{id} has a key bound that begins with no keyspace")));
+        }
         let sequences = (self.smallest_sequence, self.largest_sequence);
         if sequences.0 > sequences.1 || sequences.1 > SequenceNumber::MAX {
             return Err(bad(format!(

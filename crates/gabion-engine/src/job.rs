@@ -24,7 +24,7 @@ use crate::merge::{Cursor, Merge};
 use crate::range_delete::Fragments;
 use crate::recipe::{JobKind, Recipe};
 use crate::sst::{SstReader, SstScan};
-use crate::version::{Version, is_of_run};
+use crate::version::is_of_run;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,10 +37,8 @@ pub struct JobInputs {
     pub recipe: Recipe,
     /// The MemTables that the recipe names.
     pub memtables: Vec<Arc<MemTable>>,
-    /// The files that the recipe names, in its order.
+    /// The files that the recipe names, in its order; their slots are not used anew while the job has them.
     pub files: Vec<(u8, Arc<FileMeta>)>,
-    /// Keeps the files from being reused while the job reads them.
-    pub version: Arc<Version>,
 }
 
 /// What a job read and wrote.

@@ -253,6 +253,8 @@ impl Recipe {
             "a flush does not go to level 0"
         } else if self.kind.makes_files() != (self.output_count > 0) {
             "reserved files do not fit the kind"
+        } else if self.kind.makes_files() && self.output_len == 0 {
+            "its files may have no bytes"
         } else if self.output_first.checked_add(u64::from(self.output_count)).is_none() {
             "reserved files exceed the number space"
         } else if self.floor > SequenceNumber::MAX {

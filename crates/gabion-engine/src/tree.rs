@@ -41,7 +41,7 @@ use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
 use crate::file::FileMeta;
-use crate::job::{Estimates, JobInputs, JobOutput, Outgoing, Room, only_as_bytes};
+use crate::job::{Estimates, JobInputs, JobOutput, OUTPUT_LEN_MOST, Outgoing, Room, only_as_bytes};
 use crate::memtable::{KeptTable, MemTable};
 use crate::picker::{Pick, Picker};
 use crate::range_delete::{RangeDelete, check_range};
@@ -172,6 +172,8 @@ struct Jobs {
     reserved: u64,
     /// Ranges to be compacted on demand.
     ranges: range::Ranges,
+    /// The compaction that began last was one of those.
+    was_asked: bool,
     /// No compaction was found with this oldest snapshot, so many free slots and this urgency, and nothing
     /// has changed since.
     idle_at: Option<(SequenceNumber, u64, bool)>,
@@ -497,7 +499,8 @@ impl Tree {
             kind: JobKind::Flush,
             inputs: Vec::new(),
             output_level: 0,
-            output_len: self.config.sst_len,
+            // Each file of a flush is a run of L0, by which writers are slowed down: one, also of a large MemTable.
+            output_len: self.config.memtable_len.min(OUTPUT_LEN_MOST).max(self.config.sst_len),
             cuts: Vec::new(),
             bottommost,
         };
@@ -533,12 +536,38 @@ impl Tree {
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
     /// [`Tree::next_flush`].
     pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        let oldest = context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX);
-        if let Some(pick) = self.pick_asked(context)
-            && let Some(inputs) = self.begin(pick, Vec::new(), context)
-        {
-            return Some(inputs);
+        // What is asked for goes first. While writers wait for L0, or all of the tree was cleared, every other job is
+        // another: neither waits for a whole range, nor does the range wait for writers to pause.
+        let yields = self.jobs.was_asked && (self.holds_writers() || self.has_drop(context));
+        let mut next = if yields { None } else { self.next_asked(context) };
+        self.jobs.was_asked = next.is_some();
+        next = next.or_else(|| self.next_unasked(context));
+        if next.is_none() && yields {
+            next = self.next_asked(context);
+            self.jobs.was_asked = next.is_some();
         }
+        next
+    }
+
+    fn next_asked(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+        let pick = self.pick_asked(context)?;
+        self.begin(pick, Vec::new(), context)
+    }
+
+    /// Whether writers wait for L0, or are slowed down by it.
+    fn holds_writers(&self) -> bool {
+        self.version().runs().len() >= self.config.l0_slowdown as usize
+    }
+
+    /// Whether files can go that are cleared as a whole.
+    fn has_drop(&self, context: &JobContext<'_>) -> bool {
+        let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
+        picker.pick_drop(self.floor, oldest_of(context)).is_some()
+    }
+
+    /// The next job that the shape of the tree asks for.
+    fn next_unasked(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+        let oldest = oldest_of(context);
         let asked = (oldest, context.slots_free, context.urgent);
         let is_over = self.jobs.idle_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
         if self.jobs.idle_at == Some(asked) && !is_over {
@@ -607,7 +636,6 @@ impl Tree {
             },
             memtables,
             files: pick.inputs,
-            version: self.versions.current().clone(),
         };
         if !inputs.fits(self.room(pick.kind, context.slots_free)) {
             return None;
@@ -647,7 +675,6 @@ impl Tree {
             memtables: recipe.memtables.iter().map(table).collect::<Result<_>>()?,
             files: recipe.inputs.iter().map(file).collect::<Result<_>>()?,
             recipe: recipe.clone(),
-            version,
         })
     }
 
@@ -1020,6 +1047,11 @@ impl Tree {
             WriteState::Ok
         }
     }
+}
+
+/// The oldest snapshot of which jobs are to know.
+fn oldest_of(context: &JobContext<'_>) -> SequenceNumber {
+    context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX)
 }
 
 fn state_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Rc<State> {

@@ -357,7 +357,6 @@ fn a_file_is_left_out_when_one_range_delete_hides_all_of_it_from_all_who_could_s
             recipe: recipe(snapshots.clone(), SequenceNumber(0), false),
             memtables: Vec::new(),
             files: vec![(1, file.clone())],
-            version: Arc::new(Version::new(2)),
         };
         let fragment = Fragment {
             start: start.into(),
@@ -444,7 +443,6 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
         recipe: recipe(Vec::new(), SequenceNumber::ZERO, false),
         memtables: Vec::new(),
         files: Vec::new(),
-        version: Arc::new(Version::new(7)),
     };
     let (start, end) = ([1, 1][..].into(), [1, 2][..].into());
     let deleted = Fragment { start, end, sequences: vec![SequenceNumber(1)] };

@@ -8,14 +8,18 @@ use proptest::prelude::*;
 
 /// Writes `pairs`, seals and flushes them; panics when any step fails.
 fn flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> Edit {
+    let job = begin_flush(replica, pairs);
+    apply(replica, &job)
+}
+
+fn begin_flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> JobInputs {
     for (name, value) in pairs {
         let sequence = replica.tree.last_sequence().next();
         replica.tree.apply_operation(sequence, EntryKind::Put, &key(name), value).unwrap();
     }
     let active = replica.tree.active_id();
     replica.tree.seal(active, LogPosition(active.get())).unwrap();
-    let job = replica.tree.next_flush(&context(&[])).unwrap();
-    apply(replica, &job)
+    replica.tree.next_flush(&context(&[])).unwrap()
 }
 
 fn apply(replica: &mut Replica, job: &JobInputs) -> Edit {
@@ -135,6 +139,16 @@ fn files_of_keys_that_are_alike_for_long_end_within_them() {
     }
 }
 
+/// Each file of a flush is a run of L0, by which writers are slowed down and stopped.
+#[test]
+fn a_flush_of_a_memtable_that_is_longer_than_a_file_is_one_run() {
+    let mut replica = Replica::new(TreeConfig { memtable_len: 1 << 20, ..small_config() });
+    let pairs: Vec<_> = (0..200).map(|n| (vec![n], vec![7; 4_000])).collect();
+    let edit = flush(&mut replica, &pairs);
+    assert!(edit.added[0].1.len > 4 * replica.tree.config().sst_len);
+    assert_eq!(replica.tree.version().runs().len(), 1);
+}
+
 /// What one edit cannot name would end the replica: files become longer as it fills up.
 #[test]
 fn files_become_longer_where_one_edit_could_not_name_them_all() {
@@ -144,7 +158,9 @@ fn files_become_longer_where_one_edit_could_not_name_them_all() {
     // One is a file, with bounds of 250 bytes.
     let name = |n: u32| format!("{}{n:04}", "p".repeat(246)).into_bytes();
     let pairs: Vec<_> = (0..3_000).map(|n| (name(n), vec![n as u8; 2_200])).collect();
-    let edit = flush(&mut replica, &pairs);
+    let mut job = begin_flush(&mut replica, &pairs);
+    (job.recipe.output_len, job.recipe.output_count) = (sst_len, 3_000);
+    let edit = apply(&mut replica, &job);
     let lens: Vec<_> = edit.added.iter().map(|(_, file)| file.len).collect();
     let (usual, longer) = lens.split_at(lens.iter().position(|len| *len > sst_len).unwrap());
     assert!((1_200..1_500).contains(&usual.len()), "{} of the usual length", usual.len());

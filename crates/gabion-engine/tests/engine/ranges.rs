@@ -355,8 +355,7 @@ proptest! {
             sst: SstOptions::default(),
             merging: None,
         };
-        let version = Arc::new(Version::new(3));
-        let inputs = JobInputs { recipe, memtables: vec![Arc::new(table)], files: Vec::new(), version };
+        let inputs = JobInputs { recipe, memtables: vec![Arc::new(table)], files: Vec::new() };
         let files = Files::default();
         let output = block_on(run_job(&inputs, GROUP, &files, &mut files.clone())).unwrap();
         let metas: Vec<_> = output.added.iter().map(|(_, meta)| meta).collect();
@@ -421,7 +420,11 @@ fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_lengt
     for n in 0..900 {
         delete_range(&mut driven, &format!("k{n:04}a"), &format!("k{n:04}b"));
     }
-    let edit = driven.flush();
+    driven.seal();
+    let mut job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    (job.recipe.output_len, job.recipe.output_count) = (small_config().sst_len, 100);
+    let edit = driven.edit(&job);
+    driven.replica.tree.apply_edit(&edit).unwrap();
     let lens: Vec<_> = edit.added.iter().map(|(_, meta)| meta.len).collect();
     assert!(lens.len() >= 3 && lens.iter().all(|len| *len <= 8 << 10), "{lens:?}");
     assert!(edit.added.iter().all(|(_, meta)| meta.entries == 0));

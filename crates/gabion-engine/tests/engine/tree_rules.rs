@@ -338,6 +338,44 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
 }
 
 /// Flushes that run side by side make the files that they make one after the other, in L0's order.
+/// One compaction at a time, as by default: writers would stand still until all of the range is compacted.
+#[test]
+fn a_range_that_is_compacted_on_demand_and_an_l0_that_holds_writers_take_turns() {
+    let config = TreeConfig { l0_trigger: 2, l0_slowdown: 3, l0_stop: 6, ..small_config() };
+    let mut driven = Driven::new(config);
+    let fill = |driven: &mut Driven, from: u32, value: u8| {
+        (from..from + 40).for_each(|n| driven.put(&format!("key{n:05}"), &[value; 400]));
+        driven.flush();
+    };
+    for from in (0..2_000).step_by(40) {
+        fill(&mut driven, from, 1);
+        driven.settle();
+    }
+    // So that there is something to do in each file.
+    (0..2_000).step_by(10).for_each(|n| driven.delete(&format!("key{n:05}")));
+    driven.flush();
+    driven.replica.tree.compact_range(&[], None);
+    let mut of_l0 = Vec::new();
+    for n in 0..12 {
+        // Not before the range has begun.
+        if n > 0 {
+            fill(&mut driven, 5_000, n);
+        }
+        if driven.replica.tree.version().runs().len() >= 3 {
+            let edit = driven.edit_of_next_compaction();
+            of_l0.push(edit.removed.iter().any(|(level, _)| *level == 0));
+            driven.replica.tree.apply_edit(&edit).unwrap();
+            assert!(!of_l0.ends_with(&[false, false]), "{of_l0:?}");
+        } else {
+            let edit = driven.edit_of_next_compaction();
+            driven.replica.tree.apply_edit(&edit).unwrap();
+        }
+    }
+    assert!(of_l0.contains(&true) && of_l0.contains(&false), "{of_l0:?}");
+    driven.settle();
+    assert_eq!(driven.get("key00010"), None);
+}
+
 #[test]
 fn flushes_run_side_by_side_and_end_in_their_order() {
     let mut driven = Driven::new(small_config());

@@ -35,7 +35,7 @@ fn options(seed: u64) -> Options {
 #[test]
 fn a_compaction_that_waits_for_secondaries_before_each_file_ends_whatever_breaks() {
     let mut all = Outcome::default();
-    for seed in 1..=4 * times() {
+    for seed in 1..=6 * times() {
         let outcome = World::run(seed, options(seed));
         all.add(&outcome.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
     }
