@@ -247,7 +247,9 @@ impl Walk {
         Ok(())
     }
 
-    fn into_log(self, start: Anchor, in_segments: u64, durable: u64) -> Log {
+    fn into_log(mut self, start: Anchor, in_segments: u64, durable: u64) -> Log {
+        // As the log before did when it was trimmed: each start adds one.
+        self.spans.prune(start.position.get(), self.tail.position.get());
         Log::from_parts(Parts {
             config: self.config,
             ring: self.ring,

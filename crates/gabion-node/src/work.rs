@@ -267,26 +267,6 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
     }
 }
 
-/// The result of an order that could not be begun: for a driver whose thread has no medium.
-///
-/// # Panics
-/// When given a job or a shipment.
-#[must_use]
-pub fn failed(work: &Work, error: &Error) -> Done {
-    let error = error.clone();
-    match work {
-        Work::Commit(_) => Done::Commit(Err(error)),
-        Work::Drain(_) => Done::Drain(Err(error)),
-        Work::ReadFile(_) => Done::ReadFile(Err(error)),
-        Work::Verify(_) => Done::Verify(Err(error)),
-        Work::ReadLog(_) => Done::ReadLog(Err(error)),
-        Work::Rewrite(_) => Done::Rewrite(Err(error)),
-        Work::Job(_) | Work::Ship(_) | Work::Fetch(_) => {
-            unreachable!("jobs, shipments and fetches have runners of their own")
-        }
-    }
-}
-
 async fn drain(order: DrainOrder, store: &LocalStore) -> Result<()> {
     let mut writes = Vec::new();
     for (placement, offset, data) in order.writes {
@@ -388,7 +368,8 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
 
 /// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
 /// into slots of its own, so that it is shipped from the same buffer meanwhile. A file is written while the next
-/// one is built, so the job has two in memory. A bounded job waits for `wait` before it begins the next. Everything is flushed when the job is done.
+/// one is built, so the job has two in memory. It waits for `wait` before it begins the next: a bounded job until it may, any
+/// other to be told that the process ends. Everything is flushed when the job is done.
 ///
 /// # Errors
 /// The job's error, or that of `wait`: nothing of it counts then.
@@ -398,11 +379,10 @@ pub async fn run_job(
     built: impl FnMut(BuiltFile),
     wait: impl AsyncFnMut() -> Result<()>,
 ) -> Result<JobDone, JobFailed> {
-    let JobOrder { inputs, group, slots, files, is_bounded } = order;
+    let JobOrder { inputs, group, slots, files, is_bounded: _ } = order;
     let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
     let locate = JobFiles { places: files, damaged: damaged.clone() };
     let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
-    let wait = is_bounded.then_some(wait);
     let mut sink = SlotSink { store, slots: slots.into(), built, wait, writing: None };
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
     // Also after an error: the slots are given back then, and nothing must land there later.
@@ -426,8 +406,7 @@ struct SlotSink<'a, F, W> {
     store: &'a LocalStore,
     slots: alloc::collections::VecDeque<Placed>,
     built: F,
-    /// Of a bounded job.
-    wait: Option<W>,
+    wait: W,
     /// The file before.
     writing: Option<Writing>,
 }
@@ -500,10 +479,7 @@ where
             Poll::Ready(result) => result?,
             Poll::Pending => self.writing = Some(writing),
         }
-        match &mut self.wait {
-            Some(wait) => wait().await,
-            None => Ok(()),
-        }
+        (self.wait)().await
     }
 }
 

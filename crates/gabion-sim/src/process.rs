@@ -486,7 +486,10 @@ impl Process {
                         }
                         events.borrow_mut().push_back(Event::JobFile(id, file));
                     };
-                    let wait = async || credit.wait().await;
+                    let wait = async || match is_bounded {
+                        true => credit.wait().await,
+                        false => Ok(()),
+                    };
                     let done = Done::Job(work::run_job(*order, &store, built, wait).await);
                     events.borrow_mut().push_back(Event::Done(id, done));
                 });

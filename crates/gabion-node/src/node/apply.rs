@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
+use gabion_pool::FilePlacement;
 
 /// An edit on its way into the tree.
 struct Waiting {
@@ -555,17 +556,19 @@ impl Node {
         }
     }
 
-    /// A file was compared with its checksums on the device.
-    pub(super) fn verify_done(&mut self, file: FileId, result: gabion_base::Result<()>) {
+    /// A file was compared with its checksums on the device, where it had arrived. In a later session it may arrive
+    /// anew, elsewhere, of which this says nothing.
+    pub(super) fn verify_done(&mut self, at: &Arc<FilePlacement>, result: gabion_base::Result<()>) {
         match result {
-            Ok(()) => self.place_arrived(file),
-            Err(error) => self.refuse_arrived(file, error),
+            _ if !self.grants.is_arriving_at(at) => {}
+            Ok(()) => self.place_arrived(at.file),
+            Err(error) => self.refuse_arrived(at.file, error),
         }
     }
 
-    pub(super) fn order_verify(&mut self, file: FileId, work: crate::work::VerifyOrder) {
+    pub(super) fn order_verify(&mut self, work: crate::work::VerifyOrder) {
         self.counters.verified_read_bytes += work.placement.len;
-        self.order(Order::Verify(file), crate::work::Work::Verify(work));
+        self.order(Order::Verify(work.placement.clone()), crate::work::Work::Verify(work));
     }
 }
 

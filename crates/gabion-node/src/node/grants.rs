@@ -73,6 +73,12 @@ impl Grants {
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
         self.arriving.contains_key(&file)
     }
+
+    /// Whether a file is arriving in just these slots.
+    pub(super) fn is_arriving_at(&self, placement: &Arc<FilePlacement>) -> bool {
+        let arriving = self.arriving.get(&placement.file);
+        arriving.is_some_and(|arriving| Arc::ptr_eq(&arriving.placement, placement))
+    }
 }
 
 impl Node {
@@ -247,7 +253,7 @@ impl Node {
         if seen {
             self.place_arrived(id);
         } else {
-            self.order_verify(id, VerifyOrder { placement, chunk_crcs });
+            self.order_verify(VerifyOrder { placement, chunk_crcs });
         }
     }
 

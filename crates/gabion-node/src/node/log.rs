@@ -377,6 +377,11 @@ impl Node {
         self.chain.handle_durable(self.log.durable_end());
         self.end_repair();
         self.chain.handle_trimmed(at);
+        // Those of terms that wrote nothing behind it are not to be read, and added to, by each start from here on.
+        if self.log.spans().len() < self.state.spans.len() {
+            self.state.spans = self.log.spans().to_vec();
+            self.stage_state(None);
+        }
         for number in gone {
             if self.drain.segments.remove(&number).is_none() {
                 continue;

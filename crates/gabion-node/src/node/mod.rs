@@ -232,7 +232,8 @@ enum Order {
         file: FileId,
     },
     ReadFile(Arc<FilePlacement>),
-    Verify(FileId),
+    /// A file that was shipped, where it arrived.
+    Verify(Arc<FilePlacement>),
     /// A file that a read found damaged.
     Check(FileId),
     /// A file of which the primary has no whole copy.
@@ -614,7 +615,7 @@ impl Node {
                 self.ship_done(to, session, file, result);
             }
             (Order::ReadFile(from), Done::ReadFile(result)) => self.reread_done(&from, result),
-            (Order::Verify(file), Done::Verify(result)) => self.verify_done(file, result),
+            (Order::Verify(at), Done::Verify(result)) => self.verify_done(&at, result),
             (Order::Check(file), Done::Verify(result)) => self.check_done(file, result),
             (Order::CheckForHead(at), Done::Verify(result)) => self.copy_checked(&at, result),
             (Order::Fetch { from, session, file }, Done::Fetch(result)) => {

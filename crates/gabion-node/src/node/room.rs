@@ -37,6 +37,9 @@ const LOG_PART: u64 = 8;
 const LOG_SEGMENTS_MIN: u64 = 3;
 /// Segments that are left to seals and edits while writes wait for the log to be trimmed.
 const LOG_SEGMENTS_KEPT: u64 = 2;
+/// Terms in the log from which on a MemTable is sealed, however little is in it: each start of a head is one, and a store
+/// that is opened for a put each minute would have more of them than the chain takes (16,384) before its log is long.
+const SPANS_BEFORE_SEAL: usize = 256;
 /// Jobs that have not moved for so long, in ms, make no room.
 const STUCK_MS: u64 = 5_000;
 
@@ -221,7 +224,8 @@ impl Node {
         let is_due = self.now_ms.saturating_sub(self.room.sealed_ms) >= SEAL_EVERY_MS;
         let gives_back = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
-        let lets_trim = since_seal >= most / 2;
+        let lets_trim = since_seal >= most / 2
+            || (self.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0);
         if is_due && (gives_back || lets_trim) && self.not_writing().is_none() {
             self.room.sealed_ms = self.now_ms;
             self.append_seal();

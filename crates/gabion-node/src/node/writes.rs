@@ -118,6 +118,29 @@ impl Node {
         }
     }
 
+    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and compactions that are behind, and
+    /// a pool that is full, hold nobody back who writes nothing.
+    #[must_use]
+    pub fn durable_gate(&self) -> WriteGate {
+        match (self.not_writing(), self.load_lag().or_else(|| self.ring_lag())) {
+            (Some(reason), _) => WriteGate::Refuse(reason),
+            (None, Some((_, lag))) => WriteGate::Wait(lag),
+            (None, None) => WriteGate::Open,
+        }
+    }
+
+    /// The load that any record waits for.
+    fn load_lag(&self) -> Option<(WriteStop, &'static str)> {
+        let holds = self.loads.hold_writes() || self.apply.last_load().is_some();
+        holds.then_some((WriteStop::Load, "a bulk load takes effect"))
+    }
+
+    /// The drain that any record waits for.
+    fn ring_lag(&self) -> Option<(WriteStop, &'static str)> {
+        let is_full = self.ring_room() < self.ring_reserve();
+        is_full.then_some((WriteStop::Ring, "the log's ring is full"))
+    }
+
     /// While writers are slowed down: when, by the clock that the node is told, they may go on. Whoever drives a head
     /// calls [`Self::pass_time`] or [`Self::advance`] then.
     #[must_use]
@@ -127,8 +150,8 @@ impl Node {
 
     /// What lags behind so far that any write waits for it, and the words for it.
     pub(super) fn lag(&self) -> Option<(WriteStop, &'static str)> {
-        if self.loads.hold_writes() || self.apply.last_load().is_some() {
-            Some((WriteStop::Load, "a bulk load takes effect"))
+        if let Some(load) = self.load_lag() {
+            Some(load)
         } else if let WriteState::Stop(pressure) = self.tree.write_state() {
             Some(match (pressure, self.damage()) {
                 (Pressure::SealedMemTables(_), _) => (WriteStop::Flush, "flush is behind"),
@@ -141,12 +164,10 @@ impl Node {
             Some((WriteStop::Flush, "flush is behind"))
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
             Some((WriteStop::Edits, "a replica applies edits late"))
-        } else if self.ring_room() < self.ring_reserve() {
-            Some((WriteStop::Ring, "the log's ring is full"))
-        } else if self.is_log_long() {
-            Some((WriteStop::Log, "the log waits for flushes"))
+        } else if let Some(ring) = self.ring_lag() {
+            Some(ring)
         } else {
-            None
+            self.is_log_long().then_some((WriteStop::Log, "the log waits for flushes"))
         }
     }
 

@@ -5,6 +5,7 @@ use crate::replica::Replica;
 use gabion_base::FileKind;
 use gabion_base::units::{KIB, MIB};
 use gabion_engine::{JobKind, TreeConfig};
+use gabion_node::AckLevel;
 
 /// Segments that the log has on the device.
 fn segments(replica: &Replica) -> usize {
@@ -101,4 +102,26 @@ fn a_ring_that_is_short_is_drained_as_it_fills_up() {
     assert_eq!(replica.node.tree().sealed_count(), 0);
     let replica = replica.restart(0);
     assert!(replica.node.log_end() >= durable && replica.has(&replica.node.view(), "key 7"));
+}
+
+/// Each start is a term, and the state has a list of those that the log knows: a store that is opened for one put at a
+/// time would have more of them in the end than a start takes.
+#[test]
+fn a_store_that_is_opened_for_a_put_each_time_forgets_the_terms_that_are_in_files() {
+    // Nothing but the number of terms lets such a log end.
+    let tree = TreeConfig { memtable_len: 4 * MIB, ..TreeConfig::default() };
+    let mut replica = Replica::start(256 * MIB, tree, MIB);
+    let mut most = 0;
+    for n in 0..300 {
+        replica.put(&format!("key {n}"));
+        replica.node.end_turn_at(AckLevel::Durable).unwrap();
+        replica.pass(1_000);
+        replica.work();
+        most = most.max(replica.node.state().spans.len());
+        replica = replica.restart(n * 1_000);
+    }
+    let left = replica.node.state().spans.len();
+    assert!((200..260).contains(&most) && left < 100, "{most} terms at most, {left} at the end");
+    let view = replica.node.view();
+    assert!(replica.has(&view, "key 0") && replica.has(&view, "key 299"));
 }

@@ -44,6 +44,22 @@ fn a_stop_counts_from_the_first_write_that_waits_until_the_gate_is_open_however_
     assert_eq!((stopped(&replica), slowed(&replica)), ((25, 25), 0), "the gate was open");
 }
 
+/// Who writes nothing, and wants what was written to be durable, waits for no flush and no compaction.
+#[test]
+fn what_is_in_the_log_can_be_made_durable_while_writers_wait() {
+    let mut replica = start();
+    stop(&mut replica);
+    assert_eq!(replica.node.durable_gate(), WriteGate::Open);
+    let end = replica.node.make_durable().unwrap();
+    replica.pass(0);
+    assert!(replica.node.durable_everywhere() >= end);
+    // Nor where the device has no room for files.
+    replica.find_no_room(JobKind::Flush);
+    replica.pass(0);
+    assert!(replica.refusal().is_some());
+    assert_eq!(replica.node.durable_gate(), WriteGate::Open);
+}
+
 #[test]
 fn who_waited_and_is_refused_waits_no_longer() {
     let mut replica = start();
