@@ -2,21 +2,24 @@
 //! opens as a store.
 //!
 //! ```text
-//!   DIR.tmp (locked)  pool.new ◄── files, then what is in memory; read back; superblock last
+//!   DIR.tmp (locked)  checkpoint.unfinished
+//!                     pool.new ◄── files, then what is in memory; read back; superblock last
 //!                     ring         │
 //!                     pool ◄───────┘ rename
 //!   DIR ◄── rename, once all of it is flushed
 //! ```
 //!
 //! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool has no
-//! name that anything opens; the next checkpoint into `DIR` throws it away. How the new pool comes by its files
+//! name that anything opens; the next checkpoint into `DIR` throws it away, known by `checkpoint.unfinished`. How the new pool comes by its files
 //! and its tree: [`gabion_node::checkpoint`].
 
 use crate::Db;
-use crate::replica::{failed, make_pool, sync_directory};
+use crate::replica::{
+    NewPool, failed, lock_directory, make_pool, pool_path, ring_path, sync_directory,
+    unfinished_path,
+};
 use gabion_base::{Error, Result};
 use gabion_engine::FileSource;
-use gabion_fabric::lock::lock_exclusive;
 use gabion_node::checkpoint;
 pub use gabion_node::checkpoint::{Copied, Origin};
 use std::fs::File;
@@ -102,11 +105,12 @@ impl Db {
             done += bytes;
             progress(done, total);
         };
-        write(dir, pool_len, &origin, &snapshot.tables.source, &mut step)
+        let pool = NewPool { len: pool_len, io: self.shared().placements.options.backend };
+        write(dir, pool, &origin, &snapshot.tables.source, &mut step)
     }
 }
 
-/// Makes a checkpoint in `dir`, with a pool of `pool_len` bytes. `source` has the files of the view and must
+/// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view and must
 /// not let its reads wait for anybody else; `progress` is told of the bytes of each file that was copied.
 ///
 /// # Durability
@@ -116,18 +120,36 @@ impl Db {
 /// As [`Db::checkpoint`].
 pub fn write(
     dir: &Path,
-    pool_len: u64,
+    pool: impl Into<NewPool>,
     origin: &Origin,
     source: &impl FileSource,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Copied> {
     let unfinished = Unfinished::take(dir)?;
-    let made = make_pool(&unfinished.path, pool_len, origin.group.ring_len, |medium, pool_id| {
+    let ring_len = origin.group.ring_len;
+    let made = make_pool(&unfinished.path, pool.into(), ring_len, |medium, pool_id| {
         let handle = medium.handle();
         medium.block_on(checkpoint::write(handle, pool_id, origin, source, progress))
     });
     let kept = made.and_then(|copied| unfinished.keep(dir).map(|()| copied));
     kept.inspect_err(|_| unfinished.discard())
+}
+
+/// Says that a checkpoint is made in a directory.
+fn mark_path(dir: &Path) -> PathBuf {
+    dir.join("checkpoint.unfinished")
+}
+
+/// All files that a checkpoint may leave in its directory besides.
+fn files_of(dir: &Path) -> Vec<PathBuf> {
+    let names = [pool_path(dir), unfinished_path(dir), ring_path(dir)];
+    let ending = |path: &PathBuf, ending: &str| {
+        let mut name = path.clone().into_os_string();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let besides = ["", ".unfinished", ".unflushed"];
+    names.iter().flat_map(|path| besides.map(|besides| ending(path, besides))).collect()
 }
 
 /// The directory that becomes the copy's. Locked for as long as it has not.
@@ -156,9 +178,8 @@ impl Unfinished {
             }
             _ => {}
         }
-        let lock = File::open(&path).map_err(|e| failed(&path, "cannot be opened", e))?;
         let busy = "another checkpoint is made there";
-        lock_exclusive(&lock, &path).map_err(|e| e.within(busy))?;
+        let lock = lock_directory(&path, busy)?;
         // Whoever had the lock before may have given the directory another name, or removed it.
         let inode = |data: io::Result<std::fs::Metadata>| data.ok().map(|data| data.ino());
         if inode(path.symlink_metadata()) != inode(lock.metadata()) {
@@ -169,25 +190,31 @@ impl Unfinished {
         }
         let unfinished = Self { path, _lock: lock };
         unfinished.clear()?;
+        let mark = mark_path(&unfinished.path);
+        File::create(&mark).map_err(|e| failed(&mark, "cannot be made", e))?;
         Ok(unfinished)
     }
 
-    /// Removes what an interrupted checkpoint left.
+    /// Removes what an interrupted checkpoint left: files that one makes, beside the mark that it makes first. Without the
+    /// mark whatever is there is somebody else's, a store of that name for one.
     fn clear(&self) -> Result<()> {
         let io = |e| failed(&self.path, "cannot be read", e);
+        let mark = mark_path(&self.path);
+        let is_marked = mark.try_exists().map_err(|e| failed(&mark, "cannot be looked for", e))?;
+        let ours = files_of(&self.path);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(io)? {
-            let entry = entry.map_err(io)?;
-            let (name, kind) = (entry.file_name(), entry.file_type().map_err(io)?);
-            let name = name.to_string_lossy();
-            if !kind.is_file() || !(name.starts_with("pool") || name.starts_with("ring")) {
+            let path = entry.map_err(io)?.path();
+            if !(is_marked && (path == mark || ours.contains(&path))) {
                 return Err(Error::invalid(format!(
                     "{}: is in the way, and no checkpoint left it",
-                    entry.path().display()
+                    path.display()
                 )));
             }
-            files.push(entry.path());
+            files.push(path);
         }
+        // The mark goes last: what a kill leaves of this is known for what it is.
+        files.sort_by_key(|path| *path == mark);
         for file in files {
             std::fs::remove_file(&file).map_err(|e| failed(&file, "cannot be removed", e))?;
         }
@@ -197,6 +224,8 @@ impl Unfinished {
     /// Gives it its name, and makes the name last.
     fn keep(&self, dir: &Path) -> Result<()> {
         std::fs::rename(&self.path, dir).map_err(|e| failed(dir, "cannot be made", e))?;
+        // It harms nobody where a kill leaves it.
+        let _ = std::fs::remove_file(mark_path(dir));
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
         sync_directory(parent.unwrap_or(Path::new(".")))
     }

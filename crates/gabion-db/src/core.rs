@@ -30,6 +30,9 @@ pub(crate) const IDLE_TICK: Duration = Duration::from_millis(200);
 /// against the ring.
 const CARRY_ON_LEN: u64 = 64 << 10;
 
+/// Sentences that are kept for whoever runs the store.
+const NOTICES_MAX: usize = 1_000;
+
 /// What the lock guards.
 pub(crate) struct Core {
     pub(crate) node: Box<Node>,
@@ -147,6 +150,15 @@ impl Shared {
     /// What whoever runs the store should know and has not asked for yet.
     pub(crate) fn notices(&self) -> MutexGuard<'_, Vec<String>> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what whoever runs the store should know; the oldest goes where nobody asks.
+    pub(crate) fn note(&self, text: String) {
+        let mut notices = self.notices();
+        if notices.len() == NOTICES_MAX {
+            notices.remove(0);
+        }
+        notices.push(text);
     }
 
     /// Waits for something to happen, or for time to pass.
@@ -296,7 +308,7 @@ impl Shared {
                 }
             }
             Output::Fatal(error) => core.fail(error),
-            Output::Notice(text) => self.notices().push(text),
+            Output::Notice(text) => self.note(text),
             // A group of one has nobody to talk to, to be sent files by, to ship files to or to be compared with.
             Output::Send { .. }
             | Output::JobsMayBuild(_)
@@ -375,7 +387,7 @@ impl JobSink for Sink {
             let warmed = shared.cache.warm(shared.group, inputs, &file);
             // The store can do without; who reads the file later meets the same.
             if let Err(error) = warmed {
-                shared.notices().push(format!("{}: not kept for readers: {error}", file.meta.id));
+                shared.note(format!("{}: not kept for readers: {error}", file.meta.id));
             }
         }
         self.with(|core| core.node.handle_job_file(id, file));

@@ -9,7 +9,7 @@ use crate::jobs::{IoThread, JobThreads};
 use crate::memory::{Budgets, Memory};
 use crate::options::{Durability, Options, RunOptions};
 use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
-use crate::replica::{self, OpenedReplica};
+use crate::replica::{self, NewPool, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
@@ -18,6 +18,7 @@ use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use gabion_pool::Counts as SlotCounts;
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
@@ -35,6 +36,12 @@ const NICE: u8 = 0;
 /// still be read, and keeps the lock.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Db").finish_non_exhaustive()
+    }
+}
 
 struct Open {
     shared: Handle,
@@ -55,6 +62,7 @@ impl Drop for Open {
 
 /// What a store says of itself.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DbStats {
     /// Levels of the tree, from L0 on.
     pub levels: Vec<LevelStats>,
@@ -246,7 +254,8 @@ impl Db {
         let [a, b, c, d, ..] = replica::random_id()?;
         let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
         let config = options.group(group)?;
-        replica::create_replica(dir, options.pool_len, &config, ReplicaId(1))?;
+        let pool = NewPool { len: options.pool_len, io: options.io };
+        replica::create_replica(dir, pool, &config, ReplicaId(1))?;
         Self::open(dir, options)
     }
 
@@ -272,7 +281,7 @@ impl Db {
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
-        let placements = Placements::new(parts.file.clone(), parts.geometry);
+        let placements = Placements::new(&parts);
         let shared = Arc::new(Shared::new(
             node,
             clock,
@@ -308,7 +317,7 @@ impl Db {
     /// # Errors
     /// As [`Self::open`] and [`Self::create`].
     pub fn open_or_create(dir: &Path, options: &Options) -> Result<Self> {
-        match replica::pool_path(dir).exists() {
+        match replica::holds_replica(dir)? {
             true => Self::open(dir, options),
             false => Self::create(dir, options),
         }
@@ -410,9 +419,8 @@ impl Db {
     /// As [`Self::write`].
     pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
-        let now_ms = self.0.shared.clock_ms();
         self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
-            put_expiring(core, key, value, expiry, now_ms)
+            put_expiring(core, key, value, expiry, self.0.shared.clock_ms())
         })
     }
 
@@ -461,9 +469,8 @@ impl Db {
     /// As [`Self::write`].
     pub fn add(&self, key: &[u8], delta: i64) -> Result<()> {
         check_lengths(key, &[])?;
-        let now_ms = self.0.shared.clock_ms();
         self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, true, |core| {
-            add(core, key, delta, now_ms)
+            add(core, key, delta, self.0.shared.clock_ms())
         })
     }
 
@@ -514,9 +521,10 @@ impl Db {
             };
         }
         let (has_put, operands_len) = check_batch(batch)?;
-        let now_ms = self.0.shared.clock_ms();
         let bytes = batch.byte_len() + operands_len;
         self.apply(durability, batch.len(), bytes, has_put, |core| {
+            // When it is written, and not when it began to wait.
+            let now_ms = self.0.shared.clock_ms();
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
                 Op::PutExpiring(key, value, expiry) => {
@@ -605,7 +613,16 @@ impl Db {
     /// # Errors
     /// What made the store fail.
     pub fn sync(&self) -> Result<()> {
-        let mut core = gate(&self.0.shared, Wish::Keep)?;
+        let mut core = self.lock();
+        // Flushes and compactions that are behind, for which writers wait, are nothing to what is in the log already.
+        loop {
+            core.check()?;
+            match core.node.durable_gate() {
+                WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
+                WriteGate::Wait(_) => core = self.0.shared.wait(core),
+                WriteGate::Open | WriteGate::Full { .. } => break,
+            }
+        }
         let end = core.node.make_durable()?;
         self.0.shared.carry_on(&mut core);
         self.wait_durable(core, end)

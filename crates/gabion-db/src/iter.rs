@@ -6,6 +6,7 @@ use bytes::Bytes;
 use gabion_base::Result;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_engine::{Keyspace, Move, SharedIterator};
+use std::fmt;
 use std::ops::{self, Bound};
 use std::sync::Arc;
 
@@ -165,6 +166,12 @@ pub struct Cursor {
     range: EngineRange,
 }
 
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}
+
 impl Cursor {
     pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
         let walk = snapshot.view.scan(&snapshot.tables, &range.from, Some(&range.to));
@@ -307,6 +314,12 @@ impl IntoIterator for Cursor {
 pub struct Range {
     /// None when it has ended.
     ends: Option<Ends>,
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").finish_non_exhaustive()
+    }
 }
 
 struct Ends {

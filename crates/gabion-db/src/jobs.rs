@@ -107,12 +107,13 @@ impl Credit {
         self.lock().0.built(memory);
     }
 
-    /// Sleeps until the next file may be begun. What is being written is written meanwhile.
+    /// Sleeps until the next file may be begun: in a bounded job. What is being written is written meanwhile.
     ///
     /// # Errors
-    /// Unavailable when the threads are to end.
-    fn wait(&self) -> Result<()> {
-        let is_held = |(credit, ends): &mut (BuildCredit, bool)| !*ends && !credit.may_go_on();
+    /// Unavailable when the threads are to end: a job of many files is not waited for, it begins anew at the next start.
+    fn wait(&self, is_bounded: bool) -> Result<()> {
+        let is_held =
+            |(credit, ends): &mut (BuildCredit, bool)| is_bounded && !*ends && !credit.may_go_on();
         let state =
             self.changed.wait_while(self.lock(), is_held).unwrap_or_else(PoisonError::into_inner);
         match state.1 {
@@ -220,32 +221,25 @@ fn spawn(
     credit: &Arc<Credit>,
     sink: &impl JobSink,
 ) -> Result<JoinHandle<()>> {
-    let (parts, credit, sink) = (parts.clone(), credit.clone(), sink.clone());
-    let run = move || {
+    let (credit, sink) = (credit.clone(), sink.clone());
+    store_thread(name, nice, parts, move |medium, store| {
         let _alarm = Alarm { sink: sink.clone(), thread: name };
-        let made = parts.blocking();
         loop {
             let next = orders.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok((id, order)) = next else { return };
-            let result = match &made {
-                Ok((medium, store)) => {
-                    let inputs = order.inputs.files.clone();
-                    let is_bounded = order.is_bounded;
-                    let built = |file: BuiltFile| {
-                        if is_bounded {
-                            credit.built(file.memory);
-                        }
-                        sink.built(id, &inputs, file);
-                    };
-                    let wait = async || credit.wait();
-                    medium.block_on(work::run_job(*order, store, built, wait))
+            let inputs = order.inputs.files.clone();
+            let is_bounded = order.is_bounded;
+            let built = |file: BuiltFile| {
+                if is_bounded {
+                    credit.built(file.memory);
                 }
-                Err(error) => Err(error.clone().into()),
+                sink.built(id, &inputs, file);
             };
+            let wait = async || credit.wait(is_bounded);
+            let result = medium.block_on(work::run_job(*order, store, built, wait));
             sink.done(id, Done::Job(result));
         }
-    };
-    thread(name, nice, run)
+    })
 }
 
 /// A thread for orders that need the pool and no other thread: the placement log and the log's segments.
@@ -266,10 +260,9 @@ impl IoThread {
         idle: impl Fn() + Send + 'static,
     ) -> Result<Self> {
         let (orders, queue) = channel::<(WorkId, Work)>();
-        let (parts, sink) = (parts.clone(), sink.clone());
-        let run = move || {
+        let sink = sink.clone();
+        let thread = store_thread("gabion-io", 0, parts, move |medium, store| {
             let _alarm = Alarm { sink: sink.clone(), thread: "gabion-io" };
-            let made = parts.blocking();
             loop {
                 let (id, work) = match queue.recv_timeout(every) {
                     Ok(order) => order,
@@ -279,14 +272,11 @@ impl IoThread {
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                let done = match &made {
-                    Ok((medium, store)) => medium.block_on(work::run_local(work, store)),
-                    Err(error) => work::failed(&work, error),
-                };
+                let done = medium.block_on(work::run_local(work, store));
                 sink.done(id, done);
             }
-        };
-        Ok(Self { orders: Some(orders), thread: Some(thread("gabion-io", 0, run)?) })
+        })?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
     /// Hands an order to the thread: anything but jobs and shipments.
@@ -301,6 +291,34 @@ impl Drop for IoThread {
     fn drop(&mut self) {
         self.orders = None;
         let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Starts a thread that has a medium of its own, and the pool through it, before this returns: one that found out by its
+/// first order that the system gives it none would end the store.
+///
+/// # Errors
+/// The system's, for the thread and for its medium.
+fn store_thread(
+    name: &'static str,
+    nice: u8,
+    parts: &StoreParts,
+    run: impl FnOnce(&BlockingMedium, &LocalStore) + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let parts = parts.clone();
+    let (told, made) = channel();
+    let thread = thread(name, nice, move || {
+        let medium = parts.blocking();
+        // It fails only when nobody waits any more.
+        let _ = told.send(medium.as_ref().map(drop).map_err(Error::clone));
+        if let Ok((medium, store)) = medium {
+            run(&medium, &store);
+        }
+    })?;
+    match made.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => Err(error.within(format!("thread {name} cannot start"))),
+        Err(_) => Err(Error::io(format!("thread {name} ended by a panic at its start"))),
     }
 }
 
@@ -341,7 +359,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             for memory in [10, 1, 5, 1] {
                 of_thread.built(memory);
-                said.send(of_thread.wait().map_err(|error| error.kind())).unwrap();
+                said.send(of_thread.wait(true).map_err(|error| error.kind())).unwrap();
             }
         });
         let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -353,8 +371,10 @@ mod tests {
         credit.may_build(16);
         assert_eq!((next(), next()), (Ok(()), Ok(())), "16 of 16");
         assert!(is_held(), "17 of 16");
+        assert_eq!(credit.wait(false).map_err(|error| error.kind()), Ok(()), "no bounded job");
         credit.end();
         assert_eq!(next(), Err(ErrorKind::Unavailable));
+        assert_eq!(credit.wait(false).map_err(|error| error.kind()), Err(ErrorKind::Unavailable));
         thread.join().unwrap();
     }
 

@@ -5,6 +5,7 @@ use crate::batch::Expiry;
 use gabion_base::{Error, Result};
 use gabion_engine::{FinishedFile, JobKind, LoadBuilder};
 use gabion_node::{LoadGate, LoadId, LoadState, WriteGate};
+use std::fmt;
 
 /// What a load brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -209,6 +210,12 @@ impl BulkLoad {
 
 fn ended() -> Error {
     Error::invalid("the load has failed and takes nothing more")
+}
+
+impl fmt::Debug for BulkLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkLoad").field("loaded", &self.loaded).finish_non_exhaustive()
+    }
 }
 
 impl Drop for BulkLoad {

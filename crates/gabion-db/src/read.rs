@@ -3,15 +3,17 @@
 use crate::cache::SharedCache;
 use crate::core::{Handle, Shared};
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
+use crate::jobs::StoreParts;
 use crate::moments::Moment;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
-use gabion_base::{Error, FileId, HashMap, Result};
+use gabion_base::{Error, FileId, HashMap, Result, SequenceNumber};
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, RangeSize, SharedView, Tables};
 use gabion_fabric::{FileMedium, MediumOptions, PoolFile};
 use gabion_media::{AlignedBuf, Completion, Medium, Operation, OperationKind};
 use gabion_node::Locate;
 use gabion_pool::{FilePlacement, Geometry, extents};
+use std::fmt;
 use std::future::Future;
 use std::ops::{Bound, Deref};
 use std::pin::pin;
@@ -23,6 +25,7 @@ use std::task::{Context, Poll, Waker};
 pub(crate) struct Placements {
     pub(crate) file: PoolFile,
     pub(crate) geometry: Geometry,
+    pub(crate) options: MediumOptions,
     known: RwLock<HashMap<FileId, Arc<FilePlacement>>>,
     read_bytes: AtomicU64,
     /// What readers of many keys read through, while nobody does.
@@ -33,16 +36,21 @@ pub(crate) struct Placements {
 const MEDIA_MAX: usize = 16;
 
 impl Placements {
-    pub(crate) fn new(file: PoolFile, geometry: Geometry) -> Self {
-        let (known, idle) = (RwLock::default(), Mutex::default());
-        Self { file, geometry, known, read_bytes: AtomicU64::new(0), idle }
+    pub(crate) fn new(parts: &StoreParts) -> Self {
+        Self {
+            file: parts.file.clone(),
+            geometry: parts.geometry,
+            options: MediumOptions { notify: false, ..parts.options },
+            known: RwLock::default(),
+            read_bytes: AtomicU64::new(0),
+            idle: Mutex::default(),
+        }
     }
 
     /// A medium for as long as a call reads; none when the system gives no further one.
     fn take_medium(&self) -> Option<FileMedium> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let options = MediumOptions { notify: false, ..MediumOptions::default() };
-        idle.or_else(|| self.file.medium(options).ok())
+        idle.or_else(|| self.file.medium(self.options).ok())
     }
 
     fn put_medium(&self, medium: FileMedium) {
@@ -272,6 +280,12 @@ pub struct Snapshot {
     moment: Moment,
 }
 
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("sequence", &self.sequence()).finish_non_exhaustive()
+    }
+}
+
 impl Clone for Snapshot {
     fn clone(&self) -> Self {
         self.tables.source.0.moments.hold(self.moment);
@@ -289,6 +303,13 @@ impl Snapshot {
     pub(crate) fn of(handle: &Handle) -> Self {
         let moment = handle.moments.enter(handle.late_ms());
         Self { view: handle.newest(), tables: tables(handle), moment }
+    }
+
+    /// The number of the last write that it shows. Numbers rise by one for each operation, also over restarts, so of two
+    /// snapshots of a store the one with the greater number shows all that the other does, and more.
+    #[must_use]
+    pub fn sequence(&self) -> SequenceNumber {
+        self.view.sequence()
     }
 
     /// The value of a key, if it has one. It shares the memory of a block of the cache where it can, so a

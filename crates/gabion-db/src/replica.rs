@@ -5,6 +5,7 @@
 
 use crate::jobs::StoreParts;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
+use gabion_fabric::lock::lock_exclusive;
 use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
 use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
 use gabion_pool::Trust;
@@ -29,27 +30,43 @@ pub(crate) fn unfinished_path(dir: &Path) -> PathBuf {
     dir.join("pool.new")
 }
 
-/// Makes a new replica in a directory, which is made if it is not there: a pool file of `pool_len`
-/// bytes, all reserved, and the log's ring.
+/// A pool that is to be made; a number of bytes is one, whose I/O is carried out by what the kernel has.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPool {
+    /// Its bytes, all of which are reserved.
+    pub len: u64,
+    /// What carries out the I/O that makes it.
+    pub io: BackendChoice,
+}
+
+impl From<u64> for NewPool {
+    fn from(len: u64) -> Self {
+        Self { len, io: BackendChoice::Auto }
+    }
+}
+
+/// Makes a new replica in a directory, which is made if it is not there: a pool file, all of it reserved,
+/// and the log's ring. The directory is locked meanwhile, so of several that make one there at
+/// once one does, and no other touches its files.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// Invalid input when the directory holds a replica already or the configuration cannot work; no space;
-/// I/O. Nothing that could be taken for a replica is left then.
+/// Invalid input when the directory holds a replica already or the configuration cannot work; busy while somebody else
+/// makes one there; no space; I/O. Nothing that could be taken for a replica is left then.
 pub fn create_replica(
     dir: &Path,
-    pool_len: u64,
+    new: impl Into<NewPool>,
     group: &GroupConfig,
     replica: ReplicaId,
 ) -> Result<()> {
-    let pool = pool_path(dir);
-    if pool.exists() {
-        return Err(Error::invalid(format!("{}: holds a replica already", dir.display())));
-    }
     group.validate()?;
     std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
+    let _lock = lock_directory(dir, "a store is made there")?;
+    if holds_replica(dir)? {
+        return Err(Error::invalid(format!("{}: holds a replica already", dir.display())));
+    }
     let unfinished = unfinished_path(dir);
     for left in [&unfinished, &ring_path(dir)] {
         match std::fs::remove_file(left) {
@@ -59,7 +76,7 @@ pub fn create_replica(
             _ => {}
         }
     }
-    let result = make_pool(dir, pool_len, group.ring_len, |medium, pool_id| {
+    let result = make_pool(dir, new.into(), group.ring_len, |medium, pool_id| {
         medium.block_on(open::create(medium.handle(), group, replica, pool_id))
     });
     if result.is_err() {
@@ -72,20 +89,40 @@ pub fn create_replica(
 /// Makes a pool, which `fill` does, and its ring. The pool's name is its own once it is whole.
 pub(crate) fn make_pool<T>(
     dir: &Path,
-    pool_len: u64,
+    new: NewPool,
     ring_len: u64,
     fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<T>,
 ) -> Result<T> {
     let unfinished = &unfinished_path(dir);
-    gabion_fabric::preallocate(unfinished, pool_len)?;
+    gabion_fabric::preallocate(unfinished, new.len)?;
     let file = PoolFile::open(unfinished, DirectIo::Try)?;
-    let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
+    let options = MediumOptions { backend: new.io, notify: false, ..MediumOptions::default() };
+    let medium = file.medium(options)?;
     let filled = fill(&BlockingMedium::new(medium), random_id()?)?;
     MappedRing::open(&ring_path(dir), ring_len as usize)?;
     std::fs::rename(unfinished, pool_path(dir))
         .map_err(|e| failed(unfinished, "cannot be renamed", e))?;
     sync_directory(dir)?;
     Ok(filled)
+}
+
+/// Whether a directory has a pool that is whole.
+///
+/// # Errors
+/// The system's, when it does not say.
+pub(crate) fn holds_replica(dir: &Path) -> Result<bool> {
+    let pool = pool_path(dir);
+    pool.try_exists().map_err(|e| failed(&pool, "cannot be looked for", e))
+}
+
+/// Locks a directory until what is returned is dropped. `busy` says what whoever has the lock does.
+///
+/// # Errors
+/// Busy; the system's, when the directory cannot be opened.
+pub(crate) fn lock_directory(dir: &Path, busy: &str) -> Result<File> {
+    let lock = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
+    lock_exclusive(&lock, dir).map_err(|e| e.within(busy))?;
+    Ok(lock)
 }
 
 /// Makes the names in a directory last.

@@ -341,12 +341,12 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     db.put(&[9; KEY_LEN_MAX], b"").unwrap();
     assert!(db.failure().is_none());
 
-    assert_eq!(Db::open(&dir.0, &options()).err().unwrap().kind(), ErrorKind::Busy);
-    assert_eq!(Db::create(&dir.0, &options()).err().unwrap().kind(), ErrorKind::InvalidInput);
-    let nowhere = Db::open(&dir.0.join("nowhere"), &options()).err().unwrap();
+    assert_eq!(Db::open(&dir.0, &options()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(Db::create(&dir.0, &options()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let nowhere = Db::open(&dir.0.join("nowhere"), &options()).unwrap_err();
     assert_eq!(nowhere.kind(), ErrorKind::NotFound);
     let odd = Options { ring_len: (4 << 20) + 1, ..options() };
-    let text = Db::create(&dir.0.join("odd"), &odd).err().unwrap().to_string();
+    let text = Db::create(&dir.0.join("odd"), &odd).unwrap_err().to_string();
     assert!(text.contains("ring_len is 4194305"), "{text}");
     let group = GroupConfig {
         group: GroupId(7),
@@ -360,7 +360,7 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     };
     let member = dir.0.join("member");
     replica::create_replica(&member, 128 << 20, &group, ReplicaId(2)).unwrap();
-    let text = Db::open(&member, &options()).err().unwrap().to_string();
+    let text = Db::open(&member, &options()).unwrap_err().to_string();
     assert!(text.contains("belongs to a group of 2 replicas"), "{text}");
 }
 
@@ -532,7 +532,7 @@ fn a_snapshot_can_be_read_after_the_store_was_closed() {
     let snapshot = db.snapshot();
     drop(db);
     assert_eq!(snapshot.range(b"", None).filter(|pair| pair.is_ok()).count(), 2_000);
-    assert_eq!(Db::open(&dir.0, &options()).err().unwrap().kind(), ErrorKind::Busy);
+    assert_eq!(Db::open(&dir.0, &options()).unwrap_err().kind(), ErrorKind::Busy);
     drop(snapshot);
     assert_eq!(Db::open(&dir.0, &options()).unwrap().range(b"", None).count(), 2_000);
 }
@@ -602,7 +602,7 @@ fn options_change_while_a_store_is_open() {
 
     let wrong = Options { run: RunOptions { compactions_max: 0, ..run }, ..options() };
     let other = dir.0.join("never-made");
-    let error = Db::open_or_create(&other, &wrong).err().unwrap();
+    let error = Db::open_or_create(&other, &wrong).unwrap_err();
     assert!(error.to_string().contains("compactions_max is 0"), "{error}");
     assert!(!replica::pool_path(&other).exists(), "nothing is made");
     assert_eq!(Db::open(&dir.0, &options()).unwrap().run_options(), options().run);
@@ -809,4 +809,49 @@ fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
     assert!(db.stats().counters.writes_slowed_ms > 0);
     let values = db.range(b"", None).map(|pair| pair.unwrap().1[..].to_vec());
     assert!(values.eq((0..12_000).map(|n| vec![(n / 3) as u8; 300])));
+}
+
+/// What another is about to make there is not taken away under it.
+#[test]
+fn while_a_store_is_made_nobody_else_makes_one_there() {
+    let dir = Dir::new("made-twice");
+    let store = dir.0.join("store");
+    std::fs::create_dir(&store).unwrap();
+    for name in ["pool.new", "ring"] {
+        std::fs::write(store.join(name), b"of the other").unwrap();
+    }
+    let maker = std::fs::File::open(&store).unwrap();
+    gabion_fabric::lock::lock_exclusive(&maker, &store).unwrap();
+    for made in [Db::create(&store, &options()), Db::open_or_create(&store, &options())] {
+        let error = made.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("a store is made there"), "{error}");
+    }
+    for name in ["pool.new", "ring"] {
+        assert_eq!(std::fs::read(store.join(name)).unwrap(), b"of the other");
+    }
+    // It was killed.
+    drop(maker);
+    drop(Db::open_or_create(&store, &options()).unwrap());
+    let error = Db::create(&store, &options()).unwrap_err();
+    assert!(error.to_string().contains("holds a replica already"), "{error}");
+}
+
+/// A thread that learned of it with its first job would end the store.
+#[test]
+fn a_thread_that_gets_no_descriptor_is_told_at_once_and_the_store_goes_on() {
+    let dir = Dir::new("no-descriptor");
+    let (store, elsewhere) = (dir.0.join("store"), dir.0.join("elsewhere"));
+    let db = Db::create(&store, &options()).unwrap();
+    std::fs::rename(&store, &elsewhere).unwrap();
+    let before = db.run_options();
+    let error = db.set_run_options(RunOptions { compactions_max: 3, ..before }).unwrap_err();
+    assert!(error.to_string().contains("gabion-compact cannot start"), "{error}");
+    assert_eq!(db.run_options().compactions_max, before.compactions_max);
+    db.put(b"k", b"v").unwrap();
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    assert!(db.failure().is_none());
+    std::fs::rename(&elsewhere, &store).unwrap();
+    db.set_run_options(RunOptions { compactions_max: 3, ..before }).unwrap();
 }

@@ -183,6 +183,17 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     assert!(error.to_string().contains("copy.tmp/thesis: is in the way"), "{error}");
     assert_eq!(names(&dir.0.join("copy.tmp")), ["thesis"]);
     std::fs::remove_file(dir.0.join("copy.tmp/thesis")).unwrap();
+    // Nor is a store of that name, whether it is open or not.
+    std::fs::remove_dir(dir.0.join("copy.tmp")).unwrap();
+    let other = Db::create(&dir.0.join("copy.tmp"), &options()).unwrap();
+    for _ in 0..2 {
+        let error = db.checkpoint(&dir.0.join("copy")).unwrap_err();
+        assert!(error.to_string().contains("is in the way"), "{error}");
+        assert_eq!(names(&dir.0.join("copy.tmp")), ["pool", "ring"]);
+    }
+    drop(other);
+    std::fs::remove_dir_all(dir.0.join("copy.tmp")).unwrap();
+    std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
     // While somebody is at it, nobody else is.
     let holder = std::fs::File::open(dir.0.join("copy.tmp")).unwrap();
     gabion_fabric::lock::lock_exclusive(&holder, &dir.0).unwrap();
@@ -266,7 +277,7 @@ fn a_checkpoint_that_was_killed_does_not_open_and_is_made_anew() {
         // The one that was killed is either not there, or whole under one of its names.
         if tmp.join("pool.new").exists() {
             half_made += 1;
-            let error = Db::open(&tmp, &options()).err().unwrap();
+            let error = Db::open(&tmp, &options()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound);
             assert!(error.to_string().contains("its pool is not whole"), "{error}");
         }
