@@ -153,7 +153,8 @@ impl PoolFile {
             DirectIo::Try => set_direct(&file, len).err().map(|error| error.to_string()),
         };
         Ok(Self(Arc::new(Shared {
-            path: path.to_owned(),
+            // It is gone to again, for further descriptors and the mark of a failed flush, wherever the process is by then.
+            path: std::path::absolute(path).map_err(|e| failed(path, "has no absolute path", e))?,
             file: Arc::new(file),
             len,
             direct: direct_refusal.is_none(),

@@ -1,8 +1,16 @@
 //! A non-blocking TCP socket as a [`Transport`].
+//!
+//! Where its owner watches it for edges and hands each to [`TcpTransport::note_ready`], the socket
+//! is asked nothing to which the answer is known: after a transfer that was cut short it would
+//! block until the next edge.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::transport::Transport;
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
+use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,6 +24,12 @@ pub struct TcpTransport {
     peer: SocketAddr,
     sent_bytes: u64,
     received_bytes: u64,
+    /// Whether edges are told; without them the socket itself is asked each time.
+    is_watched: Cell<bool>,
+    readable: Cell<bool>,
+    writable: Cell<bool>,
+    /// One direction is over or broken, of which there may be no further edge.
+    ending: Cell<bool>,
 }
 
 impl TcpTransport {
@@ -51,11 +65,52 @@ impl TcpTransport {
             Ok(())
         };
         set().map_err(|e| broken(&peer.to_string(), "refuses a socket option", e))?;
-        Ok(Self { stream, peer, sent_bytes: 0, received_bytes: 0 })
+        Ok(Self {
+            stream,
+            peer,
+            sent_bytes: 0,
+            received_bytes: 0,
+            is_watched: Cell::new(false),
+            readable: Cell::new(true),
+            writable: Cell::new(true),
+            ending: Cell::new(false),
+        })
+    }
+
+    /// Watches the socket for edges in both directions, each of which is to be handed to
+    /// [`Self::note_ready`].
+    pub(crate) fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry
+            .register(&mut SourceFd(&self.as_raw_fd()), token, interest)
+            .map_err(|e| broken(&self.peer.to_string(), "cannot be watched", e))?;
+        self.is_watched.set(true);
+        Ok(())
+    }
+
+    /// Takes an edge of the watched socket.
+    pub(crate) fn note_ready(&self, event: &Event) {
+        let ends = event.is_read_closed() || event.is_write_closed() || event.is_error();
+        self.ending.set(self.ending.get() || ends);
+        self.readable.set(self.readable.get() || ends || event.is_readable());
+        self.writable.set(self.writable.get() || ends || event.is_writable());
+    }
+
+    /// Whether asking the socket may bring anything, by what is known of this direction.
+    fn may(&self, direction: &Cell<bool>) -> bool {
+        !self.is_watched.get() || direction.get()
+    }
+
+    /// A transfer was cut short: the socket is empty, or full, until the next edge.
+    fn exhaust(&self, direction: &Cell<bool>) {
+        direction.set(self.ending.get());
     }
 
     /// Closes both directions at once: the next send or receive finds the connection broken.
     pub fn close(&self) {
+        self.ending.set(true);
+        self.readable.set(true);
+        self.writable.set(true);
         // It fails when the connection is gone already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -87,11 +142,15 @@ impl AsRawFd for TcpTransport {
 
 impl Transport for TcpTransport {
     fn send(&mut self, parts: &[&[u8]]) -> Result<usize> {
+        if !self.may(&self.writable) {
+            return Ok(0);
+        }
         let mut slices = [IoSlice::new(&[]); PARTS_MAX];
-        let mut count = 0;
+        let (mut count, mut offered) = (0, 0);
         for part in parts.iter().filter(|part| !part.is_empty()).take(PARTS_MAX) {
             slices[count] = IoSlice::new(part);
             count += 1;
+            offered += part.len();
         }
         if count == 0 {
             return Ok(0);
@@ -100,9 +159,15 @@ impl Transport for TcpTransport {
             match self.stream.write_vectored(&slices[..count]) {
                 Ok(n) => {
                     self.sent_bytes += n as u64;
+                    if n < offered {
+                        self.exhaust(&self.writable);
+                    }
                     return Ok(n);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.exhaust(&self.writable);
+                    return Ok(0);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(&self.peer.to_string(), "sending failed", error)),
             }
@@ -110,13 +175,22 @@ impl Transport for TcpTransport {
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
+        if !self.may(&self.readable) {
+            return Ok(None);
+        }
         loop {
             match self.stream.read(into) {
                 Ok(n) => {
                     self.received_bytes += n as u64;
+                    if n < into.len() {
+                        self.exhaust(&self.readable);
+                    }
                     return Ok(Some(n));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.exhaust(&self.readable);
+                    return Ok(None);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     return Err(broken(&self.peer.to_string(), "receiving failed", error));
@@ -128,4 +202,74 @@ impl Transport for TcpTransport {
 
 fn broken(peer: &str, what: &str, error: io::Error) -> Error {
     Error::with_source(ErrorKind::Io, format!("{peer}: {what}"), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Events, Poll};
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    /// A watched socket that was found empty, what watches it, and its other end.
+    fn watched() -> (TcpTransport, Poll, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut here = TcpTransport::new(listener.accept().unwrap().0, 64 << 10).unwrap();
+        let poll = Poll::new().unwrap();
+        here.watch(poll.registry(), Token(0)).unwrap();
+        assert_eq!(here.receive(&mut [0; 16]).unwrap(), None);
+        (here, poll, there)
+    }
+
+    /// Waits for an edge of which `wanted` says that it is enough; hands all to the socket.
+    fn edges(here: &TcpTransport, poll: &mut Poll, wanted: impl Fn(&Event) -> bool) {
+        let mut events = Events::with_capacity(8);
+        loop {
+            poll.poll(&mut events, Some(Duration::from_secs(30))).unwrap();
+            assert!(!events.is_empty(), "an edge in time");
+            events.iter().for_each(|event| here.note_ready(event));
+            if events.iter().any(&wanted) {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_watched_socket_is_asked_again_after_an_edge_and_not_before() {
+        let (mut here, mut poll, mut there) = watched();
+        there.write_all(&[7; 16]).unwrap();
+        let mut into = [0; 32];
+        assert_eq!(here.receive(&mut into).unwrap(), None, "it is known to be empty");
+        edges(&here, &mut poll, Event::is_readable);
+        assert_eq!(here.receive(&mut into).unwrap(), Some(16));
+        assert_eq!(here.receive(&mut into).unwrap(), None, "a short transfer emptied it");
+
+        let bytes = vec![0; 4 << 20];
+        let sent = here.send(&[&bytes]).unwrap();
+        assert!((1..bytes.len()).contains(&sent), "{sent}");
+        let mut drained = vec![0; sent];
+        there.read_exact(&mut drained).unwrap();
+        assert_eq!(here.send(&[&bytes]).unwrap(), 0, "it is known to be full");
+        edges(&here, &mut poll, Event::is_writable);
+        assert!(here.send(&[&bytes]).unwrap() > 0);
+    }
+
+    #[test]
+    fn the_end_of_a_watched_socket_is_found_though_it_came_with_the_last_bytes() {
+        let (mut here, mut poll, mut there) = watched();
+        there.write_all(&[7; 16]).unwrap();
+        there.shutdown(Shutdown::Write).unwrap();
+        edges(&here, &mut poll, Event::is_read_closed);
+        assert_eq!(here.receive(&mut [0; 32]).unwrap(), Some(16));
+        assert_eq!(here.receive(&mut [0; 32]).unwrap(), Some(0), "no further edge tells of it");
+    }
+
+    #[test]
+    fn a_socket_that_was_closed_here_is_broken_at_once() {
+        let (mut here, ..) = watched();
+        here.close();
+        assert_eq!(here.receive(&mut [0; 32]).unwrap(), Some(0));
+        assert!(here.send(&[&[1]]).is_err());
+    }
 }

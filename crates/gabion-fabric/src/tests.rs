@@ -579,3 +579,16 @@ fn a_future_that_only_lets_others_run_is_polled_again() {
     }));
     assert!(waits_for_nothing.is_err(), "it would wait for ever");
 }
+
+/// It is gone to again for further descriptors, and beside it stands the mark of a failed flush: wherever the process is
+/// by then.
+#[test]
+fn a_path_that_was_relative_when_the_pool_was_opened_names_it_from_everywhere() {
+    let dir = TempDir::new();
+    let up =
+        std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect::<PathBuf>();
+    let relative = up.join(dir.pool(4).strip_prefix("/").unwrap());
+    let file = PoolFile::open(&relative, DirectIo::Try).unwrap();
+    assert!(relative.is_relative() && file.path().is_absolute(), "{}", file.path().display());
+    file.medium(MediumOptions::default()).unwrap();
+}

@@ -4,8 +4,10 @@
 //!   start ─► waiting ─► slot (owns the buffer) ─► SQE ─► kernel ─► CQE ─► slot emptied ─► collect
 //! ```
 //!
-//! A job's buffer lives in its slot from before the kernel learns its address until after the kernel
-//! reported the end; dropping the ring waits for that. This is the whole of the safety argument.
+//! A job's buffer lives in its slot from before the kernel learns its address until after the
+//! kernel reported the end; dropping the ring waits for that. This is the whole of the safety
+//! argument, but for a kernel that refuses to be called: what it did not take is given back, and it
+//! is not called again.
 
 use crate::engine::{Ended, Engine, Job};
 use gabion_media::OperationKind;
@@ -16,6 +18,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause between two looks for what the kernel had when it began to refuse.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Uring {
     ring: IoUring,
@@ -24,8 +30,11 @@ pub(crate) struct Uring {
     slots: Vec<Option<Job>>,
     free: Vec<usize>,
     waiting: VecDeque<Job>,
-    /// Whether the submission queue holds entries that the kernel did not take yet.
-    unsubmitted: bool,
+    /// Slots whose entries the kernel did not take yet, in order.
+    unsubmitted: VecDeque<usize>,
+    /// Why the kernel takes nothing any more. It is not called again then: entries may lie in the
+    /// submission queue whose buffers were given back.
+    refusal: Option<io::Error>,
 }
 
 impl Uring {
@@ -36,26 +45,40 @@ impl Uring {
         depth: u32,
         notify: Option<&OwnedFd>,
     ) -> io::Result<Self> {
-        let ring = IoUring::new(depth)?;
+        Self::with_ring(IoUring::new(depth)?, file, flush_file, depth, notify)
+    }
+
+    fn with_ring(
+        mut ring: IoUring,
+        file: Arc<File>,
+        flush_file: Arc<File>,
+        depth: u32,
+        notify: Option<&OwnedFd>,
+    ) -> io::Result<Self> {
         let mut probe = io_uring::Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE];
         if !needed.iter().all(|&code| probe.is_supported(code)) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring without read/write"));
         }
+        prove(&mut ring)?;
         if let Some(notify) = notify {
             ring.submitter().register_eventfd(notify.as_raw_fd())?;
         }
-        let depth = depth as usize;
-        Ok(Self {
+        Ok(Self::on(ring, file, flush_file, depth as usize))
+    }
+
+    fn on(ring: IoUring, file: Arc<File>, flush_file: Arc<File>, depth: usize) -> Self {
+        Self {
             ring,
             file,
             flush_file,
             slots: std::iter::repeat_with(|| None).take(depth).collect(),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::new(),
-            unsubmitted: false,
-        })
+            unsubmitted: VecDeque::new(),
+            refusal: None,
+        }
     }
 
     /// Moves waiting jobs into slots and the submission queue.
@@ -73,13 +96,53 @@ impl Uring {
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // Each entry belongs to a slot and there are no more slots than places in the queue.
             pushed.expect("the submission queue has a place for each slot");
-            self.unsubmitted = true;
+            self.unsubmitted.push_back(slot);
         }
+    }
+
+    /// Has the kernel take what is queued, and waits for an end where `wanted` is 1.
+    fn enter(&mut self, wanted: usize) {
+        if self.refusal.is_some() {
+            return;
+        }
+        let entered = self.ring.submit_and_wait(wanted);
+        let left = self.ring.submission().len();
+        self.unsubmitted.drain(..self.unsubmitted.len().saturating_sub(left));
+        // Refused for now (EAGAIN, EBUSY, EINTR): the entries stay queued and the next call, which
+        // every poll makes, offers them again.
+        self.refusal = entered.err().filter(|error| !is_passing(error));
+    }
+
+    /// Gives back what the kernel will never take; what it took may still end by itself.
+    fn give_up(&mut self, ended: &mut Vec<Ended>) {
+        let Some(errno) = self.refusal.as_ref().map(io::Error::raw_os_error) else { return };
+        let mut lost = std::mem::take(&mut self.waiting);
+        for slot in std::mem::take(&mut self.unsubmitted) {
+            lost.extend(self.slots[slot].take());
+            self.free.push(slot);
+        }
+        let error = || errno.map_or(io::ErrorKind::Other.into(), io::Error::from_raw_os_error);
+        ended.extend(lost.into_iter().map(|job| Ended { job, result: Err(error()) }));
     }
 
     fn in_kernel(&self) -> usize {
         self.slots.len() - self.free.len()
     }
+}
+
+/// Shows that the kernel carries out what is queued: a filter of system calls may let a ring be
+/// made and refuse every call that uses it.
+fn prove(ring: &mut IoUring) -> io::Result<()> {
+    // SAFETY: the entry has no buffer.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(io::Error::other)?;
+    while ring.completion().next().is_none() {
+        match ring.submit_and_wait(1) {
+            Err(error) if !is_passing(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What the kernel is to do for a job; the buffer is the part not transferred yet.
@@ -117,12 +180,12 @@ impl Engine for Uring {
     }
 
     fn submit(&mut self) {
+        if self.refusal.is_some() {
+            return;
+        }
         self.fill();
-        if self.unsubmitted {
-            // Refused for now (EAGAIN, EBUSY, EINTR): the entries stay queued and the next call,
-            // which every poll makes, offers them again.
-            let _ = self.ring.submit();
-            self.unsubmitted = !self.ring.submission().is_empty();
+        if !self.unsubmitted.is_empty() {
+            self.enter(0);
         }
     }
 
@@ -137,6 +200,7 @@ impl Engine for Uring {
             };
             ended.push(Ended { job, result });
         }
+        self.give_up(ended);
     }
 
     fn running(&self) -> usize {
@@ -144,11 +208,14 @@ impl Engine for Uring {
     }
 
     fn wait(&mut self) {
+        if self.refusal.is_some() {
+            // Nothing but time brings what the kernel has.
+            return std::thread::sleep(REFUSED_PAUSE);
+        }
         self.fill();
         if self.in_kernel() > 0 && self.ring.completion().is_empty() {
-            // An error (EINTR, EBUSY) only means that the caller looks and waits again.
-            let _ = self.ring.submit_and_wait(1);
-            self.unsubmitted = !self.ring.submission().is_empty();
+            // An error that passes only means that the caller looks and waits again.
+            self.enter(1);
         }
     }
 }
@@ -158,13 +225,58 @@ impl Drop for Uring {
         self.waiting.clear();
         let mut ended = Vec::new();
         while self.in_kernel() > 0 {
-            let waited = self.ring.submit_and_wait(1);
+            self.enter(1);
             self.collect(&mut ended);
-            if waited.is_err_and(|error| !is_passing(&error)) {
+            if self.refusal.is_some() && self.in_kernel() > 0 {
                 // The kernel may still use the buffers: they are never to be freed.
                 std::mem::forget(std::mem::take(&mut self.slots));
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_media::AlignedBuf;
+
+    /// A ring that the system lets be made and of which it refuses every use, as a filter of system
+    /// calls does that knows the one call and not the other. None where not even that is allowed.
+    fn refused_ring() -> Option<IoUring> {
+        IoUring::builder().setup_r_disabled().build(4).ok()
+    }
+
+    fn some_file() -> Arc<File> {
+        Arc::new(File::open("/proc/self/exe").unwrap())
+    }
+
+    #[test]
+    fn a_ring_that_may_be_made_and_not_used_is_refused_at_once() {
+        let Some(ring) = refused_ring() else { return };
+        let made = Uring::with_ring(ring, some_file(), some_file(), 4, None);
+        let error = made.err().expect("no engine on a ring that does nothing");
+        assert!(!is_passing(&error), "{error}");
+    }
+
+    #[test]
+    fn operations_on_a_ring_that_is_refused_later_end_with_an_error() {
+        let Some(ring) = refused_ring() else { return };
+        let mut ring = Uring::on(ring, some_file(), some_file(), 2);
+        // More than the ring has places for.
+        for tag in 0..3 {
+            let kind = OperationKind::Read { offset: 0, into: AlignedBuf::zeroed(4096) };
+            ring.start(Job { tag, kind, done: 0, stalls: 0, chain: VecDeque::new() });
+        }
+        let mut ended = Vec::new();
+        for _ in 0..100 {
+            ring.submit();
+            ring.wait();
+            ring.collect(&mut ended);
+        }
+        let tags: Vec<u64> = ended.iter().map(|ended| ended.job.tag).collect();
+        assert_eq!(tags.len(), 3, "{tags:?}");
+        assert!(ended.iter().all(|ended| ended.result.is_err()));
+        assert_eq!(ring.running(), 0);
     }
 }

@@ -51,6 +51,12 @@ impl Mailbox {
             let _ = self.waker.wake();
         }
     }
+
+    /// Leaves for the loop what it need not know before it wakes for something else, at the latest
+    /// for its tick.
+    pub(crate) fn leave(&self, event: Event) {
+        let _ = self.sender.send(event);
+    }
 }
 
 impl JobSink for Mailbox {
@@ -58,7 +64,7 @@ impl JobSink for Mailbox {
         self.tell(Event::JobFile(id, file.clone()));
         // While it is shipped. No edit has it before the job is done.
         if let Err(error) = self.cache.warm(self.group, inputs, &file) {
-            eprintln!("{}: not kept for readers: {error}", file.meta.id);
+            note!("{}: not kept for readers: {error}", file.meta.id);
         }
     }
 

@@ -21,7 +21,7 @@ use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, thread};
 use gabion_db::replica::{OpenedReplica, open_replica, random_id};
 use gabion_engine::Tables;
-use gabion_fabric::nvme::{TargetOptions, TargetServer};
+use gabion_fabric::nvme::{TargetEvent, TargetOptions, TargetServer};
 use gabion_media::nvme::TargetConfig;
 use gabion_media::task::Executor;
 use gabion_node::{GroupConfig, PoolSource, ReadMeter};
@@ -67,7 +67,7 @@ fn allow_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        eprintln!("the limit of descriptors stays as it is: {error}");
+        note!("the limit of descriptors stays as it is: {error}");
     }
 }
 
@@ -113,7 +113,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
     let check = |group: &GroupConfig, me| check_members(&config, group, me);
     let opened = open_replica(&config.data, config.io, config.node.clone(), clock.now_ms(), check)?;
     for remark in &opened.remarks {
-        eprintln!("{remark}");
+        note!("{remark}");
     }
     let resp = listen(config.resp, "door for clients")?;
     let peer_door = listen(config.peer_listen, "door for members")?;
@@ -200,6 +200,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         unread_sum: Rc::default(),
         door_is_stuck: false,
         http_noted_ms: None,
+        target_noted_ms: None,
         listed: Vec::new(),
         eager: Vec::new(),
         lingering: VecDeque::new(),
@@ -263,7 +264,12 @@ fn start_threads(
     };
     let target_mailbox = mailbox.clone();
     let target = TargetServer::start(options, move |event| {
-        target_mailbox.tell(Event::Target(event));
+        match event {
+            // Looked at when the primary says what the bytes are, once it knows that they are here;
+            // the loop takes what was left for it before it acts on what peers said.
+            TargetEvent::Wrote { .. } => target_mailbox.leave(Event::Target(event)),
+            _ => target_mailbox.tell(Event::Target(event)),
+        }
     })?;
     let jobs = JobThreads::start(parts, config.node.compactions_max, nice, mailbox)?;
     Ok(Threads {
@@ -296,7 +302,7 @@ fn watch(server: &mut Server, readiness: Option<i32>) -> Result<()> {
 
 fn announce(server: &Server) {
     let peer = server.peer_door.local_addr().map_or(0, |address| address.port());
-    eprintln!(
+    note!(
         "replica {} of group {}: clients {}, members port {peer}, target port {}",
         server.me.get(),
         server.parts.group.get(),

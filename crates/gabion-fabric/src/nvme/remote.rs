@@ -12,13 +12,12 @@ use crate::tcp::TcpTransport;
 use gabion_base::Result;
 use gabion_media::nvme::{Initiator, InitiatorConfig, InitiatorState};
 use gabion_media::{Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind};
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use mio::event::Event;
+use mio::{Events, Poll, Token, Waker};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,6 +34,8 @@ const WAKER: Token = Token(usize::MAX);
 pub struct Remote {
     namespace: Rc<RefCell<Namespace>>,
     handle: MediumHandle,
+    /// Of the admin connection; the I/O connection has the next one.
+    first_token: usize,
 }
 
 impl Remote {
@@ -75,6 +76,14 @@ impl Remote {
             }
             InitiatorState::Ready | InitiatorState::Connecting => Some(TURN_MAX),
         }
+    }
+
+    /// Takes an edge of a socket, and says whether that is one of its own.
+    fn note_ready(&self, event: &Event) -> bool {
+        let namespace = self.namespace.borrow();
+        let sockets = <[_; 2]>::from(namespace.initiator.transports());
+        let place = event.token().0.wrapping_sub(self.first_token);
+        sockets.get(place).map(|socket| socket.note_ready(event)).is_some()
     }
 
     fn progress(&self, now_ms: u64) -> usize {
@@ -189,17 +198,17 @@ impl<K: Ord + Clone> Remotes<K> {
         self.remove(&key);
         let admin = TcpTransport::connect(address, 0)?;
         let io = TcpTransport::connect(address, buffer_len)?;
-        for transport in [&admin, &io] {
-            let token = Token(self.next_token);
-            self.next_token += 1;
-            watch(self.readiness.poll.registry(), transport, token)?;
+        let first_token = self.next_token;
+        self.next_token += 2;
+        for (transport, token) in [&admin, &io].into_iter().zip(first_token..) {
+            transport.watch(self.readiness.poll.registry(), Token(token))?;
         }
         let keep_alive = Duration::from_millis(u64::from(config.keep_alive_ms));
         let initiator = Initiator::connect(config, admin, io);
         let namespace = Namespace { initiator, crcs: BTreeMap::new(), keep_alive };
         let namespace = Rc::new(RefCell::new(namespace));
         let handle = MediumHandle::new(namespace.clone());
-        Ok(self.remotes.entry(key).or_insert(Remote { namespace, handle }))
+        Ok(self.remotes.entry(key).or_insert(Remote { namespace, handle, first_token }))
     }
 
     /// The connection of a key.
@@ -242,6 +251,11 @@ impl<K: Ord + Clone> Remotes<K> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(failed(Path::new("shipping"), "cannot wait", error)),
         }
+        for event in &self.events {
+            // A connection that was dropped meanwhile was told that its sockets are closed.
+            let told = |remote: &Remote| remote.note_ready(event);
+            let _ = self.remotes.values().any(told);
+        }
         Ok(self.progress())
     }
 
@@ -255,12 +269,4 @@ impl<K: Ord + Clone> Remotes<K> {
         let all = self.remotes.values().chain(&self.retired);
         all.map(|remote| remote.progress(now_ms)).sum()
     }
-}
-
-/// Watches a socket for edges in both directions.
-pub(super) fn watch(registry: &Registry, socket: &impl AsRawFd, token: Token) -> Result<()> {
-    let interest = Interest::READABLE | Interest::WRITABLE;
-    registry
-        .register(&mut SourceFd(&socket.as_raw_fd()), token, interest)
-        .map_err(|e| failed(Path::new("a socket"), "cannot be watched", e))
 }

@@ -13,7 +13,6 @@
 //! A write is reported before its host learns that it is complete, so whatever the host says
 //! afterwards, by whatever way, arrives later than the report.
 
-use super::remote::watch;
 use crate::file::FileMedium;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
@@ -28,6 +27,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,9 @@ const TURN_MAX: Duration = Duration::from_millis(100);
 /// The same while nothing moves. What is due then is a host that said nothing for its keep-alive time
 /// or did not say Connect, limits of seconds. Without connections nothing is due.
 const IDLE_TURN_MAX: Duration = Duration::from_secs(1);
-/// Most sockets at a time; one more is closed at once. A host needs two.
+/// Most sockets at a time. For one more, the oldest that did not say Connect is closed, so that
+/// strangers who say nothing keep no host out; where all did, the new one is closed at once. A host
+/// needs two.
 const CONNECTIONS_MAX: usize = 64;
 
 const WAKER: Token = Token(usize::MAX);
@@ -111,7 +113,8 @@ pub enum TargetEvent {
         /// Why.
         error: Error,
     },
-    /// The command cannot be carried out, or (when the thread ends with it) readiness failed.
+    /// The command cannot be carried out, or (when the thread ends with it) readiness failed or the
+    /// thread panicked.
     Failed(Error),
 }
 
@@ -163,7 +166,7 @@ impl TargetServer {
             .name("gabion-target".to_owned())
             .spawn(move || {
                 gabion_proc::stand_back(nice);
-                server.run();
+                server.run_and_report();
             })
             .map_err(refused)?;
         Ok(Self { messages, waker, thread: Some(thread), address, wire_bytes })
@@ -197,7 +200,7 @@ impl Drop for TargetServer {
     fn drop(&mut self) {
         self.tell(Message::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed there; there is nobody to hand it to.
+            // A panic of the thread was printed and reported there.
             let _ = thread.join();
         }
     }
@@ -298,7 +301,16 @@ impl Server {
         })
     }
 
-    fn run(mut self) {
+    /// Serves until it is to stop. A panic ends the thread, but not without a word: nobody would
+    /// miss it before the primary fails to ship.
+    fn run_and_report(mut self) {
+        let ran = std::panic::catch_unwind(AssertUnwindSafe(|| self.run()));
+        if ran.is_err() {
+            (self.report)(TargetEvent::Failed(Error::io("the thread gabion-target panicked")));
+        }
+    }
+
+    fn run(&mut self) {
         let mut events = Events::with_capacity(256);
         let mut tick = Instant::now();
         while !(self.stopping && self.epoch.is_none()) {
@@ -312,7 +324,14 @@ impl Server {
                 }
             }
             self.moved = !events.is_empty();
-            self.touched.extend(events.iter().map(|event| event.token().0));
+            for event in &events {
+                let Token(token) = event.token();
+                let epoch = self.epoch.as_ref();
+                if let Some(connection) = epoch.and_then(|epoch| epoch.connections.get(&token)) {
+                    connection.transport().note_ready(event);
+                }
+                self.touched.insert(token);
+            }
             let due = turn.is_some_and(|turn| tick.elapsed() >= turn);
             if due {
                 tick = Instant::now();
@@ -417,16 +436,36 @@ impl Server {
         }
     }
 
+    /// Whether one more connection has a place, for which another may have to go.
+    fn has_place(&mut self) -> bool {
+        let Some(epoch) = &mut self.epoch else { return false };
+        if epoch.subsystem.is_closed() {
+            return false;
+        }
+        if epoch.connections.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let mut all = epoch.connections.iter();
+        // Tokens ascend.
+        let oldest = all.find(|(_, connection)| connection.is_unconnected());
+        let Some((&token, connection)) = oldest else { return false };
+        let peer = connection.transport().peer();
+        epoch.connections.remove(&token);
+        let error = Error::unavailable("no Connect yet, and its place is needed");
+        (self.report)(TargetEvent::Ended { peer, error });
+        true
+    }
+
     fn admit(&mut self, stream: mio::net::TcpStream, peer: SocketAddr) {
-        let Some(epoch) = &mut self.epoch else { return };
-        if epoch.subsystem.is_closed() || epoch.connections.len() >= CONNECTIONS_MAX {
+        if !self.has_place() {
             return;
         }
+        let Some(epoch) = &mut self.epoch else { return };
         let token = self.next_token;
         self.next_token += 1;
         let made = TcpTransport::new(TcpStream::from(stream), self.buffer_len);
         let made = made.and_then(|transport| {
-            watch(self.poll.registry(), &transport, Token(token))?;
+            transport.watch(self.poll.registry(), Token(token))?;
             Ok(TargetConnection::new(transport))
         });
         match made {

@@ -439,6 +439,51 @@ fn a_host_that_falls_silent_is_noticed_by_a_target_that_does_nothing_else() {
     assert!(why.contains("no sign of life for 200 ms"), "{why}");
 }
 
+#[test]
+fn connections_that_say_nothing_keep_no_host_out() {
+    let target = Target::start("mute");
+    target.open(1);
+    target.wait_opened(1);
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let mute = || TcpStream::connect(target.server.address()).unwrap();
+    let crowd: Vec<TcpStream> = std::iter::repeat_with(mute).take(100).collect();
+    assert_ready(&connect(&mut remotes, 2, target.server.address(), 1));
+    let is_gone = |event: &TargetEvent| match event {
+        TargetEvent::Ended { peer, .. } => Some(*peer),
+        _ => None,
+    };
+    assert_eq!(target.wait(is_gone), crowd[0].local_addr().unwrap(), "the oldest goes first");
+    let first = remotes.get(&1).unwrap().handle().clone();
+    assert!(run(&mut remotes, first.flush()).is_ok(), "a host that is connected stays");
+}
+
+#[test]
+fn a_panic_of_the_target_is_reported() {
+    let path = pool("panic");
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    let (sender, events) = channel();
+    let options = TargetOptions {
+        listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+        medium: file.medium(MediumOptions::default()).unwrap(),
+        start: START,
+        config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
+        buffer_len: 0,
+        nice: 0,
+    };
+    let server = TargetServer::start(options, move |event| {
+        assert!(!matches!(event, TargetEvent::Opened { .. }), "planted: on the target's thread");
+        let _ = sender.send(event);
+    });
+    let target = Target { path, server: server.unwrap(), events };
+    target.open(1);
+    let error = target.wait(|event| match event {
+        TargetEvent::Failed(error) => Some(error.to_string()),
+        _ => None,
+    });
+    assert!(error.contains("panicked"), "{error}");
+}
+
 /// A device that takes writes and does nothing with them until the gate opens.
 struct Gated {
     path: PathBuf,

@@ -38,6 +38,13 @@ const ADMIN_ENTRIES_MINUS_ONE: u16 = 31;
 const IO_QUEUE: u16 = 1;
 /// Pause between two looks at whether the controller is ready.
 const READY_POLL_MS: u64 = 10;
+/// How many times as long as other commands a flush may keep the I/O queue silent: the device may
+/// write out all of its cache and do nothing else meanwhile. A target that is gone is noticed
+/// earlier, by the keep-alives of the admin queue.
+const FLUSH_PATIENCE: u64 = 6;
+/// How many times as long a command may wait while others are answered: longer than any link takes for
+/// what a queue holds.
+const LOST_PATIENCE: u64 = 60;
 /// Deepest I/O queue.
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
 
@@ -60,8 +67,10 @@ pub struct InitiatorConfig {
     /// The target gives up on this host after as many milliseconds without a command; half of it
     /// lies between keep-alives. 0 turns both off.
     pub keep_alive_ms: u32,
-    /// A command without an answer after as many milliseconds ends the connection, and writes in
-    /// flight with unknown outcome.
+    /// When commands are in flight on a queue and no byte crossed it for as many milliseconds (with
+    /// a flush among them, six times as many) the connection ends, and writes in flight with
+    /// unknown outcome. So it does when one command waits for sixty times as many, whatever else is
+    /// answered.
     pub command_timeout_ms: u32,
     /// The same for the time from the first progress until ready.
     pub connect_timeout_ms: u32,
@@ -135,10 +144,17 @@ enum AdminPurpose {
     KeepAlive,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Read,
+    Write,
+    Flush,
+}
+
 /// A command of the I/O queue: the connect, or an operation and those that wait for it.
 enum IoPurpose {
     Connect,
-    Operation { tag: u64, is_write: bool, rest: VecDeque<Operation> },
+    Operation { tag: u64, what: What, rest: VecDeque<Operation> },
 }
 
 /// Two connections to a remote subsystem, and its namespace 1 as a medium.
@@ -256,7 +272,7 @@ impl<T: Transport> Initiator<T> {
     }
 
     /// Moves bytes both ways, goes on with the handshake, keeps the controller alive, and gives up
-    /// when a command got no answer in time.
+    /// when a queue is silent for too long.
     pub fn progress(&mut self, now_ms: u64) {
         if self.failure.is_some() {
             return;
@@ -274,8 +290,8 @@ impl<T: Transport> Initiator<T> {
             self.keep_alive();
             self.poll_ready();
             // Both, even if one is over: the other may hold answers.
-            let admin = self.admin.pump();
-            self.io.pump().and(admin)?;
+            let admin = self.admin.pump(self.now_ms);
+            self.io.pump(self.now_ms).and(admin)?;
             let mut moved = self.step == Step::Greeting && self.begin_connect();
             while let Some(ended) = self.admin.pop_ended() {
                 self.handle_admin(ended)?;
@@ -304,17 +320,24 @@ impl<T: Transport> Initiator<T> {
                 self.step
             )));
         }
-        if self.admin.is_overdue(self.now_ms) || self.io.is_overdue(self.now_ms) {
+        let limit_ms = u64::from(self.config.command_timeout_ms);
+        let is_flush =
+            |purpose: &IoPurpose| matches!(purpose, IoPurpose::Operation { what: What::Flush, .. });
+        let flushes = self.io.purposes().any(is_flush);
+        let io_limit_ms = if flushes { FLUSH_PATIENCE * limit_ms } else { limit_ms };
+        let silent_ms = if self.admin.is_silent(self.now_ms, limit_ms) {
+            limit_ms
+        } else if self.io.is_silent(self.now_ms, io_limit_ms) {
+            io_limit_ms
+        } else if self.io.has_lost(self.now_ms, LOST_PATIENCE * limit_ms) {
             return Err(Error::unavailable(format!(
-                "a command got no answer within {} ms",
-                self.config.command_timeout_ms
+                "the target answers others, and a command not for {} ms",
+                LOST_PATIENCE * limit_ms
             )));
-        }
-        Ok(())
-    }
-
-    fn deadline_ms(&self) -> u64 {
-        self.now_ms.saturating_add(u64::from(self.config.command_timeout_ms))
+        } else {
+            return Ok(());
+        };
+        Err(Error::unavailable(format!("the target did not move for {silent_ms} ms")))
     }
 
     fn fail(&mut self, error: Error) {
@@ -337,11 +360,7 @@ impl<T: Transport> Initiator<T> {
 
     fn ask(&mut self, step: Step, request: Request) {
         self.step = step;
-        self.admin.issue(request, AdminPurpose::Handshake);
-    }
-
-    fn request(&self, command: Submission) -> Request {
-        Request::new(command, self.deadline_ms())
+        self.admin.issue(request, AdminPurpose::Handshake, self.now_ms);
     }
 
     fn connect_request(&self, queue: u16, entries_minus_one: u16) -> Request {
@@ -358,7 +377,7 @@ impl<T: Transport> Initiator<T> {
             no_flow_control: true,
             keep_alive_ms: if queue == 0 { self.config.keep_alive_ms } else { 0 },
         });
-        self.request(command).sending(data.encode().freeze(), None, true)
+        Request::new(command).sending(data.encode().freeze(), None, true)
     }
 
     fn begin_connect(&mut self) -> bool {
@@ -376,7 +395,7 @@ impl<T: Transport> Initiator<T> {
         if let Step::AwaitReady { asked_ms, waiting: false } = self.step
             && now_ms >= asked_ms.saturating_add(READY_POLL_MS)
         {
-            let request = self.request(Submission::property_get(property::CSTS, false));
+            let request = Request::new(Submission::property_get(property::CSTS, false));
             self.ask(Step::AwaitReady { asked_ms: now_ms, waiting: true }, request);
         }
     }
@@ -399,7 +418,7 @@ impl<T: Transport> Initiator<T> {
                 if result & 3 << 17 != 0 {
                     return Err(Error::unsupported("the target asks for in-band authentication"));
                 }
-                let request = self.request(Submission::property_get(property::CAP, true));
+                let request = Request::new(Submission::property_get(property::CAP, true));
                 self.ask(Step::Capabilities, request);
             }
             Step::Capabilities => {
@@ -407,11 +426,11 @@ impl<T: Transport> Initiator<T> {
                 // The page size, which only counts in the unit of MDTS: the target's least.
                 let pages = (result >> 48 & 0xf) as u32;
                 let command = Submission::property_set(property::CC, CC_ENABLED | pages << 7);
-                let request = self.request(command);
+                let request = Request::new(command);
                 self.ask(Step::Enable, request);
             }
             Step::Enable => {
-                let request = self.request(Submission::property_get(property::CSTS, false));
+                let request = Request::new(Submission::property_get(property::CSTS, false));
                 self.ask(Step::AwaitReady { asked_ms: self.now_ms, waiting: true }, request);
             }
             Step::AwaitReady { asked_ms, .. } => self.handle_status(result as u32, asked_ms)?,
@@ -420,7 +439,7 @@ impl<T: Transport> Initiator<T> {
                 let command = Submission::new(admin::SET_FEATURES)
                     .with_dword(10, u32::from(feature::QUEUES))
                     .with_dword(11, 0);
-                let request = self.request(command);
+                let request = Request::new(command);
                 self.ask(Step::SetQueues, request);
             }
             Step::SetQueues => self.connect_io(),
@@ -439,7 +458,7 @@ impl<T: Transport> Initiator<T> {
             return Ok(());
         }
         let into = AlignedBuf::zeroed(IDENTIFY_LEN);
-        let request = self.request(identify(1, false)).receiving(into);
+        let request = Request::new(identify(1, false)).receiving(into);
         self.ask(Step::IdentifyController, request);
         Ok(())
     }
@@ -472,7 +491,7 @@ impl<T: Transport> Initiator<T> {
         self.io.set_depth(depth);
         let request = self.connect_request(IO_QUEUE, depth);
         self.step = Step::IoConnect;
-        self.io.issue(request, IoPurpose::Connect);
+        self.io.issue(request, IoPurpose::Connect, self.now_ms);
     }
 
     fn handle_namespace(&mut self, buffer: &[u8]) -> Result<()> {
@@ -516,8 +535,8 @@ impl<T: Transport> Initiator<T> {
         if due && self.admin.has_room() {
             self.keep_alive_waits = true;
             self.keep_alive_at_ms = self.next_keep_alive_ms();
-            let request = self.request(Submission::new(admin::KEEP_ALIVE));
-            self.admin.issue(request, AdminPurpose::KeepAlive);
+            let request = Request::new(Submission::new(admin::KEEP_ALIVE));
+            self.admin.issue(request, AdminPurpose::KeepAlive, self.now_ms);
         }
     }
 
@@ -542,24 +561,28 @@ impl<T: Transport> Initiator<T> {
         let crc = self.known_crcs.remove(&tag);
         let order = self.block_order;
         let blocks = |len: usize| (len >> order) as u32;
-        let is_write = matches!(operation.kind, OperationKind::Write { .. });
+        let what = match &operation.kind {
+            OperationKind::Read { .. } => What::Read,
+            OperationKind::Write { .. } => What::Write,
+            OperationKind::Flush => What::Flush,
+        };
         let request = match operation.kind {
             OperationKind::Read { offset, into } => {
                 let command = Submission::transfer(io::READ, offset >> order, blocks(into.len()));
-                self.request(command).receiving(into)
+                Request::new(command).receiving(into)
             }
             OperationKind::Write { offset, data } => {
                 let command = Submission::transfer(io::WRITE, offset >> order, blocks(data.len()));
                 let capsule_len = self.info.as_ref().map_or(0, |info| info.capsule_data_len);
                 let in_capsule = data.len() <= capsule_len as usize;
-                self.request(command).sending(data, crc, in_capsule)
+                Request::new(command).sending(data, crc, in_capsule)
             }
             OperationKind::Flush => {
                 let command = Submission::new(io::FLUSH);
-                self.request(command.with_namespace(super::command::NAMESPACE))
+                Request::new(command.with_namespace(super::command::NAMESPACE))
             }
         };
-        self.io.issue(request, IoPurpose::Operation { tag, is_write, rest });
+        self.io.issue(request, IoPurpose::Operation { tag, what, rest }, self.now_ms);
     }
 
     fn handle_io(&mut self, ended: Ended<IoPurpose>) -> Result<()> {
@@ -569,15 +592,15 @@ impl<T: Transport> Initiator<T> {
         }
         answer(&ended.end, "Connect of the I/O queue")?;
         let into = AlignedBuf::zeroed(IDENTIFY_LEN);
-        let request = self.request(identify(0, true)).receiving(into);
+        let request = Request::new(identify(0, true)).receiving(into);
         self.ask(Step::IdentifyNamespace, request);
         Ok(())
     }
 
     fn end_operation(&mut self, ended: Ended<IoPurpose>, failure: &Error) {
-        let IoPurpose::Operation { tag, is_write, rest } = ended.purpose else { return };
+        let IoPurpose::Operation { tag, what, rest } = ended.purpose else { return };
         let outcome = match &ended.end {
-            End::Lost if is_write => Outcome::Unknown(failure.clone()),
+            End::Lost if what == What::Write => Outcome::Unknown(failure.clone()),
             End::Lost => Outcome::Failed(failure.clone()),
             end => match answer(end, "I/O command") {
                 Ok(_) => Outcome::Done,

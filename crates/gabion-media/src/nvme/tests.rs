@@ -33,6 +33,8 @@ pub(super) struct Lane {
     bytes: VecDeque<u8>,
     /// Everything that was ever sent.
     pub(super) log: Vec<u8>,
+    /// Calls that sent something.
+    pub(super) sends: usize,
     closed: bool,
     /// Bytes that still get through before the connection breaks.
     pub(super) cut_after: Option<u64>,
@@ -114,6 +116,7 @@ impl Transport for Pipe {
                 break;
             }
         }
+        lane.sends += usize::from(sent > 0);
         Ok(sent)
     }
 

@@ -223,6 +223,26 @@ impl<T: Transport> Wire<T> {
         }
     }
 
+    /// Whether there is no further event in what was received: [`Self::next_event`] would ask the
+    /// transport.
+    pub(super) fn needs_bytes(&self) -> bool {
+        let staged = self.end - self.start;
+        match &self.phase {
+            Phase::Header => match self.staged().first_chunk::<COMMON_HEADER_LEN>() {
+                // A header that breaks the rules is an event, too.
+                Some(common) => Layout::of(common, self.role, self.assembly.digests)
+                    .is_ok_and(|layout| staged < layout.data_start),
+                None => true,
+            },
+            Phase::Data { layout, at, end, .. } => {
+                let digest = if layout.data_digest { DIGEST_LEN } else { 0 };
+                staged < end - at + digest
+            }
+            Phase::Digest { .. } => staged < DIGEST_LEN,
+            Phase::Destination(_) => false,
+        }
+    }
+
     /// The next event, or nothing when the transport would block.
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Broken> {
         loop {

@@ -30,13 +30,11 @@ pub(super) struct Request {
     pub(super) into: Option<AlignedBuf>,
     /// Whether `data` travel with the command.
     pub(super) in_capsule: bool,
-    pub(super) deadline_ms: u64,
 }
 
 impl Request {
-    pub(super) fn new(command: Submission, deadline_ms: u64) -> Self {
-        let data = Bytes::new();
-        Self { command, data, crc: None, into: None, in_capsule: false, deadline_ms }
+    pub(super) fn new(command: Submission) -> Self {
+        Self { command, data: Bytes::new(), crc: None, into: None, in_capsule: false }
     }
 
     /// With data to send, whose length goes into the SGL.
@@ -56,6 +54,7 @@ impl Request {
 
 struct Flight<P> {
     purpose: P,
+    issued_ms: u64,
     data: Bytes,
     crc: Option<u32>,
     in_capsule: bool,
@@ -68,7 +67,6 @@ struct Flight<P> {
     got: u32,
     /// A data digest did not match.
     damaged: bool,
-    deadline_ms: u64,
 }
 
 /// A command that ended.
@@ -106,6 +104,8 @@ pub(super) struct Queue<T, P> {
     h2c_len_max: u32,
     arriving: Option<DataHeader>,
     ended: VecDeque<Ended<P>>,
+    /// When a byte crossed last, or the first command was issued after a time without any.
+    alive_ms: u64,
 }
 
 impl<T: Transport, P> Queue<T, P> {
@@ -126,6 +126,7 @@ impl<T: Transport, P> Queue<T, P> {
             h2c_len_max: 0,
             arriving: None,
             ended: VecDeque::new(),
+            alive_ms: 0,
         }
     }
 
@@ -153,13 +154,34 @@ impl<T: Transport, P> Queue<T, P> {
         self.ended.pop_front()
     }
 
-    /// Whether a command is over its deadline.
-    pub(super) fn is_overdue(&self, now_ms: u64) -> bool {
-        self.flights.iter().flatten().any(|flight| flight.deadline_ms <= now_ms)
+    /// Whether a command waits and nothing crossed for `limit_ms`. A target takes what it was given
+    /// in turn: at a slow one the last of many commands waits long, and that is no reason to give
+    /// up.
+    pub(super) fn is_silent(&self, now_ms: u64, limit_ms: u64) -> bool {
+        self.in_flight() > 0 && now_ms.saturating_sub(self.alive_ms) >= limit_ms
+    }
+
+    /// Whether a command waits since `limit_ms` ago or longer, whatever else was answered meanwhile: it
+    /// was lost.
+    pub(super) fn has_lost(&self, now_ms: u64, limit_ms: u64) -> bool {
+        let mut flights = self.flights.iter().flatten();
+        flights.any(|flight| now_ms.saturating_sub(flight.issued_ms) >= limit_ms)
+    }
+
+    /// What the commands in flight are for.
+    pub(super) fn purposes(&self) -> impl Iterator<Item = &P> {
+        self.flights.iter().flatten().map(|flight| &flight.purpose)
+    }
+
+    const fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
     }
 
     /// Issues a command; `has_room` was true.
-    pub(super) fn issue(&mut self, request: Request, purpose: P) {
+    pub(super) fn issue(&mut self, request: Request, purpose: P, now_ms: u64) {
+        if self.in_flight() == 0 {
+            self.alive_ms = now_ms;
+        }
         let cid = self.free.pop().expect("the caller asked for room first");
         let command = request.command.with_cid(cid);
         let (data, crc) = match request.in_capsule {
@@ -170,6 +192,7 @@ impl<T: Transport, P> Queue<T, P> {
         self.wire.push(frame);
         self.flights[usize::from(cid)] = Some(Flight {
             purpose,
+            issued_ms: now_ms,
             data: request.data,
             crc: request.crc,
             in_capsule: request.in_capsule,
@@ -179,7 +202,6 @@ impl<T: Transport, P> Queue<T, P> {
             into: request.into,
             got: 0,
             damaged: false,
-            deadline_ms: request.deadline_ms,
         });
     }
 
@@ -187,7 +209,17 @@ impl<T: Transport, P> Queue<T, P> {
     ///
     /// # Errors
     /// The connection is over; the caller then calls [`Self::fail`].
-    pub(super) fn pump(&mut self) -> Result<()> {
+    pub(super) fn pump(&mut self, now_ms: u64) -> Result<()> {
+        let moved = |wire: &Wire<T>| (wire.bytes_sent(), wire.bytes_received());
+        let before = moved(&self.wire);
+        let result = self.pump_until_blocked();
+        if moved(&self.wire) != before {
+            self.alive_ms = now_ms;
+        }
+        result
+    }
+
+    fn pump_until_blocked(&mut self) -> Result<()> {
         if matches!(self.phase, Phase::Broken) {
             return Ok(());
         }

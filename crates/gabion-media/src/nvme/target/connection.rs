@@ -144,6 +144,13 @@ impl<T: Transport> TargetConnection<T> {
         matches!(self.phase, Phase::Over(_)) && self.at_backend == 0
     }
 
+    /// Whether its host has not been admitted by Connect yet. Nothing of it is or ever was with the
+    /// driver, so it can be dropped at any time.
+    #[must_use]
+    pub const fn is_unconnected(&self) -> bool {
+        matches!(self.phase, Phase::Greeting | Phase::Open)
+    }
+
     /// Why it is over.
     #[must_use]
     pub const fn error(&self) -> Option<&Error> {
@@ -283,20 +290,33 @@ impl<T: Transport> TargetConnection<T> {
             _ => {}
         }
         for _ in 0..PDUS_PER_CALL {
-            self.flush()?;
-            self.start_waiting(subsystem);
-            self.flush()?;
+            // What answers a burst of PDUs goes out together, before the next bytes are asked for:
+            // one segment, which wakes the host once.
+            if self.wire.needs_bytes() || self.wire.frames_waiting() >= FRAMES_WAITING_MAX {
+                self.answer(subsystem)?;
+            }
             let has_room = self.wire.frames_waiting() < FRAMES_WAITING_MAX;
             if !has_room || !self.receive_one(subsystem, now_ms)? {
                 break;
             }
         }
+        self.answer(subsystem)?;
         match self.phase {
             Phase::Queue(queue @ QueueId { number: 0, .. }) => {
                 subsystem.check_keep_alive(queue, now_ms).map_err(Broken::Connection)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Sends what is to be said: R2Ts for the room that ended writes left together with their
+    /// responses. Of reads it is their sending that makes room, so there is a second round.
+    fn answer(&mut self, subsystem: &mut Subsystem) -> Result<(), Broken> {
+        for _ in 0..2 {
+            self.start_waiting(subsystem);
+            self.flush()?;
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Broken> {
