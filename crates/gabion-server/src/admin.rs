@@ -1,5 +1,6 @@
 //! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was asked.
 
+use crate::client::Presence;
 use crate::commands::errors;
 use crate::commands::keyspace::yield_now;
 use crate::store::{DoorTables, SharedNode, engine_key};
@@ -15,6 +16,8 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::Arc;
 
+/// Why an answer is not given that nobody seems to wait for.
+pub(crate) const CLOSED: &str = "the connection was closed at its other end";
 /// Records of a digest between two pauses for others.
 const STRIDE: u64 = 256;
 
@@ -122,9 +125,17 @@ impl Scrub {
     /// differs is told, and noted as damaged, which lets it be repaired.
     ///
     /// # Errors
-    /// None of a file: those are part of the answer.
-    pub(crate) async fn run(mut self, node: &SharedNode, store: &LocalStore) -> Result<Value> {
+    /// Unavailable when nobody waits for the answer any more. None of a file: those are part of the answer.
+    pub(crate) async fn run(
+        mut self,
+        node: &SharedNode,
+        store: &LocalStore,
+        asker: &Presence,
+    ) -> Result<Value> {
         for file in std::mem::take(&mut self.files) {
+            if !asker.is_there() {
+                return Err(Error::unavailable(CLOSED));
+            }
             let (pin, placement) = {
                 let node = node.borrow();
                 (node.view().pin()?, self.map.get(file))

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Requests of one connection that may be under way.
 const SLOTS_MAX: usize = 1024;
@@ -28,6 +28,8 @@ const OUTPUT_MAX: usize = 1 << 20;
 const UNREAD_MAX: usize = 64 << 20;
 /// Bytes of replies that wait for all clients before those that have not read theirs have to.
 const UNREAD_SUM_MAX: usize = 1 << 30;
+/// Bytes of the words of requests under way before further ones wait.
+const WORDS_MAX: usize = 64 << 20;
 /// What the reply to a command under way is expected to take at least, in bytes: so that all slots can
 /// be under way.
 const EXPECTED_MIN: usize = UNREAD_MAX / SLOTS_MAX;
@@ -57,6 +59,8 @@ struct Slot {
     bytes: usize,
     /// The reply comes later and may be long.
     may_be_long: bool,
+    /// What the words of the request take while it is under way.
+    words: usize,
 }
 
 /// The bytes of replies that one connection has not read, counted also in the sum over all.
@@ -108,6 +112,16 @@ impl Drop for Unread {
     }
 }
 
+/// Whether a connection is there and its other end may send something: one whose process has ended sends nothing any
+/// more. What takes long should be wanted by somebody.
+pub(crate) struct Presence(Weak<()>);
+
+impl Presence {
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
@@ -122,6 +136,8 @@ pub(crate) struct Client {
     output_bytes: usize,
     /// Commands under way whose replies may be long.
     long_out: u32,
+    /// Bytes of the words of all requests under way.
+    words_out: usize,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first_slot: u64,
@@ -142,6 +158,8 @@ pub(crate) struct Client {
     pub(crate) is_read_closed: bool,
     /// All that it sent was read; it is still answered.
     pub(crate) is_finished: bool,
+    /// There until then.
+    presence: Option<Rc<()>>,
     /// No more requests; closed when every reply is sent.
     pub(crate) is_closing: bool,
     /// It broke the protocol, perhaps in the middle of what it sends: closed with that unread, the
@@ -175,6 +193,7 @@ impl Client {
             unread: Unread::new(unread),
             output_bytes: 0,
             long_out: 0,
+            words_out: 0,
             slots: VecDeque::new(),
             first_slot: 0,
             held: None,
@@ -187,6 +206,7 @@ impl Client {
             can_write: true,
             is_read_closed: false,
             is_finished: false,
+            presence: Some(Rc::new(())),
             is_closing: false,
             has_more: false,
             discards: None,
@@ -203,6 +223,21 @@ impl Client {
             || self.slots.len() >= SLOTS_MAX
             || self.output.len() - self.sent > OUTPUT_MAX
             || self.unread.is_full(self.long_out)
+            // With nothing under way, one may always begin, however long it is.
+            || self.words_out >= WORDS_MAX
+    }
+
+    /// The end of what it sends was read. Its process may have ended.
+    pub(crate) fn finish(&mut self) {
+        self.is_read_closed = true;
+        self.can_read = false;
+        self.is_finished = true;
+        self.presence = None;
+    }
+
+    /// Whether it waits for an answer, to be looked at by whoever works on that for long.
+    pub(crate) fn presence(&self) -> Presence {
+        Presence(self.presence.as_ref().map_or_else(Weak::new, Rc::downgrade))
     }
 
     /// Whether only what it still sends is waited for.
@@ -247,10 +282,18 @@ impl Client {
         self.slots.is_empty() && self.held.is_none() && self.output.is_empty()
     }
 
-    /// A place for a reply that comes later. What writes without reading has a short one.
-    pub(crate) fn reserve(&mut self, protocol: Protocol, kind: Kind, may_be_long: bool) -> u64 {
+    /// A place for a reply that comes later, to a request whose words take `words` bytes until then. What writes without
+    /// reading has a short one.
+    pub(crate) fn reserve(
+        &mut self,
+        protocol: Protocol,
+        kind: Kind,
+        may_be_long: bool,
+        words: usize,
+    ) -> u64 {
         self.long_out += u32::from(may_be_long);
-        self.slots.push_back(Slot { kind, protocol, reply: None, bytes: 0, may_be_long });
+        self.words_out += words;
+        self.slots.push_back(Slot { kind, protocol, reply: None, bytes: 0, may_be_long, words });
         self.first_slot + self.slots.len() as u64 - 1
     }
 
@@ -269,7 +312,7 @@ impl Client {
         let bytes = reply.memory();
         self.unread.add(bytes);
         let reply = Some((reply, turn));
-        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long: false });
+        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long: false, words: 0 });
     }
 
     /// The reply for a place. Nothing happens when the place is gone or filled.
@@ -280,6 +323,7 @@ impl Client {
         {
             slot.bytes = reply.memory();
             slot.reply = Some((reply, turn));
+            self.words_out -= std::mem::take(&mut slot.words);
             self.unread.add(slot.bytes);
             if slot.may_be_long {
                 self.long_out -= 1;
@@ -456,8 +500,9 @@ mod tests {
 
     /// Begins commands until no more may be; returns their places.
     fn begin_all(client: &mut Client) -> Vec<u64> {
-        let begin =
-            || (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, Kind::Other, true));
+        let begin = || {
+            (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, Kind::Other, true, 0))
+        };
         std::iter::from_fn(begin).collect()
     }
 
@@ -512,7 +557,7 @@ mod tests {
             client.flush(0, &mut scratch).unwrap();
         }
         assert_eq!(counts[0], UNREAD_MAX / VALUE_LEN_MAX);
-        let place = client.reserve(Protocol::Resp2, Kind::Other, true);
+        let place = client.reserve(Protocol::Resp2, Kind::Other, true, 0);
         client.fill(place, long(), 0);
         assert!(begin_all(&mut client).len() < 8, "a long reply makes them few again");
     }
@@ -525,6 +570,42 @@ mod tests {
         assert!(!lazy.is_blocked() && !other.is_blocked());
         lazy.push(Protocol::Resp2, Reply::OK, 0);
         assert!(lazy.is_blocked() && !other.is_blocked());
+    }
+
+    #[test]
+    fn the_words_of_requests_under_way_are_bounded_and_one_may_always_begin() {
+        let (mut client, _other) = client(&Rc::new(Cell::new(0)));
+        let begin =
+            |client: &mut Client, words| client.reserve(Protocol::Resp2, Kind::Write, false, words);
+        let mut places = Vec::new();
+        while !client.is_blocked() {
+            places.push(begin(&mut client, VALUE_LEN_MAX));
+        }
+        assert_eq!(places.len(), WORDS_MAX / VALUE_LEN_MAX);
+        client.fill(places[1], Reply::OK, 0);
+        assert!(!client.is_blocked(), "what is answered takes nothing any more");
+        places.push(begin(&mut client, VALUE_LEN_MAX));
+        // A second reply to the same place, as of a connection that was lost, counts nothing.
+        client.fill(places[1], Reply::OK, 0);
+        assert!(client.is_blocked());
+        places.into_iter().for_each(|place| client.fill(place, Reply::OK, 0));
+        assert_eq!(client.words_out, 0);
+        assert!(!client.is_blocked(), "however long it is");
+        begin(&mut client, 2 * WORDS_MAX);
+        assert!(client.is_blocked());
+    }
+
+    #[test]
+    fn a_client_is_wanted_by_nobody_when_it_has_ended_or_is_gone() {
+        let sum = Rc::new(Cell::new(0));
+        let (mut ended, _other) = client(&sum);
+        let (gone, _other) = client(&sum);
+        let presences = [ended.presence(), gone.presence()];
+        assert!(presences.iter().all(Presence::is_there));
+        ended.finish();
+        drop(gone);
+        assert!(!presences.iter().any(Presence::is_there));
+        assert!(!ended.presence().is_there());
     }
 
     /// What the other end has got so far.
@@ -542,7 +623,7 @@ mod tests {
         let two = || Reply::Integer(2);
         let unknown = Reply::error("UNKNOWN it may have been made or not");
         let write = |client: &mut Client, reply: Reply, turn| {
-            let place = client.reserve(Protocol::Resp2, Kind::Write, false);
+            let place = client.reserve(Protocol::Resp2, Kind::Write, false, 0);
             client.fill(place, reply, turn);
             client.push_wait(Protocol::Resp2, two());
         };

@@ -61,7 +61,7 @@ impl Server {
         let registered =
             self.poll.registry().register(&mut stream, Token(CLIENTS + token), interest);
         if let Err(error) = registered {
-            eprintln!("door for clients: {error}");
+            note!("door for clients: {error}");
             return self.free_clients.push(token);
         }
         let local = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
@@ -139,9 +139,7 @@ impl Server {
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     // It may still want to hear the answers.
-                    client.is_read_closed = true;
-                    client.can_read = false;
-                    client.is_finished = true;
+                    client.finish();
                 }
                 Err(_) => return false,
             }
@@ -212,7 +210,7 @@ impl Server {
         }
         self.http_noted_ms = Some(self.now_ms);
         let from = client.stream.peer_addr().map_or_else(|_| String::new(), |a| a.to_string());
-        eprintln!(
+        note!(
             "door for clients: {from} sent HTTP, perhaps for a page that means harm; \
              its connection was closed"
         );
@@ -238,7 +236,7 @@ impl Server {
             client.write_turn = 0;
         }
         let kind = if is_read { Kind::Other } else { Kind::Write };
-        let slot = client.reserve(protocol, kind, work.route() != Route::Write);
+        let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.position);
         let place = if is_read { self.tail } else { self.head };
@@ -402,7 +400,7 @@ impl Server {
         let origin = |client: &mut Client| Origin::Client {
             token,
             serial: client.serial,
-            slot: client.reserve(protocol, Kind::Other, true),
+            slot: client.reserve(protocol, Kind::Other, true, 0),
         };
         let reply = match question {
             Err(error) => error,
@@ -412,8 +410,9 @@ impl Server {
                 let (node, store) = (self.node.clone(), self.local.clone());
                 let scrub = Scrub::of(&node.borrow(), only.as_ref());
                 let (origin, finished) = (origin(client), self.finished.clone());
+                let presence = client.presence();
                 self.executor.spawn(async move {
-                    let reply = admin::reply_to(scrub.run(&node, &store).await);
+                    let reply = admin::reply_to(scrub.run(&node, &store, &presence).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;

@@ -17,6 +17,19 @@
     clippy::disallowed_types,
     reason = "a shell: clocks, threads, files and sockets are its business"
 )]
+// `note!` in its place, which says why.
+#![deny(clippy::print_stderr)]
+
+/// Writes a line to standard error, which is the replica's log. That it cannot be written is no reason to end, as it
+/// is for `eprintln!`, which panics when the disk of the log is full.
+#[macro_export]
+macro_rules! note {
+    ($($part:tt)*) => {{
+        // At once: a line that another process writes to the same file does not come between.
+        let line = ::std::format!("{}\n", ::std::format_args!($($part)*));
+        let _ = ::std::io::Write::write_all(&mut ::std::io::stderr(), line.as_bytes());
+    }};
+}
 
 mod admin;
 mod client;
@@ -48,3 +61,35 @@ pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;
 pub use status::memory_json;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    /// Set for the process that writes the note.
+    const ROLE: &str = "GABION_TEST_NOTE";
+
+    #[test]
+    fn a_note_is_a_line_and_one_that_cannot_be_written_ends_nothing() {
+        if std::env::var_os(ROLE).is_some() {
+            note!("replica {}: {:?}", 7, "x");
+            std::process::exit(3);
+        }
+        let writer = |stderr: Stdio| {
+            Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "--exact",
+                    "tests::a_note_is_a_line_and_one_that_cannot_be_written_ends_nothing",
+                ])
+                .env(ROLE, "1")
+                .stderr(stderr)
+                .output()
+                .unwrap()
+        };
+        let heard = writer(Stdio::piped());
+        assert_eq!((heard.status.code(), &heard.stderr[..]), (Some(3), &b"replica 7: \"x\"\n"[..]));
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(writer(full.into()).status.code(), Some(3));
+    }
+}

@@ -55,7 +55,7 @@ impl Server {
         for mark in gone.collect::<Vec<_>>() {
             self.node.borrow_mut().withdraw_mark(mark);
             if let Some(origin) = self.marks.remove(&mark) {
-                let error = Error::unavailable("the connection was closed at its other end");
+                let error = Error::unavailable(admin::CLOSED);
                 self.answer(&origin, admin::reply_to(Err(error)));
             }
         }

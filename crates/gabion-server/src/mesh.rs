@@ -74,7 +74,7 @@ impl Server {
         let peer = &mut self.peers[place];
         if peer.complaint != complaint {
             peer.complaint = complaint.to_owned();
-            eprintln!("replica {} ({}): {complaint}", peer.id.get(), peer.address);
+            note!("replica {} ({}): {complaint}", peer.id.get(), peer.address);
         }
     }
 
@@ -225,7 +225,7 @@ impl Server {
             Ok(None) => return,
             Ok(Some(preamble)) => preamble,
             Err(error) => {
-                eprintln!("door for members: {error}");
+                note!("door for members: {error}");
                 self.strangers[place] = None;
                 return;
             }
@@ -235,7 +235,7 @@ impl Server {
         let member = self.peer_place(preamble.from).filter(|_| is_ours);
         let Some(peer) = member.filter(|&peer| !self.peers[peer].is_ours_to_make) else {
             let Preamble { group, from, to } = preamble;
-            eprintln!("door for members: {from} of {group} connected for {to}: refused");
+            note!("door for members: {from} of {group} connected for {to}: refused");
             return;
         };
         self.welcome(peer, stranger.stream);

@@ -110,12 +110,7 @@ impl Server {
     ) -> Item {
         let number = self.next_item;
         self.next_item += 1;
-        let len = match &work {
-            Work::Call(call) => call.args().iter().map(|arg| arg.len() + 32).sum(),
-            Work::Transaction(transaction) => {
-                transaction.calls().iter().flat_map(|c| c.args()).map(|arg| arg.len() + 32).sum()
-            }
-        };
+        let len = work.memory();
         Item { number, origin, work, protocol, position, since_ms: self.now_ms, len }
     }
 

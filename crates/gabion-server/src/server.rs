@@ -57,6 +57,8 @@ pub(crate) const CLIENTS: usize = STRANGERS + STRANGERS_MAX;
 
 /// Longest sleep: time passes for the node at least as often.
 const TICK_MS: u64 = 20;
+/// Between two lines that say why connections of the target ended.
+const TARGET_NOTE_MS: u64 = 10_000;
 /// Rounds of tasks and of commands that become possible by them, in one turn.
 const ROUNDS_MAX: usize = 8;
 
@@ -122,6 +124,8 @@ pub(crate) struct Server {
     pub(crate) door_is_stuck: bool,
     /// When a connection that spoke HTTP was noted last.
     pub(crate) http_noted_ms: Option<u64>,
+    /// When it was said last why a connection of the target ended.
+    pub(crate) target_noted_ms: Option<u64>,
     /// Connections whose replies or sockets want looking after in this turn.
     pub(crate) listed: Vec<usize>,
     /// Connections that can read on without a new event.
@@ -261,9 +265,14 @@ impl Server {
             }
             Event::Target(TargetEvent::Closed) => {}
             Event::Target(TargetEvent::Ended { peer, error }) => {
-                // Connections end whenever a session does; only what should not be is said.
-                if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Fenced) {
-                    eprintln!("NVMe/TCP target: connection of {peer} ended: {error}");
+                // Connections end whenever a session does; only what should not be is said, and a
+                // stranger who sends nonsense again and again fills no log.
+                let is_due = |then| self.now_ms - then >= TARGET_NOTE_MS;
+                if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Fenced)
+                    && self.target_noted_ms.is_none_or(is_due)
+                {
+                    self.target_noted_ms = Some(self.now_ms);
+                    note!("NVMe/TCP target: connection of {peer} ended: {error}");
                 }
             }
             Event::Target(TargetEvent::Failed(error)) => {
@@ -378,7 +387,7 @@ impl Server {
             Output::Replaced(replaced) => self.threads.warm.send(WarmCommand::Replaced(replaced)),
             Output::FilesGone(files) => self.threads.warm.send(WarmCommand::Gone(files)),
             Output::Marked(mark, captured) => self.take_marked(mark, captured),
-            Output::Notice(text) => eprintln!("{text}"),
+            Output::Notice(text) => note!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
         }
     }

@@ -129,7 +129,7 @@ impl Settings {
     ) -> Result<(), NotSet> {
         let refused = |name: &'static str, why| NotSet::Refused { name: name.into(), why };
         grow(self.compactions_max).map_err(|error| {
-            eprintln!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
+            note!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
             refused(COMPACTIONS_MAX, NO_THREAD)
         })?;
         node.set_codecs(Some(self.codecs)).map_err(|_| refused(COMPRESSION, NO_CODEC))?;

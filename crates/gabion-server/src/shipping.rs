@@ -160,7 +160,7 @@ impl Shipper {
             while self.executor.run_ready() > 0 {}
             let sleep = if self.waiting.is_empty() { SLEEP_MAX } else { LOOK_EVERY };
             if let Err(error) = self.remotes.turn(sleep) {
-                eprintln!("gabion-ship: {error}");
+                note!("gabion-ship: {error}");
                 return self.mailbox.tell(Event::Died("gabion-ship"));
             }
             self.count();
@@ -176,7 +176,7 @@ impl Shipper {
                     self.forget(to);
                     self.sessions.insert(to, session);
                     if let Err(error) = self.remotes.connect(to, address, config, SOCKET_LEN) {
-                        eprintln!("shipping to {to} at {address}: {error}");
+                        note!("shipping to {to} at {address}: {error}");
                     }
                 }
                 Ok(ShipCommand::Drop { to }) => self.forget(to),

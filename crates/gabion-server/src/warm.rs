@@ -242,7 +242,7 @@ impl Warmer {
     fn work(&mut self) {
         let opened = self.device.get_or_init(|| {
             let opened = self.parts.blocking();
-            opened.inspect_err(|error| eprintln!("the cache is not warmed: {error}")).ok()
+            opened.inspect_err(|error| note!("the cache is not warmed: {error}")).ok()
         });
         let Some((medium, store)) = opened else {
             self.cache.given_up(self.line.len() as u64);

@@ -518,6 +518,56 @@ fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     assert!(reply.contains("closed at its other end"), "{reply}");
 }
 
+#[test]
+fn a_transaction_that_copies_long_values_again_and_again_keeps_nobody_waiting() {
+    let group = Group::start("copies", 1, AckLevel::Replicated);
+    group.await_ready();
+    let (mut writer, mut reader) = (group.client(1), group.client(1));
+    assert_eq!(writer.call(&["SET", "long", &"v".repeat(8 << 20)]), Reply::OK);
+    let mut packet = Vec::new();
+    encode_request(&["MULTI"], &mut packet);
+    (0..300).for_each(|_| encode_request(&["SETRANGE", "long", "7", "w"], &mut packet));
+    encode_request(&["SET", "done", "1"], &mut packet);
+    encode_request(&["EXEC"], &mut packet);
+    writer.stream.write_all(&packet).unwrap();
+    let (mut before, mut longest) = (0, Duration::ZERO);
+    loop {
+        let begun = Instant::now();
+        let is_done = reader.call(&["GET", "done"]) != Reply::Null;
+        let part = reader.text(&["GETRANGE", "long", "0", "9"]);
+        longest = longest.max(begun.elapsed());
+        if part.contains("vvvvvvvwvv") {
+            break;
+        }
+        assert!(!is_done, "all of it or nothing");
+        before += 1;
+    }
+    assert!(before > 5, "{before} reads were answered while it ran, the last after {longest:?}");
+    assert_eq!(reader.text(&["GET", "done"]), "$1\r\n1\r\n");
+    (0..302).for_each(|_| drop(writer.receive()));
+    assert!(matches!(writer.receive(), Reply::Array(replies) if replies.len() == 301));
+}
+
+#[test]
+fn a_scrub_that_nobody_waits_for_any_more_ends_before_its_next_file() {
+    let group = Group::start("unscrubbed", 1, AckLevel::Replicated);
+    group.await_ready();
+    let mut client = group.client(1);
+    let begun = Instant::now();
+    while client.status()["live_files"].as_u64().unwrap() < 4 {
+        fill(&mut client, &"v".repeat(1000), 4_000);
+        assert!(begun.elapsed() < PATIENCE, "no four files");
+    }
+    let mut stream = TcpStream::connect(("127.0.0.1", group.ports[0])).unwrap();
+    // So many at once that none comes to its last file before the end is seen.
+    stream.write_all(&b"GABION SCRUB\r\n".repeat(30)).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).unwrap();
+    let abandoned = "-TRYAGAIN unavailable: the connection was closed at its other end";
+    assert!(replies.lines().last().is_some_and(|line| line == abandoned), "{replies}");
+}
+
 /// Threads of a replica that compact.
 fn compacting_threads(client: &mut Client) -> usize {
     let tasks = format!("/proc/{}/task", client.status()["pid"]);

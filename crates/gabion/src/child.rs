@@ -69,9 +69,11 @@ impl Replica {
             .append(true)
             .open(&path)
             .map_err(|e| failed(&path, "cannot be opened", e))?;
-        let program = std::env::current_exe()
-            .map_err(|e| failed(Path::new("/proc/self/exe"), "cannot be resolved", e))?;
-        let child = Command::new(&program)
+        // What runs here, also when another file has its name by now, or none: it was built anew, or replaced.
+        let program = Path::new("/proc/self/exe");
+        let name = std::env::args_os().next().unwrap_or_else(|| program.into());
+        let child = Command::new(program)
+            .arg0(name)
             .arg("server")
             .arg("--data")
             .arg(&self.data)
@@ -83,7 +85,7 @@ impl Replica {
             .stderr(log)
             .process_group(0)
             .spawn()
-            .map_err(|e| failed(&program, "cannot be started", e))?;
+            .map_err(|e| failed(program, "cannot be started", e))?;
         self.child = Some(child);
         self.started = Instant::now();
         self.restart_at = None;
@@ -111,20 +113,31 @@ impl Replica {
         if self.started.elapsed() >= HEALTHY_AFTER {
             self.backoff = BACKOFF_MIN;
         }
-        let restart_in = self.backoff;
-        self.restart_at = Some(Instant::now() + restart_in);
-        self.backoff = (restart_in * 2).min(BACKOFF_MAX);
+        let restart_in = self.pause();
         let said_something = status.code().is_some_and(|code| code != 0);
         let last_words = if said_something { last_line(&self.log_path()) } else { None };
         Some(Death { pid, how: how_it_ended(status), last_words, restart_in })
     }
 
     /// Starts the next process when its time has come. Returns whether it did.
+    ///
+    /// # Errors
+    /// It could not be started; it is tried again after a pause, as after a death.
     pub(crate) fn restart_if_due(&mut self) -> Result<bool> {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
             return Ok(false);
         }
-        self.start().map(|()| true)
+        self.start().map(|()| true).inspect_err(|_| {
+            self.pause();
+        })
+    }
+
+    /// The next process starts after a pause, of which each is twice as long as the one before.
+    fn pause(&mut self) -> Duration {
+        let pause = self.backoff;
+        self.restart_at = Some(Instant::now() + pause);
+        self.backoff = (pause * 2).min(BACKOFF_MAX);
+        pause
     }
 
     /// Sends a signal, if there is a process.
@@ -202,6 +215,22 @@ mod tests {
         std::fs::write(&path, "\n").unwrap();
         assert_eq!(last_line(&path), None);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_start_that_fails_is_tried_again_after_pauses_that_double_up_to_a_limit() {
+        let data = std::env::temp_dir().join(format!("gabion-no-start-{}", std::process::id()));
+        // Its log cannot be opened, as its directory is not there.
+        let mut replica = Replica::new(1, &data, &ProcessOptions::default());
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            replica.restart_at = Some(Instant::now());
+            pauses.push(replica.backoff.as_millis());
+            assert!(replica.restart_if_due().is_err());
+            assert!(!replica.restart_if_due().unwrap(), "not before the pause is over");
+        }
+        assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        assert_eq!((replica.pid(), replica.deaths), (None, 0));
     }
 
     #[test]

@@ -430,21 +430,23 @@ pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
 /// See [`load_existing`]; unavailable when nothing answers.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
     let data = data_dir(&place.data);
-    let known = match &data {
-        Ok(data) => load(data)?,
-        Err(_) => None,
-    };
-    let settings = match (place.port, known) {
-        (None, _) => load_existing(&data?)?,
-        (Some(port), Some(known)) if known.port == port => known,
-        (Some(port), _) => return ask_for_addresses(port),
+    let settings = match place.port {
+        None => load_existing(&data?)?,
+        // What cannot be read there says nothing of this port.
+        Some(port) => match data.and_then(|data| load(&data)) {
+            Ok(Some(known)) if known.port == port => known,
+            _ => return ask_for_addresses(port),
+        },
     };
     Ok(settings.members().map(|number| (number, settings.doors(number).resp)).collect())
 }
 
+/// What is asked of whoever finds no replica.
+pub(crate) const IS_UP_RUNNING: &str = "is `gabion up` running?";
+
 /// Asks the replica behind a port how many there are: they have adjacent ports.
 fn ask_for_addresses(port: u16) -> Result<Vec<(u32, SocketAddr)>> {
-    let status = crate::status::ask(loopback(port))?;
+    let status = crate::status::ask(loopback(port)).map_err(|error| error.within(IS_UP_RUNNING))?;
     let me = status["replica"].as_u64().unwrap_or(1).clamp(1, 16) as u16;
     let count = status["members"].as_array().map_or(1, Vec::len).clamp(1, 16) as u16;
     let first = port.saturating_sub(me - 1);
@@ -541,6 +543,11 @@ fn mark_unfinished(data: &Path) -> Result<()> {
     flush_dir(data)
 }
 
+/// Whether a creation or a removal was interrupted.
+pub(crate) fn is_unfinished(data: &Path) -> bool {
+    unfinished_path(data).exists()
+}
+
 /// Removes what an interrupted creation or removal left. Returns whether there was anything.
 ///
 /// # Errors
@@ -576,10 +583,14 @@ pub(crate) fn remove(data: &Path) -> Result<()> {
     std::fs::remove_file(&path).map_err(|e| failed(&path, "cannot be removed", e))?;
     flush_dir(data)?;
     remove_unfinished(data)?;
-    let _ = std::fs::remove_file(data.join("lock"));
-    // It may hold files of others, and then it stays.
-    let _ = std::fs::remove_dir(data);
+    remove_place(data);
     Ok(())
+}
+
+/// Removes the lock, and the directory unless it holds files of others.
+pub(crate) fn remove_place(data: &Path) {
+    let _ = std::fs::remove_file(data.join("lock"));
+    let _ = std::fs::remove_dir(data);
 }
 
 fn remove_unfinished(data: &Path) -> Result<()> {

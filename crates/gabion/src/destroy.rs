@@ -9,9 +9,13 @@ use crate::screen::put;
 use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
 use std::io;
+use std::path::Path;
 
 pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     let data = cluster::data_dir(&options.data)?;
+    if cluster::is_unfinished(&data) && clear(&data)? {
+        return Ok(0);
+    }
     let what = match cluster::load_existing(&data) {
         Ok(settings) => {
             let replicas = count(u64::from(settings.replicas), "replica");
@@ -32,6 +36,19 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     cluster::remove(&data)?;
     put(&format!("removed {}: {what}\n", data.display()));
     Ok(0)
+}
+
+/// Removes what an interrupted creation or removal left. Nothing of it is asked about: it holds nothing, or was to be
+/// removed. Returns false where that was all but done, or is by now, so that data is there.
+fn clear(data: &Path) -> Result<bool> {
+    let _lock = Lock::take(data)?;
+    if !cluster::clear_leftovers(data)? {
+        return Ok(false);
+    }
+    cluster::remove_place(data);
+    let place = data.display();
+    put(&format!("removed what an interrupted creation or removal had left in {place}\n"));
+    Ok(true)
 }
 
 /// What is said of data whose `cluster.json` says nothing that this version knows.

@@ -3,8 +3,10 @@
 
 mod one_cache;
 
+use crate::at_rest::AtRest;
 use gabion_base::units::{GIB, MIB, SLOT_LEN};
-use gabion_base::{ErrorKind, Result};
+use gabion_base::{ErrorKind, FileKind, Result};
+use gabion_db::replica::pool_path;
 use gabion_db::{Db, Durability, Options, RunOptions};
 use gabion_engine::sst::{Compression, SstOptions};
 use gabion_engine::{LEVEL1_MEMTABLES, TreeConfig};
@@ -170,6 +172,15 @@ impl Engine for Embedded {
         Ok(Some(self.db.stats().slot_bytes))
     }
 
+    /// By the pool's own list of files, which says of each slot what it is of.
+    fn closed_log_space_len(options: &EngineOptions) -> Result<Option<u64>> {
+        let pool = AtRest::open(&pool_path(&options.directory))?;
+        let read = pool.wait(gabion_pool::read(pool.medium()))?;
+        let files = read.recovered.pool.files();
+        let logs = files.filter(|placement| placement.file.kind == FileKind::LogSegment);
+        Ok(Some(logs.map(|placement| placement.slots.len() as u64 * SLOT_LEN).sum()))
+    }
+
     fn ring_len(&self) -> Option<u64> {
         Some(RING_LEN)
     }
@@ -211,6 +222,31 @@ fn stalls(counters: &Counters) -> Vec<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_of_the_log_are_told_from_those_of_files() {
+        let name = format!("gabion-log-space-{}", std::process::id());
+        let options = EngineOptions {
+            disk_len: 64 * MIB,
+            memtable_len: MIB,
+            cache_len: 4 * MIB,
+            ..EngineOptions::new(std::env::temp_dir().join(name))
+        };
+        let engine = Embedded::open(&options).unwrap();
+        for number in 0..20_000_u32 {
+            engine.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        engine.flush().unwrap();
+        engine.wait_quiet().unwrap();
+        let (space, stats) = (engine.space_len().unwrap().unwrap(), engine.db.stats());
+        let files: u64 = stats.levels.iter().map(|level| level.files).sum();
+        engine.close().unwrap();
+        let logs = Embedded::closed_log_space_len(&options).unwrap().unwrap();
+        assert!(files > 0 && logs.is_multiple_of(SLOT_LEN), "{logs} with {files} files");
+        // A file has a slot at least, and none is of both.
+        assert!(logs + files * SLOT_LEN <= space, "{logs} and {files} files in {space}");
+        std::fs::remove_dir_all(&options.directory).unwrap();
+    }
 
     #[test]
     fn writers_that_are_slowed_down_are_held_back_too() {

@@ -303,6 +303,9 @@ pub(crate) struct CodecOptions {
 pub(crate) struct ScanOptions {
     #[command(flatten)]
     pub(crate) range: RangeOptions,
+    /// From the last pair to the first; with --limit the last ones. `load` takes them in the order of the keys alone
+    #[arg(long)]
+    pub(crate) reverse: bool,
     /// At most so many pairs [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,

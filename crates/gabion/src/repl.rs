@@ -1,7 +1,7 @@
 //! `gabion cli`: one command from the command line, or a prompt. Replies look as in redis-cli.
 
 use crate::client::Client;
-use crate::cluster::addresses;
+use crate::cluster::{IS_UP_RUNNING, addresses};
 use crate::lines::Lines;
 use crate::options::CliOptions;
 use crate::screen::put;
@@ -53,7 +53,7 @@ impl Session {
             }
         }
         Err(match first {
-            Some(error) => error.within("is `gabion up` running?"),
+            Some(error) => error.within(IS_UP_RUNNING),
             None => gabion_base::Error::invalid("no replica is known"),
         })
     }

@@ -14,6 +14,7 @@
 
 use crate::status::{Cpu, Status};
 use crate::units::{count, seconds, short_count, short_size, size, span};
+use gabion_bench::grouped;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -307,9 +308,17 @@ impl Progress {
         Self { drawn: io::stderr().is_terminal(), share: u64::MAX }
     }
 
-    /// One that is never drawn: what is printed meanwhile shows how far it is.
-    pub(crate) const fn silent() -> Self {
-        Self { drawn: false, share: u64::MAX }
+    /// One that is never drawn.
+    #[cfg(test)]
+    pub(crate) fn silent() -> Self {
+        Self { drawn: false, ..Self::new() }
+    }
+
+    /// One beside lines that are printed all the while. It is not drawn where these go to a terminal, as they show there
+    /// how far it is.
+    pub(crate) fn beside_lines() -> Self {
+        let drawn = io::stderr().is_terminal() && !io::stdout().is_terminal();
+        Self { drawn, ..Self::new() }
     }
 
     pub(crate) fn say(&mut self, text: &str) {
@@ -320,12 +329,23 @@ impl Progress {
         }
     }
 
-    /// How much of a whole is done, and what comes now.
+    /// How many bytes of a whole are done, and what comes now.
     pub(crate) fn bar(&mut self, done: u64, total: u64, now: &str) {
+        self.draw(done, total, || format!("{} of {}, {now}", size(done), size(total)));
+    }
+
+    /// The same of things that are counted, such as `entries`.
+    pub(crate) fn bar_of(&mut self, done: u64, total: u64, things: &str, now: &str) {
+        let so_far = || format!("{} of {} {things}, {now}", grouped(done), grouped(total));
+        self.draw(done, total, so_far);
+    }
+
+    fn draw(&mut self, done: u64, total: u64, so_far: impl Fn() -> String) {
         let share = done * 100 / total.max(1);
-        if share != self.share {
+        // The beginning of what comes next may look as what was drawn before.
+        if done == 0 || share != self.share {
             self.share = share;
-            self.say(&bar(done, total, now));
+            self.say(&bar(done, total, &so_far()));
         }
     }
 
@@ -360,18 +380,11 @@ impl Progress {
 }
 
 /// `[####................]  20 %   1.0 GiB of 5.0 GiB, 000007.sst`
-fn bar(done: u64, total: u64, now: &str) -> String {
+fn bar(done: u64, total: u64, so_far: &str) -> String {
     const CELLS: usize = 20;
     let share = (done as f64 / total.max(1) as f64).min(1.0);
     let full = (share * CELLS as f64) as usize;
-    format!(
-        "[{}{}] {:3.0} %  {} of {}, {now}",
-        "#".repeat(full),
-        ".".repeat(CELLS - full),
-        share * 100.0,
-        size(done),
-        size(total)
-    )
+    format!("[{}{}] {:3.0} %  {so_far}", "#".repeat(full), ".".repeat(CELLS - full), share * 100.0)
 }
 
 /// Prints. Whoever stopped reading has what they wanted; that is no error.
@@ -387,9 +400,9 @@ mod tests {
 
     #[test]
     fn a_bar_shows_the_share_that_is_done() {
-        let shown = bar(1 << 30, 4 << 30, "000007.sst");
+        let shown = bar(1 << 30, 4 << 30, "1.0 GiB of 4.0 GiB, 000007.sst");
         assert_eq!(shown, "[#####...............]  25 %  1.0 GiB of 4.0 GiB, 000007.sst");
-        assert_eq!(bar(2, 1, "x"), format!("[{}] 100 %  2 B of 1 B, x", "#".repeat(20)));
+        assert_eq!(bar(2, 1, "x"), format!("[{}] 100 %  x", "#".repeat(20)));
     }
 
     fn status(compaction: &str, cpu: [f64; 6]) -> Status {

@@ -9,6 +9,8 @@ use rustix::process::{Pid, Signal};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;
+    // It was started by another name, /proc/self/exe. Where it keeps that, only lists of processes are harder to read.
+    let _ = rustix::thread::set_name(c"gabion");
     let settings = cluster::load_existing(&options.data)?;
     let doors = settings.doors(options.replica);
     let peers = settings.members().filter(|number| *number != options.replica);
@@ -40,7 +42,9 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     let result = gabion_server::run(config);
     match &result {
         Ok(gabion_server::ExitReason::Signal) => {}
-        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => eprintln!("{error}"),
+        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => {
+            gabion_server::note!("{error}")
+        }
     }
     Ok(gabion_server::exit_code(&result))
 }

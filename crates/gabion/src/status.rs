@@ -1,11 +1,12 @@
 //! What replicas say of themselves, and `gabion status`.
 
 use crate::client::Client;
-use crate::cluster::addresses;
+use crate::cluster::{IS_UP_RUNNING, addresses};
 use crate::options::StatusOptions;
 use crate::screen::{self, Screen, put};
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 use serde_json::{Value, json};
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -118,14 +119,17 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
         }
         let rows: Vec<screen::Row> = answers
             .iter()
-            .map(|(number, _, answer)| screen::Row {
+            .map(|(number, at, answer)| screen::Row {
                 number: *number,
                 status: answer.as_ref().ok().map(Status::from_json),
-                note: answer.as_ref().err().map(|_| "does not answer".to_owned()),
+                note: answer.as_ref().err().map(|error| note_of(error, *at)),
                 earlier_cpu: Cpu::default(),
             })
             .collect();
-        let lines = screen::lines(&rows, addresses[0].1);
+        let mut lines = screen::lines(&rows, addresses[0].1);
+        if answers.iter().all(|(.., answer)| answer.as_ref().is_err_and(is_refused)) {
+            lines.push(format!("nothing listens on any of these ports: {IS_UP_RUNNING}"));
+        }
         if !options.watch {
             put(&(lines.join("\n") + "\n"));
             return Ok(exit_code(rows.iter().map(|row| row.status.as_ref())));
@@ -133,6 +137,22 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
         screen.draw(&lines);
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// Whether nothing listens where a replica was asked.
+fn is_refused(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    source
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Why there is nothing to be told of a replica.
+fn note_of(error: &Error, address: SocketAddr) -> String {
+    if is_refused(error) {
+        return format!("does not run: nothing listens on port {}", address.port());
+    }
+    "does not answer".to_owned()
 }
 
 fn exit_code<'a>(rows: impl Iterator<Item = Option<&'a Status>>) -> u8 {
@@ -169,6 +189,19 @@ mod tests {
             assert_eq!(status.pid, 0);
             assert!(status.level_files.is_empty());
         }
+    }
+
+    #[test]
+    fn a_replica_that_does_not_run_is_told_from_one_that_hangs() {
+        use crate::client::tests::{HANGING, Stand};
+        let hanging = Stand::new(HANGING).address;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = listener.local_addr().unwrap();
+        drop(listener);
+        let note = |address| note_of(&ask(address).unwrap_err(), address);
+        assert_eq!(note(hanging), "does not answer");
+        let port = free.port();
+        assert_eq!(note(free), format!("does not run: nothing listens on port {port}"));
     }
 
     #[test]

@@ -82,7 +82,10 @@ enum Event {
 
 fn watch_signals(events: &Sender<Event>) -> Result<()> {
     let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    // `nohup` has the end of a terminal ignored, and so does this process then.
+    let hangup = Some(SIGHUP).filter(|&signal| !is_ignored(signal));
+    let ends = [SIGINT, SIGTERM].into_iter().chain(hangup);
+    let mut signals = Signals::new(ends).map_err(failed)?;
     let events = events.clone();
     let watch = move || {
         for signal in signals.forever() {
@@ -92,6 +95,19 @@ fn watch_signals(events: &Sender<Event>) -> Result<()> {
         }
     };
     spawn("gabion-signals", watch)
+}
+
+/// Whether the process was started with a signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_ignored_in(&status, signal)
+}
+
+/// Whether that is told by a line such as `SigIgn: 0000000000001001`, of which the lowest bit is signal 1.
+fn is_ignored_in(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -292,11 +308,19 @@ impl Group {
                 self.known[i].died_at.get_or_insert_with(Instant::now);
                 self.mourn(i, &death)?;
             }
-            if self.replicas[i].restart_if_due()? {
-                let pid = self.replicas[i].pid().unwrap_or(0);
-                let line = format!("replica {} starts again as process {pid}", i + 1);
-                self.screen.say(&line);
-            }
+            let line = match self.replicas[i].restart_if_due() {
+                Ok(false) => continue,
+                Ok(true) => {
+                    let pid = self.replicas[i].pid().unwrap_or(0);
+                    format!("replica {} starts again as process {pid}", i + 1)
+                }
+                // The others go on, and what the system lacks now it may have later.
+                Err(error) if self.has_been_ready => {
+                    format!("replica {}: {error}; tried again soon", i + 1)
+                }
+                Err(error) => return Err(error),
+            };
+            self.screen.say(&line);
         }
         Ok(())
     }
@@ -442,6 +466,16 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
     use crate::options::FixedOptions;
+
+    #[test]
+    fn what_a_process_was_started_with_is_read_bit_by_bit() {
+        let status = "Name:\tgabion\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
+        let ignored: Vec<i32> = (1..=64).filter(|&at| is_ignored_in(status, at)).collect();
+        assert_eq!(ignored, [SIGHUP, 13]);
+        for status in ["", "SigIgn:", "SigIgn:\tx", "SigIgn:\t10000000000000000"] {
+            assert!(!is_ignored_in(status, SIGHUP), "{status}");
+        }
+    }
 
     #[test]
     fn a_replica_that_says_nothing_is_told_to_be_dead_starting_or_hung() {

@@ -53,7 +53,12 @@ impl Place {
     }
 
     fn up(&self, options: &[&str]) -> Up {
-        let mut child = Command::new(GABION)
+        self.up_by(Command::new(GABION), options)
+    }
+
+    /// The same by another command that takes what `gabion` takes.
+    fn up_by(&self, mut command: Command, options: &[&str]) -> Up {
+        let mut child = command
             .arg("up")
             .arg("--data")
             .arg(&self.data)
@@ -549,6 +554,61 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     up.signal("-INT");
     assert_eq!(up.wait(), 130);
     assert_gone(&pids);
+}
+
+#[test]
+fn a_replica_comes_back_though_the_program_is_gone_and_its_terminal_too() {
+    let place = Place::new("nohup");
+    let program = std::env::temp_dir().join(format!("gabion-up-{}-program", std::process::id()));
+    std::fs::copy(GABION, &program).unwrap();
+    // As `nohup` does it.
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(&program);
+    let up = place.up_by(nohup, &["--replicas", "1"]);
+    std::fs::remove_file(&program).unwrap();
+    let pid = place.pids()[0];
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(name.trim(), "gabion");
+    kill(pid, "-9");
+    up.wait_for("is back and has caught up");
+    up.signal("-HUP");
+    // One that stops says so at once.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+
+    let status = place.run(&["status"]);
+    assert_eq!(status.status.code(), Some(1));
+    let text = said(&status);
+    let port = place.port;
+    assert!(text.contains(&format!("1  does not run: nothing listens on port {port}")), "{text}");
+    assert!(text.contains("is `gabion up` running?"), "{text}");
+}
+
+#[test]
+fn what_an_interrupted_removal_left_is_removed_by_the_next() {
+    let place = Place::new("left");
+    let replica = place.data.join("replica-1");
+    std::fs::create_dir_all(&replica).unwrap();
+    std::fs::write(replica.join("pool"), "half of it").unwrap();
+    std::fs::write(place.data.join("unfinished"), "").unwrap();
+    let output = place.run(&["destroy"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let told = "removed what an interrupted creation or removal had left in ";
+    assert!(said(&output).starts_with(told), "{}", said(&output));
+    assert!(!place.data.exists());
+
+    // A creation that was over but for its mark made data, which is asked about.
+    let up = place.up(&["--replicas", "1"]);
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+    std::fs::write(place.data.join("unfinished"), "").unwrap();
+    let output = place.run(&["destroy"]);
+    assert!(said(&output).contains("Type yes: nothing was removed"), "{}", said(&output));
+    let output = place.run(&["destroy", "--yes"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!place.data.exists());
 }
 
 #[test]

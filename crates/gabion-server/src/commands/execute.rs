@@ -1,7 +1,7 @@
 //! Runs commands on a store: the keys' locks around them, a transaction's writes into one record.
 
 use super::expiry::{Told, When};
-use super::keyspace::ReplyRoom;
+use super::keyspace::{ReplyRoom, yield_now};
 use super::overlay::Overlay;
 use super::store::Store;
 use super::table::{Id, Route};
@@ -95,12 +95,16 @@ impl Commands {
         let mut room = ReplyRoom::of_exec();
         for call in &transaction.calls {
             let reply = self.run(&overlay, call).await;
-            if reply.is_error() {
-                self.stats.count_failed(call.row());
-            }
+            overlay.check()?;
             room.take(reply.memory())?;
             replies.push(reply);
+            // Its keys are locked, and none of its writes shows before the last: others may come between.
+            if overlay.is_turn_over() && replies.len() < transaction.calls.len() {
+                yield_now().await;
+            }
         }
+        let failed = transaction.calls.iter().zip(&replies).filter(|(_, reply)| reply.is_error());
+        failed.for_each(|(call, _)| self.stats.count_failed(call.row()));
         let ops = overlay.into_ops()?;
         if !ops.is_empty() {
             store.write(&ops)?;

@@ -3,16 +3,27 @@
 
 use super::store::{Op, Order, Page, Store, check_record_room, is_empty_range};
 use bytes::Bytes;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::Bound;
 use gabion_base::{Error, Result};
 use gabion_engine::Found;
 use std::collections::BTreeMap;
 
+/// Bytes that the commands of a transaction may read and write before others have their turn: a command that changes a
+/// part of a long value copies all of it.
+const TURN_LEN: usize = 1 << 20;
+/// What a command counts at least.
+const CALL_LEN: usize = 64;
+/// Most bytes that the commands of a transaction may write, one over the other: some seconds of copying, for which
+/// their keys are locked.
+const WRITTEN_MAX: u64 = 4 << 30;
+
 /// Writes over a store.
 pub(crate) struct Overlay<'a, S> {
     beneath: &'a S,
     changes: RefCell<Changes>,
+    /// Bytes read and written since others had their turn.
+    turn_len: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -23,6 +34,8 @@ struct Changes {
     is_cleared: bool,
     /// Bytes of keys and values above.
     bytes: usize,
+    /// The same, with all that was written over since.
+    written: u64,
     /// Why a write was refused; the transaction fails as a whole.
     refused: Option<Error>,
 }
@@ -30,7 +43,15 @@ struct Changes {
 impl Changes {
     /// Notes the newest state of a key.
     fn set(&mut self, key: &Bytes, state: Option<Found>) -> Result<()> {
-        self.bytes += key.len() + state.as_ref().map_or(0, |found| found.value.len());
+        let len = key.len() + state.as_ref().map_or(0, |found| found.value.len());
+        self.bytes += len;
+        self.written += len as u64;
+        if self.written > WRITTEN_MAX {
+            return Err(Error::limit(format!(
+                "what EXEC writes, one over the other, is over the limit of {WRITTEN_MAX} bytes: \
+                 no key was changed"
+            )));
+        }
         if let Some(old) = self.keys.insert(key.clone(), state) {
             self.bytes -= key.len() + old.map_or(0, |found| found.value.len());
         }
@@ -40,7 +61,33 @@ impl Changes {
 
 impl<'a, S: Store> Overlay<'a, S> {
     pub(crate) fn new(beneath: &'a S) -> Self {
-        Self { beneath, changes: RefCell::default() }
+        Self { beneath, changes: RefCell::default(), turn_len: Cell::new(0) }
+    }
+
+    /// To be asked after each command.
+    ///
+    /// # Errors
+    /// A write was refused, so the transaction will be.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.changes.borrow().refused.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether others are to have their turn after this command; then a new one begins.
+    pub(crate) fn is_turn_over(&self) -> bool {
+        self.count(CALL_LEN);
+        let is_over = self.turn_len.get() >= TURN_LEN;
+        if is_over {
+            self.turn_len.set(0);
+        }
+        is_over
+    }
+
+    fn count(&self, len: usize) {
+        self.turn_len.set(self.turn_len.get() + len);
+    }
+
+    fn count_found(&self, found: Option<&Found>) {
+        self.count(found.map_or(0, |found| found.value.len()));
     }
 
     /// What the writes come to: one for each key.
@@ -86,10 +133,12 @@ impl<'a, S: Store> Overlay<'a, S> {
 
 impl<S: Store> Store for Overlay<'_, S> {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        match self.written(key) {
-            Some(state) => Ok(state),
-            None => self.beneath.look_up(key).await,
-        }
+        let found = match self.written(key) {
+            Some(state) => state,
+            None => self.beneath.look_up(key).await?,
+        };
+        self.count_found(found.as_ref());
+        Ok(found)
     }
 
     async fn look_up_many(
@@ -97,6 +146,10 @@ impl<S: Store> Store for Overlay<'_, S> {
         keys: &[Bytes],
         mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
     ) -> Result<()> {
+        let mut give = |at, found: Option<Found>| {
+            self.count_found(found.as_ref());
+            give(at, found)
+        };
         let (mut places, mut rest) = (Vec::new(), Vec::new());
         for (at, key) in keys.iter().enumerate() {
             match self.written(key) {
@@ -152,6 +205,7 @@ impl<S: Store> Store for Overlay<'_, S> {
                 }
             }
         }
+        self.count(merged.iter().map(|(key, value)| key.len() + value.len()).sum());
         let pairs = match order {
             Order::Ascending => merged.into_iter().collect(),
             Order::Descending => merged.into_iter().rev().collect(),
@@ -166,6 +220,7 @@ impl<S: Store> Store for Overlay<'_, S> {
     fn write(&self, ops: &[Op]) -> Result<()> {
         let changes = &mut *self.changes.borrow_mut();
         for op in ops {
+            self.count(op.len_max());
             let found = |value: &Bytes, expires_ms| Found { value: value.clone(), expires_ms };
             let outcome = match op {
                 Op::Put(key, value) => changes.set(key, Some(found(value, None))),

@@ -30,6 +30,13 @@ impl Route {
     }
 }
 
+/// Whether so many words fit an arity: exactly so many, or at least so many when it is negative.
+#[inline]
+pub(crate) const fn accepts(arity: i32, count: usize) -> bool {
+    let wanted = arity.unsigned_abs() as usize;
+    if arity < 0 { count >= wanted } else { count == wanted }
+}
+
 /// Which arguments are keys, counted as Redis does: the name is argument 0, a negative last is
 /// counted from the end. All zero: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +79,7 @@ impl Spec {
     #[inline]
     #[must_use]
     pub const fn accepts(&self, count: usize) -> bool {
-        let wanted = self.arity.unsigned_abs() as usize;
-        if self.arity < 0 { count >= wanted } else { count == wanted }
+        accepts(self.arity, count)
     }
 
     /// Whether this row only holds the error that the command gets.

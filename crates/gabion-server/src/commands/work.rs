@@ -8,6 +8,7 @@
 
 use super::errors;
 use super::locks::KeySet;
+use super::subcommands;
 use super::table::{Id, Route, Spec, TABLE, row_of};
 use bytes::Bytes;
 use gabion_base::units::KEY_LEN_MAX;
@@ -24,7 +25,7 @@ impl Call {
     /// Checks a request against the table.
     ///
     /// # Errors
-    /// The error that the client gets: unknown command, wrong number of arguments, key too long.
+    /// The error that the client gets: unknown command or subcommand, wrong number of arguments, key too long.
     pub fn new(request: Request) -> Result<Self, Reply> {
         Self::check(request).map_err(|(_, error)| error)
     }
@@ -40,6 +41,7 @@ impl Call {
         if !spec.accepts(request.args.len()) {
             return Err((Some(row), errors::arity(spec.name)));
         }
+        subcommands::check(spec, &request.args).map_err(|error| (Some(row), error))?;
         if let Some(key) = spec.keys_of(&request.args).find(|key| key.len() > KEY_LEN_MAX) {
             return Err((Some(row), errors::key_too_long(key.len())));
         }
@@ -169,6 +171,14 @@ impl Work {
         match self {
             Self::Call(call) => call.route(),
             Self::Transaction(_) => Route::ReadWrite,
+        }
+    }
+
+    /// The memory that its words take, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Call(call) => call.memory(),
+            Self::Transaction(transaction) => transaction.calls.iter().map(Call::memory).sum(),
         }
     }
 }

@@ -205,3 +205,17 @@ fn no_two_doors_of_a_group_share_a_port() {
     assert_eq!(ports.len(), 48);
     assert!(ports.iter().all(|port| *port <= settings.port + PORTS_ABOVE));
 }
+
+#[test]
+fn data_that_cannot_be_read_is_no_reason_not_to_ask_a_port() {
+    use crate::client::tests::{ANSWERING, Stand};
+    let dir = directory("unreadable");
+    std::fs::write(settings_path(&dir), "{").unwrap();
+    let stand = Stand::new(ANSWERING);
+    let data = DataOption { data: Some(dir.clone()) };
+    let mut place = WhereOptions { data, port: Some(stand.address.port()) };
+    assert_eq!(addresses(&place).unwrap(), [(1, stand.address)]);
+    place.port = None;
+    assert_eq!(addresses(&place).unwrap_err().kind(), ErrorKind::Corruption);
+    std::fs::remove_dir_all(&dir).unwrap();
+}

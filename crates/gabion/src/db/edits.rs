@@ -4,6 +4,7 @@ use super::log::keyspace_name;
 use super::out::{Out, Told, crc, engine_key};
 use super::pool::state_fields;
 use crate::at_rest::AtRest;
+use crate::screen::Progress;
 use gabion_base::{FileId, SequenceNumber};
 use gabion_engine::{
     Compression, Edit, FileMeta, JobKind, Keyspace, Merging, Recipe, SstOptions, Tree,
@@ -16,7 +17,10 @@ pub(super) fn dump(pool: &AtRest, out: &mut Out) -> Told {
     if let Some(snapshot) = out.readable(0, Snapshot::decode(&recovered.opaque_snapshot))? {
         checkpoint(&snapshot, out)?;
     }
-    for (kind, bytes) in &recovered.opaque {
+    let mut progress = Progress::beside_lines();
+    let total = recovered.opaque.len() as u64;
+    for (done, (kind, bytes)) in (0..).zip(&recovered.opaque) {
+        progress.bar_of(done, total, "entries", "edits and states");
         match *kind {
             opaque::EDIT => {
                 if let Some(edit) = out.readable(0, Edit::decode(bytes))? {
@@ -32,6 +36,7 @@ pub(super) fn dump(pool: &AtRest, out: &mut Out) -> Told {
             kind => out.item(0, "entry", json!({ "kind": kind, "len": bytes.len() }))?,
         }
     }
+    progress.clear();
     Ok(())
 }
 

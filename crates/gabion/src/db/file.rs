@@ -4,6 +4,7 @@ use super::edits::{clears, file_fields, options_fields};
 use super::log::{add_expiring, add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
+use crate::screen::Progress;
 use gabion_base::{Error, FileId, Result};
 use gabion_engine::range_delete::Fragment;
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
@@ -68,7 +69,9 @@ fn parts<S: FileSource>(pool: &AtRest, file: &Inspector<S>, entries: bool, out: 
         out.item(0, "filter", json!({ "offset": file.footer().filter_at, "len": len }))?;
     }
     let Some(index) = out.readable(0, pool.wait(file.index()))? else { return Ok(()) };
+    let mut progress = Progress::beside_lines();
     for (number, entry) in index.iter().enumerate() {
+        progress.bar_of(number as u64, index.len() as u64, "blocks", "data");
         let mut fields = index_fields(number, entry);
         match pool.wait(file.block(entry)) {
             Ok(mut block) => {
@@ -87,6 +90,7 @@ fn parts<S: FileSource>(pool: &AtRest, file: &Inspector<S>, entries: bool, out: 
             }
         }
     }
+    progress.clear();
     Ok(())
 }
 

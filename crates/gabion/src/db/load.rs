@@ -8,7 +8,7 @@ use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_db::{BulkLoad, Db, Expiry, Loaded};
 use serde_json::{Value, json};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read as _, stdin};
 use std::path::Path;
 
@@ -19,6 +19,7 @@ const SAY_EVERY: u64 = 50_000;
 const LINE_LEN_MAX: usize = 6 * (KEY_LEN_MAX + VALUE_LEN_MAX) + 1024;
 
 pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -> Result<u8> {
+    let mut len = None;
     let input: Box<dyn BufRead> = match file.filter(|file| *file != Path::new("-")) {
         None => Box::new(stdin().lock()),
         Some(path) => {
@@ -26,12 +27,14 @@ pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -
                 let what = format!("{}: cannot be opened", path.display());
                 Error::with_source(ErrorKind::Io, what, error)
             })?;
+            // A pipe or a device does not say how long it is.
+            len = opened.metadata().ok().filter(Metadata::is_file).map(|file| file.len());
             Box::new(BufReader::with_capacity(1 << 20, opened))
         }
     };
     let (db, _) = super::open_store(place, codecs, "to load into")?;
     let mut out = Out::new(std::io::stdout(), place.json);
-    let told = tell(load(&db, input), &mut out);
+    let told = tell(load(&db, input, len), &mut out);
     drop(db);
     out.end(told)
 }
@@ -45,19 +48,24 @@ fn tell(loaded: Result<Loaded>, out: &mut Out) -> Told {
     out.text(&format!("{records} loaded as {files} ({})\n", size(bytes)))
 }
 
-/// Loads all lines, or nothing.
-fn load(db: &Db, input: impl BufRead) -> Result<Loaded> {
+/// Loads all lines, or nothing. `len`: how many bytes they have, if that is known.
+fn load(db: &Db, input: impl BufRead, len: Option<u64>) -> Result<Loaded> {
     let mut progress = Progress::new();
     let mut load = db.bulk_load()?;
-    let added = add(&mut load, input, &mut progress);
+    let added = add(&mut load, input, len, &mut progress);
     let loaded = added.and_then(|()| finish(db, load, &mut progress));
     progress.clear();
     loaded
 }
 
 /// Adds all lines to a load.
-fn add(load: &mut BulkLoad, mut input: impl BufRead, progress: &mut Progress) -> Result<()> {
-    let (mut line, mut number) = (Vec::new(), 0u64);
+fn add(
+    load: &mut BulkLoad,
+    mut input: impl BufRead,
+    len: Option<u64>,
+    progress: &mut Progress,
+) -> Result<()> {
+    let (mut line, mut number, mut done) = (Vec::new(), 0u64, 0u64);
     loop {
         line.clear();
         number += 1;
@@ -67,6 +75,7 @@ fn add(load: &mut BulkLoad, mut input: impl BufRead, progress: &mut Progress) ->
         if read.map_err(at)? == 0 {
             return Ok(());
         }
+        done += line.len() as u64;
         if line.len() > LINE_LEN_MAX {
             let what = format!("it is longer than {LINE_LEN_MAX} bytes, which no record takes");
             return Err(at(Error::limit(what)));
@@ -82,7 +91,11 @@ fn add(load: &mut BulkLoad, mut input: impl BufRead, progress: &mut Progress) ->
         added.map_err(at)?;
         if number.is_multiple_of(SAY_EVERY) {
             let Loaded { entries, bytes, .. } = load.loaded();
-            progress.say(&format!("{}, {} written", count(entries, "record"), size(bytes)));
+            let so_far = format!("{}, {} written", count(entries, "record"), size(bytes));
+            match len {
+                Some(len) => progress.bar(done, len, &so_far),
+                None => progress.say(&so_far),
+            }
         }
     }
 }
@@ -189,7 +202,7 @@ mod tests {
         let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
         let mut endless = Endless(0);
         let input = BufReader::with_capacity(1 << 20, &mut endless);
-        let error = load(&db, input).unwrap_err();
+        let error = load(&db, input, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         assert!(error.to_string().contains("line 1: it is longer than 50"), "{error}");
         assert!(endless.0 < LINE_LEN_MAX + (2 << 20), "{} bytes were read", endless.0);
@@ -204,7 +217,7 @@ mod tests {
         let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() }).unwrap();
         let lines = "{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key\":{\"hex\":\"61ff\"},\"value\":{\"hex\":\"00\"},\
                      \"expires_ms\":99999999999999}\n{\"key\":\"b\",\"value\":\"3\"}";
-        let loaded = load(&db, lines.as_bytes()).unwrap();
+        let loaded = load(&db, lines.as_bytes(), None).unwrap();
         assert_eq!((loaded.entries, loaded.files), (3, 1));
         assert_eq!(db.get(b"a\xff").unwrap().as_deref(), Some(&b"\0"[..]));
         assert_eq!(db.expires_at(b"a\xff").unwrap(), Some(99_999_999_999_999));
@@ -216,7 +229,7 @@ mod tests {
             ("d 1", "is no JSON object"),
         ] {
             let lines = format!("{{\"key\":\"c\",\"value\":\"2\"}}\n{last}\n");
-            let error = load(&db, lines.as_bytes()).unwrap_err().to_string();
+            let error = load(&db, lines.as_bytes(), None).unwrap_err().to_string();
             assert!(error.contains("line 2") && error.contains(wrong), "{error}");
             assert_eq!(db.get(b"c").unwrap(), None);
         }

@@ -3,6 +3,7 @@
 use super::edits;
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
+use crate::screen::Progress;
 use gabion_base::{Error, ErrorKind, LogPosition};
 use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace, Operand};
@@ -19,9 +20,16 @@ pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
     let segments = opened.segments();
     let (config, state) = (opened.log_config(), &opened.state);
     let mut scan = RecordScan::new(config, &state.spans, state.trimmed, ring)?;
+    let from = state.trimmed.position.get();
+    let total = end.map(|end| end.get().saturating_sub(from));
+    let mut progress = Progress::beside_lines();
     while let Some(seen) = pool.wait(scan.next(&segments))? {
         match seen {
             Seen::Record { record, in_segment, in_ring } => {
+                if let Some(total) = total {
+                    let done = record.header.position.get().saturating_sub(from);
+                    progress.bar(done, total, "records");
+                }
                 let mut fields = record_fields(&record, config.segment_len);
                 fields["in"] = place(in_segment, in_ring).into();
                 if end.is_some_and(|end| record.header.position >= end) {
@@ -33,6 +41,7 @@ pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
             Seen::Bad { from, to, error } => bad(from, to, &error, end, config.segment_len, out)?,
         }
     }
+    progress.clear();
     Ok(())
 }
 

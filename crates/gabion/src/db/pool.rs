@@ -79,7 +79,7 @@ pub(super) fn slots(pool: &AtRest, out: &mut Out) -> Told {
     let used: Vec<_> = slots.filter(|(_, state)| *state != Some(SlotState::Free)).collect();
     // The bytes of each are read. On a terminal the lines themselves show how far it is.
     let is_watched = io::stdout().is_terminal();
-    let mut progress = if is_watched { Progress::silent() } else { Progress::new() };
+    let mut progress = Progress::beside_lines();
     let total = used.len() as u64 * SLOT_LEN;
     let told = used.iter().enumerate().try_for_each(|(done, &slot)| {
         progress.bar(done as u64 * SLOT_LEN, total, &slot.0.to_string());

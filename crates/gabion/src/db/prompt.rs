@@ -8,10 +8,10 @@ use crate::options::{CodecOptions, DbPlace};
 use crate::repl::split;
 use crate::screen::put;
 use crate::units::size;
-use gabion_base::number::parse_i64;
+use gabion_base::number::{parse_i64, parse_u64};
 use gabion_base::{Error, Result};
 use gabion_bench::grouped;
-use gabion_db::{Db, DbStats};
+use gabion_db::{Cursor, Db, DbStats, Expiry};
 use gabion_server::memory_json;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -19,15 +19,25 @@ use std::io;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Each command as it is typed, and what it does.
-const COMMANDS: [(&str, &str); 15] = [
+const COMMANDS: [(&str, &str); 18] = [
     ("get KEY", "the value"),
-    ("put KEY VALUE", "sets it; the log's ring has it when OK is said"),
+    (
+        "put KEY VALUE [SECONDS]",
+        "sets it, for so many seconds or for good; the log's ring has it when OK is said",
+    ),
     ("add KEY NUMBER", "adds to a counter, without reading it; what is not there counts as 0"),
     ("del KEY", "deletes it, whether it is there or not"),
     ("delrange FROM TO", "deletes all keys from FROM on, TO left out, by one entry"),
     ("scan [FROM [TO [LIMIT]]]", "pairs in the order of the keys, TO left out"),
+    (
+        "rscan [FROM [TO [LIMIT]]]",
+        "the same pairs from the last to the first; LIMIT: the last ones",
+    ),
+    ("prefix PREFIX [LIMIT]", "pairs whose keys begin so"),
+    ("rprefix PREFIX [LIMIT]", "the same pairs from the last to the first"),
     ("size [FROM [TO]]", "about how much the pairs of a range take, without reading them"),
     ("stats", "levels, space, memory, what was done since it was opened"),
     ("flush", "writes what is in memory to a file"),
@@ -101,23 +111,21 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
     match (&command[..], &words[1..]) {
         (b"get", [key]) => tell_value(key, db.look_up(key)?.as_ref(), out),
         (b"put" | b"set", [key, value]) => done(db.put(key, value), out),
-        (b"add", [key, number]) => {
-            let delta = parse_i64(number).ok_or_else(|| {
-                Error::invalid(format!(
-                    "NUMBER is {}, which is no decimal number from {} to {}",
-                    quoted(number),
-                    i64::MIN,
-                    i64::MAX
-                ))
-            })?;
-            done(db.add(key, delta), out)
+        (b"put" | b"set", [key, value, seconds]) => {
+            done(db.put_expiring(key, value, lifetime(seconds)?), out)
         }
+        (b"add", [key, number]) => done(db.add(key, delta(number)?), out),
         (b"del" | b"delete", [key]) => done(db.delete(key), out),
         (b"delrange", [from, to]) => {
             let to = if to.is_empty() { Bound::Unbounded } else { Bound::Excluded(*to) };
             done(db.delete_range((Bound::Included(*from), to)), out)
         }
-        (b"scan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => scan(db, bounds, out),
+        (b"scan" | b"rscan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => {
+            scan(db.iter(range(bounds)), way(&command), limit(bounds.get(2))?, out)
+        }
+        (b"prefix" | b"rprefix", [prefix, max @ ..]) if max.len() < 2 => {
+            scan(db.prefix(prefix), way(&command), limit(max.first())?, out)
+        }
         (b"size", bounds @ ([] | [_] | [_, _])) => {
             tell_size(&db.approximate_size(range(bounds))?, out)
         }
@@ -130,6 +138,8 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
         }
         (b"checkpoint", [dir]) => copy::of_open(db, Path::new(OsStr::from_bytes(dir)), out),
         (b"help", []) => help(out),
+        // Here without a prompt, so there is nothing to end.
+        (b"quit" | b"exit", []) => Ok(()),
         (_, given) => Err(Error::invalid(format!(
             "{} with {} words: there is no such command; `help` lists them",
             quoted(words[0]),
@@ -167,18 +177,53 @@ fn range<'a>(bounds: &[&'a [u8]]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
     (Bound::Included(from), end(bounds).map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-fn scan(db: &Db, bounds: &[&[u8]], out: &mut Out) -> Told {
-    let limit = match bounds.get(2) {
-        None => usize::MAX,
-        Some(word) => {
-            std::str::from_utf8(word).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-                Error::invalid(format!("LIMIT is {}, which is no number", quoted(word)))
-            })?
-        }
-    };
-    let mut pairs = db.iter(range(bounds));
-    for _ in 0..limit {
-        pairs.next()?;
+/// What `add` adds.
+fn delta(word: &[u8]) -> Result<i64> {
+    parse_i64(word).ok_or_else(|| {
+        Error::invalid(format!(
+            "NUMBER is {}, which is no decimal number from {} to {}",
+            quoted(word),
+            i64::MIN,
+            i64::MAX
+        ))
+    })
+}
+
+/// For how long `put` sets a key.
+fn lifetime(word: &[u8]) -> Result<Expiry> {
+    let seconds = parse_u64(word).filter(|seconds| *seconds > 0).ok_or_else(|| {
+        Error::invalid(format!("SECONDS is {}, which is no whole number from 1 on", quoted(word)))
+    })?;
+    Ok(Expiry::In(Duration::from_secs(seconds)))
+}
+
+/// How many pairs are told at most.
+fn limit(word: Option<&&[u8]>) -> Result<u64> {
+    word.map_or(Ok(u64::MAX), |word| {
+        parse_u64(word)
+            .ok_or_else(|| Error::invalid(format!("LIMIT is {}, which is no number", quoted(word))))
+    })
+}
+
+/// Which way pairs are told.
+#[derive(Clone, Copy)]
+enum Way {
+    Forwards,
+    Backwards,
+}
+
+/// Which way a scan of this name goes.
+fn way(command: &[u8]) -> Way {
+    if command.starts_with(b"r") { Way::Backwards } else { Way::Forwards }
+}
+
+fn scan(mut pairs: Cursor, way: Way, limit: u64, out: &mut Out) -> Told {
+    for number in 0..limit {
+        match (way, number) {
+            (Way::Forwards, _) => pairs.next()?,
+            (Way::Backwards, 0) => pairs.seek_to_last()?,
+            (Way::Backwards, _) => pairs.prev()?,
+        };
         let Some((key, value)) = pairs.pair() else { break };
         tell_pair(key, value, pairs.expires_at(), out)?;
     }

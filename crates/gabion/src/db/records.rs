@@ -39,8 +39,13 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
     let mut pairs = node.tree().shared_view().scan(&tables(&replica), &from, Some(&to));
-    for _ in 0..options.limit.unwrap_or(u64::MAX) {
-        medium.block_on(pairs.go(Move::Next))?;
+    for number in 0..options.limit.unwrap_or(u64::MAX) {
+        let to = match (options.reverse, number) {
+            (false, _) => Move::Next,
+            (true, 0) => Move::Last,
+            (true, _) => Move::Prev,
+        };
+        medium.block_on(pairs.go(to))?;
         let Some((key, value)) = pairs.key().zip(pairs.value()) else { break };
         tell_pair(&key[1..], value, pairs.expires_ms(), out)?;
     }

@@ -24,7 +24,7 @@ pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
         let total: u64 = opened.tree().version().files().map(|(_, meta)| meta.entries).sum();
         let mut done = 0;
         for (level, meta) in opened.tree().version().files() {
-            progress.bar(done, total, &format!("entries, {} of L{level}", meta.id));
+            progress.bar_of(done, total, "entries", &format!("{} of L{level}", meta.id));
             done += entries(pool, &source, meta, scrubbed)?;
         }
         scrubbed.entries = Some(done);

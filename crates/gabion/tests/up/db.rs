@@ -204,6 +204,45 @@ fn copies_it_into_a_store_of_its_own(place: &Place) {
 }
 
 #[test]
+fn pairs_are_told_from_both_ends_at_the_prompt_and_a_key_is_put_for_some_time() {
+    let dir = std::env::temp_dir().join(format!("gabion-db-ways-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let options = gabion_db::Options { pool_len: 128 << 20, ..gabion_db::Options::default() };
+    drop(gabion_db::Db::create(&dir, &options).unwrap());
+    let typed = "put a 1\nput ab 2\nput abc 3\nput b 4\n\
+                 rscan\nrscan a b 2\nscan \"\" \"\" 1\nrscan b\nscan a b 0\n\
+                 prefix ab\nprefix ab 1\nrprefix a\nrprefix ab 1\nprefix \"\" 1\nprefix x\n";
+    let told = fine(&dir, &["open"], typed);
+    let told: Vec<&str> = told.lines().skip(4).filter_map(|line| line.split('"').nth(1)).collect();
+    let wanted = "b abc ab a  abc ab  a  b  ab abc  ab  abc ab a  abc  a";
+    assert_eq!(told, wanted.split_whitespace().collect::<Vec<_>>());
+
+    let expires_ms = |key| {
+        let told: Value = serde_json::from_str(&fine(&dir, &["get", key, "--json"], "")).unwrap();
+        told["expires_ms"].as_u64()
+    };
+    assert_eq!(fine(&dir, &["open", "put", "c", "5", "1000"], ""), "OK\n");
+    assert!(expires_ms("c") > Some(1_000_000), "{:?}", expires_ms("c"));
+    assert_eq!(fine(&dir, &["open", "put", "c", "5"], ""), "OK\n");
+    assert_eq!(expires_ms("c"), None);
+    for (words, part) in [
+        (&["open", "put", "c", "5", "0"][..], "SECONDS is \"0\""),
+        (&["open", "put", "c", "5", "1.5"], "no whole number from 1 on"),
+        (&["open", "prefix", "c", "-1"], "LIMIT is \"-1\""),
+        (&["open", "rscan", "a", "b", "1", "2"], "no such command"),
+    ] {
+        let wrong = on(&dir, words, "");
+        assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
+        assert!(said(&wrong).contains(part), "{}", said(&wrong));
+    }
+    // What `help` lists is a command also where there is no prompt to be ended.
+    for word in ["quit", "exit"] {
+        assert_eq!(fine(&dir, &["open", word], ""), "");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
     let dir = std::env::temp_dir().join(format!("gabion-db-counters-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
@@ -323,6 +362,12 @@ fn reads_what_a_start_would(place: &Place) {
     assert_eq!(part.lines().count(), 90);
     let last = place.objects(&["scan", "--from", "kez"]);
     assert_eq!(last[0]["key"]["hex"], "ff00226b");
+    let all = ["scan", "--prefix", "key-03", "--to", "key-0390"];
+    let forwards = place.clean(&all);
+    let backwards = place.clean(&[&all[..], &["--reverse"]].concat());
+    assert!(backwards.lines().eq(forwards.lines().rev()));
+    let last = place.clean(&[&all[..], &["--reverse", "--limit", "2"]].concat());
+    assert!(last.lines().eq(forwards.lines().rev().take(2)), "{last}");
 }
 
 /// Returns the log.

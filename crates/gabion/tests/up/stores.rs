@@ -102,6 +102,29 @@ fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
     // JSON goes to standard output, and is nothing to what is drawn.
     let as_json = drawn(&copy, &["dump", "slots", "--json"], "");
     assert!(as_json.contains("0 %  0 B of 2.0 MiB, slot "), "{as_json}");
+    let files = fine(&copy, &["dump", "edits"], "");
+    let file = files.split("file=").nth(1).unwrap().split('.').next().unwrap();
+    let file = file.trim_start_matches('0').to_owned();
+    for (store, words, part) in [
+        (&stores[0], &["dump", "edits"][..], " entries, edits and states"),
+        (&copy, &["dump", "file", &file], "0 of 1 blocks, data"),
+        (&copy, &["verify"], "0 of 1 entries, "),
+    ] {
+        let shown = drawn(store, words, "");
+        assert!(
+            shown.contains("[....................]   0 %  ") && shown.contains(part),
+            "{shown}"
+        );
+    }
+    fine(&copy, &["open"], "put b 1\nput c 2\n");
+    let shown = drawn(&copy, &["dump", "log"], "");
+    assert!(shown.contains(" 0 %  0 B of ") && shown.contains(" B, records"), "{shown}");
+    // Where it is known how long the input is, all of it is a whole.
+    let lines = dir.join("lines");
+    let line = |n| format!("{{\"key\":\"d{n:05}\",\"value\":\"1\"}}\n");
+    std::fs::write(&lines, (0..100_000).map(line).collect::<String>()).unwrap();
+    let shown = drawn(&copy, &["load", lines.to_str().unwrap()], "");
+    assert!(shown.contains(" 50 %  ") && shown.contains(", 50,000 records, "), "{shown}");
     for words in [["verify", "--json"], ["compact", "--json"]] {
         assert!(drawn(&copy, &words, "").contains("\r\x1b[K"), "{words:?}");
     }

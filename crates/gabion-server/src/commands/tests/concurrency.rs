@@ -1,8 +1,10 @@
 //! Reads that wait, commands that meet meanwhile: nothing is lost, nothing overtakes.
 
 use super::support::{FixedHost, Node, request};
-use crate::commands::{Step, Work};
+use crate::commands::{Call, Step, Transaction, Work};
 use core::cell::RefCell;
+use core::future::Future;
+use core::task::{Context, Poll, Waker};
 use gabion_media::task::Executor;
 use gabion_resp::{Protocol, Reply};
 use proptest::prelude::*;
@@ -163,10 +165,9 @@ fn a_cancelled_command_leaves_its_locks() {
     let mut race = Race::new();
     let node = race.node.clone();
     {
-        let call = crate::commands::Call::new(request("INCR k")).unwrap();
-        let work = Work::Call(call);
+        let work = Work::Call(Call::new(request("INCR k")).unwrap());
         let mut cancelled = Box::pin(node.commands.execute(&*node.store, &work));
-        let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         assert!(cancelled.as_mut().poll(&mut cx).is_pending());
         race.start("INCR k");
         assert_eq!(race.node.store.waiting_count(), 1);
@@ -183,9 +184,9 @@ fn a_command_that_is_cancelled_while_it_queues_lets_nobody_past_the_holder() {
     race.start("INCR k");
     race.start("INCR k");
     {
-        let work = Work::Call(crate::commands::Call::new(request("INCR k")).unwrap());
+        let work = Work::Call(Call::new(request("INCR k")).unwrap());
         let mut cancelled = Box::pin(node.commands.execute(&*node.store, &work));
-        let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         assert!(cancelled.as_mut().poll(&mut cx).is_pending());
         race.start("INCR k");
     }
@@ -207,12 +208,71 @@ fn a_transaction_that_waits_shows_none_of_its_writes() {
 }
 
 #[test]
+fn others_come_between_the_commands_of_a_long_transaction_and_see_none_or_all_of_it() {
+    let node = Node::new();
+    node.store.hold("k".into(), vec![b'v'; 1 << 20].into());
+    let mut client = node.client();
+    let transaction = ["MULTI", "APPEND k x", "APPEND k x", "APPEND k x", "STRLEN k", "EXEC"];
+    let steps = transaction
+        .map(|line| node.commands.handle(&mut client.session, request(line), &FixedHost));
+    let [.., Step::Run(exec)] = steps else { panic!("EXEC is to be run") };
+    let set = Work::Call(Call::new(request("SET k 1")).unwrap());
+    let mut exec = core::pin::pin!(node.commands.execute(&*node.store, &exec));
+    let mut set = core::pin::pin!(node.commands.execute(&*node.store, &set));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut other = node.client();
+    for turn in 1..=3 {
+        assert!(exec.as_mut().poll(&mut cx).is_pending(), "turn {turn}");
+        assert_eq!(other.ask("INCR n"), format!(":{turn}\r\n"));
+        assert_eq!(other.ask("STRLEN k"), ":1048576\r\n");
+        assert!(set.as_mut().poll(&mut cx).is_pending(), "its key is locked");
+    }
+    let Poll::Ready(reply) = exec.as_mut().poll(&mut cx) else { panic!("it has not ended") };
+    let lens = [1, 2, 3, 3].map(|more| Reply::Integer((1 << 20) + more));
+    assert_eq!(reply, Reply::Array(lens.to_vec()));
+    assert_eq!(node.store.records.borrow().len(), 4, "three of the other's, one of its own");
+    assert_eq!(other.ask("STRLEN k"), ":1048579\r\n");
+    assert!(set.as_mut().poll(&mut cx).is_ready());
+    assert!(node.commands.locks.is_idle());
+}
+
+#[test]
+fn a_transaction_of_many_short_commands_lets_others_come_between_too() {
+    let node = Node::new();
+    let calls = vec![Call::new(request("GET k")).unwrap(); 40_000];
+    let work = Work::Transaction(Transaction::of(calls));
+    let mut exec = core::pin::pin!(node.commands.execute(&*node.store, &work));
+    let mut cx = Context::from_waker(Waker::noop());
+    let polls = (0..).take_while(|_| exec.as_mut().poll(&mut cx).is_pending()).count();
+    assert_eq!(polls, 2);
+}
+
+#[test]
+fn a_transaction_that_writes_too_much_one_over_the_other_is_refused_and_writes_nothing() {
+    let node = Node::new();
+    node.store.hold("k".into(), vec![b'v'; 8 << 20].into());
+    let mut client = node.client();
+    let mut exec = |count| {
+        client.ask("MULTI");
+        (0..count).for_each(|_| drop(client.ask("EXPIRE k 100")));
+        client.ask("EXEC")
+    };
+    assert_eq!(
+        exec(512),
+        "-ERR what EXEC writes, one over the other, is over the limit of 4294967296 bytes: \
+         no key was changed\r\n"
+    );
+    assert!(node.store.records.borrow().is_empty());
+    assert!(exec(511).starts_with("*511\r\n:1\r\n"));
+}
+
+#[test]
 fn commands_that_find_everything_end_at_once_and_touch_no_lock() {
     let node = Node::new();
-    let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     for line in ["SET a 1", "GET a", "INCR a", "MSET a 1 b 2", "DEL a b", "APPEND a x", "FLUSHALL"]
     {
-        let work = Work::Call(crate::commands::Call::new(request(line)).unwrap());
+        let work = Work::Call(Call::new(request(line)).unwrap());
         let execution = core::pin::pin!(node.commands.execute(&*node.store, &work));
         assert!(execution.poll(&mut cx).is_ready(), "{line}");
         assert!(node.commands.locks.is_idle());

@@ -258,6 +258,53 @@ fn a_transaction_with_a_refused_command_is_discarded_whole() {
 }
 
 #[test]
+fn a_subcommand_is_checked_when_it_is_queued_with_the_same_words_as_outside() {
+    let node = Node::new();
+    let mut client = node.client();
+    let lines = [
+        "CLIENT NOPE",
+        "CLIENT ID x",
+        "CLIENT HELP x",
+        "CLIENT SETINFO lib-name",
+        "CLIENT NO-EVICT",
+        "CLIENT REPLY OFF",
+        "CONFIG NOPE",
+        "CONFIG GET",
+        "CONFIG SET maxmemory",
+        "CONFIG rewrite x",
+        "CONFIG RESETSTAT x",
+        "COMMAND NOPE",
+        "COMMAND COUNT x",
+        "COMMAND GETKEYS",
+    ];
+    for line in lines {
+        let error = client.ask(line);
+        assert!(error.starts_with("-ERR "), "{line}: {error}");
+        client.script(&[
+            ("MULTI", "+OK\r\n"),
+            ("SET a 1", "+QUEUED\r\n"),
+            (line, &error),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            ("EXISTS a", ":0\r\n"),
+        ]);
+    }
+    assert_eq!(
+        client.ask("Config Get"),
+        "-ERR wrong number of arguments for 'config|get' command\r\n"
+    );
+    // What is wrong with it otherwise comes out when it runs.
+    client.script(&[
+        ("MULTI", "+OK\r\n"),
+        ("CLIENT NO-EVICT maybe", "+QUEUED\r\n"),
+        ("CONFIG GET none", "+QUEUED\r\n"),
+        ("COMMAND COUNT", "+QUEUED\r\n"),
+        ("COMMAND LIST x", "+QUEUED\r\n"),
+    ]);
+    let replies = client.ask("EXEC");
+    assert!(replies.starts_with("*4\r\n-ERR syntax error\r\n*0\r\n:"), "{replies}");
+}
+
+#[test]
 fn a_transaction_is_bounded() {
     let node = Node::new();
     let mut client = node.client();
