@@ -4,7 +4,7 @@
 //! standard input does: so that it never outlives who started it. The store is closed then. `replica-NAME built-from`
 //! prints what it is built from ([`Build`]), and ends.
 
-use crate::process::LOOP;
+use crate::process::{LOOP, NICE, Standing};
 use crate::server::{Place, Server};
 use crate::store::Store;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -65,6 +65,10 @@ pub struct ReplicaArgs {
     /// two cores.
     #[arg(long, default_value_t = 8)]
     pub readers: u32,
+    /// Steps of nice(2), 0 to 19, by which threads that compact stand back behind those that answer, and threads that
+    /// flush by half as many.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=i64::from(gabion_proc::STEPS_MAX)))]
+    pub jobs_nice: u8,
 }
 
 impl ReplicaArgs {
@@ -137,6 +141,11 @@ pub(crate) fn run<S: Store>(
     let own = Arc::clone(&stop);
     let failed = |error| Error::with_source(ErrorKind::Io, "a thread cannot be made", error);
     thread::Builder::new().spawn(move || watch(input, &own)).map_err(failed)?;
+    if args.jobs_nice > 0 {
+        let (standing, stop) = (Standing::new(S::THREADS, args.jobs_nice), Arc::clone(&stop));
+        let watch = move || standing.watch(&stop);
+        thread::Builder::new().name(NICE.to_owned()).spawn(watch).map_err(failed)?;
+    }
     // A thread of its own, as the kernel knows the first one by the program's name.
     let server = thread::Builder::new().name(LOOP.to_owned()).spawn(move || server.run(&stop));
     let outcome = server.map_err(failed)?.join();

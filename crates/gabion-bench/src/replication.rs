@@ -29,7 +29,7 @@ use baseline::Chain;
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, Result};
 use gabion_node::{CompactionMode, GroupConfig};
-use gabion_workload::Log;
+use gabion_workload::{Log, STEPS_MAX};
 use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -88,6 +88,10 @@ pub struct ReplicationArgs {
     /// survive; synced with --ack durable].
     #[arg(long, value_enum)]
     pub log: Option<Log>,
+    /// Steps of nice(2), 0 to 19, by which the baseline's compactions stand back behind its requests, and its flushes by
+    /// half as many: as many as Gabion's replicas have here.
+    #[arg(long, value_name = "N", default_value_t = JOBS_NICE)]
+    pub baseline_jobs_nice: u8,
     /// Where the baseline's program is [default: where cargo puts it]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
@@ -99,6 +103,9 @@ pub struct ReplicationArgs {
     pub clusters: ClusterArgs,
 }
 
+/// Steps by which jobs of the baseline stand back: what `gabion up --jobs-nice` has by default, and so the replicas that
+/// are measured beside it.
+const JOBS_NICE: u8 = 10;
 /// Most rounds.
 const ROUNDS_MAX: u64 = 100;
 /// Largest load that is offered, in percent of what the first system answers.
@@ -114,6 +121,8 @@ pub(crate) struct Cell {
     pub(crate) cluster: OwnCluster,
     /// The log of the baseline's stores.
     pub(crate) log: Log,
+    /// Steps of nice(2) by which their jobs stand back.
+    pub(crate) jobs_nice: u8,
 }
 
 impl Cell {
@@ -147,6 +156,8 @@ impl ReplicationArgs {
             in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
         }
         in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
+        let jobs_nice = self.baseline_jobs_nice;
+        in_range("baseline-jobs-nice", jobs_nice.into(), 0, STEPS_MAX.into())?;
         let offered = self.open_loads()?;
         let log = self.log.unwrap_or(match self.clusters.ack {
             AckChoice::Replicated => Log::On,
@@ -162,7 +173,7 @@ impl ReplicationArgs {
                 System::EveryReplica => CompactionMode::EveryReplica,
                 System::Rocksdb | System::Primary => CompactionMode::Primary,
             };
-            Cell { system, cluster: OwnCluster { compaction, ..cluster }, log }
+            Cell { system, cluster: OwnCluster { compaction, ..cluster }, log, jobs_nice }
         };
         let comparisons: Vec<Vec<Cell>> = clusters
             .iter()
@@ -178,6 +189,7 @@ impl ReplicationArgs {
         config.insert("round".into(), (round + 1).into());
         config.insert("baseline_log".into(), cell.log.as_str().into());
         config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
+        config.insert("baseline_jobs_nice".into(), cell.jobs_nice.into());
         config.insert("offered".into(), self.offered.clone().into());
         config.insert("offered_per_second".into(), self.offered_per_second.clone().into());
         let first = self.systems.first().filter(|_| !self.offered.is_empty());

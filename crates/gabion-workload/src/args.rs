@@ -94,17 +94,20 @@ pub struct CommonArgs {
     #[arg(long, value_enum)]
     pub bottom_compression: Option<Codec>,
     /// Records in the data set [default: 4,000,000 of up to 128 bytes, 3,000,000 of up to 512, else
-    /// 2,000,000; a quarter of it with --quick]
+    /// 2,000,000; with --quick a quarter of it for workloads that read]
     #[arg(long)]
     pub records: Option<u64>,
     /// Most requests that are measured [default: as many as records; reads: until the time is over]
     #[arg(long)]
     pub operations: Option<u64>,
     /// Most seconds that are measured, without waiting for compaction [default: reads 20, synced
-    /// writes 20, YCSB 60, other writes without end; with --quick reads 5, all others 10]
+    /// writes 20, YCSB 60, other writes without end; with --quick reads 5, workloads that only
+    /// write 15, all others 10]
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// A quarter of the records, and ten seconds at most.
+    /// For workloads that read a quarter of the records, and ten seconds of requests at most. Those
+    /// that only write (fillseq, fillrandom, overwrite, deleterandom, ycsb-g) have all of them, as a
+    /// quarter is a burst that logs and MemTables take up, and fifteen seconds.
     #[arg(long)]
     pub quick: bool,
     /// Bytes of a MemTable.
@@ -215,13 +218,12 @@ impl RunArgs {
     /// # Errors
     /// One is out of its range; the message names it and the range.
     pub fn plan(&self) -> Result<Plan> {
-        let quick = if self.common.quick { 4 } else { 1 };
         in_range("value-size", self.value_size, Values::LEN_MIN as u64, VALUE_LEN_MAX as u64)?;
-        let records = self.common.records.unwrap_or(default_records(self.value_size) / quick);
+        let records = self.common.records.unwrap_or(self.default_records());
         // A seek goes through 51 of them.
         in_range("records", records, 100, RECORDS_MAX)?;
         let operations = self.common.operations.unwrap_or(match self.workload {
-            _ if self.is_timed_only() => RECORDS_MAX,
+            workload if workload.is_timed_only() => RECORDS_MAX,
             Workload::Deleterandom => records / 2,
             _ => records,
         });
@@ -280,9 +282,11 @@ impl RunArgs {
         Ok(plan)
     }
 
-    /// Whether only the time ends it: nothing that is measured follows from how much was done.
-    const fn is_timed_only(&self) -> bool {
-        !self.workload.writes() || matches!(self.workload, Workload::Readwhilewriting)
+    /// Records where no number is asked for. Of what only writes there is no quick data set: a quarter is a burst of less
+    /// than a second, which logs and MemTables take up, or much of it.
+    const fn default_records(&self) -> u64 {
+        let quick = if self.common.quick && self.workload.reads() { 4 } else { 1 };
+        default_records(self.value_size) / quick
     }
 
     fn limit(&self) -> Result<Option<Duration>> {
@@ -291,8 +295,8 @@ impl RunArgs {
             return Ok(Some(Duration::from_secs(seconds)));
         }
         let seconds = match (self.common.quick, self.workload.mix().is_some()) {
-            _ if self.is_timed_only() => Some(if self.common.quick { 5 } else { 20 }),
-            (true, _) => Some(10),
+            _ if self.workload.is_timed_only() => Some(if self.common.quick { 5 } else { 20 }),
+            (true, _) => Some(if self.workload.reads() { 10 } else { 15 }),
             _ if self.log == Log::Synced => Some(20),
             (false, true) => Some(60),
             (false, false) => None,
@@ -379,11 +383,28 @@ mod tests {
     }
 
     #[test]
-    fn quick_is_a_quarter_and_ten_seconds_at_most() {
-        for workload in Workload::all() {
-            let plan = plan(&["--quick", "--workload", workload.as_str()]).unwrap();
-            assert_eq!(plan.records, 1_000_000);
-            assert!(plan.limit.unwrap() <= Duration::from_secs(10));
+    fn quick_is_a_quarter_for_what_reads_and_all_of_it_for_what_only_writes() {
+        for (size, all) in [("100", 4_000_000), ("400", 3_000_000), ("1000", 2_000_000)] {
+            for workload in Workload::all() {
+                let words = ["--quick", "--value-size", size, "--workload", workload.as_str()];
+                let plan = plan(&words).unwrap();
+                let (parts, seconds) = if workload.reads() { (4, 10) } else { (1, 15) };
+                assert_eq!(plan.records, all / parts, "{words:?}");
+                assert!(plan.limit.unwrap() <= Duration::from_secs(seconds), "{words:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_writes_makes_as_many_requests_with_quick_as_without() {
+        for name in ["fillseq", "fillrandom", "overwrite", "deleterandom", "ycsb-g"] {
+            for log in ["off", "on", "synced"] {
+                let words = ["--workload", name, "--log", log];
+                let quick = plan(&[&words[..], &["--quick"]].concat()).unwrap();
+                let all = plan(&words).unwrap();
+                assert_eq!((quick.records, quick.operations), (all.records, all.operations));
+                assert_eq!(quick.limit, Some(Duration::from_secs(15)), "{words:?}");
+            }
         }
     }
 

@@ -221,6 +221,24 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
+    /// Of the bytes of [`Self::space_len`], or else of the directory, those that logs take, where it says so while it is
+    /// open. Asked for when it is quiet.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn log_space_len(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The same of a directory that is closed, where it can be told only then.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn closed_log_space_len(options: &EngineOptions) -> Result<Option<u64>> {
+        let _ = options;
+        Ok(None)
+    }
+
     /// Bytes of a log that takes them whatever is in it, where [`Self::space_len`] leaves them out.
     fn ring_len(&self) -> Option<u64> {
         None

@@ -143,6 +143,14 @@ impl<const DEFECT: u8> Engine for Memory<DEFECT> {
         Ok(Duration::ZERO)
     }
 
+    fn space_len(&self) -> Result<Option<u64>> {
+        Ok(Some(1_000_000))
+    }
+
+    fn closed_log_space_len(_: &EngineOptions) -> Result<Option<u64>> {
+        Ok(Some(400_000))
+    }
+
     fn ring_len(&self) -> Option<u64> {
         Some(7)
     }

@@ -4,7 +4,7 @@ use crate::args::Plan;
 use crate::check;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
-use crate::row::{Memory, Row, Said};
+use crate::row::{Memory, Row, Said, Space};
 use crate::usage::{Usage, allocator, directory_len, free_len, peak_memory};
 use crate::values::Values;
 use crate::work::Shared;
@@ -90,10 +90,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     });
     // Before everything is checked, as that fills the cache.
     let peak_memory = peak_memory()?;
-    let space_len = match engine.space_len()? {
-        Some(len) => len,
-        None => directory_len(&plan.engine.directory)?,
-    };
+    let mut space = space(&engine, plan, &ledger)?;
     if workload.writes() {
         say("checking all records");
         check_all(&engine, plan, &ledger)?;
@@ -113,8 +110,20 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
         allocator: allocator(),
     };
     engine.close()?;
+    if space.log_len.is_none() {
+        space.log_len = E::closed_log_space_len(&plan.engine)?;
+    }
+    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &said, &memory, &space))
+}
+
+/// What is on the disk while the engine is open and quiet.
+fn space<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<Space> {
+    let len = match engine.space_len()? {
+        Some(len) => len,
+        None => directory_len(&plan.engine.directory)?,
+    };
     let data_len = ledger.present() * record_len(plan);
-    Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &said, &memory, (space_len, data_len)))
+    Ok(Space { len, log_len: engine.log_space_len()?, data_len })
 }
 
 /// The most that was resident, unless it was too much.

@@ -126,6 +126,14 @@ pub(crate) fn allocator() -> Option<[u64; 2]> {
 /// # Errors
 /// It cannot be read.
 pub fn directory_len(directory: &Path) -> Result<u64> {
+    files_len(directory, &|_| true)
+}
+
+/// The same of those files at and below a directory whose paths `is_meant` names.
+///
+/// # Errors
+/// It cannot be read.
+pub fn files_len(directory: &Path, is_meant: &dyn Fn(&Path) -> bool) -> Result<u64> {
     let failed = |error| {
         Error::with_source(ErrorKind::Io, format!("look into {}", directory.display()), error)
     };
@@ -133,8 +141,9 @@ pub fn directory_len(directory: &Path) -> Result<u64> {
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => len += directory_len(&entry.path())?,
-            Ok(metadata) => len += metadata.blocks() * 512,
+            Ok(metadata) if metadata.is_dir() => len += files_len(&entry.path(), is_meant)?,
+            Ok(metadata) if is_meant(&entry.path()) => len += metadata.blocks() * 512,
+            Ok(_) => {}
             // An engine may remove a file that it has no more use for at any time.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
@@ -202,8 +211,11 @@ mod tests {
         fs::File::open(inner.join("file")).unwrap().sync_all().unwrap();
         fs::File::open(directory.join("file")).unwrap().sync_all().unwrap();
         let len = directory_len(&directory);
+        let inner_len = files_len(&directory, &|path| path.ends_with("b/file")).unwrap();
         fs::remove_dir_all(&directory).unwrap();
-        assert!((15_000..200_000).contains(&len.unwrap()));
+        let len = len.unwrap();
+        assert!((15_000..200_000).contains(&len));
+        assert!((10_000..len - 4_999).contains(&inner_len), "{inner_len} of {len}");
         assert!(directory_len(&directory).is_err());
         assert!(free_len(&directory).unwrap() > 0);
     }

@@ -45,6 +45,8 @@ pub(crate) struct Tally {
     /// Bytes of keys and values that were written, and that were returned.
     pub(crate) written_len: u64,
     pub(crate) read_len: u64,
+    /// What the writer of `readwhilewriting` wrote in a second; `None` without one.
+    pub(crate) writer_len_per_second: Option<f64>,
 }
 
 impl Tally {
@@ -107,6 +109,7 @@ impl<'a, E: Engine> Shared<'a, E> {
             if let Some(writer) = writer {
                 let written = writer.join().expect("the writer does not panic")?;
                 total.written_len += written.written_len;
+                total.writer_len_per_second = written.writer_len_per_second;
             }
             outcome.map(|()| total)
         })
@@ -142,7 +145,8 @@ impl<'a, E: Engine> Shared<'a, E> {
             // Its requests are not those that are counted, and it is the only thread that writes.
             self.stop_if_failed(worker.update(record, 0))?;
         }
-        Ok(worker.tally)
+        let per_second = worker.tally.written_len as f64 / start.elapsed().as_secs_f64();
+        Ok(Tally { writer_len_per_second: Some(per_second), ..worker.tally })
     }
 }
 

@@ -133,6 +133,13 @@ impl Workload {
         )
     }
 
+    /// Whether only the time ends it: nothing that is measured follows from how much was done. Of any other workload
+    /// amplification, and speed until compaction is quiet, say something of two engines where both did as much.
+    #[must_use]
+    pub const fn is_timed_only(self) -> bool {
+        !self.writes() || matches!(self, Self::Readwhilewriting)
+    }
+
     /// Threads that make the requests that are counted.
     #[must_use]
     pub const fn threads(self) -> u64 {

@@ -9,7 +9,8 @@
 use fjall::config::{BlockSizePolicy, CompressionPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, compaction};
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, locked_version, program};
+use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, files_len, locked_version, program};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
 }
 
 struct Fjall {
+    directory: PathBuf,
     database: Database,
     records: Keyspace,
     log: Log,
@@ -103,7 +105,8 @@ impl Engine for Fjall {
             .map_err(failed)?;
         let records =
             database.keyspace("records", || keyspace_options(options, codec)).map_err(failed)?;
-        Ok(Self { database, records, log: options.log })
+        let directory = options.directory.clone();
+        Ok(Self { directory, database, records, log: options.log })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -158,6 +161,11 @@ impl Engine for Fjall {
             }
         }
         Ok(last_work.elapsed())
+    }
+
+    fn log_space_len(&self) -> Result<Option<u64>> {
+        let is_journal = |path: &Path| path.extension().is_some_and(|extension| extension == "jnl");
+        files_len(&self.directory, &is_journal).map(Some)
     }
 
     fn close(self) -> Result<()> {

@@ -3,9 +3,10 @@
 
 use engine_rocksdb as settings;
 use gabion_base::Result;
-use gabion_workload::{Engine, EngineOptions, Key, Log, program};
+use gabion_workload::{Engine, EngineOptions, Key, Log, files_len, program};
 use rust_rocksdb::{DB, FlushOptions, ReadOptions, WaitForCompactOptions, WriteOptions};
 use settings::{check_codecs, db_options, failed, write_options};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -92,6 +93,12 @@ impl Engine for RocksDb {
         wait.set_wait_for_purge(true);
         self.db.wait_for_compact(&wait).map_err(failed)?;
         Ok(Duration::ZERO)
+    }
+
+    fn log_space_len(&self) -> Result<Option<u64>> {
+        // Those in use, those that are kept to be written to again, and archived ones, in a directory below.
+        let is_log = |path: &Path| path.extension().is_some_and(|extension| extension == "log");
+        files_len(self.db.path(), &is_log).map(Some)
     }
 
     fn stalls(&self) -> Result<Vec<(String, f64)>> {

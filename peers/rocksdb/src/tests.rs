@@ -30,17 +30,28 @@ fn options(directory: &Path, log: Log) -> EngineOptions {
 }
 
 /// What RocksDB wrote of the options that it runs with.
-fn in_force(options: &EngineOptions, name: &str) -> String {
-    let db = DB::open(&db_options(options), &options.directory).expect("a database");
-    drop(db);
-    let files = std::fs::read_dir(&options.directory).expect("its directory").flatten();
-    let newest =
-        files.map(|file| file.path()).filter(|path| path.to_string_lossy().contains("/OPTIONS-"));
-    let text = std::fs::read_to_string(newest.max().expect("its options")).expect("a text");
-    let line = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix(&format!("{name}=")).map(str::to_owned));
-    line.expect("the option")
+struct InForce(String);
+
+impl InForce {
+    fn of(options: &EngineOptions) -> Self {
+        drop(DB::open(&db_options(options), &options.directory).expect("a database"));
+        let files = std::fs::read_dir(&options.directory).expect("its directory").flatten();
+        let paths = files.map(|file| file.path());
+        let newest = paths.filter(|path| path.to_string_lossy().contains("/OPTIONS-")).max();
+        Self(std::fs::read_to_string(newest.expect("its options")).expect("a text"))
+    }
+
+    fn get(&self, name: &str) -> &str {
+        let value = |line: &'_ str| line.trim().strip_prefix(name)?.strip_prefix('=').map(str::len);
+        let line = self.0.lines().find(|line| value(line).is_some());
+        line.and_then(|line| line.split_once('=')).unwrap_or_else(|| panic!("{name}")).1
+    }
+
+    fn assert(&self, expected: &[(&str, &str)]) {
+        for (name, value) in expected {
+            assert_eq!(self.get(name), *value, "{name}");
+        }
+    }
 }
 
 #[test]
@@ -52,16 +63,95 @@ fn an_option_of_its_own_is_in_force_and_is_told() {
     options.block_len = Some(4096);
     let chosen = chosen(&options);
     assert_eq!(chosen, [("block_size", 4096), ("write_buffers", 7), ("recycled_logs", 5)]);
-    assert_eq!(in_force(&options, "max_write_buffer_number"), "7");
-    assert_eq!(in_force(&options, "recycle_log_file_num"), "5");
-    assert_eq!(in_force(&options, "block_size"), "4096");
+    InForce::of(&options).assert(&[
+        ("max_write_buffer_number", "7"),
+        ("recycle_log_file_num", "5"),
+        ("block_size", "4096"),
+    ]);
+}
+
+#[test]
+fn what_its_guides_recommend_is_in_force() {
+    let scratch = Scratch::new("guides");
+    let options = EngineOptions { background_threads: 3, ..options(&scratch.0, Log::On) };
+    InForce::of(&options).assert(&[
+        ("compaction_style", "kCompactionStyleLevel"),
+        ("compaction_pri", "kMinOverlappingRatio"),
+        ("level_compaction_dynamic_level_bytes", "true"),
+        ("bytes_per_sync", "1048576"),
+        ("max_background_jobs", "3"),
+        ("write_buffer_size", "1048576"),
+        ("max_write_buffer_number", "8"),
+        ("level0_file_num_compaction_trigger", "4"),
+        // Four MemTables, of which a file has a tenth.
+        ("max_bytes_for_level_base", "4194304"),
+        ("target_file_size_base", "419430"),
+        ("recycle_log_file_num", "2"),
+        ("compression", "kNoCompression"),
+        ("bottommost_compression", "kNoCompression"),
+        // How many bits a key has is not written: the test of the cache has it.
+        ("filter_policy", "bloomfilter"),
+        ("whole_key_filtering", "true"),
+        ("cache_index_and_filter_blocks", "true"),
+        ("pin_l0_filter_and_index_blocks_in_cache", "true"),
+        ("block_size", "16384"),
+    ]);
+}
+
+#[test]
+fn files_are_read_and_written_past_the_page_cache_where_it_is_asked_for() {
+    for (is_direct, value) in [(true, "true"), (false, "false")] {
+        let scratch = Scratch::new(&format!("direct-{is_direct}"));
+        let options = EngineOptions { is_direct, ..options(&scratch.0, Log::On) };
+        InForce::of(&options).assert(&[
+            ("use_direct_reads", value),
+            ("use_direct_io_for_flush_and_compaction", value),
+        ]);
+    }
+}
+
+#[test]
+fn the_cache_is_as_large_as_is_asked_for_and_has_indexes_and_filters_in_it() {
+    let scratch = Scratch::new("cache");
+    let options = options(&scratch.0, Log::Off);
+    let db = DB::open(&db_options(&options), &options.directory).expect("a database");
+    let property = |name| db.property_int_value(name).expect("a property").expect("a number");
+    assert_eq!(property(properties::BLOCK_CACHE_CAPACITY), options.cache_len);
+    let writes = write_options(options.log);
+    let keys = 20_000_u32;
+    for number in 0..keys {
+        db.put_opt(number.to_be_bytes(), [], &writes).expect("a write");
+    }
+    db.flush().expect("a file");
+    // Nothing was read, and no block is warmed: what is in the cache now are the file's filter and index.
+    let filter_len = u64::from(keys) * 10 / 8;
+    let cached = property(properties::BLOCK_CACHE_USAGE);
+    assert!((filter_len..filter_len + 8_000).contains(&cached), "{cached}: 10 bits for each key");
+    let beside = property(properties::ESTIMATE_TABLE_READERS_MEM);
+    assert!(beside < filter_len / 4, "{beside} beside the cache");
+}
+
+#[test]
+fn a_log_comes_around_once_there_are_as_many_as_are_kept() {
+    let scratch = Scratch::new("around");
+    let options = options(&scratch.0, Log::On);
+    let db = DB::open(&db_options(&options), &options.directory).expect("a database");
+    let writes = write_options(options.log);
+    for number in 0..60_000_u32 {
+        db.put_opt(number.to_be_bytes(), [7; 100], &writes).expect("a write");
+    }
+    db.wait_for_compact(&rust_rocksdb::WaitForCompactOptions::default()).expect("quiet");
+    let name = std::fs::read_dir(&options.directory).expect("its directory").flatten();
+    let info = name.map(|file| file.path()).find(|path| path.ends_with("LOG")).expect("its words");
+    let info = std::fs::read_to_string(info).expect("a text");
+    assert!(info.contains("reusing log"), "{info}");
 }
 
 #[test]
 fn logs_are_written_to_again_where_there_are_any() {
     for (log, logs) in [(Log::Synced, "2"), (Log::On, "2"), (Log::Off, "0")] {
         let scratch = Scratch::new(log.as_str());
-        assert_eq!(in_force(&options(&scratch.0, log), "recycle_log_file_num"), logs);
+        InForce::of(&options(&scratch.0, log)).assert(&[("recycle_log_file_num", logs)]);
     }
 }
 

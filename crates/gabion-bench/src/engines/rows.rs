@@ -1,12 +1,26 @@
 //! Rows as engines' programs print them, and medians of their figures.
 
 use gabion_base::{Error, Result};
-use gabion_workload::REVISION;
+use gabion_workload::{REVISION, Workload};
 use serde_json::{Map, Value};
 
 /// The share of the machine's processors that others may have before it is told. An engine that works through the page
 /// cache has the kernel's threads write it back, which are others too.
 pub(crate) const OTHERS_MAX: f64 = 0.05;
+
+/// By how much the operations of two engines may differ, as a share of the more, before it is told.
+const OPERATIONS_APART_MAX: f64 = 0.03;
+
+/// Whether two engines did so different amounts of a workload, as its time was over, that what they wrote, what they take
+/// and what they had left to do are not to be compared. Of what only the time ends nothing follows from the amount.
+pub(crate) fn is_other_work(workload: Workload, operations: [f64; 2]) -> bool {
+    let [a, b] = operations;
+    !workload.is_timed_only() && (a - b).abs() > a.max(b) * OPERATIONS_APART_MAX
+}
+
+/// What follows from it, for whoever reads the figures.
+pub(crate) const OTHER_WORK: &str = "the time was over before both had done all: amplification and \
+                                     ops/s until quiet are of different work";
 
 /// One run's row, with the round in which it ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +149,14 @@ mod tests {
             let text = told(others, host).unwrap();
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn engines_that_did_not_do_as_much_of_what_has_an_end_are_told_from_those_that_did() {
+        let is = |workload, a, b| is_other_work(workload, [a, b]);
+        assert!(is(Workload::Fillrandom, 100.0, 96.0) && is(Workload::Fillrandom, 96.0, 100.0));
+        assert!(!is(Workload::Fillrandom, 100.0, 98.0) && !is(Workload::YcsbG, 0.0, 0.0));
+        assert!(!is(Workload::Readrandom, 100.0, 1.0) && !is(Workload::Readwhilewriting, 9.0, 1.0));
     }
 
     #[test]

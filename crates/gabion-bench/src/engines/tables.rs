@@ -2,7 +2,7 @@
 //! of ratios, a line for each workload and engine that is compared with the first.
 
 use super::Cell;
-use super::rows::{EngineRow, median};
+use super::rows::{EngineRow, OTHER_WORK, is_other_work, median};
 use crate::text::{Style, Table, grouped, line, megabytes};
 use std::collections::BTreeSet;
 
@@ -21,6 +21,12 @@ const COLUMNS: [Column; 10] = [
         of: |rows| median(rows, "per_second"),
         show: |value| grouped(value as u64),
         ratio: Some("ops/s"),
+    },
+    Column {
+        name: "quiet /s",
+        of: |rows| median(rows, "per_second_quiet"),
+        show: |value| grouped(value as u64),
+        ratio: Some("quiet/s"),
     },
     Column { name: "CPU µs/op", of: cpu, show: hundredths, ratio: Some("CPU/op") },
     Column { name: "p50 µs", of: |rows| median(rows, "p50_us"), show: tenths, ratio: None },
@@ -43,12 +49,6 @@ const COLUMNS: [Column; 10] = [
         of: |rows| median(rows, "space_amp"),
         show: hundredths,
         ratio: Some("space amp"),
-    },
-    Column {
-        name: "quiet s",
-        of: |rows| median(rows, "quiet_seconds"),
-        show: hundredths,
-        ratio: None,
     },
     Column {
         name: "memory MB",
@@ -82,6 +82,7 @@ pub(super) fn tables(
             ratios(engines, cells, rows).write(style, &mut out);
         }
     }
+    other_work(engines, cells, rows).iter().for_each(|text| line(&mut out, text));
     notes(engines, rows, &mut out);
     out
 }
@@ -138,12 +139,34 @@ fn cpu(rows: &[&EngineRow]) -> Option<f64> {
     median(rows, "cpu_us_per_op_quiet").or_else(|| median(rows, "cpu_us_per_op"))
 }
 
+/// Where an engine did not do as much as the first, a line each.
+fn other_work(engines: &[&str], cells: &[Cell], rows: &[(Cell, EngineRow)]) -> Vec<String> {
+    let [first, others @ ..] = engines else { return Vec::new() };
+    let done = |cell, engine| median(&of(rows, cell, engine), "operations");
+    let mut texts = Vec::new();
+    for &cell in cells {
+        for engine in others {
+            let Some((own, other)) = done(cell, first).zip(done(cell, engine)) else { continue };
+            if is_other_work(cell.workload, [own, other]) {
+                texts.push(format!(
+                    "{}, {}: {first} did {} operations, {engine} {}; {OTHER_WORK}.",
+                    title(cell),
+                    cell.workload.as_str(),
+                    grouped(own as u64),
+                    grouped(other as u64),
+                ));
+            }
+        }
+    }
+    texts
+}
+
 fn notes(engines: &[&str], rows: &[(Cell, EngineRow)], out: &mut String) {
     if let [first, _, ..] = engines {
-        let way = "more is better of ops/s, less of all else";
+        let way = "more is better of ops/s and quiet/s, less of all else";
         line(out, &format!("Ratios: {first} ÷ the engine in the line; {way}."));
     }
-    line(out, "CPU: until compaction is quiet.");
+    line(out, "CPU, and quiet/s: until compaction is quiet.");
     let mut said = BTreeSet::new();
     for (_, row) in rows {
         let described = row.described();

@@ -93,7 +93,8 @@ fn what_is_typed_reaches_the_engines_program() {
 fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
     let row = json!({
         "engine": engine, "version": "1.2", "revision": gabion_workload::REVISION,
-        "per_second": per_second, "cpu_us_per_op": 9.0, "cpu_us_per_op_quiet": cpu,
+        "operations": 1000, "per_second": per_second, "per_second_quiet": per_second / 4.0,
+        "cpu_us_per_op": 9.0, "cpu_us_per_op_quiet": cpu,
         "p50_us": 1.5, "p99_us": 2.5, "p999_us": 3.5, "write_amp": 4.5, "read_amp": null,
         "space_amp": 1.25, "quiet_seconds": 6.0, "peak_memory": 7_000_000, "limits": ["no wings"],
         "own_options": if engine == "rocksdb" { json!(["--a=1", "--b=2"]) } else { json!([]) },
@@ -112,7 +113,13 @@ fn compared(style: Style) -> String {
         let text = value.to_string();
         (cell, EngineRow::parse(engine, text.as_bytes(), 1, Map::new()).unwrap())
     };
-    let own = [("p99_us", 0.5), ("write_amp", 9.0), ("space_amp", 1.0), ("peak_memory", 14e6)];
+    let own = [
+        ("per_second_quiet", 15e3),
+        ("p99_us", 0.5),
+        ("write_amp", 9.0),
+        ("space_amp", 1.0),
+        ("peak_memory", 14e6),
+    ];
     let mut rows = vec![changed("gabion", &own)];
     let rounds = [150e3, 1e3, 1e9].map(|ops| (cell, row("rocksdb", ops, 4.0)));
     rows.extend(rounds);
@@ -125,19 +132,39 @@ fn tables_have_medians_and_the_ratios_of_the_first_engine_to_the_others() {
     let lines: Vec<&str> = text.lines().collect();
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(lines[0], "Values of 100 bytes, log off");
-    assert_eq!(words(lines[3]), "fillseq, rocksdb 150,000 4.00 1.5 2.5 3.5 4.50 1.25 6.00 7.0");
+    let line = "fillseq, rocksdb 150,000 37,500 4.00 1.5 2.5 3.5 4.50 1.25 7.0";
+    assert_eq!(words(lines[3]), line);
     assert_eq!(lines[5], "Values of 100 bytes, log off: gabion ÷ others");
     assert_eq!(
         words(lines[6]),
-        "workload, ÷ engine ops/s CPU/op p99 write amp read amp space amp memory"
+        "workload, ÷ engine ops/s quiet/s CPU/op p99 write amp read amp space amp memory"
     );
-    assert_eq!(words(lines[7]), "fillseq, ÷ rocksdb 2.00 0.50 0.20 2.00 0.80 2.00");
+    assert_eq!(words(lines[7]), "fillseq, ÷ rocksdb 2.00 0.40 0.50 0.20 2.00 0.80 2.00");
     assert!(lines[..8].iter().all(|line| line.chars().count() <= 132), "{text}");
     assert!(text.contains("rocksdb is version 1.2 with --a=1 --b=2."), "{text}");
     assert_eq!(text.matches("no wings.").count(), 1, "{text}");
     let markdown = compared(Style::Markdown);
     let line = markdown.lines().find(|line| line.starts_with("| fillseq, ÷ rocksdb ")).unwrap();
-    assert_eq!(words(line), "| fillseq, ÷ rocksdb | 2.00 | 0.50 | 0.20 | 2.00 | | 0.80 | 2.00 |");
+    let ratios = "| fillseq, ÷ rocksdb | 2.00 | 0.40 | 0.50 | 0.20 | 2.00 | | 0.80 | 2.00 |";
+    assert_eq!(words(line), ratios);
+    assert!(!text.contains("different work"), "{text}");
+}
+
+#[test]
+fn a_workload_of_which_one_engine_did_less_is_told() {
+    let told = |workload: Workload, done: u64| {
+        let cell = Cell { log: Log::Synced, value_size: 100, workload };
+        let mut less = row("rocksdb", 1e3, 1.0).json().clone();
+        less["operations"] = done.into();
+        let less = EngineRow::parse("rocksdb", less.to_string().as_bytes(), 1, Map::new());
+        let rows = [(cell, row("gabion", 1e3, 1.0)), (cell, less.unwrap())];
+        tables::tables(&["gabion", "rocksdb"], &[cell], &rows, Style::Plain)
+    };
+    let text = told(Workload::Fillrandom, 900);
+    let line = "Values of 100 bytes, log synced, fillrandom: gabion did 1,000 operations, rocksdb 900; the time was over";
+    assert!(text.lines().any(|found| found.starts_with(line)), "{text}");
+    assert!(!told(Workload::Fillrandom, 980).contains("different work"));
+    assert!(!told(Workload::Readrandom, 10).contains("different work"), "it ends with its time");
 }
 
 #[test]

@@ -196,6 +196,8 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let offered = loads::words(&s.offered, &s.offered_rates);
     facts.extend((!offered.is_empty()).then_some(("loads in open loops", offered)));
     facts.extend(s.baseline_log.iter().map(|log| ("log of the baseline's stores", log.clone())));
+    let nice = s.baseline_jobs_nice.map(|steps| ("nice of the baseline's jobs", steps.to_string()));
+    facts.extend(nice);
     facts
 }
 

@@ -12,7 +12,7 @@ use crate::engines::Peer;
 use crate::figures::Shape;
 use crate::provenance::quoted;
 use clap::ValueEnum;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 /// Numbers of replicas that RubbleDB's tables and figures have.
@@ -156,6 +156,7 @@ fn run(
         Some(log) => Line("gabion bench replication".to_owned())
             .option("systems", joined(&in_order(s, systems)))
             .option("log", log)
+            .optional("baseline-jobs-nice", s.baseline_jobs_nice)
             .optional("offered", (!s.offered.is_empty()).then(|| joined(&s.offered)))
             .optional(
                 "offered-per-second",
@@ -268,16 +269,29 @@ fn beside_baseline(experiment: &Experiment<'_>) -> Option<Block> {
     })
 }
 
-fn engine(group: &Group<'_>, peers: &[&str], workloads: &[&str]) -> String {
+/// Workloads of a group by the records that they had there: a command has one number.
+fn by_records<'a>(group: &Group<'_>, workloads: &[&'a str]) -> BTreeMap<u64, Vec<&'a str>> {
+    let mut found: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    for &name in workloads {
+        let runs = group.runs.iter().filter(|run| run.workload == name);
+        for records in runs.map(|run| run.records).collect::<BTreeSet<_>>() {
+            found.entry(records).or_default().push(name);
+        }
+    }
+    found
+}
+
+fn engine(group: &Group<'_>, peers: &[&str], records: u64, workloads: &[&str]) -> String {
     let s = &group.runs[0].settings;
     let named = group.runs.iter().filter(|run| workloads.contains(&run.workload.as_str()));
+    let named = named.filter(|run| run.records == records);
     let caches: BTreeSet<u64> = named.map(|run| run.cache_len).collect();
     let line = Line("gabion bench engine".to_owned())
         .option("vs", peers.join(","))
         .option("workloads", workloads.join(","))
         .option("value-sizes", s.value_size)
         .option("log", &s.log)
-        .option("records", s.records)
+        .option("records", records)
         .option("compressibility", s.compressibility)
         .option("compression", &s.compression)
         .optional("bottom-compression", s.bottom_compression.as_ref())
@@ -299,8 +313,10 @@ fn of_group(group: &Group<'_>) -> Vec<Block> {
     let peers: Vec<&str> = known.iter().copied().filter(|peer| has(peer)).collect();
     let mut blocks = Vec::new();
     let mut add = |what: String, peers: &[&str], workloads: &[&str]| {
-        let command = engine(group, peers, workloads);
-        blocks.push(Block::Command { what: format!("{}: {what}", group.label), command });
+        for (records, workloads) in by_records(group, workloads) {
+            let command = engine(group, peers, records, &workloads);
+            blocks.push(Block::Command { what: format!("{}: {what}", group.label), command });
+        }
     };
     let lacking: Vec<&str> = known.iter().copied().filter(|peer| !has(peer)).collect();
     if !lacking.is_empty() {

@@ -74,7 +74,7 @@ fn runs(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     }
     for group in groups {
         let origins: Vec<&Origin> = group.runs.iter().map(|run| &run.origin).collect();
-        let mut facts = engines::facts(&group.runs[0].settings);
+        let mut facts = engines::facts(group);
         facts.push(("rounds", group.rounds()));
         facts.extend(provenance(&origins));
         blocks.push(Block::Facts { title: format!("Engines: {}", group.label), facts });

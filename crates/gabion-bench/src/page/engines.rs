@@ -5,8 +5,10 @@ use super::clusters::{codecs, debug_build, length};
 use super::document::{Block, Cell, Section, Sheet, Verdict};
 use super::input::{EngineRun, EngineSettings};
 use super::stats::{Better, Ratio, Sample, significant};
-use crate::engines::rows::OTHERS_MAX;
+use crate::engines::rows::{OTHER_WORK, OTHERS_MAX, is_other_work};
 use crate::text::grouped;
+use clap::ValueEnum;
+use std::collections::BTreeSet;
 
 /// The engine that others are compared with.
 pub(super) const OWN: &str = "gabion";
@@ -21,8 +23,20 @@ pub(super) struct Group<'a> {
 
 /// An engine's name and version.
 pub(super) type Engine = (String, String);
-/// A workload and the bytes of the cache that it had.
-type Workload<'a> = (&'a str, u64);
+/// A workload on a data set: with `--quick` those that only write have another than those that read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Workload<'a> {
+    name: &'a str,
+    /// Bytes of the cache that it had.
+    cache_len: u64,
+    records: u64,
+}
+
+impl<'a> Workload<'a> {
+    fn of(run: &'a EngineRun) -> Self {
+        Self { name: &run.workload, cache_len: run.cache_len, records: run.records }
+    }
+}
 
 /// A figure of a row.
 struct Measure {
@@ -34,17 +48,22 @@ struct Measure {
 }
 
 /// What it costs to be fast.
-const SPEED: [Measure; 5] = [
+const SPEED: [Measure; 6] = [
     Measure { name: "ops/s", unit: "", better: Better::More, of: |run| run.figure("per_second") },
+    Measure {
+        name: "ops/s until quiet",
+        unit: "",
+        better: Better::More,
+        of: |run| run.figure("per_second_quiet"),
+    },
     Measure { name: "CPU per op", unit: " µs", better: Better::Less, of: cpu_us },
     Measure { name: "p50", unit: " µs", better: Better::Less, of: |run| run.figure("p50_us") },
     Measure { name: "p99", unit: " µs", better: Better::Less, of: |run| run.figure("p99_us") },
     Measure { name: "p99.9", unit: " µs", better: Better::Less, of: |run| run.figure("p999_us") },
 ];
 
-/// What it costs beside time. The last is not among the ratios at the head of a report: it is
-/// part of CPU and I/O already.
-const SPACE: [Measure; 5] = [
+/// What it costs beside time. The last two are not among the ratios at the head of a report: they are parts of others.
+const SPACE: [Measure; 6] = [
     Measure {
         name: "write amp",
         unit: "",
@@ -64,6 +83,12 @@ const SPACE: [Measure; 5] = [
         unit: " s",
         better: Better::Less,
         of: |run| run.figure("quiet_seconds"),
+    },
+    Measure {
+        name: "space amp without logs",
+        unit: "",
+        better: Better::Less,
+        of: |run| run.figure("space_amp_files"),
     },
 ];
 
@@ -101,11 +126,12 @@ pub(super) fn groups(runs: &[EngineRun]) -> Vec<Group<'_>> {
 }
 
 /// Every setting.
-pub(super) fn facts(settings: &EngineSettings) -> Vec<(&'static str, String)> {
-    let s = settings;
+pub(super) fn facts(group: &Group<'_>) -> Vec<(&'static str, String)> {
+    let s = &group.runs[0].settings;
+    let records: Vec<String> = group.records().into_iter().map(grouped).collect();
     let blocks = s.block_len.map_or_else(|| "as each engine's guide recommends".to_owned(), length);
     vec![
-        ("records", grouped(s.records)),
+        ("records", records.join("; ")),
         ("bytes of a value", grouped(s.value_size)),
         ("log", s.log.clone()),
         ("compressibility", s.compressibility.to_string()),
@@ -142,7 +168,7 @@ impl Group<'_> {
     fn workloads(&self) -> Vec<Workload<'_>> {
         let mut workloads = Vec::new();
         for run in &self.runs {
-            let workload = (run.workload.as_str(), run.cache_len);
+            let workload = Workload::of(run);
             if !workloads.contains(&workload) {
                 workloads.push(workload);
             }
@@ -150,13 +176,25 @@ impl Group<'_> {
         workloads
     }
 
-    /// A workload's name, with its cache where it was run with several.
+    /// Sizes of data sets, the smallest first.
+    fn records(&self) -> BTreeSet<u64> {
+        self.runs.iter().map(|run| run.records).collect()
+    }
+
+    /// A workload's name, with its records and its cache where it was run with several.
     fn name(&self, workload: Workload<'_>) -> String {
-        let same = self.workloads().iter().filter(|other| other.0 == workload.0).count();
-        match same {
-            1 => workload.0.to_owned(),
-            _ => format!("{}, cache {}", workload.0, length(workload.1)),
+        let workloads = self.workloads();
+        let same = || workloads.iter().filter(|other| other.name == workload.name);
+        let mut name = workload.name.to_owned();
+        if same().any(|other| other.records != workload.records) {
+            name.push_str(&format!(", {} records", grouped(workload.records)));
         }
+        let has_other_cache =
+            |w: &Workload<'_>| w.records == workload.records && w.cache_len != workload.cache_len;
+        if same().any(has_other_cache) {
+            name.push_str(&format!(", cache {}", length(workload.cache_len)));
+        }
+        name
     }
 
     /// An engine's name in a line, with its version where several have the name.
@@ -173,9 +211,7 @@ impl Group<'_> {
         workload: Workload<'_>,
         of: fn(&EngineRun) -> Option<f64>,
     ) -> Option<Sample> {
-        let is = |run: &&&EngineRun| {
-            run.engine == *engine && (run.workload.as_str(), run.cache_len) == workload
-        };
+        let is = |run: &&&EngineRun| run.engine == *engine && Workload::of(run) == workload;
         Sample::of(self.runs.iter().filter(is).filter_map(|run| of(run)))
     }
 
@@ -198,7 +234,7 @@ impl Group<'_> {
     pub(super) fn lacking(&self, engine: &Engine) -> Vec<&str> {
         let mut names = self.workload_names();
         let has = |name: &str, w: &Workload<'_>| {
-            w.0 == name && self.sample(engine, *w, SPEED[0].of).is_none()
+            w.name == name && self.sample(engine, *w, SPEED[0].of).is_none()
         };
         names.retain(|name| self.workloads().iter().any(|workload| has(name, workload)));
         names
@@ -207,7 +243,7 @@ impl Group<'_> {
     /// Workloads' names, each once.
     pub(super) fn workload_names(&self) -> Vec<&str> {
         let mut names = Vec::new();
-        for (name, _) in self.workloads() {
+        for Workload { name, .. } in self.workloads() {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -242,7 +278,29 @@ impl Group<'_> {
             )
         });
         let single = has_single.then(|| format!("{label}: {text}"));
-        single.into_iter().chain(disturbed).chain(debug).collect()
+        single.into_iter().chain(disturbed).chain(self.other_work()).chain(debug).collect()
+    }
+
+    /// Workloads of which an engine did not do as much as this one, in one sentence.
+    fn other_work(&self) -> Option<String> {
+        let mut texts = Vec::new();
+        for (own, peer) in self.pairs() {
+            for workload in self.workloads() {
+                let done = |engine| {
+                    let done = |run: &EngineRun| run.figure("operations");
+                    Some(self.sample(engine, workload, done)?.median)
+                };
+                let known = gabion_workload::Workload::from_str(workload.name, false).ok();
+                let Some((a, b)) = done(own).zip(done(peer)) else { continue };
+                if known.is_some_and(|known| is_other_work(known, [a, b])) {
+                    let [a, b] = [a, b].map(|count| grouped(count as u64));
+                    let (name, peer) = (self.name(workload), named(peer));
+                    texts.push(format!("{name} ({OWN} {a} operations, {peer} {b})"));
+                }
+            }
+        }
+        let text = texts.join(", ");
+        (!texts.is_empty()).then(|| format!("Engines, {}: {text}: {OTHER_WORK}", self.label))
     }
 }
 
@@ -294,8 +352,9 @@ pub(super) fn overview(group: &Group<'_>) -> Option<Sheet> {
 
 /// The section of a group.
 pub(super) fn section(group: &Group<'_>) -> Section {
-    let text =
-        "Medians over rounds; ± is the farthest round. CPU is counted until compaction is quiet.";
+    let text = "Medians over rounds; ± is the farthest round. CPU is counted until compaction is quiet; \
+                ops/s end with the last answer, ops/s until quiet when what it left to flush and \
+                compact is done.";
     let mut blocks = vec![Block::Text(text.to_owned())];
     let limits = limits(group);
     blocks.extend((!limits.is_empty()).then_some(Block::Warnings(limits)));
@@ -318,7 +377,7 @@ fn limits(group: &Group<'_>) -> Vec<String> {
 
 fn charts(group: &Group<'_>) -> Vec<Chart> {
     let throughput = chart_of_ratios(group, &SPEED[0], "Operations a second");
-    let cpu = chart_of_ratios(group, &SPEED[1], "CPU per operation");
+    let cpu = chart_of_ratios(group, &SPEED[2], "CPU per operation");
     let engines = group.engines();
     let workloads = group.workloads();
     let series = engines.iter().enumerate().map(|(i, engine)| Series {

@@ -83,6 +83,8 @@ pub(super) struct Settings {
     pub(super) bottom_compression: Option<String>,
     /// Of runs that are measured beside RubbleDB's baseline.
     pub(super) baseline_log: Option<String>,
+    /// Steps of nice(2) by which its jobs stand back; `None` in files of builds in which they did not.
+    pub(super) baseline_jobs_nice: Option<u64>,
     /// Loads that are offered in open loops, in percent of what one system answered.
     pub(super) offered: Vec<u64>,
     /// That system; `None` without such loads, and in files of builds that did not say: the baseline then.
@@ -143,6 +145,7 @@ pub(super) struct EngineRun {
     pub(super) workload: String,
     pub(super) settings: EngineSettings,
     pub(super) cache_len: u64,
+    pub(super) records: u64,
     /// By the names of [`FIGURES`], in their order.
     pub(super) figures: [Option<f64>; FIGURES.len()],
     pub(super) limits: Vec<String>,
@@ -156,7 +159,6 @@ pub(super) struct EngineRun {
 pub(super) struct EngineSettings {
     pub(super) value_size: u64,
     pub(super) log: String,
-    pub(super) records: u64,
     pub(super) compressibility: f64,
     pub(super) compression: String,
     /// Where the bottom has one of its own.
@@ -169,7 +171,7 @@ pub(super) struct EngineSettings {
 }
 
 /// Figures of a row, by the names that they have there.
-pub(super) const FIGURES: [&str; 11] = [
+pub(super) const FIGURES: [&str; 14] = [
     "per_second",
     "cpu_us_per_op",
     "p50_us",
@@ -181,6 +183,9 @@ pub(super) const FIGURES: [&str; 11] = [
     "peak_memory",
     "quiet_seconds",
     "cpu_us_per_op_quiet",
+    "per_second_quiet",
+    "operations",
+    "space_amp_files",
 ];
 /// Of them, those that every row has.
 const FIGURES_OF_ALL: usize = 5;
@@ -366,6 +371,7 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         compression: optional(config.find("compression"), Field::text)?,
         bottom_compression: optional(config.find("bottom_compression"), Field::text)?,
         baseline_log: optional(config.find("baseline_log"), Field::text)?,
+        baseline_jobs_nice: optional(config.find("baseline_jobs_nice"), Field::count)?,
         offered: counts("offered")?,
         offered_of: optional(config.find("offered_of"), |of| of.word(&SYSTEMS))?,
         offered_rates: counts("offered_per_second")?,
@@ -463,6 +469,7 @@ fn engine_run(file: &str, row: &Field<'_>) -> Result<EngineRun> {
         workload: row.get("workload")?.text()?,
         settings: engine_settings(row)?,
         cache_len: row.get("cache")?.count()?,
+        records: row.get("records")?.count()?,
         figures,
         limits: row.get("limits")?.texts()?,
         others_share: others_share(row)?,
@@ -486,7 +493,6 @@ fn engine_settings(row: &Field<'_>) -> Result<EngineSettings> {
     Ok(EngineSettings {
         value_size: count("value_size")?,
         log: row.get("log")?.text()?,
-        records: count("records")?,
         compressibility: row.get("compressibility")?.number()?,
         compression: row.get("compression")?.text()?,
         bottom_compression: optional(row.find("bottom_compression"), Field::text)?,

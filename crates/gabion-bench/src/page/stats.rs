@@ -75,36 +75,47 @@ impl Tone {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     pub(super) value: f64,
-    /// False when the rounds of both sides overlap.
-    is_apart: bool,
+    /// The least and the most that it may be by the rounds of both sides: any of one ÷ any of the other. They lie on two
+    /// sides of 1 when the rounds overlap.
+    bounds: [f64; 2],
 }
 
 impl Ratio {
     /// `None` when there is nothing to divide by.
     pub(super) fn of(side: &Sample, other: &Sample) -> Option<Self> {
-        let has_rounds = side.count > 1 || other.count > 1;
-        let overlaps = side.min <= other.max && other.min <= side.max;
+        let most = if other.min > 0.0 { side.max / other.min } else { f64::INFINITY };
         (other.median > 0.0).then(|| Self {
             value: side.median / other.median,
-            is_apart: !(has_rounds && overlaps),
+            bounds: [side.min / other.max, most],
         })
     }
 
     /// The geometric mean of ratios, which is the same whichever side is divided by which; `None`
     /// when
-    /// there is none above 0.
+    /// there is none above 0. Its bounds are the means of theirs: that of parts whose rounds overlap is
+    /// no clear difference either, unless others outweigh them by more than rounds scatter.
     pub(super) fn mean(ratios: &[Self]) -> Option<Self> {
-        let logs: Vec<f64> =
-            ratios.iter().map(|r| r.value).filter(|v| *v > 0.0).map(f64::ln).collect();
-        let len = logs.len() as f64;
-        (!logs.is_empty())
-            .then(|| Self { value: (logs.iter().sum::<f64>() / len).exp(), is_apart: true })
+        let ratios: Vec<&Self> = ratios.iter().filter(|ratio| ratio.value > 0.0).collect();
+        let mean = |of: fn(&Self) -> f64| {
+            let logs = ratios.iter().map(|ratio| of(ratio).ln());
+            (logs.sum::<f64>() / ratios.len() as f64).exp()
+        };
+        (!ratios.is_empty()).then(|| Self {
+            value: mean(|ratio| ratio.value),
+            bounds: [mean(|ratio| ratio.bounds[0]), mean(|ratio| ratio.bounds[1])],
+        })
+    }
+
+    /// Whether whatever round is divided by whatever other says the same.
+    fn is_apart(&self) -> bool {
+        let [least, most] = self.bounds;
+        least > 1.0 || most < 1.0
     }
 
     pub(super) fn tone(&self, better: Better) -> Tone {
         let is_small = self.value > 1.0 / (1.0 + EVEN_SHARE) && self.value < 1.0 + EVEN_SHARE;
         match (self.value > 1.0, better) {
-            _ if is_small || !self.is_apart => Tone::Even,
+            _ if is_small || !self.is_apart() => Tone::Even,
             (true, Better::More) | (false, Better::Less) => Tone::Ahead,
             _ => Tone::Behind,
         }
@@ -171,10 +182,37 @@ mod tests {
 
     #[test]
     fn a_mean_of_ratios_is_the_same_from_both_sides() {
-        let ratio = |value| Ratio { value, is_apart: true };
+        let ratio = |value| Ratio { value, bounds: [value; 2] };
         assert!((Ratio::mean(&[ratio(4.0), ratio(0.25)]).unwrap().value - 1.0).abs() < 1e-12);
         assert!((Ratio::mean(&[ratio(8.0), ratio(2.0)]).unwrap().value - 4.0).abs() < 1e-12);
         assert_eq!(Ratio::mean(&[ratio(0.0)]), None);
+    }
+
+    #[test]
+    fn a_mean_of_ratios_whose_rounds_overlap_is_no_clear_difference() {
+        let ratio = |a: &[f64], b: &[f64]| Ratio::of(&sample(a), &sample(b)).unwrap();
+        let overlapping = ratio(&[1.0, 3.0, 4.0], &[0.9, 1.2, 2.0]);
+        let apart = ratio(&[1.5, 1.6], &[1.0, 1.1]);
+        let tone = |parts: &[Ratio]| Ratio::mean(parts).unwrap().tone(Better::More);
+        assert!(overlapping.value > 2.0);
+        assert_eq!(tone(&[overlapping]), Tone::Even, "as the part by itself is");
+        assert_eq!(tone(&[overlapping, overlapping]), Tone::Even);
+        assert_eq!(tone(&[overlapping, apart]), Tone::Even, "it may be that it is not ahead");
+        assert_eq!(
+            tone(&[overlapping, apart, apart, apart]),
+            Tone::Ahead,
+            "nor by one part of four"
+        );
+        assert_eq!(tone(&[apart, ratio(&[2.0], &[1.0])]), Tone::Ahead, "one round has no spread");
+    }
+
+    #[test]
+    fn a_side_that_was_nothing_in_a_round_bounds_nothing() {
+        let ratio = Ratio::of(&sample(&[5.0, 6.0, 7.0]), &sample(&[0.0, 1.0, 2.0])).unwrap();
+        assert_eq!(ratio.tone(Better::More), Tone::Ahead);
+        let ratio = Ratio::of(&sample(&[0.0, 6.0, 7.0]), &sample(&[1.0])).unwrap();
+        assert_eq!(ratio.tone(Better::More), Tone::Even);
+        assert_eq!(Ratio::mean(&[ratio]).unwrap().tone(Better::More), Tone::Even);
     }
 
     #[test]

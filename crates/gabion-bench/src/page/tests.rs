@@ -52,6 +52,7 @@ fn beside_rocksdb() -> Vec<Value> {
     runs.extend(baseline);
     for run in &mut runs {
         run["config"]["baseline_log"] = "on".into();
+        run["config"]["baseline_jobs_nice"] = 10.into();
     }
     runs
 }
@@ -202,6 +203,46 @@ fn an_engine_with_options_of_its_own_is_another_engine_beside_the_same() {
             assert_eq!(lines.iter().filter(is_it).count(), count, "{start}: {text}");
         }
     }
+}
+
+#[test]
+fn workloads_with_other_records_stand_together_and_are_not_divided_by_each_other() {
+    let mut rows = rows();
+    for row in rows.iter_mut().filter(|row| row["workload"] == "readrandom") {
+        row["records"] = 5_000.into();
+    }
+    let document = document(&[&rows]);
+    let text = markdown::summary(&document);
+    assert!(text.contains("- records: 5,000; 20,000"), "{text}");
+    assert!(!text.contains("(no. 2)"), "{text}");
+    assert_eq!(lines_with(&text, "| readrandom, ÷ fjall ").len(), 1, "{text}");
+    let commands = commands(&document).join("\n");
+    for words in ["--workloads fillrandom ", "--workloads readrandom "] {
+        let line = commands.lines().find(|line| line.contains(words)).unwrap();
+        let records = if words.contains("fill") { "--records 20000 " } else { "--records 5000 " };
+        assert!(line.contains(records), "{line}");
+    }
+    // The same workload on two data sets is named by them.
+    rows[0]["records"] = 5_000.into();
+    let text = summary(&[&rows]);
+    assert!(text.contains("| fillrandom, 5,000 records, gabion "), "{text}");
+    assert!(text.contains("| fillrandom, 20,000 records, ÷ fjall "), "{text}");
+}
+
+#[test]
+fn engines_that_did_not_do_as_much_of_a_workload_that_writes_are_told_at_the_top() {
+    let told = |workload: &str| {
+        let mut rows = rows();
+        let others = |row: &&mut Value| row["engine"] == "fjall" && row["workload"] == workload;
+        for row in rows.iter_mut().filter(others) {
+            row["operations"] = 10_000.into();
+        }
+        summary(&[&rows])
+    };
+    let text = told("fillrandom");
+    let line = "- Engines, values of 100 bytes, log on: fillrandom (gabion 20,000 operations, fjall 3.1.13 10,000): ";
+    assert_eq!(lines_with(&text, line).len(), 1, "{text}");
+    assert!(!told("readrandom").contains("different work"));
 }
 
 #[test]
@@ -484,6 +525,26 @@ fn summary_with_total(name: &str, seconds: f64) -> String {
 }
 
 #[test]
+fn runs_whose_baseline_stood_back_by_other_steps_are_other_experiments() {
+    let runs = beside_rocksdb();
+    let text = summary(&[&runs]);
+    assert_eq!(text.matches("- nice of the baseline's jobs: 10").count(), 1, "{text}");
+    let mut before = runs.clone();
+    for run in &mut before {
+        run["config"].as_object_mut().unwrap().shift_remove("baseline_jobs_nice");
+    }
+    let text = summary(&[&runs, &before]);
+    assert_eq!(text.matches("\n**Replication: ").count(), 2, "{text}");
+    for (runs, has_nice) in [(&runs, true), (&before, false)] {
+        let commands = commands(&document(&[runs]));
+        let mut replication =
+            commands.iter().filter(|command| command.contains("bench replication "));
+        let has = |command: &String| command.contains(" --baseline-jobs-nice 10 ") == has_nice;
+        assert!(replication.clone().count() > 0 && replication.all(has), "{commands:?}");
+    }
+}
+
+#[test]
 fn others_work_on_the_machine_is_told() {
     let with = |seconds| summary_with_total("machine_cpu_seconds", seconds);
     assert!(!with(0.1).contains("busy with other things"));
@@ -588,7 +649,7 @@ fn a_bad_file_is_refused_in_one_line_that_names_file_field_and_value() {
             "[1].phases[0].replicas[1].cpu_seconds is -0.5, needed is a number from 0 to 1e18",
         ),
         (changed("/phases/0/refusals", json!({"X": "y"})), "[1].phases[0].refusals.X is \"y\""),
-        (row("revision", json!(1)), "runs.json:2: revision is 1, needed is 2: only rows of one"),
+        (row("revision", json!(1)), "runs.json:2: revision is 1, needed is 3: only rows of one"),
         (row("per_second", json!("x".repeat(99))), "runs.json:2: per_second is \"xxxx"),
         (row("limits", json!([1])), "runs.json:2: limits[0] is 1, needed is a text"),
     ];

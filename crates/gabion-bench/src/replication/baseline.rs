@@ -75,6 +75,7 @@ impl Chain {
             .args(["--memtable-size", &cluster.memtable_len.to_string()])
             .args(["--cache", &cluster.baseline_cache_len.to_string()])
             .args(["--background-threads", &BACKGROUND_THREADS.to_string()])
+            .args(["--jobs-nice", &cell.jobs_nice.to_string()])
             .arg("--dir")
             .arg(dir.join(place.to_string()));
         if let Some(next) = next {

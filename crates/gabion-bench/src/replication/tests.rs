@@ -58,6 +58,7 @@ fn each_system_runs_in_turn_for_each_number_of_replicas_and_is_told_in_json() {
     assert!(runs.iter().all(|run| run["config"].get("offered_of").is_none()));
     let cache = memory::BLOCK_CACHE_LEN + memory::indexes_len(1000, 100);
     assert!(runs.iter().all(|run| run["config"]["baseline_cache_bytes"] == cache));
+    assert!(runs.iter().all(|run| run["config"]["baseline_jobs_nice"] == 10));
     assert_eq!(runs[0]["config"]["store_version"], "1.2.3");
 }
 
@@ -326,6 +327,18 @@ fn the_baseline_has_for_its_cache_what_blocks_and_indexes_of_a_replica_take() {
 }
 
 #[test]
+fn jobs_of_the_baseline_stand_back_by_as_many_steps_as_those_of_gabion() {
+    // By default; the measured replicas of Gabion are started without the option.
+    let options = concat!(env!("CARGO_MANIFEST_DIR"), "/../gabion/src/options.rs");
+    let options = std::fs::read_to_string(options).unwrap();
+    assert!(options.contains(&format!("const JOBS_NICE: u8 = {JOBS_NICE};")));
+    assert_eq!(first_cell(&[]).jobs_nice, JOBS_NICE);
+    assert_eq!(first_cell(&["--baseline-jobs-nice=0"]).jobs_nice, 0);
+    let error = args(&["--baseline-jobs-nice=20"]).plan().unwrap_err().to_string();
+    assert!(error.contains("--baseline-jobs-nice is 20, allowed are 0 to 19"), "{error}");
+}
+
+#[test]
 fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
     use std::os::unix::fs::PermissionsExt;
     let dir = ScratchDir::new(&std::env::temp_dir()).unwrap();
@@ -349,6 +362,7 @@ fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
     assert!(lines[0].starts_with("--place 3 --of 3 --log on ") && !lines[0].contains("--next"));
     let cache = format!(" --cache {} ", cell.cluster.baseline_cache_len);
     assert!(lines.iter().all(|line| line.contains(&cache)), "{told}");
+    assert!(lines.iter().all(|line| line.contains(" --jobs-nice 10 ")), "{told}");
     assert!(lines[2].starts_with("--place 1 ") && lines[2].ends_with("--next 127.0.0.1:1002"));
     drop(chain);
     install("echo no such option");

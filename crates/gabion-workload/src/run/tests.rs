@@ -65,6 +65,9 @@ fn every_workload_passes_on_a_map() {
         assert_eq!(row["workload"], name);
         assert!(row["operations"].as_u64().unwrap() >= 1000, "{name}: {row}");
         assert_eq!(row["quiet_seconds"].is_null(), !workload.writes(), "{name}: {row}");
+        assert_eq!(row["per_second_quiet"].is_null(), !workload.writes(), "{name}: {row}");
+        let has_writer = workload == Workload::Readwhilewriting;
+        assert_eq!(row["writer_bytes_per_second"].is_number(), has_writer, "{name}: {row}");
         assert_eq!(row["write_amp"].is_null(), !workload.writes(), "{name}: {row}");
         let returns = workload.reads() && workload != Workload::Readmissing;
         assert_eq!(row["read_amp"].is_null(), !returns, "{name}: {row}");
@@ -81,6 +84,7 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
         "value_size",
         "operations",
         "per_second",
+        "per_second_quiet",
         "cpu_us_per_op",
         "p50_us",
         "p99_us",
@@ -88,6 +92,7 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
         "write_amp",
         "read_amp",
         "space_amp",
+        "space_amp_files",
         "peak_memory",
         "wall_seconds",
         "quiet_seconds",
@@ -110,6 +115,32 @@ fn a_row_names_the_engine_the_workload_and_every_figure() {
     assert_eq!(row["stalls"]["seconds"], 0.5);
     assert_eq!(row["program"], crate::Build::own().json());
     assert_eq!(row["own_options"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn speed_until_it_is_quiet_and_space_without_logs_are_drawn_from_their_parts() {
+    let row = run_with::<{ defect::NONE }>(Workload::Overwrite).unwrap();
+    let figure = |name: &str| row.json()[name].as_f64().unwrap();
+    let per_second = figure("operations") / figure("quiet_seconds");
+    assert!((figure("per_second_quiet") / per_second - 1.0).abs() < 1e-9, "{}", row.json());
+    assert!(figure("per_second_quiet") <= figure("per_second"), "{}", row.json());
+    let data_len = 2000.0 * 116.0;
+    assert_eq!(figure("space_amp"), 1e6 / data_len);
+    assert_eq!(figure("log_space_bytes"), 4e5);
+    assert_eq!(figure("space_amp_files"), 6e5 / data_len);
+}
+
+#[test]
+fn the_writer_beside_reads_tells_what_it_wrote_in_a_second() {
+    let long = Plan {
+        operations: u64::MAX >> 1,
+        limit: Some(Duration::from_millis(400)),
+        ..plan(Workload::Readwhilewriting)
+    };
+    let row = run::<Memory<{ defect::NONE }>>(&long, &mut |_| {}).unwrap();
+    let rate = row.json()["writer_bytes_per_second"].as_f64().unwrap();
+    // It writes no more than it may; a busy machine may keep it from that.
+    assert!((1e5..11e6).contains(&rate), "{}", row.json());
 }
 
 #[test]
