@@ -1,6 +1,6 @@
 //! A non-blocking TCP socket as a [`Transport`].
 //!
-//! Where its owner watches it for edges and hands each to [`TcpTransport::note_ready`], the socket
+//! Where its owner watches it for edges and hands each to `TcpTransport::note_ready`, the socket
 //! is asked nothing to which the answer is known: after a transfer that was cut short it would
 //! block until the next edge.
 

@@ -10,7 +10,7 @@
 //!                 KeyLocks ─► strings, expiry, keyspace ─► Store (the newest state; the turn's record)
 //! ```
 //!
-//! - [`table`]: every command, its route and its keys; [`subcommands`] of some. - [`session`]: a connection's state.
+//! - [`table`]: every command, its route and its keys; `subcommands` of some. - [`session`]: a connection's state.
 //! - [`work`]: what is run where the data is. - [`execute`]: running it. - [`store`]: on what.
 //! - [`locks`]: atomic reads-and-writes at the head. - [`cursors`]: SCAN.
 //!
