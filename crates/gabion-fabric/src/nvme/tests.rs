@@ -40,6 +40,14 @@ struct Target {
 }
 
 impl Target {
+    /// One that is open for session 1.
+    fn opened(name: &str) -> Self {
+        let target = Self::start(name);
+        target.open(1);
+        target.wait_opened(1);
+        target
+    }
+
     fn start(name: &str) -> Self {
         let path = pool(name);
         let file = PoolFile::open(&path, DirectIo::Try).unwrap();
@@ -151,9 +159,7 @@ fn pattern(len: u64, salt: u8) -> Bytes {
 
 #[test]
 fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
-    let target = Target::start("ship");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("ship");
     target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
@@ -198,9 +204,7 @@ fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
 
 #[test]
 fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() {
-    let target = Target::start("grants");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("grants");
     target.server.send(TargetCommand::Admit(vec![(MIB, MIB), (4 * MIB, 2 * MIB)]));
     target.server.send(TargetCommand::Revoke(vec![(5 * MIB, MIB)]));
     let mut remotes = Remotes::new(Readiness::new().unwrap());
@@ -219,9 +223,7 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
 
 #[test]
 fn a_new_session_fences_the_old_one() {
-    let target = Target::start("fence");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("fence");
     target.server.send(TargetCommand::Admit(vec![(0, NAMESPACE_LEN)]));
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
@@ -311,9 +313,7 @@ fn a_dropped_remote_ends_its_operations_as_unknown() {
 
 #[test]
 fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
-    let target = Target::start("close");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("close");
     target.server.send(TargetCommand::Close);
     target.wait(|event| matches!(event, TargetEvent::Closed).then_some(()));
     let mut remotes = Remotes::new(Readiness::new().unwrap());
@@ -405,9 +405,7 @@ fn the_waker_ends_the_sleep_of_a_shipping_thread() {
 
 #[test]
 fn a_connection_on_which_nothing_happens_lives_and_is_seldom_looked_at() {
-    let target = Target::start("idle");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("idle");
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     let idle = InitiatorConfig { keep_alive_ms: 2_000, ..config(1) };
     assert_ready(&connect_with(&mut remotes, 1, target.server.address(), idle));
@@ -425,9 +423,7 @@ fn a_connection_on_which_nothing_happens_lives_and_is_seldom_looked_at() {
 
 #[test]
 fn a_host_that_falls_silent_is_noticed_by_a_target_that_does_nothing_else() {
-    let target = Target::start("silent");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("silent");
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     let hasty = InitiatorConfig { keep_alive_ms: 200, ..config(1) };
     assert_ready(&connect_with(&mut remotes, 1, target.server.address(), hasty));
@@ -441,9 +437,7 @@ fn a_host_that_falls_silent_is_noticed_by_a_target_that_does_nothing_else() {
 
 #[test]
 fn connections_that_say_nothing_keep_no_host_out() {
-    let target = Target::start("mute");
-    target.open(1);
-    target.wait_opened(1);
+    let target = Target::opened("mute");
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let mute = || TcpStream::connect(target.server.address()).unwrap();

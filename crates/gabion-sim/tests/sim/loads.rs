@@ -22,8 +22,8 @@ fn loads_fit_one_order_with_writes_and_reads_while_all_else_breaks() {
 #[test]
 fn loads_come_to_their_end_at_every_member() {
     let options = Options { faults: Faults::default(), ..options(3, 3) };
-    let mut world = World::new(9, options);
-    world.advance(3_000).unwrap();
+    let mut world = World::new(5, options);
+    world.advance(2_000).unwrap();
     world.finish().unwrap();
     let outcome = world.outcome();
     assert!(outcome.loads > 4, "{} loads", outcome.loads);

@@ -187,6 +187,8 @@ pub(crate) fn range_deletes() -> Workload {
     let mut random = Random::new(8);
     workload("range deletes", replicated(), 220, |n| match n % 44 {
         43 => Turn::Restart,
+        // So that a start has segments of a log to read.
+        39 => Turn::Sync,
         31 => Turn::Compact,
         10 | 20 | 21 | 36 => Turn::Seal,
         _ if n % 5 == 0 => {

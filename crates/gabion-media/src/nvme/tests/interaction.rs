@@ -113,10 +113,7 @@ fn a_chain_is_done_in_order_and_stops_where_it_fails() {
     };
     let kinds =
         [write(0), OperationKind::Flush, write(4096), write(NAMESPACE_LEN - 4096), write(0)];
-    let batch = kinds.into_iter().enumerate();
-    let batch = batch.map(|(i, kind)| Operation { tag: i as u64, kind, then: true }).collect();
-    world.initiator.submit(batch);
-    world.run();
+    world.submit(kinds, true);
     assert_eq!(world.trace, ["write 0 4096", "flush", "write 4096 4096"]);
     world.completed.sort_by_key(|c| c.tag);
     let done: Vec<bool> = world.completed.iter().map(|c| is_done(&c.outcome)).collect();
@@ -301,10 +298,7 @@ fn a_silent_connection_ends_and_its_writes_with_unknown_outcome() {
         OperationKind::Write { offset: 0, data },
         OperationKind::Read { offset: 0, into: AlignedBuf::zeroed(4096) },
     ];
-    let batch = kinds.into_iter().enumerate();
-    let batch = batch.map(|(i, kind)| Operation { tag: i as u64, kind, then: false }).collect();
-    world.initiator.submit(batch);
-    world.run();
+    world.submit(kinds, false);
     world.now_ms += 9_999;
     world.run();
     assert!(world.completed.is_empty());
@@ -393,10 +387,7 @@ fn a_flush_may_take_a_minute_and_what_stands_behind_it_too() {
     world.hold = true;
     let kinds =
         [OperationKind::Flush, OperationKind::Write { offset: 0, data: [1; 4096][..].into() }];
-    let batch = kinds.into_iter().enumerate();
-    let batch = batch.map(|(i, kind)| Operation { tag: i as u64, kind, then: false }).collect();
-    world.initiator.submit(batch);
-    world.run();
+    world.submit(kinds, false);
     // The admin queue is used meanwhile: a target that is gone does not last as long.
     for _ in 0..59 {
         world.now_ms += 1_000;
