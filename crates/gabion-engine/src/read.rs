@@ -271,9 +271,27 @@ impl<S: FileSource + Clone + 'static, C: ReadCache + Clone + 'static> ReadIterat
         Ok(pair)
     }
 
+    /// The same iterator, which stops when it has passed about `entries` versions of keys, whether they show or not: a
+    /// walk over what was deleted, expired or cleared, all of it in memory, waits for nothing and would keep its thread
+    /// until it comes to a pair. It stops between two keys, and behind one at the least; it is at no pair then, as at
+    /// an end, and [`Self::stopped_at`] tells the two apart. To go on, another iterator begins past that key.
+    #[must_use]
+    pub fn limited(mut self, entries: u64) -> Self {
+        self.walk.limit(entries);
+        self
+    }
+
+    /// The engine key at which the last move stopped because of its limit, having found no pair: past that key, in the
+    /// direction of the move, there may be more of them. None if it found a pair or came to the end.
+    #[must_use]
+    pub fn stopped_at(&self) -> Option<&[u8]> {
+        self.walk.stopped_at()
+    }
+
     /// Goes to a pair and on from there the same way, as long as there is one and `give`, which is lent each, returns
-    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then. Costs less for each
-    /// pair than [`Self::go`], as nothing is copied that `give` does not copy.
+    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then, as where the iterator
+    /// was [`Self::limited`] and stopped. Costs less for each pair than [`Self::go`], as nothing is copied that `give`
+    /// does not copy.
     ///
     /// # Errors
     /// As [`Self::go`].

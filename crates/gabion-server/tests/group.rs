@@ -49,6 +49,7 @@ fn every_door_serves_the_whole_group() {
     let mut first = group.client(1);
     assert_eq!(first.text(&["DBSIZE"]), ":5\r\n");
     ranges(&mut first);
+    long_walks(&mut first);
     status_is_complete(&group);
     roles_agree(&group);
     assert_eq!(group.stop(3), 0);
@@ -106,6 +107,43 @@ fn ranges(client: &mut Client) {
     assert_eq!(client.call(&["RANGE", "key-", "key-9", "KEYS", "REV"]), keys(&[3, 2, 1]));
     assert_eq!(client.call(&["RANGE", "key-", "key-3", "KEYS", "REV", "LIMIT", "1"]), keys(&[2]));
     assert_eq!(client.call(&["RANGE", "-", "key-2", "KEYS", "REV", "LIMIT", "1"]), keys(&[1]));
+}
+
+/// Walks over more keys than a page passes: none is missed while they are there, and none shows when they are deleted.
+fn long_walks(client: &mut Client) {
+    let keys: Vec<String> = (0..20_000).map(|n| format!("walk-{n:05}")).collect();
+    let pairs = keys.iter().flat_map(|key| [key.as_str(), "v"]);
+    let set: Vec<&str> = std::iter::once("MSET").chain(pairs).collect();
+    assert_eq!(client.insist(&set), Reply::OK);
+    let mut all: Vec<Reply> = keys.iter().map(|key| Reply::Bulk(key.clone().into())).collect();
+    let (found, pages) = scan_walk(client);
+    assert!(found == all && pages > 1, "{} keys in {pages} pages", found.len());
+    all.reverse();
+    let backwards = ["RANGE", "walk-", "walk.", "KEYS", "REV"];
+    assert!(client.call(&backwards) == Reply::Array(all), "all of them, backwards");
+    let delete: Vec<&str> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
+    assert_eq!(client.call(&delete), Reply::Integer(20_000));
+    assert!(scan_walk(client).0.is_empty(), "what was deleted does not show");
+    for words in [&backwards[..], &backwards[..4], &["KEYS", "walk-*"]] {
+        assert_eq!(client.text(words), "*0\r\n");
+    }
+    assert_eq!(client.text(&["DBSIZE"]), ":5\r\n");
+}
+
+/// The keys of [`long_walks`] as SCAN gives them, and in how many calls.
+fn scan_walk(client: &mut Client) -> (Vec<Reply>, usize) {
+    let (mut all, mut cursor) = (Vec::new(), "0".to_owned());
+    for calls in 1.. {
+        let reply = client.call(&["SCAN", &cursor, "MATCH", "walk-*", "COUNT", "65536"]);
+        let Reply::Array(parts) = &reply else { panic!("{reply:?}") };
+        let [Reply::Bulk(next), Reply::Array(keys)] = &parts[..] else { panic!("{parts:?}") };
+        all.extend_from_slice(keys);
+        if next == "0" {
+            return (all, calls);
+        }
+        cursor = String::from_utf8_lossy(next).into_owned();
+    }
+    panic!("the scan does not end");
 }
 
 /// Commands that are sent together behave as if each had waited for the one before.

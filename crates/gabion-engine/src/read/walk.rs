@@ -7,6 +7,10 @@
 //!
 //! Where there are range deletes, the walk knows for each key below which sequence number they hide its entries
 //! ([`super::gone`]), and to it those are not there.
+//!
+//! Between two pairs there may be any number of entries that do not show, all of them in memory. Who must not hold up
+//! others gives the walk a number of entries after which it stops between two keys, and goes on from there with a walk
+//! of its own.
 
 use super::Tables;
 use super::source::{Cursors, Held, Source, cursors};
@@ -174,6 +178,10 @@ pub(super) struct Walk<S, C> {
     held: Held,
     /// Of the pair here.
     alive: Alive,
+    /// Entries that it may still pass.
+    left: u64,
+    /// That was why the last move found nothing: there may be more pairs past the key here.
+    is_stopped: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -183,10 +191,10 @@ enum Place {
     AfterLast,
 }
 
-/// Where a walk forwards begins.
+/// Where a walk begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// On the entry of a pair, which is done with.
+    /// On the entry of a pair, which is done with. Forwards alone.
     Pair,
     /// Past the entries that a pair was made of; what its key has besides is done with too.
     Past,
@@ -223,7 +231,37 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             key: Vec::new(),
             held: Held::Nothing,
             alive: Alive::default(),
+            left: u64::MAX,
+            is_stopped: false,
         }
+    }
+
+    /// Has it stop when it has passed so many entries in all: see [`Self::stopped_at`].
+    pub(super) fn limit(&mut self, entries: u64) {
+        self.left = entries;
+    }
+
+    /// The key at which the last move stopped for having passed too many entries: all is known of it, and nothing of
+    /// those past it. None if it did not stop.
+    pub(super) fn stopped_at(&self) -> Option<&[u8]> {
+        self.is_stopped.then_some(&self.key[..])
+    }
+
+    /// Counts an entry that was passed.
+    #[inline]
+    fn count_passed(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Whether the walk stops here, between two keys, and is `past` all pairs from now on. Never before it has judged
+    /// a key, `is_judged`: who goes on behind that one comes to the end, however small the limit is.
+    #[inline]
+    fn stops(&mut self, is_judged: bool, past: Place) -> bool {
+        if self.left > 0 || !is_judged {
+            return false;
+        }
+        (self.is_stopped, self.place, self.held) = (true, past, Held::Nothing);
+        true
     }
 
     /// All that `shape` has in the range, nowhere as yet. Reads nothing.
@@ -284,17 +322,23 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     }
 
     /// The commonest move, a step forwards after another, where all that it needs is in memory. Nothing if it is
-    /// another, if something has to be waited for, or looked up, or added up: then [`Self::go`] with [`Move::Next`]
-    /// is to be called, and nothing else before, as cursors may be between two entries.
+    /// another, if something has to be waited for, or looked up, or added up, or if the limit is reached: then
+    /// [`Self::go`] with [`Move::Next`] is to be called, and nothing else before, as cursors may be between two
+    /// entries.
     #[inline]
     pub(super) fn try_next(&mut self, cursors: &mut Cursors<S, C>) -> Option<Result<bool>> {
         if self.place != Place::Pair || self.way != Way::Forwards {
             return None;
         }
         loop {
+            // On top is what is done with, as at a pair: the slower way stops here.
+            if self.left == 0 {
+                return None;
+            }
             if let Err(error) = cursors.merge.try_advance()? {
                 return Some(Err(error));
             }
+            self.count_passed();
             let within = |key: &[u8]| self.to.as_ref().is_none_or(|to| key < &to[..]);
             let Some(entry) = cursors.merge.entry().filter(|entry| within(entry.key)) else {
                 self.place = Place::AfterLast;
@@ -331,7 +375,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     ) -> Result<bool> {
         match (to, self.place) {
             (Move::Prev, Place::Pair) if self.way == Way::Backwards => {
-                self.backwards(cursors, check).await
+                self.backwards(cursors, Start::Past, check).await
             }
             (Move::Next, Place::AfterLast) | (Move::Prev, Place::BeforeFirst) => Ok(false),
             (Move::Next, Place::Pair) if self.way == Way::Past => {
@@ -364,6 +408,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         key: &[u8],
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        self.is_stopped = false;
         let key = key.max(&self.from);
         if self.to.as_deref().is_some_and(|to| key >= to) {
             self.place = Place::AfterLast;
@@ -384,6 +429,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         key: Option<&[u8]>,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        self.is_stopped = false;
         let end = match (key, self.to.as_deref()) {
             (Some(key), Some(to)) => Some(key.min(to)),
             (key, to) => key.or(to),
@@ -397,7 +443,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             check()?;
         }
         cursors.merge.restart::<true>();
-        self.backwards(cursors, check).await
+        self.backwards(cursors, Start::Anew, check).await
     }
 
     /// To the first pair from where the cursors are, or to the next from a pair.
@@ -416,9 +462,13 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         let (mut is_done, mut is_judged) = (from == Start::Pair, from != Start::Anew);
         let mut hidden = Hidden::default();
         loop {
+            if self.stops(is_judged, Place::AfterLast) {
+                return Ok(false);
+            }
             if is_done {
                 cursors.merge.advance().await?;
                 check()?;
+                self.count_passed();
             }
             is_done = true;
             let within = |key: &[u8]| self.to.as_ref().is_none_or(|to| key < &to[..]);
@@ -509,12 +559,18 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     async fn backwards(
         &mut self,
         cursors: &mut Cursors<S, C>,
+        from: Start,
         check: impl Fn() -> Result<()>,
     ) -> Result<bool> {
         self.way = Way::Backwards;
+        // Whether the key here was judged.
+        let mut is_judged = from != Start::Anew;
         let mut hidden = Hidden::default();
         loop {
             check()?;
+            if self.stops(is_judged, Place::BeforeFirst) {
+                return Ok(false);
+            }
             let Some(entry) = cursors.merge.entry().filter(|entry| entry.key >= &self.from[..])
             else {
                 self.place = Place::BeforeFirst;
@@ -526,8 +582,11 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             if !cursors.shows(&self.key, SequenceNumber::ZERO)
                 && Box::pin(self.step_over_backwards(cursors, &mut hidden, &check)).await?
             {
+                // Newer places may have something of it.
+                is_judged = false;
                 continue;
             }
+            is_judged = true;
             let hidden_below = cursors.hidden_below();
             let merge = &mut cursors.merge;
             let (mut newest, mut folded) = (None, None);
@@ -545,6 +604,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 }
                 merge.retreat().await?;
                 check()?;
+                self.count_passed();
             }
             if let Some(base @ (Base::Absent | Base::Number { .. })) = folded {
                 if self.stand_at_number(base) {

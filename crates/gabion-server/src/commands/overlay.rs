@@ -191,6 +191,8 @@ impl<S: Store> Store for Overlay<'_, S> {
             (Some(last), Order::Descending) => (Bound::Included(&last[..]), end),
             (None, _) => (start, end),
         };
+        // It has many bytes, or took long to pass what does not show: a turn's work either way.
+        let is_turns_work = beneath.resume_after.is_some() && beneath.pairs.len() < limit;
         let changes = self.changes.borrow();
         let mut merged: BTreeMap<Bytes, Bytes> =
             core::mem::take(&mut beneath.pairs).into_iter().collect();
@@ -206,6 +208,9 @@ impl<S: Store> Store for Overlay<'_, S> {
             }
         }
         self.count(merged.iter().map(|(key, value)| key.len() + value.len()).sum());
+        if is_turns_work {
+            self.count(TURN_LEN);
+        }
         let pairs = match order {
             Order::Ascending => merged.into_iter().collect(),
             Order::Descending => merged.into_iter().rev().collect(),

@@ -36,7 +36,7 @@ pub struct Page {
     /// Keys with their values (empty when they were not asked for).
     pub pairs: Vec<(Bytes, Bytes)>,
     /// The key after which the range goes on in its order, when the page ended at a limit rather than at the
-    /// end of the range.
+    /// end of the range. It need not be the key of a pair, and there need not be any.
     pub resume_after: Option<Bytes>,
     /// The first expiry of those pairs, in milliseconds since 1970.
     pub soonest_ms: Option<u64>,
@@ -120,9 +120,11 @@ pub trait Store {
         }
     }
 
-    /// The first keys of a range, or the last in descending order. The page ends after `limit` keys, or with the pair that brings
-    /// keys and values together to `bytes_max` or over; a range that is not empty gives at least
-    /// one pair. A bound may be one byte longer than the longest key.
+    /// The first keys of a range, or the last in descending order. The page ends after `limit` keys, or with the pair
+    /// that brings keys and values together to `bytes_max` or over, or when it took too many steps to find more. So it
+    /// may have no pairs though the range goes on: the end is where there is no `resume_after`. Each page passes a
+    /// key at least, if there is one, so that whoever goes on comes to the end. A bound may be one byte longer than the
+    /// longest key.
     fn range(
         &self,
         start: Bound<&[u8]>,
@@ -176,6 +178,12 @@ impl PageBuilder {
     /// The page, when the range may go on after its last key.
     pub(crate) fn cut(mut self) -> Page {
         self.page.resume_after = self.page.pairs.last().map(|(key, _)| key.clone());
+        self.page
+    }
+
+    /// The page, when the search for more was broken off at the key `last`, which may be that of no pair.
+    pub(crate) fn cut_at(mut self, last: Bytes) -> Page {
+        self.page.resume_after = Some(last);
         self.page
     }
 }

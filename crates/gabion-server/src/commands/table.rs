@@ -258,7 +258,7 @@ table! {
         "Removes the expiry of a key." "Writes the value anew.";
     Scan "scan" -2 Read ["readonly"] (0 0 0) "2.8.0" "generic"
         "Walks over the keys."
-        "In key order. COUNT is at most 65,536. A node remembers the last 4,096 cursors, or those of the last 16 MiB of keys, of each walk the last three; an older one, or one of another node, is refused and the walk starts again.";
+        "In key order. COUNT is at most 65,536. A call passes 16,384 entries at most, what was deleted among them: its reply may have fewer keys than COUNT, or none, and a cursor to go on with. A node remembers the last 4,096 cursors, or those of the last 16 MiB of keys, of each walk the last three; an older one, or one of another node, is refused and the walk starts again.";
     Keys "keys" 2 Read ["readonly"] (0 0 0) "1.0.0" "generic"
         "Returns the keys that match a pattern."
         "In key order, page by page (not one state). Over 1,048,576 keys or 64 MiB it is refused: use SCAN.";

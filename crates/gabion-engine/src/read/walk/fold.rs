@@ -152,7 +152,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// Passes the visible operands of the key here, and gives what they are added to, which is then on top if there is
     /// any.
     async fn pass_operands(
-        &self,
+        &mut self,
         merge: &mut Merge<Source<S, C>>,
         hidden_below: SequenceNumber,
         folding: &mut Folding,
@@ -171,6 +171,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             }
             merge.advance().await?;
             check()?;
+            self.count_passed();
         }
         Ok(Base::Absent)
     }

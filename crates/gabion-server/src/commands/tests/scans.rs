@@ -2,7 +2,10 @@
 
 use super::support::{Client, Node, request, request_of};
 use crate::commands::cursors::CURSORS_MAX;
+use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
+use core::pin::pin;
+use core::task::{Context, Waker};
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::Reply;
 use proptest::prelude::*;
@@ -10,7 +13,12 @@ use std::collections::BTreeSet;
 
 /// One call of SCAN: the next cursor and the keys.
 fn scan(client: &mut Client, line: &str) -> (String, Vec<String>) {
-    let Reply::Array(parts) = client.reply(request(line)) else { panic!("{line}") };
+    scanned(&client.reply(request(line)))
+}
+
+/// What a reply of SCAN says: the next cursor and the keys.
+fn scanned(reply: &Reply) -> (String, Vec<String>) {
+    let Reply::Array(parts) = reply else { panic!("{reply:?}") };
     let [Reply::Bulk(cursor), Reply::Array(keys)] = &parts[..] else { panic!("{parts:?}") };
     let text = |data: &Bytes| String::from_utf8_lossy(data).into_owned();
     let keys = keys.iter().map(|key| match key {
@@ -204,6 +212,107 @@ fn many_keys_are_walked_page_by_page() {
     let backwards = client.ask("RANGE 01000 04000 KEYS REV LIMIT 2500");
     let keys = (1500..4000).rev().map(|i| format!("$5\r\n{i:05}\r\n"));
     assert_eq!(backwards, format!("*2500\r\n{}", keys.collect::<String>()));
+}
+
+/// A node with some keys among others that were deleted, whose pages pass so many of both at most.
+fn node_among(keys: &BTreeSet<u32>, deleted: &BTreeSet<u32>, steps: Option<usize>) -> Node {
+    let node = Node::new();
+    let name = |n: &u32| Bytes::from(format!("{n:03}"));
+    keys.iter().for_each(|n| node.store.hold(name(n), name(n)));
+    node.store.deleted.borrow_mut().extend(deleted.iter().map(name));
+    node.store.page_steps.set(steps);
+    node
+}
+
+/// One key behind 99 that were deleted, in pages that pass ten.
+fn one_behind_deleted() -> Node {
+    node_among(&BTreeSet::from([99]), &(0..99).collect(), Some(10))
+}
+
+#[test]
+fn a_scan_over_deleted_keys_gives_cursors_without_keys_and_comes_to_the_end() {
+    let mut client = one_behind_deleted().client();
+    let (cursor, keys) = scan(&mut client, "SCAN 0 COUNT 100");
+    assert!(cursor != "0" && keys.is_empty(), "{cursor} {keys:?}");
+    let mut cursors = 0;
+    assert_eq!(scan_all(&mut client, "COUNT 100", |_| cursors += 1), ["099"]);
+    assert_eq!(cursors, 10);
+    assert_eq!(scan(&mut client, "SCAN 0 MATCH 09*").1, ["099"], "its walk begins at 090");
+}
+
+#[test]
+fn others_come_between_the_pages_of_a_walk_over_deleted_keys() {
+    let node = one_behind_deleted();
+    let polls = |work: &Work| {
+        let mut walk = pin!(node.commands.execute(&*node.store, work));
+        let mut cx = Context::from_waker(Waker::noop());
+        (0..).take_while(|_| walk.as_mut().poll(&mut cx).is_pending()).count()
+    };
+    let call = |line: &str| Call::new(request(line)).unwrap();
+    for line in ["DBSIZE", "KEYS *", "RANGE - +", "RANGE - + REV"] {
+        assert_eq!(polls(&Work::Call(call(line))), 10, "{line}");
+    }
+    let scans = Transaction::of(vec![call("SCAN 0"); 5]);
+    assert_eq!(polls(&Work::Transaction(scans)), 4, "between the commands of a transaction");
+}
+
+/// What each way to walk over the keys finds, by itself and then in transactions that write.
+fn walks(node: &Node) -> Vec<String> {
+    const WALKS: [&str; 8] = [
+        "DBSIZE",
+        "KEYS *",
+        "KEYS 1*",
+        "RANGE - +",
+        "RANGE - + REV",
+        "RANGE 050 250 KEYS LIMIT 7",
+        "RANGE 050 250 KEYS REV LIMIT 7",
+        "RANGE 050 250 LIMIT 1",
+    ];
+    let mut client = node.client();
+    let mut found: Vec<String> = WALKS.iter().map(|line| client.ask(line)).collect();
+    for options in ["COUNT 3", "COUNT 1000", "MATCH 1*", "MATCH *7"] {
+        found.push(scan_all(&mut client, options, |_| {}).join(" "));
+    }
+    let writes = ["MULTI", "SET 100 new", "DEL 101 102 200", "SET 299 new"];
+    for line in writes.iter().chain(&WALKS).chain(&["EXEC"]) {
+        found.push(client.ask(line));
+    }
+    found.push(scan_in_transactions(&mut client).join(" "));
+    found
+}
+
+/// Every key of a scan of which each call is in a transaction that also sets a key and deletes another.
+fn scan_in_transactions(client: &mut Client) -> Vec<String> {
+    let (mut all, mut cursor) = (Vec::new(), "0".to_string());
+    for _ in 0..10_000 {
+        for line in ["MULTI", "SET 150 new", "DEL 151", &format!("SCAN {cursor} COUNT 4")] {
+            client.ask(line);
+        }
+        let Reply::Array(replies) = client.reply(request("EXEC")) else { panic!("no replies") };
+        let (next, keys) = scanned(&replies[2]);
+        all.extend(keys);
+        if next == "0" {
+            return all;
+        }
+        cursor = next;
+    }
+    panic!("the scan does not end");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What was deleted shows nowhere, also where a page ends amid it or has nothing else.
+    #[test]
+    fn pages_that_end_amid_deleted_keys_change_no_walk(
+        keys in prop::collection::btree_set(0..300_u32, 0..40),
+        deleted in prop::collection::btree_set(0..300_u32, 0..100),
+        steps in 1..12_usize,
+    ) {
+        let whole = walks(&node_among(&keys, &BTreeSet::new(), None));
+        let cut = walks(&node_among(&keys, &deleted, Some(steps)));
+        prop_assert_eq!(cut, whole);
+    }
 }
 
 proptest! {

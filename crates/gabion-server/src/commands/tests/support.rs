@@ -13,13 +13,17 @@ use core::task::{Context, Poll, Waker};
 use gabion_base::{Error, Result};
 use gabion_engine::Found;
 use gabion_resp::{Reply, Request, RequestParser};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// A store in memory. While it is slow, each read first waits until it is released.
 #[derive(Default)]
 pub(super) struct MemoryStore {
     pub(super) keys: RefCell<BTreeMap<Bytes, Found>>,
+    /// Keys that were deleted and still lie there: a page passes them and does not show them.
+    pub(super) deleted: RefCell<BTreeSet<Bytes>>,
+    /// How many keys, there or deleted, a page passes at most.
+    pub(super) page_steps: Cell<Option<usize>>,
     /// The clock, in ms, and by which time keys are judged.
     pub(super) clock_ms: Cell<u64>,
     pub(super) group_ms: Cell<u64>,
@@ -89,6 +93,14 @@ impl MemoryStore {
         state.retain(|_, found| found.expires_ms.is_none_or(|at| at > self.group_ms.get()));
         state
     }
+
+    /// The same, among what was deleted.
+    fn entries(&self) -> BTreeMap<Bytes, Option<Found>> {
+        let deleted = self.deleted.borrow();
+        let mut entries: BTreeMap<_, _> = deleted.iter().map(|key| (key.clone(), None)).collect();
+        entries.extend(self.state().into_iter().map(|(key, found)| (key, Some(found))));
+        entries
+    }
 }
 
 impl Store for MemoryStore {
@@ -132,23 +144,31 @@ impl Store for MemoryStore {
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
         let mut page = PageBuilder::new(limit, bytes_max);
-        let state = self.state();
-        let mut range = state.range::<[u8], _>((start, end));
+        let entries = self.entries();
+        let mut range = entries.range::<[u8], _>((start, end));
         let next = || match order {
             Order::Ascending => range.next(),
             Order::Descending => range.next_back(),
         };
-        let mut pairs = core::iter::from_fn(next).peekable();
-        let is_cut = loop {
-            let Some((key, value)) = pairs.next() else { break false };
-            let expires_ms = value.expires_ms;
-            let value = if with_values { value.value.clone() } else { Bytes::new() };
-            if !page.push(key.clone(), value, expires_ms) && pairs.peek().is_some() {
-                break true;
+        let mut rest = core::iter::from_fn(next).peekable();
+        let mut left = self.page_steps.get().unwrap_or(usize::MAX);
+        let page = loop {
+            let Some((key, found)) = rest.next() else { break page.finish() };
+            let has_room = found.as_ref().is_none_or(|found| {
+                let value = if with_values { found.value.clone() } else { Bytes::new() };
+                page.push(key.clone(), value, found.expires_ms)
+            });
+            if !has_room && rest.peek().is_some() {
+                break page.cut();
+            }
+            left -= 1;
+            // Also behind the last of all, which the real one may not know to be the last.
+            if left == 0 {
+                break page.cut_at(key.clone());
             }
         };
         self.wait().await;
-        Ok(if is_cut { page.cut() } else { page.finish() })
+        Ok(page)
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
