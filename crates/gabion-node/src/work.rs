@@ -168,6 +168,18 @@ pub struct ShipOrder {
     pub bytes: Bytes,
     /// The file and its granted slots.
     pub placement: FilePlacement,
+    /// It was to be sent there before: it is compared with its checksums first. What a bit flipped in after they were
+    /// taken is refused there each time, and would go again and again.
+    pub is_again: bool,
+}
+
+/// What became of a shipment whose connection did not fail.
+#[derive(Debug)]
+pub enum Shipped {
+    /// It is written and flushed.
+    Whole,
+    /// Its bytes are not what was built any more, and nothing was written.
+    Rotten(Error),
 }
 
 /// A file to be compared with its checksums.
@@ -232,8 +244,8 @@ pub enum Done {
     Drain(Result<()>),
     /// Of [`Work::Job`].
     Job(Result<JobDone, JobFailed>),
-    /// Of [`Work::Ship`].
-    Ship(Result<()>),
+    /// Of [`Work::Ship`]; an error is the connection's.
+    Ship(Result<Shipped>),
     /// Of [`Work::ReadFile`].
     ReadFile(Result<Bytes>),
     /// Of [`Work::Fetch`]; an error is the connection's.
@@ -323,6 +335,14 @@ fn check_chunk(file: FileId, offset: u64, chunk: &[u8], expected: u32) -> Result
     )))
 }
 
+/// Compares a whole file in memory with its checksums.
+fn check_chunks(file: FileId, bytes: &[u8], chunk_crcs: &[u32]) -> Result<()> {
+    let mut chunks = bytes.chunks(CHUNK_LEN as usize).zip(chunk_crcs).enumerate();
+    chunks.try_for_each(|(i, (chunk, expected))| {
+        check_chunk(file, i as u64 * CHUNK_LEN, chunk, *expected)
+    })
+}
+
 /// Reads a whole file. What is not what was written goes to nobody.
 async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Bytes> {
     let (medium, geometry) = (&store.medium, &store.geometry);
@@ -339,11 +359,7 @@ pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Fetc
     check_chunk_count(placement, &order.chunk_crcs)?;
     let len = placement.len;
     let bytes = gabion_pool::read_file(remote, &order.geometry, placement, 0, len).await?;
-    let mut chunks = bytes.chunks(CHUNK_LEN as usize).zip(&order.chunk_crcs).enumerate();
-    let check = |(i, (chunk, expected)): (usize, (&[u8], &u32))| {
-        check_chunk(placement.file, i as u64 * CHUNK_LEN, chunk, *expected)
-    };
-    let result = chunks.try_for_each(check);
+    let result = check_chunks(placement.file, &bytes, &order.chunk_crcs);
     Ok(result.map_or_else(Fetched::Other, |()| Fetched::Whole(bytes)))
 }
 
@@ -484,12 +500,18 @@ where
 }
 
 /// Carries out a shipment over a connection to the secondary's namespace: chunks, then slot headers,
-/// then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks).
+/// then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks). What goes again is compared with its
+/// checksums before that.
 ///
 /// # Errors
 /// The connection's error. The outcome is then unknown: nothing may be written to these slots again
 /// in this session.
-pub async fn run_ship(order: &ShipOrder, remote: &MediumHandle) -> Result<()> {
+pub async fn run_ship(order: &ShipOrder, remote: &MediumHandle) -> Result<Shipped> {
+    if order.is_again
+        && let Err(error) = check_chunks(order.placement.file, &order.bytes, &order.chunk_crcs)
+    {
+        return Ok(Shipped::Rotten(error));
+    }
     gabion_pool::write_file(
         remote,
         &order.geometry,
@@ -500,5 +522,5 @@ pub async fn run_ship(order: &ShipOrder, remote: &MediumHandle) -> Result<()> {
         &order.chunk_crcs,
     )
     .await?;
-    remote.flush().await
+    remote.flush().await.map(|()| Shipped::Whole)
 }

@@ -223,6 +223,7 @@ impl Host for ServerHost {
                 ("warmed_bytes", warmed.bytes.to_string()),
                 ("damaged_files", node.damaged_files().count().to_string()),
                 ("repaired_files", counters.repaired_files.to_string()),
+                ("rotten_buffers", counters.rotten_buffers.to_string()),
             ],
         }
     }

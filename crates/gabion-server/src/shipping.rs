@@ -235,7 +235,8 @@ impl Shipper {
 }
 
 /// Tells the connection the checksums of the chunks that will be written, which are the data digests
-/// of its commands: so the bytes are not read once more.
+/// of its commands: so the bytes are not read once more. Where nothing is written as they rotted, they stand until those
+/// of the file that is written there take their place.
 fn note_checksums(remote: &Remote, order: &ShipOrder) {
     let len = order.bytes.len() as u64;
     for (i, crc) in order.chunk_crcs.iter().enumerate() {

@@ -166,6 +166,7 @@ fn counters(server: &Server, node: &Node) -> Value {
         "received_bytes": counters.received_bytes,
         "verified_read_bytes": counters.verified_read_bytes,
         "reship_read_bytes": counters.reship_read_bytes,
+        "rotten_buffers": counters.rotten_buffers,
         "pulled_files": counters.pulled_files,
         "skipped_files": counters.skipped_files,
         "edits": counters.edits,

@@ -2,8 +2,8 @@
 
 use crate::pipe::Pipe;
 use crate::{Random, check};
-use gabion_base::{Error, ReplicaId, Result};
-use gabion_engine::{LocalCache, Tables};
+use gabion_base::{Error, FileId, ReplicaId, Result};
+use gabion_engine::{JobKind, LocalCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
 use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::task::Executor;
@@ -15,11 +15,12 @@ use gabion_node::{
     Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
     RemoteCommand, TargetCommand, open,
 };
-use gabion_pool::Trust;
+use gabion_pool::{FilePlacement, Trust};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// What tasks of a process report.
@@ -90,6 +91,47 @@ impl Credit {
         });
         may_go_on.await;
         Ok(())
+    }
+}
+
+/// A bit that is to flip in memory, in a file that a job builds, once its checksums are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Flip {
+    /// In one of a compaction, not of a flush.
+    pub of_compaction: bool,
+    /// On the disk, too, as if it had been written there from the same memory.
+    pub is_written: bool,
+}
+
+/// A file in which one flipped.
+struct Flipped {
+    placement: Arc<FilePlacement>,
+    /// Which byte of it.
+    at: u64,
+    /// It is yet to flip on the disk.
+    is_due: bool,
+}
+
+/// Bits that flip in memory.
+#[derive(Default)]
+struct Flips {
+    next: Option<Flip>,
+    flipped: Vec<Flipped>,
+}
+
+impl Flips {
+    /// Takes what the node is to be told of a file, and damages it when it is that one's turn: the node's copy alone.
+    fn pass(&mut self, mut file: BuiltFile, of_compaction: bool) -> BuiltFile {
+        let Some(flip) = self.next.take_if(|flip| flip.of_compaction == of_compaction) else {
+            return file;
+        };
+        let mut bytes = file.bytes.to_vec();
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        file.bytes = AlignedBuf::copy_of(&bytes).freeze();
+        let (placement, at, is_due) = (file.placement.clone(), at as u64, flip.is_written);
+        self.flipped.push(Flipped { placement, at, is_due });
+        file
     }
 }
 
@@ -188,6 +230,7 @@ pub struct Process {
     commit_writes: Vec<(u64, usize)>,
     /// How much jobs may build.
     credit: Credit,
+    flips: Rc<RefCell<Flips>>,
     /// Most bytes of one compaction's files that waited to be shipped when it came with a further one.
     pub unshipped_of_job_max: u64,
     /// Replaced, with operations that still have to end.
@@ -257,6 +300,7 @@ impl Process {
             commits: BTreeSet::new(),
             commit_writes: Vec::new(),
             credit: Credit::default(),
+            flips: Rc::default(),
             unshipped_of_job_max: 0,
             replaced: Vec::new(),
             random,
@@ -310,6 +354,33 @@ impl Process {
     #[must_use]
     pub fn damaged_writes(&self) -> u64 {
         self.target.foreign.as_ref().map_or(0, |foreign| foreign.damaged)
+    }
+
+    /// A bit flips in the next file of the kind that a job builds.
+    pub fn flip_next(&mut self, flip: Flip) {
+        self.flips.borrow_mut().next = Some(flip);
+    }
+
+    /// Files in which bits flipped in memory, in the order in which they were built.
+    #[must_use]
+    pub fn flipped(&self) -> Vec<FileId> {
+        self.flips.borrow().flipped.iter().map(|flipped| flipped.placement.file).collect()
+    }
+
+    /// Where on the disk the lowest bit is to flip, too, now that the file is written there. Each is told once.
+    pub fn take_flips_on_disk(&mut self) -> Vec<u64> {
+        let Some(node) = &self.node else { return Vec::new() };
+        let (pool, geometry) = (node.pool(), node.pool().region());
+        let mut offsets = Vec::new();
+        for flipped in self.flips.borrow_mut().flipped.iter_mut().filter(|flipped| flipped.is_due) {
+            let placement = &flipped.placement;
+            if pool.placement(placement.file).is_some() {
+                let mut extents = gabion_pool::extents(&geometry, placement, flipped.at, 1);
+                offsets.extend(extents.next().map(|(offset, _)| offset));
+                flipped.is_due = false;
+            }
+        }
+        offsets
     }
 
     /// Nobody waits for a mark any more. What was captured may be on its way already, and would keep files.
@@ -477,13 +548,15 @@ impl Process {
         }
         match work {
             Work::Job(order) => {
-                let credit = self.credit.clone();
+                let (credit, flips) = (self.credit.clone(), self.flips.clone());
                 self.executor.spawn(async move {
                     let is_bounded = order.is_bounded;
+                    let of_compaction = order.inputs.recipe.kind == JobKind::Compaction;
                     let built = |file: BuiltFile| {
                         if is_bounded {
                             credit.0.borrow_mut().0.built(file.memory);
                         }
+                        let file = flips.borrow_mut().pass(file, of_compaction);
                         events.borrow_mut().push_back(Event::JobFile(id, file));
                     };
                     let wait = async || match is_bounded {

@@ -2,12 +2,14 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `rot`: bits of files that flip. - `log_rot`: logs
-//!   that rot. - `marks`: states of all replicas at one position. - `rest`: peace and the checks.
+//!   members. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `rot`: bits of files that flip. - `flips`: those
+//!   that flip in memory, before they are shipped. - `log_rot`: logs that rot. - `marks`: states of all replicas at one
+//!   position. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
 mod bulk;
 mod faults;
+mod flips;
 mod links;
 mod load;
 mod log_rot;
@@ -277,6 +279,7 @@ impl World {
         let Some(process) = &mut self.machines[index].process else { return };
         let wishes = process.pump(now_ms);
         self.machines[index].fill_up(now_ms);
+        self.flip_on_disk(index);
         self.check_unshipped(index);
         self.check_noted(index);
         if self.options.faults.lost > 0 {

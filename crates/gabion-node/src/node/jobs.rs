@@ -11,6 +11,7 @@ use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -310,6 +311,29 @@ impl Node {
         }
     }
 
+    /// A file of no edit cannot be shipped: its bytes rotted in memory, and so did what was written here, perhaps from there.
+    /// What it was made of is whole, so its job is made anew, with other files; a load fails, as only its caller can make
+    /// it anew. Returns whether one built it whose edit is not in the log.
+    pub(super) fn give_up_built(&mut self, file: FileId, error: &Error) -> bool {
+        if self.give_up_load_of(file, error) {
+            return true;
+        }
+        let is_of = |job: &Job| {
+            let built = || job.built.iter().any(|placement| placement.file == file);
+            job.placed && job.edit.is_none() && built()
+        };
+        let found = self.jobs.running.iter().find(|(_, job)| is_of(job));
+        let Some(number) = found.map(|(number, _)| *number) else { return false };
+        let Some(job) = self.jobs.running.remove(&number) else { return false };
+        self.say(format!("{file} is whole neither in memory nor here, and is made anew: {error}"));
+        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
+        self.discard_built(&files);
+        files.iter().for_each(|file| self.drop_orphan(*file));
+        self.outputs.push_back(Output::FilesGone(files));
+        self.tree.job_failed(&job.recipe);
+        true
+    }
+
     /// Keeps a compaction from being tried again, as it would fail again, until what it read is repaired.
     /// Reads of what is whole go on, and so do other jobs.
     fn set_aside(
@@ -521,18 +545,67 @@ impl Node {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, one_of_two};
+    use crate::node::testing::{HEAD, commit, one_of_two, ordered};
+    use crate::work::Done;
+    use bytes::Bytes;
     use gabion_base::{LogPosition, SequenceNumber};
-    use gabion_engine::EntryKind;
+    use gabion_engine::{EntryKind, FileMeta, JobStats};
 
-    #[test]
-    fn a_job_that_is_held_back_keeps_no_other_from_finding_out_whether_there_is_room() {
+    /// A head with a MemTable to be flushed.
+    fn with_a_sealed_memtable() -> Node {
         let mut node = one_of_two(HEAD, NodeOptions::default());
         node.tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
         node.tree.seal(node.tree.active_id(), LogPosition(8)).unwrap();
+        node
+    }
+
+    fn next_flush(node: &mut Node) -> Option<JobInputs> {
         let term = node.chain.term();
-        let context = JobContext { term, snapshots: &[], slots_free: 8, urgent: false };
-        let inputs = node.tree.next_flush(&context).unwrap();
+        node.tree.next_flush(&JobContext { term, snapshots: &[], slots_free: 8, urgent: false })
+    }
+
+    #[test]
+    fn a_job_whose_file_is_whole_nowhere_is_made_anew_with_other_files() {
+        let mut node = with_a_sealed_memtable();
+        let before = node.pool.counts();
+        let inputs = next_flush(&mut node).unwrap();
+        let recipe = inputs.recipe.clone();
+        assert!(node.start_job(inputs));
+        let Some((id, Work::Job(order))) = ordered(&mut node) else { panic!("no job is ordered") };
+        let (file, term, len) = (FileId::sst(recipe.output_first), recipe.term, 4_096);
+        let slots = order.slots[..1].to_vec();
+        let placement = Arc::new(FilePlacement { file, term, len, checksum: 0, slots });
+        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(file, term) };
+        let built = BuiltFile {
+            meta: Arc::new(meta.clone()),
+            bytes: Bytes::from_static(&[0; 4_096]),
+            placement: placement.clone(),
+            memory: len,
+        };
+        node.handle_job_file(id, built);
+        let stats = JobStats::default();
+        let output = JobOutput { recipe: recipe.clone(), added: alloc::vec![(0, meta)], stats };
+        let done = JobDone { output, unused: Vec::new(), read_bytes: 0 };
+        node.handle_done(id, Done::Job(Ok(done)));
+        let error = || Error::corruption("a bit flipped");
+        assert!(!node.give_up_built(file, &error()), "its place is not durable");
+        commit(&mut node);
+        assert!(node.files.get(file).is_some());
+        assert!(next_flush(&mut node).is_none(), "its flush is under way");
+        node.reread_done(&placement, Err(error()));
+        assert_eq!((node.jobs_running(), node.unshipped_bytes()), (0, 0));
+        assert!(node.files.get(file).is_none());
+        commit(&mut node);
+        assert_eq!(node.pool.counts(), before, "its slots are free");
+        let again = next_flush(&mut node).expect("its MemTable is to be flushed").recipe;
+        assert_eq!(again.memtables, recipe.memtables);
+        assert!(again.output_first >= recipe.output_end(), "a number is used again");
+    }
+
+    #[test]
+    fn a_job_that_is_held_back_keeps_no_other_from_finding_out_whether_there_is_room() {
+        let mut node = with_a_sealed_memtable();
+        let inputs = next_flush(&mut node).unwrap();
         assert!(node.start_job(inputs));
         node.jobs.back_off.failed(Error::no_space("full"), 0);
         for (is_bounded, is_held, may_write) in

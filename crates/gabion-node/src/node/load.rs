@@ -325,6 +325,24 @@ impl Node {
         files.iter().for_each(|file| self.drop_orphan(*file));
     }
 
+    /// Gives up the load that made a file which cannot be shipped, if one did whose edit is not in the log.
+    pub(super) fn give_up_load_of(&mut self, file: FileId, error: &Error) -> bool {
+        let is_of = |load: &Load| {
+            let is_placed = matches!(
+                load.stage,
+                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..)
+            );
+            is_placed && load.files.iter().any(|(meta, _)| meta.id == file)
+        };
+        let Some((&id, _)) = self.loads.loads.iter().find(|(_, load)| is_of(load)) else {
+            return false;
+        };
+        let what = format!("{file}, of a load, is whole neither in memory nor here");
+        self.drop_placed(id, Stage::Failed(error.clone().within(what)));
+        self.clean_load(id);
+        true
+    }
+
     /// Loads that are not done, and files of them that are written or being written here.
     #[must_use]
     pub fn loads(&self) -> (usize, usize) {
@@ -565,5 +583,47 @@ impl Node {
         load.stage = Stage::Applied(edit.number);
         load.files.clear();
         self.counters.loads += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::node::testing::{HEAD, commit, one_of_two};
+    use alloc::string::ToString;
+    use bytes::Bytes;
+    use gabion_base::Term;
+
+    #[test]
+    fn a_load_whose_file_is_whole_nowhere_fails_and_gives_its_slots_back() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let before = node.pool.counts();
+        let (file, term, len) = (FileId::sst(1), Term(1), 4_096);
+        let slots = node.pool.allocate(1).unwrap();
+        let placement = Arc::new(FilePlacement { file, term, len, checksum: 0, slots });
+        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(file, term) };
+        let built = BuiltFile {
+            meta: Arc::new(meta.clone()),
+            bytes: Bytes::from_static(&[0; 4_096]),
+            placement: placement.clone(),
+            memory: len,
+        };
+        node.ship_built(&built, false);
+        let (stage, files) = (Stage::Ending, alloc::vec![(meta, placement.clone())]);
+        let load = Load { stage, files, edit_len: EDIT_OVERHEAD, writing: 0, is_forgotten: false };
+        node.loads.loads.insert(LoadId(0), load);
+        node.advance_loads();
+        commit(&mut node);
+        assert!(node.files.get(file).is_some());
+        node.reread_done(&placement, Err(Error::corruption("a bit flipped")));
+        let LoadState::Failed(error) = node.load_state(LoadId(0)) else {
+            panic!("the load goes on");
+        };
+        let what = format!("{file}, of a load, is whole neither in memory nor here: a bit flipped");
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Corruption, what));
+        assert_eq!((node.unshipped_bytes(), node.loads.slots()), (0, 0));
+        commit(&mut node);
+        assert_eq!(node.pool.counts(), before, "its slots are free");
     }
 }

@@ -310,6 +310,8 @@ pub struct Counters {
     pub verified_read_bytes: u64,
     /// File bytes read to ship a file again.
     pub reship_read_bytes: u64,
+    /// Files that were to be shipped again and whose bytes in memory were not what was built any more.
+    pub rotten_buffers: u64,
     /// Files asked for because an edit named them and they were not here.
     pub pulled_files: u64,
     /// Files that an edit added, that were not here, and that were not needed as a later edit that was

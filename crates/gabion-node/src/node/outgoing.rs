@@ -18,6 +18,8 @@ pub(super) struct Outgoing {
     /// It frees a MemTable, for which writes may wait: it goes before all that does not.
     pub is_flush: bool,
     pub reading: bool,
+    /// To whom it was sent, whatever became of it.
+    tried: BTreeSet<ReplicaId>,
     pub held_by: BTreeSet<ReplicaId>,
     /// Whose edits name it and who have lost it.
     pub wanted_by: BTreeSet<ReplicaId>,
@@ -38,9 +40,9 @@ impl Outgoing {
     }
 
     fn of(meta: Arc<FileMeta>) -> Self {
-        let (held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new());
+        let (tried, held_by, wanted_by) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let (reading, is_flush, of_job) = (false, false, false);
-        Self { meta, bytes: None, memory: 0, is_flush, reading, held_by, wanted_by, of_job }
+        Self { meta, bytes: None, memory: 0, is_flush, reading, tried, held_by, wanted_by, of_job }
     }
 
     /// Whether a secondary is to be sent it.
@@ -72,6 +74,11 @@ impl OutgoingFiles {
         self.files.get(&file)
     }
 
+    /// Whether its bytes are to be read here before it can be sent.
+    pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
+        self.get(file).is_some_and(|outgoing| outgoing.bytes.is_none())
+    }
+
     pub(super) fn is_flush(&self, file: FileId) -> bool {
         self.get(file).is_some_and(|outgoing| outgoing.is_flush)
     }
@@ -95,6 +102,11 @@ impl OutgoingFiles {
         self.kept -= outgoing.kept();
         self.kept_of_flushes -= if outgoing.is_flush { outgoing.kept() } else { 0 };
         Some(outgoing)
+    }
+
+    /// Notes that one is sent to a secondary. Whether it was before.
+    pub(super) fn note_sent(&mut self, file: FileId, to: ReplicaId) -> bool {
+        self.files.get_mut(&file).is_some_and(|outgoing| !outgoing.tried.insert(to))
     }
 
     /// Changes one, if it is there. It leaves if nobody is to be sent it then.

@@ -218,7 +218,8 @@ impl Node {
         self.repairs.files.values().next().map(|damaged| &damaged.error)
     }
 
-    fn say(&mut self, text: String) {
+    /// Tells whoever runs the replica.
+    pub(super) fn say(&mut self, text: String) {
         self.outputs.push_back(super::Output::Notice(text));
     }
 

@@ -1,6 +1,16 @@
 //! The primary's side of shipping: each built file goes to every secondary at once, from the buffer in
 //! which it was built (RubbleDB §4.2.1; PRIOR-ART.md §4.3.3), into slots that the secondary granted. A
 //! secondary that has lost a file asks for it; it is read here and shipped again.
+//!
+//! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses it, its session ends, and
+//! the next one would begin with the same bytes. So what goes to a member again is compared with its checksums first:
+//!
+//! ```text
+//!   sent ─► refused, or the connection was lost ─► sent again ─┬─► whole
+//!                                                              └─► rotten: the buffer is dropped, the session stays
+//!      ─► its place is durable here ─► read back ─┬─► whole: shipped
+//!                                                 └─► rotten here, too: its job is made anew
+//! ```
 
 use super::outgoing::{Outgoing, OutgoingFiles};
 use super::{Node, Order, Output, RemoteCommand};
@@ -8,9 +18,10 @@ use crate::CompactionMode;
 use crate::GroupConfig;
 use crate::message::{NodeMessage, ShippedFile};
 use crate::node::grants::host_name;
-use crate::work::{BuiltFile, ShipOrder, Work};
+use crate::work::{BuiltFile, ShipOrder, Shipped, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -163,9 +174,15 @@ impl Node {
         if remote.in_flight.len() >= SHIPMENTS_MAX {
             return false;
         }
-        let Some(&file) = remote.queue.front() else { return false };
+        // One that is to be read back and has no place here yet waits for its job, and that may wait until those behind it
+        // are shipped: they go first.
+        let may_go = |file: &FileId| {
+            !self.ship.files.is_to_be_read(*file) || self.files.get(*file).is_some()
+        };
+        let Some(at) = remote.queue.iter().position(may_go) else { return false };
+        let file = remote.queue[at];
         let Some(outgoing) = self.ship.files.get(file) else {
-            remote.queue.pop_front();
+            remote.queue.remove(at);
             return true;
         };
         let Some(bytes) = outgoing.bytes.clone() else {
@@ -185,9 +202,10 @@ impl Node {
             }
             return false;
         }
-        remote.queue.pop_front();
+        remote.queue.remove(at);
         let slots: Vec<Placed> = remote.granted.drain(..wanted).collect();
         let shipped = shipped_file(&outgoing.meta, slots);
+        let is_again = self.ship.files.note_sent(file, to);
         let order = ShipOrder {
             to,
             session: remote.session,
@@ -203,6 +221,7 @@ impl Node {
                 checksum: shipped.checksum,
                 slots: shipped.slots.clone(),
             },
+            is_again,
         };
         let session = remote.session;
         remote.in_flight.insert(file, shipped);
@@ -215,7 +234,7 @@ impl Node {
         to: ReplicaId,
         session: u64,
         file: FileId,
-        result: Result<()>,
+        result: Result<Shipped>,
     ) {
         let Some(remote) = self.ship.remotes.get_mut(&to) else { return };
         if remote.session != session {
@@ -223,13 +242,36 @@ impl Node {
         }
         let Some(shipped) = remote.in_flight.remove(&file) else { return };
         match result {
-            Ok(()) => {
+            Ok(Shipped::Whole) => {
                 self.counters.shipped_bytes += shipped.len;
                 self.counters.shipped_files += 1;
                 self.tell(to, &NodeMessage::Placement { session, file: shipped });
             }
+            Ok(Shipped::Rotten(error)) => self.ship_rotten(to, shipped, &error),
             // Never again into these slots: a new connection brings a new session and other slots.
             Err(reason) => self.lose_remote(to, session, reason),
+        }
+    }
+
+    /// What was to be shipped again is not what was built any more. Nothing of it was written, so its slots are as they
+    /// were granted; its bytes come from here, where they were written, once that is durable.
+    fn ship_rotten(&mut self, to: ReplicaId, shipped: ShippedFile, error: &Error) {
+        let file = shipped.file;
+        self.counters.rotten_buffers += 1;
+        self.say(format!("{file} rotted in memory and is not shipped from there again: {error}"));
+        if let Some(remote) = self.ship.remotes.get_mut(&to) {
+            shipped.slots.into_iter().rev().for_each(|placed| remote.granted.push_front(placed));
+        }
+        self.ship.files.change(file, |outgoing| outgoing.bytes = None);
+        let Some(outgoing) = self.ship.files.get(file) else { return };
+        if !outgoing.of_job && self.files.get(file).is_none() {
+            // An edit removed it meanwhile: see `handle_need_file`.
+            return self.ship.files_remove(file);
+        }
+        let is_lacking = outgoing.is_lacking_at(to);
+        let Shipping { remotes, files, .. } = &mut self.ship;
+        if let Some(remote) = remotes.get_mut(&to).filter(|_| is_lacking) {
+            remote.enqueue(file, files);
         }
     }
 
@@ -286,7 +328,7 @@ impl Node {
 
     /// Whether a file that left the tree is still to be read for a secondary that lacks it.
     pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
-        self.ship.files.get(file).is_some_and(|outgoing| outgoing.bytes.is_none())
+        self.ship.files.is_to_be_read(file)
     }
 
     pub(super) fn reread_done(&mut self, from: &FilePlacement, result: Result<Bytes>) {
@@ -301,10 +343,12 @@ impl Node {
         }
     }
 
-    /// What was read, to be shipped again, is not what was written: who asked for it asks again later.
+    /// What was read, to be shipped again, is not what was written: who asked for it asks again later. One that no edit
+    /// names is made anew, as nobody has it to repair it from.
     fn cannot_ship_again(&mut self, from: &FilePlacement, error: Error) {
         let file = from.file;
-        if self.ship.files.get(file).is_none() {
+        let Some(outgoing) = self.ship.files.get(file) else { return };
+        if outgoing.of_job && self.give_up_built(file, &error) {
             return;
         }
         let mut wanted_by = BTreeSet::new();
@@ -402,8 +446,12 @@ fn shipped_file(meta: &FileMeta, slots: Vec<Placed>) -> ShippedFile {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, TAIL, one_of_two};
-    use gabion_base::Term;
+    use crate::node::testing::{HEAD, TAIL, one_of_two, ordered};
+    use crate::work::{Done, WorkId, run_ship};
+    use gabion_base::units::MIB;
+    use gabion_base::{Generation, GroupId, SlotIndex, Term, crc};
+    use gabion_media::AlignedBuf;
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 
     fn primary(unshipped_bytes_max: u64) -> Node {
         one_of_two(HEAD, NodeOptions { unshipped_bytes_max, ..NodeOptions::default() })
@@ -419,6 +467,139 @@ mod tests {
 
     fn queue(node: &Node) -> Vec<u64> {
         node.ship.remotes[&TAIL].queue.iter().map(|file| file.number).collect()
+    }
+
+    /// The secondary grants slots in a session.
+    fn grant(node: &mut Node, session: u64, slots: core::ops::Range<u32>) -> Vec<Placed> {
+        let generation = Generation(session);
+        let slots = slots.map(|slot| Placed { slot: SlotIndex(slot), generation });
+        let slots: Vec<Placed> = slots.collect();
+        node.handle_grant(TAIL, session, [2; 16], (String::from("s"), 1), 64, slots.clone());
+        slots
+    }
+
+    fn work(node: &mut Node) -> Option<(WorkId, Work)> {
+        node.schedule_shipping();
+        ordered(node)
+    }
+
+    fn shipment(node: &mut Node) -> (WorkId, Box<ShipOrder>) {
+        match work(node) {
+            Some((id, Work::Ship(order))) => (id, order),
+            _ => panic!("no shipment is ordered"),
+        }
+    }
+
+    fn rotten() -> Done {
+        Done::Ship(Ok(Shipped::Rotten(Error::corruption("a bit flipped"))))
+    }
+
+    #[test]
+    fn what_goes_again_is_compared_and_what_rotted_is_read_back_once_it_has_its_place() {
+        let mut node = primary(100);
+        let file = built(1, 4_096);
+        node.ship_built(&file, true);
+        grant(&mut node, 1, 0..3);
+        let (id, order) = shipment(&mut node);
+        assert!(!order.is_again, "nothing is compared the first time");
+        node.handle_done(id, Done::Ship(Err(Error::unavailable("the target refused it"))));
+        node.forget_remote(TAIL);
+        let slots = grant(&mut node, 2, 3..6);
+        let (id, order) = shipment(&mut node);
+        assert!(order.is_again);
+        assert_eq!(order.placement.slots, slots[..1]);
+        node.handle_done(id, rotten());
+        assert_eq!(node.ship.remotes[&TAIL].granted, slots, "nothing was written there");
+        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (0, 0));
+        assert_eq!(node.counters.rotten_buffers, 1);
+        node.schedule_shipping();
+        let said: Vec<Output> = core::iter::from_fn(|| node.poll_output()).collect();
+        assert!(matches!(said[..], [Output::Notice(_)]), "no order, and the session stays");
+        node.files.insert(file.placement.clone());
+        let Some((id, Work::ReadFile(place))) = work(&mut node) else { panic!("it is not read") };
+        assert_eq!(place, file.placement);
+        node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
+        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (10, 10));
+        let (id, order) = shipment(&mut node);
+        assert!(order.is_again);
+        assert_eq!(order.placement.slots, slots[..1]);
+        node.handle_done(id, Done::Ship(Ok(Shipped::Whole)));
+        assert_eq!(node.counters.shipped_files, 1);
+        node.handle_have(TAIL, file.meta.id);
+        assert_eq!(node.unshipped_bytes(), 0);
+    }
+
+    /// The job that is to give it a place may wait until the others are shipped.
+    #[test]
+    fn what_waits_for_its_place_to_be_read_back_holds_up_nothing_behind_it() {
+        let mut node = primary(100);
+        let (first, second) = (built(1, 60), built(2, 60));
+        node.ship_built(&first, false);
+        node.ship_built(&second, false);
+        node.ship.files.change(first.meta.id, |outgoing| outgoing.bytes = None);
+        grant(&mut node, 1, 0..3);
+        let (_, order) = shipment(&mut node);
+        assert_eq!(order.placement.file, second.meta.id);
+        assert_eq!(queue(&node), [1]);
+        node.files.insert(first.placement.clone());
+        assert!(matches!(work(&mut node), Some((_, Work::ReadFile(_)))));
+    }
+
+    #[test]
+    fn what_rotted_and_is_wanted_no_more_is_not_read_back() {
+        let mut node = primary(100);
+        let (held, lost) = (built(1, 60), built(2, 60));
+        node.ship_built(&held, false);
+        grant(&mut node, 1, 0..3);
+        let (id, _) = shipment(&mut node);
+        // It had arrived on the connection before.
+        node.handle_have(TAIL, held.meta.id);
+        node.handle_done(id, rotten());
+        assert!(queue(&node).is_empty());
+        // An edit removed it while it was on its way.
+        node.ship.files.insert(lost.meta.id, Outgoing::lost(lost.meta.clone(), TAIL));
+        node.reread_done(&lost.placement, Ok(lost.bytes.clone()));
+        let slots = grant(&mut node, 2, 3..6);
+        let (id, _) = shipment(&mut node);
+        node.handle_done(id, rotten());
+        assert!(node.ship.files.get(lost.meta.id).is_none() && queue(&node).is_empty());
+        assert_eq!(node.ship.remotes[&TAIL].granted, slots);
+    }
+
+    #[test]
+    fn what_rotted_is_not_written_when_it_goes_again() {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(16 * MIB));
+        let handle = disk.handle();
+        let bytes = AlignedBuf::zeroed(4_096).freeze();
+        let placed = Placed { slot: SlotIndex(1), generation: Generation(1) };
+        let order = |checksum: u32, is_again: bool| ShipOrder {
+            to: TAIL,
+            session: 1,
+            pool_id: [2; 16],
+            geometry: Geometry::new(0, 4),
+            group: GroupId(1),
+            chunk_crcs: alloc::vec![checksum],
+            bytes: bytes.clone(),
+            placement: FilePlacement {
+                file: FileId::sst(1),
+                term: Term(1),
+                len: 4_096,
+                checksum,
+                slots: alloc::vec![placed],
+            },
+            is_again,
+        };
+        let whole = crc::crc32c(&bytes);
+        for (checksum, is_again) in
+            [(whole, false), (whole ^ 1, false), (whole, true), (whole ^ 1, true)]
+        {
+            let is_written = checksum == whole || !is_again;
+            let before = disk.stats().writes;
+            let order = order(checksum, is_again);
+            let shipped = disk.block_on(&handle, run_ship(&order, &handle)).unwrap();
+            assert_eq!(matches!(shipped, Shipped::Whole), is_written, "{checksum} {is_again}");
+            assert_eq!(disk.stats().writes > before, is_written, "{checksum} {is_again}");
+        }
     }
 
     #[test]

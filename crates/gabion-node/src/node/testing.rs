@@ -1,6 +1,7 @@
 //! Nodes for the tests of this module's parts.
 
-use super::Node;
+use super::{Node, Output};
+use crate::work::{Done, Work, WorkId};
 use crate::{AckLevel, CompactionMode, GroupConfig, NodeOptions, open};
 use alloc::boxed::Box;
 use gabion_base::units::MIB;
@@ -13,6 +14,21 @@ use gabion_pool::Trust;
 pub(super) const HEAD: ReplicaId = ReplicaId(1);
 /// The tail.
 pub(super) const TAIL: ReplicaId = ReplicaId(2);
+
+/// The first order that was given since the last look.
+pub(super) fn ordered(node: &mut Node) -> Option<(WorkId, Work)> {
+    core::iter::from_fn(|| node.poll_output()).find_map(|output| match output {
+        Output::Work(id, work) => Some((id, work)),
+        _ => None,
+    })
+}
+
+/// Makes durable what the node has staged for its placement log.
+pub(super) fn commit(node: &mut Node) {
+    node.schedule_commit();
+    let Some((id, Work::Commit(_))) = ordered(node) else { panic!("nothing is to be committed") };
+    node.handle_done(id, Done::Commit(Ok(())));
+}
 
 /// A member of a group of two, on a disk of its own, that was never connected with the other one.
 pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
