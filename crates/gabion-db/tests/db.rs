@@ -543,15 +543,21 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
     let db = Db::create(&dir.0, &options()).unwrap();
     (0..2_000).for_each(|n| db.put(&key(n), &[7; 100]).unwrap());
     drop(db);
-    // What the pool's file does when a flush fails.
     let mark = dir.0.join("pool.unflushed");
-    std::fs::write(&mark, b"").unwrap();
-    for says in [true, false] {
-        let db = Db::open(&dir.0, &options()).unwrap();
-        let notices = db.take_notices().join("; ");
-        assert_eq!(notices.contains("a flush had failed"), says, "{notices}");
-        assert!(!mark.exists());
-        assert_eq!(db.range(b"", None).count(), 2_000);
+    for is_old in [false, true] {
+        // What the pool's file does when a flush fails, and what it did in older versions.
+        let made = match is_old {
+            false => std::os::unix::fs::symlink("a flush failed", &mark),
+            true => std::fs::write(&mark, b""),
+        };
+        made.unwrap();
+        for says in [true, false] {
+            let db = Db::open(&dir.0, &options()).unwrap();
+            let notices = db.take_notices().join("; ");
+            assert_eq!(notices.contains("a flush had failed"), says, "{notices}");
+            assert!(mark.symlink_metadata().is_err());
+            assert_eq!(db.range(b"", None).count(), 2_000);
+        }
     }
 }
 

@@ -10,9 +10,11 @@
 //!
 //! A chain is kept here, not in the kernel: the next operation starts when the one before it is done,
 //! whatever the backend. After a failed flush, every later flush of the pool file fails: what was not
-//! durable then may never be, and a second flush that succeeds would prove nothing (FAULTS.md E8).
+//! durable then may never be, and a second flush that succeeds would prove nothing (FAULTS.md E8). Nor does one prove
+//! anything that succeeded beside it: it fails too.
 
 use crate::engine::{Ended, Engine, Job};
+use crate::ledger::Ledger;
 use crate::lock::lock_exclusive;
 use crate::pool_io::{ThreadPool, Threads};
 use crate::space::failed;
@@ -31,7 +33,6 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(test)]
@@ -95,7 +96,7 @@ struct Shared {
     len: u64,
     direct: bool,
     direct_refusal: Option<String>,
-    flush_failed: AtomicBool,
+    ledger: Ledger,
     threads: Mutex<Option<Arc<ThreadPool>>>,
 }
 
@@ -107,12 +108,30 @@ impl Shared {
         path.into()
     }
 
-    /// From now on no flush of this process counts, and the next process is told.
-    fn note_failed_flush(&self) {
-        self.flush_failed.store(true, Ordering::SeqCst);
-        // Where it cannot be made (a system that turned the file system read-only) the next process cannot
-        // write either, before the machine was started anew.
-        let _ = File::create(self.mark());
+    /// From now on no flush of this process counts, and the next process is told. Returns the error, which says so where
+    /// that is not.
+    fn note_failed_flush(&self, number: u64, error: io::Error) -> io::Error {
+        let besides = self.make_mark();
+        // Only now: whoever is told of the failure may end the process.
+        self.ledger.fail(number, besides.clone());
+        if besides.is_empty() {
+            return error;
+        }
+        io::Error::new(error.kind(), format!("{error}{besides}"))
+    }
+
+    /// Makes the mark; returns what errors have to say besides when that fails.
+    fn make_mark(&self) -> String {
+        let mark = self.mark();
+        // A link that leads nowhere takes neither a descriptor nor a block of data: the pool can still be written where the
+        // process has no more of these, or the file system.
+        match std::os::unix::fs::symlink("a flush failed", &mark) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => format!(
+                "; and {} cannot be made, so the next process must be told: {error}",
+                mark.display()
+            ),
+            _ => String::new(),
+        }
     }
 }
 
@@ -159,17 +178,20 @@ impl PoolFile {
             len,
             direct: direct_refusal.is_none(),
             direct_refusal,
-            flush_failed: AtomicBool::new(false),
+            ledger: Ledger::default(),
             threads: Mutex::new(None),
         })))
     }
 
     /// Whether a flush failed in a process that ran since the machine started, and nobody has said since that
-    /// it does no harm any more. A file beside this one says so, which nothing flushes: after a power cut what
-    /// can be read is what is there, and the mark may go the way of what the system had in memory.
+    /// it does no harm any more. A symbolic link beside this file says so, or a file (older versions made one), which
+    /// nothing flushes: after a power cut what can be read is what is there, and the mark may go the way of what
+    /// the system had in memory.
     #[must_use]
     pub fn flush_had_failed(&self) -> bool {
-        self.0.mark().exists()
+        // The link itself, as it leads nowhere. Where the system does not say, to write again harms nobody.
+        let found = self.0.mark().symlink_metadata();
+        !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
     /// What no flush had covered was written again and flushed.
@@ -289,7 +311,7 @@ pub struct FileMedium {
     engine: Box<dyn Engine>,
     backend: Backend,
     fallback: Option<String>,
-    notify: Option<OwnedFd>,
+    notify: Option<Arc<OwnedFd>>,
     properties: MediumProperties,
     /// Completions that `poll` has not returned yet.
     ended: Vec<Completion>,
@@ -306,8 +328,17 @@ pub struct FileMedium {
 struct Flushes {
     /// Asked for before the flush under way began, if one is.
     sharing: Vec<Job>,
-    is_under_way: bool,
+    /// In the ledger of all media's flushes, of the one whose call is under way.
+    number: Option<u64>,
+    /// One that is done, and before which number of the ledger all must be judged before it counts.
+    held: Option<(Job, u64)>,
     waiting: Vec<Job>,
+}
+
+impl Flushes {
+    const fn is_under_way(&self) -> bool {
+        self.number.is_some() || self.held.is_some()
+    }
 }
 
 impl FileMedium {
@@ -324,8 +355,9 @@ impl FileMedium {
         let notify = if options.notify { Some(new_fd()?) } else { None };
         let flush_file = Arc::new(file.reopen()?);
         let chosen = choose_engine(&file, &flush_file, options, notify.as_ref())?;
-        let flush_here = (!options.notify).then_some(flush_file);
-        Ok(Self { flush_here, ..Self::with_engine(file, chosen, notify) })
+        let mut medium = Self::with_engine(file, chosen, notify);
+        medium.flush_here = (!options.notify).then_some(flush_file);
+        Ok(medium)
     }
 
     /// A medium on an engine that was chosen.
@@ -343,7 +375,7 @@ impl FileMedium {
             engine,
             backend,
             fallback,
-            notify,
+            notify: notify.map(Arc::new),
             properties,
             ended: Vec::new(),
             in_flight: 0,
@@ -377,10 +409,17 @@ impl FileMedium {
 
     /// Blocks until [`Medium::poll`] has something to return. Returns at once when nothing is in
     /// flight.
+    ///
+    /// A flush that is done counts once those of other media of the pool file are judged that ran when it ended, which
+    /// they are when their medium is polled or dropped: not by a thread that waits here meanwhile.
     pub fn wait(&mut self) {
         while self.ended.is_empty() && self.in_flight > 0 {
             self.engine.submit();
-            self.engine.wait();
+            match &self.flushes.held {
+                // Nothing else brings anything.
+                Some((_, before)) if self.engine.running() == 0 => self.file.0.ledger.wait(*before),
+                _ => self.engine.wait(),
+            }
             self.advance();
         }
     }
@@ -395,10 +434,10 @@ impl FileMedium {
 
     fn start(&mut self, job: Job) {
         if matches!(job.kind, OperationKind::Flush) {
-            if self.flushes.is_under_way {
+            if self.flushes.is_under_way() {
                 return self.flushes.waiting.push(job);
             }
-            self.flushes.is_under_way = true;
+            self.flushes.number = Some(self.file.0.ledger.begin());
             if let Some(file) = &self.flush_here {
                 let result = file.sync_data().map(|()| 0);
                 return self.judge_flush(job, result);
@@ -438,6 +477,7 @@ impl FileMedium {
             self.judge(job, result);
         }
         self.scratch = ended;
+        self.judge_held();
         self.engine.submit();
     }
 
@@ -471,24 +511,63 @@ impl FileMedium {
         self.finish(job.tag, job.kind, outcome, job.chain);
     }
 
-    fn judge_flush(&mut self, mut job: Job, result: io::Result<usize>) {
-        let outcome = match result {
-            Err(error) if is_passing(&error) && job.stalls < STALLS_MAX => {
-                job.stalls += 1;
-                return self.engine.start(job);
+    fn judge_flush(&mut self, job: Job, result: io::Result<usize>) {
+        let Some((job, result)) = self.enter_flush(job, result) else { return };
+        match result {
+            Ok(before) => {
+                self.flushes.held = Some((job, before));
+                self.judge_held();
             }
             Err(error) => {
-                self.file.0.note_failed_flush();
-                Outcome::Failed(self.describe(&job, error))
+                let outcome = Outcome::Failed(self.describe(&job, error));
+                self.finish_flush(job, outcome);
             }
-            Ok(_) if self.file.0.flush_failed.load(Ordering::SeqCst) => {
-                let before = io::Error::other("an earlier flush failed; nothing since counts");
-                Outcome::Failed(self.describe(&job, before))
-            }
-            Ok(_) => Outcome::Done,
+        }
+    }
+
+    /// Enters what a flush came to, and returns before which number all must be judged for it to count. One that was only
+    /// interrupted goes on, with the number that it has.
+    fn enter_flush(
+        &mut self,
+        mut job: Job,
+        result: io::Result<usize>,
+    ) -> Option<(Job, io::Result<u64>)> {
+        if let Err(error) = &result
+            && is_passing(error)
+            && job.stalls < STALLS_MAX
+        {
+            job.stalls += 1;
+            self.engine.start(job);
+            return None;
+        }
+        let number = self.flushes.number.take()?;
+        let shared = &self.file.0;
+        let entered = match result {
+            Ok(_) => Ok(shared.ledger.hold(number, self.notify.as_ref())),
+            Err(error) => Err(shared.note_failed_flush(number, error)),
         };
+        Some((job, entered))
+    }
+
+    /// Ends the flush that is done, once it is known what those came to that ran when it ended.
+    fn judge_held(&mut self) {
+        let ledger = &self.file.0.ledger;
+        let held = self.flushes.held.take_if(|(_, before)| !ledger.is_held(*before));
+        let Some((job, _)) = held else { return };
+        let outcome = match ledger.failure() {
+            None => Outcome::Done,
+            Some(besides) => {
+                let before = format!(
+                    "an earlier flush failed, or one beside it; nothing since counts{besides}"
+                );
+                Outcome::Failed(self.describe(&job, io::Error::other(before)))
+            }
+        };
+        self.finish_flush(job, outcome);
+    }
+
+    fn finish_flush(&mut self, job: Job, outcome: Outcome) {
         let sharing = std::mem::take(&mut self.flushes.sharing);
-        self.flushes.is_under_way = false;
         let mut waiting = std::mem::take(&mut self.flushes.waiting);
         if let Some(next) = waiting.pop() {
             self.flushes.sharing = waiting;
@@ -555,7 +634,7 @@ impl Medium for FileMedium {
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>) {
-        if self.engine.running() > 0 {
+        if self.engine.running() > 0 || self.flushes.held.is_some() {
             self.advance();
         }
         self.in_flight -= self.ended.len();
@@ -564,5 +643,28 @@ impl Medium for FileMedium {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+}
+
+impl Drop for FileMedium {
+    /// Others wait for what a flush under way comes to, and rely on hearing of it when it fails, though nobody is told here
+    /// any more.
+    fn drop(&mut self) {
+        let mut ended = Vec::new();
+        while self.flushes.number.is_some() && self.engine.running() > 0 {
+            self.engine.submit();
+            self.engine.wait();
+            self.engine.collect(&mut ended);
+            for Ended { job, result } in ended.drain(..) {
+                if matches!(job.kind, OperationKind::Flush) {
+                    let _ = self.enter_flush(job, result);
+                }
+            }
+        }
+        // After a panic amid its end.
+        if let Some(number) = self.flushes.number.take() {
+            let lost = io::Error::other("nobody knows what it came to");
+            let _ = self.file.0.note_failed_flush(number, lost);
+        }
     }
 }

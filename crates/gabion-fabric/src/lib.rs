@@ -21,6 +21,7 @@
 pub mod blocking;
 mod engine;
 pub mod file;
+mod ledger;
 pub mod lock;
 pub mod nvme;
 mod pool_io;

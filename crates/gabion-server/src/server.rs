@@ -97,6 +97,8 @@ pub(crate) struct Server {
     /// What tasks of this thread have to tell.
     pub(crate) local_events: Rc<RefCell<Vec<Event>>>,
     pub(crate) finished: Rc<RefCell<Vec<Finished>>>,
+    /// Below all that holds the medium, which goes first: a flush of a job that is waited for here may itself wait for what
+    /// one of the loop's comes to.
     pub(crate) threads: Threads,
     pub(crate) commands: Rc<Commands>,
     pub(crate) host: Rc<ServerHost>,

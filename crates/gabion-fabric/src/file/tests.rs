@@ -5,6 +5,9 @@ use crate::preallocate;
 use gabion_media::Bytes;
 use proptest::prelude::*;
 use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const FILE_LEN: usize = 8 * BLOCK_LEN;
 
@@ -271,14 +274,14 @@ fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
     let (first, second) = (Answer::Short(0), Answer::Refuse(Errno::IO));
     assert_eq!(ended(&[first, second]), [true, false, false]);
     assert_eq!(ended(&[]), [false; 3]);
+    file.forget_failed_flush().unwrap();
 }
 
 #[test]
 fn a_thread_that_waits_anyway_flushes_by_itself_and_in_its_order() {
     let file = open(DirectIo::Try);
-    let (scripted, _) = scripted(&file, &[Answer::Short(BLOCK_LEN)]);
-    let flush_here = Some(file.0.file.clone());
-    let mut medium = FileMedium { flush_here, ..scripted };
+    let (mut medium, _) = scripted(&file, &[Answer::Short(BLOCK_LEN)]);
+    medium.flush_here = Some(file.0.file.clone());
     let write = OperationKind::Write { offset: 0, data: pattern() };
     let read = OperationKind::Read { offset: 0, into: AlignedBuf::zeroed(BLOCK_LEN) };
     let kinds = [write, OperationKind::Flush, OperationKind::Flush, read];
@@ -291,7 +294,7 @@ fn a_thread_that_waits_anyway_flushes_by_itself_and_in_its_order() {
     }
     assert_eq!(ended.iter().map(|it| it.tag).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert!(ended.iter().all(|it| matches!(it.outcome, Outcome::Done)));
-    file.0.note_failed_flush();
+    let _ = file.0.note_failed_flush(file.0.ledger.begin(), Errno::IO.into());
     assert!(run(&mut medium, OperationKind::Flush).outcome.into_result().is_err());
     file.forget_failed_flush().unwrap();
 }
@@ -316,5 +319,168 @@ fn after_a_failed_flush_no_medium_of_the_pool_flushes_again() {
         let into = AlignedBuf::zeroed(BLOCK_LEN);
         let read = run(medium, OperationKind::Read { offset: 0, into });
         assert!(matches!(read.outcome, Outcome::Done));
+    }
+}
+
+fn begin_flush(medium: &mut FileMedium) {
+    medium.submit(vec![Operation { tag: 1, kind: OperationKind::Flush, then: false }]);
+}
+
+/// A medium with a flush under way.
+fn flushing(file: &PoolFile, answers: &[Answer]) -> FileMedium {
+    let (mut medium, _) = scripted(file, answers);
+    begin_flush(&mut medium);
+    medium
+}
+
+/// Whether the flush of a medium is done, once it has ended.
+fn polled(medium: &mut FileMedium) -> Option<bool> {
+    let mut ended = Vec::new();
+    medium.poll(&mut ended);
+    ended.pop().map(|end| matches!(end.outcome, Outcome::Done))
+}
+
+/// Answers to a flush, and whether it is done then.
+fn ends_of_flushes() -> Vec<(Vec<Answer>, bool)> {
+    let (interrupted, broken) = (Answer::Refuse(Errno::INTR), Answer::Refuse(Errno::IO));
+    vec![
+        (vec![], true),
+        (vec![interrupted], true),
+        (vec![broken], false),
+        (vec![interrupted, broken], false),
+    ]
+}
+
+/// The system may tell only one of them that what both are to make durable is lost, and who is told may be polled last.
+#[test]
+fn a_flush_counts_once_those_are_judged_that_ran_when_it_ended() {
+    for (answers, done) in ends_of_flushes() {
+        let file = open(DirectIo::Try);
+        let (mut first, mut second) = (flushing(&file, &[]), flushing(&file, &answers));
+        let of_second = loop {
+            assert_eq!(polled(&mut first), None, "{answers:?}");
+            assert!(!file.flush_had_failed());
+            if let Some(of_second) = polled(&mut second) {
+                break of_second;
+            }
+        };
+        assert_eq!((of_second, polled(&mut first)), (done, Some(done)), "{answers:?}");
+        assert_eq!(file.flush_had_failed(), !done);
+        file.forget_failed_flush().unwrap();
+    }
+}
+
+#[test]
+fn a_flush_waits_for_none_that_began_after_it_ended() {
+    let file = open(DirectIo::Try);
+    let (mut first, mut second) = (flushing(&file, &[]), flushing(&file, &[]));
+    assert_eq!(polled(&mut first), None);
+    let mut third = flushing(&file, &[]);
+    assert_eq!(polled(&mut second), None, "the third runs");
+    assert_eq!(polled(&mut first), Some(true));
+    assert_eq!(polled(&mut third), Some(true));
+    assert_eq!(polled(&mut second), Some(true));
+    begin_flush(&mut first);
+    assert_eq!(polled(&mut first), Some(true));
+}
+
+#[test]
+fn what_the_flush_of_a_medium_came_to_that_is_dropped_counts_for_the_others() {
+    for (answers, done) in ends_of_flushes() {
+        let file = open(DirectIo::Try);
+        let (mut first, second) = (flushing(&file, &[]), flushing(&file, &answers));
+        assert_eq!(polled(&mut first), None);
+        drop(second);
+        assert_eq!(polled(&mut first), Some(done), "{answers:?}");
+        assert_eq!(file.flush_had_failed(), !done);
+        file.forget_failed_flush().unwrap();
+    }
+    let file = open(DirectIo::Try);
+    let (mut first, mut second) = (flushing(&file, &[]), flushing(&file, &[]));
+    assert_eq!(polled(&mut first), None);
+    drop(first);
+    assert_eq!(polled(&mut second), Some(true), "none waits for one that waits");
+}
+
+#[test]
+fn readiness_is_signalled_when_a_flush_counts_that_waited_for_others() {
+    let file = open(DirectIo::Try);
+    let (mut first, mut second) = (flushing(&file, &[]), flushing(&file, &[]));
+    let mut third = flushing(&file, &[]);
+    let counter = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    first.notify = Some(Arc::new(counter.unwrap()));
+    let is_signalled = |medium: &FileMedium| {
+        rustix::io::read(medium.readiness_fd().unwrap(), &mut [0_u8; 8]).is_ok()
+    };
+    assert_eq!((polled(&mut first), polled(&mut third)), (None, None));
+    assert!(!is_signalled(&first), "the second runs");
+    assert_eq!(polled(&mut second), Some(true));
+    assert!(is_signalled(&first));
+    assert_eq!(polled(&mut first), Some(true));
+}
+
+#[test]
+fn a_thread_that_flushes_by_itself_sleeps_until_its_flush_counts() {
+    for (answers, done) in ends_of_flushes() {
+        let file = open(DirectIo::Try);
+        let mut second = flushing(&file, &answers);
+        let (mut first, _) = scripted(&file, &[]);
+        first.flush_here = Some(file.0.file.clone());
+        let (said, heard) = channel();
+        let thread = std::thread::spawn(move || {
+            begin_flush(&mut first);
+            said.send(polled(&mut first)).unwrap();
+            first.wait();
+            said.send(polled(&mut first)).unwrap();
+        });
+        let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(next(), None);
+        assert!(heard.recv_timeout(Duration::from_millis(20)).is_err(), "{answers:?}");
+        while second.in_flight() > 0 {
+            assert_ne!(polled(&mut second), Some(!done), "{answers:?}");
+        }
+        assert_eq!(next(), Some(done), "{answers:?}");
+        thread.join().unwrap();
+        file.forget_failed_flush().unwrap();
+    }
+}
+
+#[test]
+fn the_mark_of_a_failed_flush_is_a_link_and_a_file_is_one_too() {
+    let file = open(DirectIo::Try);
+    let mark = file.0.mark();
+    let fail = || polled(&mut flushing(&file, &[Answer::Refuse(Errno::IO)]));
+    assert_eq!(fail(), Some(false));
+    assert!(mark.symlink_metadata().unwrap().is_symlink());
+    assert!(!mark.exists(), "it leads nowhere");
+    assert_eq!(fail(), Some(false));
+    assert!(file.flush_had_failed());
+    file.forget_failed_flush().unwrap();
+    assert!(mark.symlink_metadata().is_err());
+    // As older versions made it.
+    std::fs::write(&mark, b"").unwrap();
+    assert!(file.flush_had_failed());
+    assert_eq!(fail(), Some(false));
+    file.forget_failed_flush().unwrap();
+    assert!(!file.flush_had_failed());
+}
+
+#[test]
+fn where_the_mark_cannot_be_made_every_failed_flush_says_so() {
+    let dir = std::env::temp_dir().join(format!("gabion-script-{}-gone", std::process::id()));
+    // An earlier process of this number may have been killed.
+    let _absent = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.join("pool");
+    preallocate(&path, FILE_LEN as u64).unwrap();
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let (mut failing, _) = scripted(&file, &[Answer::Refuse(Errno::IO)]);
+    let (mut healthy, _) = scripted(&file, &[]);
+    for medium in [&mut failing, &mut healthy] {
+        let error = run(medium, OperationKind::Flush).outcome.into_result().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let wanted = "pool.unflushed cannot be made, so the next process must be told: ";
+        assert!(error.to_string().contains(wanted), "{error}");
     }
 }
