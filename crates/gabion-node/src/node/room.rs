@@ -224,9 +224,10 @@ impl Node {
         let is_due = self.now_ms.saturating_sub(self.room.sealed_ms) >= SEAL_EVERY_MS;
         let gives_back = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
-        let lets_trim = since_seal >= most / 2
-            || (self.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0);
-        if is_due && (gives_back || lets_trim) && self.not_writing().is_none() {
+        let has_spans = self.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
+        // Writes wait once the log is as long as that, so this waits for no pause: a synced write of a few bytes takes a block.
+        let is_long = since_seal >= most / 2;
+        if (is_long || (is_due && (gives_back || has_spans))) && self.not_writing().is_none() {
             self.room.sealed_ms = self.now_ms;
             self.append_seal();
         }

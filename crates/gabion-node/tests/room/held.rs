@@ -139,3 +139,19 @@ fn writers_count_as_slowed_down_only_while_one_waits() {
     assert_eq!(replica.node.write_gate(), SLOWED);
     assert_eq!((slowed(&replica), stopped(&replica)), (62, (0, 0)));
 }
+
+/// A synced write of a few bytes takes a block of the log, which is as long as it may be long before a MemTable is full.
+#[test]
+fn synced_writes_of_a_few_bytes_wait_for_no_pause_between_seals() {
+    let mut replica = Replica::start(512 * MIB, TreeConfig::default(), MIB);
+    for n in 0..10_000_u64 {
+        assert_eq!(replica.node.write_gate(), WriteGate::Open, "write {n}");
+        replica.node.put(Keyspace::User, &n.to_be_bytes(), b"value").unwrap();
+        let end = replica.node.end_turn().unwrap();
+        replica.node.make_durable().unwrap();
+        replica.pass(0);
+        assert!(replica.node.durable_everywhere() >= end, "write {n}");
+        replica.work();
+    }
+    assert!(replica.node.counters().flushes > 1);
+}
