@@ -27,7 +27,8 @@ const SIM: [&str; 4] = ["-p", "gabion-sim", "--test", "sim"];
 
 /// A shard for each test that can take every crash point or failing call of a workload.
 fn exhaustive() -> Result<Vec<String>, String> {
-    let list = ["--release", "--", "--list", "crash_points::", "io_failures::"];
+    let list =
+        ["--release", "--", "--list", "crash_points::", "io_failures::", "member_failing_calls::"];
     let output = Command::new("cargo").arg("test").args(SIM).args(list).output();
     let output = output.map_err(|error| format!("cargo test {}: {error}", SIM.join(" ")))?;
     let text = String::from_utf8_lossy(&output.stdout);

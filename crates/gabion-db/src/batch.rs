@@ -29,6 +29,27 @@ impl Expiry {
 /// Puts, additions and deletes that are all there after a crash, or none of them; later ones win over earlier ones, and additions add up.
 /// One batch is one record of the log: at most 65,536 operations, 1,024 range deletes among them, and about 16 MiB
 /// (`Options::segment_len`).
+///
+/// Each call costs a copy of its key and value into the batch's memory, and nothing in the store before [`crate::Db::write`],
+/// where limits are looked at too. It may be made on one thread and written by another, and written again.
+///
+/// ```
+/// # use gabion_db::{Db, Durability, Options, WriteBatch};
+/// # let dir = std::env::temp_dir().join(format!("gabion-db-batch-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # let options = Options { pool_len: 128 << 20, ..Options::default() };
+/// # let db = Db::create(&dir, &options)?;
+/// let mut transfer = WriteBatch::new();
+/// transfer.add(b"balance:ann", -20);
+/// transfer.add(b"balance:bob", 20);
+/// transfer.delete(b"pending:17");
+/// db.write(&transfer, Durability::Flushed)?; // all of it survives a power cut, or none of it
+/// transfer.clear(); // its memory is there for the next
+/// # assert_eq!(db.get(b"balance:bob")?.as_deref(), Some(&b"20"[..]));
+/// # drop(db);
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), gabion_base::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     bytes: Vec<u8>,

@@ -259,7 +259,8 @@ impl Db {
         Self::open(dir, options)
     }
 
-    /// Opens the store in `dir`. Of the options only those count that are not fixed.
+    /// Opens the store in `dir`. Of the options only those count that are not fixed: lengths of pool, ring and segments and the
+    /// tree's shape are those with which it was made, whatever is said here.
     ///
     /// Costs reading where files lie and applying the log from what is in files on: no more than MemTables hold, as a
     /// rule, and little after a [`Self::flush`]; a commit or two; and two threads besides those of

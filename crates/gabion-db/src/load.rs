@@ -104,7 +104,9 @@ impl Db {
 }
 
 impl BulkLoad {
-    /// Adds a pair, whose key must be after the one before. Waits while files of the load are being written.
+    /// Adds a pair, whose key must be after the one before. Costs a copy into the file that is being built, and where that is
+    /// full its write in the background; no log, no MemTable, and the lock of writers once a file. Waits while files of the load
+    /// are being written.
     ///
     /// # Errors
     /// Invalid input for a key that is not after the last one, naming both, and limit exceeded for a key or value that is
@@ -171,7 +173,7 @@ impl BulkLoad {
     }
 
     /// Ends the load: when this returns, all of it is there. Waits for what is written before it to be flushed and
-    /// for compactions under way.
+    /// for compactions under way. Costs the last file, one flush of the device for all, and one edit that names the files.
     ///
     /// # Durability
     /// Survives a power cut. A kill before that leaves nothing of it, or all.

@@ -93,8 +93,9 @@ impl Options {
 pub struct RunOptions {
     /// Bytes of memory for decoded blocks of files; 0 keeps none. Default 64 MiB.
     pub block_cache_len: usize,
-    /// Bytes of memory for indexes and filters of open files, which take about 2 % of a file; the least recently used
-    /// are dropped as a whole, 0.3 MiB of a file of 16 MiB, and read again when they are needed. Default 1 GiB, enough
+    /// Bytes of memory for indexes and filters of open files, which take about 2 % of a file. Files that are read while there is
+    /// room stay open, but an eighth is for those that come later: of these the ones that were not used lately are dropped as a
+    /// whole, 0.3 MiB of a file of 16 MiB, and read again when they are needed. Default 1 GiB, enough
     /// for some 50 GB of files. With less than 2 % of the data that is read at random, most reads read an index
     /// first.
     pub open_files_len: usize,

@@ -105,6 +105,7 @@ fn reported(events: &Receiver<TargetEvent>) -> Result<BTreeMap<u64, (u32, u32)>,
             }
             TargetEvent::Closed => return Ok(writes),
             TargetEvent::Failed(error) => return Err(error.into()),
+            TargetEvent::Refused { error, .. } => return Err(error.into()),
             TargetEvent::Opened { .. } | TargetEvent::Ended { .. } => {}
         }
     }

@@ -204,6 +204,11 @@ impl SimulatedDisk {
         self.0.borrow_mut().faults.bad_ranges.push((offset, len));
     }
 
+    /// Writes that touch this range fail from now on, as [`Fault::Fail`] says.
+    pub fn fail_writes_in(&self, offset: u64, len: u64) {
+        self.0.borrow_mut().faults.refusing_ranges.push((offset, len));
+    }
+
     /// From now on there is no room for writes that touch one of these ranges, pairs of offset and
     /// length: they end as [`Fault::NoSpace`] says. An empty list gives room everywhere.
     pub fn fill_up(&self, ranges: Vec<(u64, u64)>) {

@@ -142,11 +142,13 @@ pub struct JobFailed {
     pub error: Error,
     /// Files in which it met damage, and what it met there.
     pub damaged: BTreeMap<FileId, Error>,
+    /// Slots of the file that the device did not write, which is what ended the job.
+    pub refused: Vec<Placed>,
 }
 
 impl From<Error> for JobFailed {
     fn from(error: Error) -> Self {
-        Self { error, damaged: BTreeMap::new() }
+        Self { error, damaged: BTreeMap::new(), refused: Vec::new() }
     }
 }
 
@@ -399,12 +401,17 @@ pub async fn run_job(
     let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
     let locate = JobFiles { places: files, damaged: damaged.clone() };
     let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
-    let mut sink = SlotSink { store, slots: slots.into(), built, wait, writing: None };
+    let slots = slots.into();
+    let mut sink = SlotSink { store, slots, built, wait, writing: None, refused: Vec::new() };
     let output = gabion_engine::run_job(&inputs, group, &source, &mut sink).await;
     // Also after an error: the slots are given back then, and nothing must land there later.
     let written = sink.written().await;
-    written?;
-    let output = output.map_err(|error| JobFailed { error, damaged: damaged.take() })?;
+    let output = match written.and(output) {
+        Ok(output) => output,
+        Err(error) => {
+            return Err(JobFailed { error, damaged: damaged.take(), refused: sink.refused });
+        }
+    };
     let unused = sink.slots.into();
     if inputs.recipe.kind.makes_files() {
         store.medium.flush().await.map_err(flush_failed)?;
@@ -424,7 +431,9 @@ struct SlotSink<'a, F, W> {
     built: F,
     wait: W,
     /// The file before.
-    writing: Option<Writing>,
+    writing: Option<(Arc<FilePlacement>, Writing)>,
+    /// As [`JobFailed::refused`].
+    refused: Vec<Placed>,
 }
 
 type Writing = Pin<Box<dyn Future<Output = Result<()>>>>;
@@ -432,10 +441,20 @@ type Writing = Pin<Box<dyn Future<Output = Result<()>>>>;
 impl<F, W> SlotSink<'_, F, W> {
     /// Waits until the file before is written.
     async fn written(&mut self) -> Result<()> {
-        match self.writing.take() {
-            Some(writing) => writing.await,
-            None => Ok(()),
+        let Some((placement, writing)) = self.writing.take() else { return Ok(()) };
+        let result = writing.await;
+        self.ended(&placement, result)
+    }
+
+    /// A file is written, or is not: then its slots are those that the device refused, unless it had no room, or nobody
+    /// knows what is to come there.
+    fn ended(&mut self, placement: &FilePlacement, result: Result<()>) -> Result<()> {
+        if let Err(error) = &result
+            && error.kind() == ErrorKind::Io
+        {
+            self.refused.extend(&placement.slots);
         }
+        result
     }
 }
 
@@ -477,14 +496,14 @@ where
             memory: kept,
         });
         self.written().await?;
-        let store = self.store.clone();
+        let (store, place) = (self.store.clone(), placement.clone());
         let mut writing: Writing = Box::pin(async move {
             gabion_pool::write_file(
                 &store.medium,
                 &store.geometry,
                 store.pool_id,
                 store.group,
-                &placement,
+                &place,
                 &bytes,
                 &meta.chunk_crcs,
             )
@@ -492,8 +511,8 @@ where
         });
         // Polled once, so that it begins.
         match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
-            Poll::Ready(result) => result?,
-            Poll::Pending => self.writing = Some(writing),
+            Poll::Ready(result) => self.ended(&placement, result)?,
+            Poll::Pending => self.writing = Some((placement, writing)),
         }
         (self.wait)().await
     }

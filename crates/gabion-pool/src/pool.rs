@@ -15,7 +15,7 @@ use crate::placement_log::{
 };
 use crate::slots::{Counts, SlotState, SlotTable};
 use crate::{Geometry, PoolId, Superblock};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -175,7 +175,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes allocated slots out of use because a local write into them had an unknown outcome.
+    /// Takes allocated slots out of use because a local write into them failed or had an unknown outcome.
     /// Staged.
     ///
     /// # Errors
@@ -237,14 +237,24 @@ impl Pool {
     /// Frees what is in quarantine because of something that has ended by now. Staged. Returns the
     /// slots.
     pub fn release_quarantined(&mut self, drained: Drained) -> Vec<SlotIndex> {
+        self.release_quarantined_but(drained, &BTreeSet::new())
+    }
+
+    /// As [`Self::release_quarantined`], without slots that nothing is to be written to again in this process.
+    pub fn release_quarantined_but(
+        &mut self,
+        drained: Drained,
+        but: &BTreeSet<SlotIndex>,
+    ) -> Vec<SlotIndex> {
         let has_ended = |origin| match (drained, origin) {
             (Drained::Local, QuarantineOrigin::Local) => true,
             (Drained::SessionsBelow(below), QuarantineOrigin::Session(session)) => session < below,
             _ => false,
         };
-        let slots = self.slots_where(
+        let mut slots = self.slots_where(
             |state| matches!(state, SlotState::Quarantined { origin } if has_ended(origin)),
         );
+        slots.retain(|slot| !but.contains(slot));
         for &slot in &slots {
             self.enter(slot, SlotState::Free);
         }

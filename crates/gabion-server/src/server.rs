@@ -265,6 +265,9 @@ impl Server {
             Event::Target(TargetEvent::Wrote { offset, len, crc, .. }) => {
                 node.handle_target_write(offset, len, crc);
             }
+            Event::Target(TargetEvent::Refused { offset, error, .. }) => {
+                node.handle_target_write_failed(offset, &error);
+            }
             Event::Target(TargetEvent::Closed) => {}
             Event::Target(TargetEvent::Ended { peer, error }) => {
                 // Connections end whenever a session does; only what should not be is said, and a

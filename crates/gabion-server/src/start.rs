@@ -267,7 +267,9 @@ fn start_threads(
         match event {
             // Looked at when the primary says what the bytes are, once it knows that they are here;
             // the loop takes what was left for it before it acts on what peers said.
-            TargetEvent::Wrote { .. } => target_mailbox.leave(Event::Target(event)),
+            TargetEvent::Wrote { .. } | TargetEvent::Refused { .. } => {
+                target_mailbox.leave(Event::Target(event))
+            }
             _ => target_mailbox.tell(Event::Target(event)),
         }
     })?;

@@ -156,6 +156,7 @@ fn counters(server: &Server, node: &Node) -> Value {
         "writes_stopped_ms": stopped.total(),
         "writes_stopped_ms_by": by_what,
         "jobs_without_space": counters.jobs_without_space,
+        "refused_slots": counters.refused_slots,
         "jobs_set_aside": counters.jobs_set_aside,
         "damaged_files": counters.damaged_files,
         "repaired_files": counters.repaired_files,

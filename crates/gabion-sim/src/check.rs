@@ -99,8 +99,10 @@ pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
 /// Says which is not.
 pub fn slots(node: &Node) -> Result<(), String> {
     let counts = node.pool().counts();
-    // What rotted is not written to again before the next start. A file here takes one slot.
-    let given_up = u64::from(counts.quarantined) == node.counters().repaired_files;
+    // What rotted or refused a write is not written to again before the next start. A file here takes one slot.
+    let counters = node.counters();
+    let given_up =
+        u64::from(counts.quarantined) == counters.repaired_files + counters.refused_slots;
     if !given_up || counts.allocated != 0 || counts.retired != 0 {
         return Err(format!("slots that nobody owns at rest: {counts:?}"));
     }

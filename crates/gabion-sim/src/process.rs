@@ -2,7 +2,7 @@
 
 use crate::pipe::Pipe;
 use crate::{Random, check};
-use gabion_base::{Error, FileId, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
 use gabion_engine::{JobKind, LocalCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
 use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
@@ -471,6 +471,12 @@ impl Process {
                             .extend(check::landing(node, session, offset).err().map(Wish::Report));
                     }
                     let ended_well = result.is_ok();
+                    if let (Some((offset, ..)), Err(error), Some(node)) =
+                        (write, &result, &mut self.node)
+                        && error.kind() == ErrorKind::Io
+                    {
+                        node.handle_target_write_failed(offset, error);
+                    }
                     if let (Some(connection), Some(subsystem)) = (
                         self.target.connections.get_mut(&connection),
                         self.target.subsystem.as_mut(),

@@ -65,6 +65,8 @@ pub struct World {
     /// Kills and power cuts, for reports of failure.
     events: Vec<String>,
     deaths: Vec<String>,
+    /// The machine of whose disk a call is made to fail.
+    failing: Option<usize>,
     /// What a client saw that cannot be.
     violation: Option<String>,
 }
@@ -108,6 +110,7 @@ impl World {
             outcome: Outcome::default(),
             events: Vec::new(),
             deaths: Vec::new(),
+            failing: None,
             violation: None,
         }
     }
@@ -239,8 +242,10 @@ impl World {
                 let handle = machine.disk.handle();
                 let starts = machine.starts;
                 let options = options.clone();
+                let flush_had_failed = machine.disk.flush_had_failed();
+                let trust = if flush_had_failed { Trust::Flushed } else { Trust::Readable };
                 let mut process =
-                    Process::start(starts, handle, ring, options, Trust::Readable, now_ms, random);
+                    Process::start(starts, handle, ring, options, trust, now_ms, random);
                 process.replace_cache(self.options.cache_len);
                 if let Some(damage) = self.options.foreign_targets {
                     process.serve_foreign(damage);
@@ -277,7 +282,11 @@ impl World {
     fn pump(&mut self, index: usize) {
         let now_ms = self.now_ms;
         let Some(process) = &mut self.machines[index].process else { return };
+        let was_open = process.node.is_some();
         let wishes = process.pump(now_ms);
+        if !was_open && process.node.is_some() {
+            self.machines[index].disk.forget_failed_flush();
+        }
         self.machines[index].fill_up(now_ms);
         self.flip_on_disk(index);
         self.check_unshipped(index);
@@ -308,7 +317,11 @@ impl World {
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));
                     let death = format!("replica {} ended itself: {error}", index + 1);
-                    self.violation.get_or_insert(death);
+                    if self.is_of_failing_call(index, &death) {
+                        self.note(death);
+                    } else {
+                        self.violation.get_or_insert(death);
+                    }
                     self.kill(index, false);
                 }
             }

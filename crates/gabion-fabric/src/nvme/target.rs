@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   commands ─► ┌──────────────── thread gabion-target ───────────────────┐ ─► events
-//!   listener ─► │ accept ─► TargetConnection … ─► Subsystem (grants)      │    Opened, Wrote,
+//!   listener ─► │ accept ─► TargetConnection … ─► Subsystem (grants)      │    Opened, Wrote, Refused,
 //!   sockets  ─► │              │ poll_io   ▲ complete_io                  │    Closed, Ended
 //!               │              ▼           │                              │
 //!               └──────── FileMedium (offset + start of the region) ──────┘
@@ -16,7 +16,7 @@
 use crate::file::FileMedium;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
-use gabion_base::{Error, Result};
+use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::nvme::{BackendKind, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::{AlignedBuf, Bytes, Completion, Medium, Operation, OperationKind};
 use mio::net::TcpListener;
@@ -105,6 +105,15 @@ pub enum TargetEvent {
         len: u32,
         /// CRC32C of the bytes as they arrived.
         crc: u32,
+    },
+    /// The medium failed at a host's write, for another reason than room. The host is told as well.
+    Refused {
+        /// The session under which it came.
+        session: u64,
+        /// First byte in the namespace.
+        offset: u64,
+        /// What the medium says.
+        error: Error,
     },
     /// A connection is over.
     Ended {
@@ -544,9 +553,15 @@ impl Server {
         let Some(epoch) = &mut self.epoch else { return };
         let Some(connection) = epoch.connections.get_mut(&running.connection) else { return };
         let result = completion.outcome.into_result();
-        if let (Ok(()), Some((offset, len, crc))) = (&result, running.write) {
-            let session = epoch.session;
-            (self.report)(TargetEvent::Wrote { session, offset, len, crc });
+        let session = epoch.session;
+        match (&result, running.write) {
+            (Ok(()), Some((offset, len, crc))) => {
+                (self.report)(TargetEvent::Wrote { session, offset, len, crc });
+            }
+            (Err(error), Some((offset, ..))) if error.kind() == ErrorKind::Io => {
+                (self.report)(TargetEvent::Refused { session, offset, error: error.clone() });
+            }
+            _ => {}
         }
         let bytes: Result<Option<Bytes>> =
             result.map(|()| completion.buffer.map(AlignedBuf::freeze));

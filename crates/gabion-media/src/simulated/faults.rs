@@ -61,6 +61,7 @@ pub(super) struct Faults {
     planned: Vec<Planned>,
     pub(super) bad_ranges: Vec<(u64, u64)>,
     pub(super) full_ranges: Vec<(u64, u64)>,
+    pub(super) refusing_ranges: Vec<(u64, u64)>,
 }
 
 impl Faults {
@@ -90,6 +91,11 @@ impl Faults {
 
     pub(super) fn is_bad(&self, offset: u64, len: u64) -> bool {
         touches(&self.bad_ranges, offset, len)
+    }
+
+    /// Whether a write fails for where it goes.
+    pub(super) fn refuses(&self, offset: u64, len: u64) -> bool {
+        touches(&self.refusing_ranges, offset, len)
     }
 
     /// Whether there is no room for a write.

@@ -234,7 +234,8 @@ impl State {
         if self.faults.is_full(offset, data.len() as u64) {
             return self.find_no_room(offset, data);
         }
-        match fault {
+        let refuses = self.faults.refuses(offset, data.len() as u64);
+        match fault.or(refuses.then_some(Fault::Fail)) {
             Some(Fault::Fail) => {
                 self.take_partial_effect(offset, data);
                 failed("write", offset, data.len())

@@ -305,7 +305,12 @@ fn bad_ranges_and_bit_flips_hit_exactly_their_place() {
     assert!(disk.block_on(&handle, handle.read(0, BLOCK_LEN)).is_ok());
     assert!(disk.block_on(&handle, handle.read(0, 2 * BLOCK_LEN)).is_err());
     assert!(disk.block_on(&handle, handle.read(2 * BLOCK, BLOCK_LEN)).is_ok());
+    disk.fail_writes_in(2 * BLOCK, BLOCK);
+    assert!(write(&disk, &handle, 1, 1).is_ok());
+    assert!(write(&disk, &handle, 2, 1).is_err());
+    assert!(write(&disk, &handle, 2, 1).is_err(), "it is the place, and not the call");
     disk.clear_faults();
+    assert!(write(&disk, &handle, 2, 1).is_ok());
     assert!(disk.block_on(&handle, handle.read(BLOCK, BLOCK_LEN)).is_ok());
 }
 

@@ -14,7 +14,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::units::{CHUNK_LEN, SLOT_LEN};
+use gabion_base::units::{BLOCK_LEN, CHUNK_LEN, SLOT_LEN};
 use gabion_base::{Error, FileId, GroupId, HashMap, LogPosition, SlotIndex, Term};
 use gabion_pool::{Drained, FilePlacement, Placed};
 
@@ -52,6 +52,8 @@ pub(super) struct Grants {
     granting: bool,
     /// More than the usual number, as the primary asked.
     wanted: u32,
+    /// Slots into which the device did not write. A grant of one is void with its session, and it is granted no more.
+    refused: BTreeSet<SlotIndex>,
     /// Checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     /// Shipped and flushed, on the way to having a durable place.
@@ -126,20 +128,34 @@ impl Node {
         self.grants.port = port;
         self.grants.open = session;
         // Drained: no write of an older session can land any more.
-        self.pool.release_quarantined(Drained::SessionsBelow(session));
+        self.pool.release_quarantined_but(Drained::SessionsBelow(session), &self.grants.refused);
     }
 
     /// The target completed a write of the primary: `len` bytes at `offset` of the namespace have this
     /// checksum. Not durable yet.
     pub fn handle_target_write(&mut self, offset: u64, len: u32, crc: u32) {
-        let geometry = self.pool.region().namespace();
-        let data = offset.checked_sub(geometry.headers_len());
-        let slot = data.map(|at| (SlotIndex((at / SLOT_LEN) as u32), at % SLOT_LEN));
-        if let Some((slot, within)) = slot
+        if let (slot, Some(within)) = self.slot_at(offset)
             && within.is_multiple_of(CHUNK_LEN)
         {
             self.grants.received.insert((slot, (within / CHUNK_LEN) as u32), (len, crc));
         }
+    }
+
+    /// The device did not write what came to the target at `offset` of the namespace, though it has room. The primary is
+    /// told by the target, and ships the file again in another session: into other slots, as this one stays in quarantine
+    /// until the next start (FAULTS.md E9).
+    pub fn handle_target_write_failed(&mut self, offset: u64, error: &Error) {
+        let (slot, _) = self.slot_at(offset);
+        if self.grants.refused.insert(slot) {
+            self.note_refused(&[slot], error);
+        }
+    }
+
+    /// The slot at an offset of the namespace, and how far in it that is; none is its header.
+    fn slot_at(&self, offset: u64) -> (SlotIndex, Option<u64>) {
+        let data = offset.checked_sub(self.pool.region().namespace().headers_len());
+        let slot = data.map_or(offset / BLOCK_LEN as u64, |at| at / SLOT_LEN);
+        (SlotIndex(slot as u32), data.map(|at| at % SLOT_LEN))
     }
 
     /// Keeps the usual number of slots granted.
@@ -207,8 +223,7 @@ impl Node {
         let mut ranges = Vec::with_capacity(slots.len() * 2);
         for placed in slots {
             ranges.push((geometry.slot_offset(placed.slot), SLOT_LEN));
-            ranges
-                .push((geometry.header_offset(placed.slot), gabion_base::units::BLOCK_LEN as u64));
+            ranges.push((geometry.header_offset(placed.slot), BLOCK_LEN as u64));
         }
         ranges
     }

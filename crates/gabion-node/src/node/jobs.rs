@@ -12,15 +12,19 @@ use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, ErrorKind, FileId};
+use gabion_base::{Error, ErrorKind, FileId, SlotIndex};
 use gabion_engine::{
     Edit, JobContext, JobInputs, JobKind, JobOutput, Pressure, Recipe, WriteState,
 };
 use gabion_log::{RecordFlags, RecordKind};
 use gabion_pool::{FilePlacement, Placed};
+
+/// Jobs in a row whose slots the device did not write to, of which each takes others then. One more, and it is no matter of
+/// slots: the replica ends.
+const REFUSED_JOBS_MAX: u32 = 8;
 
 /// Jobs under way, by number.
 #[derive(Default)]
@@ -32,6 +36,8 @@ pub(super) struct Jobs {
     back_off: BackOff,
     /// Compactions whose inputs are not what was written, until these are.
     set_aside: Vec<SetAside>,
+    /// Jobs that ended since one ended well because the device did not write into their slots.
+    refused: u32,
     /// Why the last compaction was given up that met damage in no file by name. Its inputs stay in the tree
     /// and are not compacted again by this process.
     damage: Option<Error>,
@@ -253,6 +259,7 @@ impl Node {
         };
         if !job.built.is_empty() {
             self.jobs.back_off.ended_well();
+            self.jobs.refused = 0;
         }
         if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
             return self.fatal(error);
@@ -280,10 +287,12 @@ impl Node {
     /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
     /// pause: else a device without room would be written to as fast as it refuses.
     fn job_failed(&mut self, job: Job, failed: JobFailed) {
-        let JobFailed { error, damaged } = failed;
+        let JobFailed { error, damaged, refused } = failed;
         let mut slots = job.slots;
         slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
-        if let Err(error) = self.pool.release(&slots) {
+        slots.retain(|placed| !refused.contains(placed));
+        let given_back = self.pool.release(&slots);
+        if let Err(error) = given_back.and_then(|()| self.pool.quarantine(&refused)) {
             return self.fatal(error);
         }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
@@ -306,9 +315,25 @@ impl Node {
                 self.tree.job_ran_out_of_slots(job.recipe.kind, job.given.into());
                 self.room.forget_jobs();
             }
+            // Other slots may be better; a device that takes none is told by as many failures in a row.
+            ErrorKind::Io if !refused.is_empty() && self.jobs.refused < REFUSED_JOBS_MAX => {
+                self.jobs.refused += 1;
+                let slots: Vec<SlotIndex> = refused.iter().map(|placed| placed.slot).collect();
+                self.note_refused(&slots, &error);
+            }
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }
+    }
+
+    /// The device did not write into slots, which are in quarantine until the next start.
+    pub(super) fn note_refused(&mut self, slots: &[SlotIndex], error: &Error) {
+        self.counters.refused_slots += slots.len() as u64;
+        let names: Vec<String> = slots.iter().map(SlotIndex::to_string).collect();
+        self.say(format!(
+            "{}: not used until the next start, as the device did not take what was written there: {error}",
+            names.join(", ")
+        ));
     }
 
     /// A file of no edit cannot be shipped: its bytes rotted in memory, and so did what was written here, perhaps from there.

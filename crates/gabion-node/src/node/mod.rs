@@ -290,6 +290,8 @@ pub struct Counters {
     pub writes_stopped_ms: StoppedMs,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
+    /// Slots that are not used until the next start, as the device did not write what was to be there.
+    pub refused_slots: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
     pub jobs_set_aside: u64,
     /// Files in which a read met damage.

@@ -3,8 +3,11 @@
 use super::World;
 use crate::Random;
 use crate::lost::Moments;
-use gabion_media::simulated::{Fault, OperationClass};
+use gabion_base::SlotIndex;
+use gabion_base::units::SLOT_LEN;
+use gabion_media::simulated::{DiskStats, Fault, OperationClass};
 use gabion_node::AckLevel;
+use gabion_pool::SlotState;
 
 impl World {
     pub(super) fn inject_faults(&mut self) {
@@ -142,11 +145,58 @@ impl World {
         true
     }
 
-    /// Writes and flushes of a machine's disk that have ended.
+    /// What a machine's disk did so far.
     #[must_use]
-    pub fn disk_effects(&self, index: usize) -> u64 {
-        let stats = self.machines[index].disk.stats();
-        stats.writes + stats.flushes
+    pub fn disk_stats(&self, index: usize) -> DiskStats {
+        self.machines[index].disk.stats()
+    }
+
+    /// Plans that the `nth` call of a class of a machine's disk fails, from now on (1 is the next one). Its processes may end
+    /// themselves for that, and reads of clients there may fail by it; the error has to say so.
+    pub fn fail_call(&mut self, index: usize, class: OperationClass, nth: u64, fault: Fault) {
+        self.machines[index].disk.plan(class, nth, fault);
+        self.failing = Some(index);
+    }
+
+    /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so many slots, whenever they are
+    /// tried: the first of those that are granted to the primary, or else of the free ones. Its processes may not end for it.
+    ///
+    /// # Panics
+    /// When the replica is down.
+    pub fn refuse_writes(&mut self, index: usize, count: usize) {
+        let pool = self.node(index).expect("the replica is up").pool();
+        let (region, total) = (pool.region(), pool.counts().total);
+        let of = |is_wanted: fn(SlotState) -> bool| {
+            let slots = (0..total).map(SlotIndex);
+            slots.filter(move |slot| pool.slot_state(*slot).is_some_and(is_wanted))
+        };
+        let granted = of(|state| matches!(state, SlotState::Granted { .. }));
+        let slots: Vec<u64> = granted
+            .chain(of(|state| state == SlotState::Free))
+            .map(|slot| region.slot_offset(slot))
+            .take(count)
+            .collect();
+        let disk = &self.machines[index].disk;
+        slots.into_iter().for_each(|offset| disk.fail_writes_in(offset, SLOT_LEN));
+    }
+
+    /// Whether a call that is planned to fail has not come yet.
+    #[must_use]
+    pub fn is_call_to_fail(&self, index: usize) -> bool {
+        self.machines[index].disk.faults_to_come() > 0
+    }
+
+    /// How often processes of all machines ended themselves.
+    #[must_use]
+    pub fn deaths(&self) -> usize {
+        self.deaths.len()
+    }
+
+    /// Whether an error of a machine is that of the call that was made to fail there.
+    pub(super) fn is_of_failing_call(&self, index: usize, error: &str) -> bool {
+        let says_so =
+            ["simulated I/O error", "without room"].iter().any(|what| error.contains(what));
+        self.failing == Some(index) && says_so
     }
 
     /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.

@@ -96,13 +96,17 @@ impl World {
 
     pub(super) fn poll_clients(&mut self) {
         let tail = self.machines.len() - 1;
-        for client in &mut self.clients {
+        for number in 0..self.clients.len() {
             self.moment += 1;
+            let client = &mut self.clients[number];
             let index = if client.waits_for_tail() { tail } else { 0 };
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
             match polled {
                 Err(ReadFailure::Damage(_)) if self.outcome.rotten > 0 => {
+                    self.outcome.failed_reads += 1;
+                }
+                Err(failure) if self.is_of_failing_call(index, &failure.to_string()) => {
                     self.outcome.failed_reads += 1;
                 }
                 Err(failure) => {

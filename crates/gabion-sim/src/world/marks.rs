@@ -154,6 +154,9 @@ impl World {
                     process.node.as_ref().is_some_and(|node| node.check_era(what.era).is_ok());
                 match read {
                     Ok(records) if is_valid => State::Told(what, records),
+                    Err(failure) if self.is_of_failing_call(index, &failure.to_string()) => {
+                        State::None
+                    }
                     Err(ReadFailure::Wrong(error)) => {
                         self.violation.get_or_insert(format!("replica {index}: {error}"));
                         State::None

@@ -109,8 +109,12 @@ impl World {
         }
     }
 
-    /// A file that was noted as damaged and is whole was noted for what an old place of it held.
+    /// A file that was noted as damaged and is whole was noted for what an old place of it held, unless a read of it was
+    /// made to fail.
     pub(super) fn check_noted(&mut self, index: usize) {
+        if self.failing == Some(index) {
+            return;
+        }
         let Some(node) = self.node(index) else { return };
         let whole = node.damaged_files().find(|file| file.state == RepairState::Whole);
         if let Some(noted) = whole {

@@ -13,6 +13,7 @@ mod loads;
 mod lost_files;
 mod marks;
 mod member_crash_points;
+mod member_failing_calls;
 mod metamorphic;
 mod no_space;
 mod no_target;

@@ -10,10 +10,10 @@ use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Faults, Options, World};
 
-const SEED: u64 = 1;
+pub(crate) const SEED: u64 = 1;
 /// Steps of clients until the last crash, and after each.
-const STEPS: u64 = 1_500;
-const STEPS_AFTER: u64 = 150;
+pub(crate) const STEPS: u64 = 1_500;
+pub(crate) const STEPS_AFTER: u64 = 150;
 /// Crashes of each member that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`.
 const CRASHES_MAX: u64 = 10;
 
@@ -30,7 +30,8 @@ fn way(number: u64, step: u64) -> Option<u64> {
     }
 }
 
-fn world(compaction: CompactionMode) -> World {
+/// A group whose members do all that a disk can fail at within a few steps.
+pub(crate) fn options(compaction: CompactionMode) -> Options {
     // Files come and go within few steps.
     let tree = TreeConfig {
         memtable_len: 8 * 1024,
@@ -39,15 +40,18 @@ fn world(compaction: CompactionMode) -> World {
         level1_len: 64 * 1024,
         ..TreeConfig::default()
     };
-    let options = Options {
+    Options {
         tree: Some(tree),
         ack: AckLevel::Durable,
         faults: Faults::default(),
         replicas: 3,
         compaction,
         ..Options::of_seed(SEED)
-    };
-    World::new(SEED, options)
+    }
+}
+
+pub(crate) fn world(compaction: CompactionMode) -> World {
+    World::new(SEED, options(compaction))
 }
 
 /// The steps, counted from one, after which a member's disk has done more than before.
@@ -56,7 +60,8 @@ fn moments(index: usize, compaction: CompactionMode) -> Vec<u64> {
     let mut moments = Vec::new();
     for step in 1..=STEPS {
         world.advance(1).expect("nothing breaks");
-        let effects = world.disk_effects(index);
+        let stats = world.disk_stats(index);
+        let effects = stats.writes + stats.flushes;
         if effects > before {
             moments.push(step);
         }

@@ -10,7 +10,7 @@
 //! An *epoch* of the script is a stretch of group time. Everything that a script has expire does so between the work of one
 //! epoch and that of the next, so that how long the work takes under some options changes no answer.
 //!
-//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 11 on other scripts follow.
+//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 13 on (four times 13 are more than there are sets) other scripts follow.
 
 mod checkpoint;
 mod group;

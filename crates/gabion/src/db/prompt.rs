@@ -293,6 +293,7 @@ fn counters(stats: &DbStats) -> Value {
         "writes_slowed_ms": counters.writes_slowed_ms,
         "writes_stopped_ms": counters.writes_stopped_ms.total(),
         "jobs_without_space": counters.jobs_without_space,
+        "refused_slots": counters.refused_slots,
         "jobs_set_aside": counters.jobs_set_aside,
         "client_read_bytes": stats.read_bytes,
         "block_cache_hits": stats.cache_hits, "block_cache_misses": stats.cache_misses,
