@@ -7,6 +7,7 @@
 
 use crate::cache::SharedCache;
 use crate::clock::Clock;
+use crate::drain::Drains;
 use crate::jobs::{IoThread, JobSink, JobThreads};
 use crate::moments::Moments;
 use crate::options::RunOptions;
@@ -15,7 +16,7 @@ use crate::views::Views;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 use gabion_engine::{FileMeta, SharedView, Tree};
 use gabion_media::BufferMeter;
-use gabion_node::work::{BuiltFile, Done, Work, WorkId};
+use gabion_node::work::{BuiltFile, Done, DrainOrder, Work, WorkId};
 use gabion_node::{Node, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) run: RunOptions,
     /// None while the store starts, and again once it closes.
     pub(crate) threads: Option<Threads>,
+    /// The drain that who has the lock carries out itself, when it is one that waits for it: [`crate::drain`].
+    own_drain: OwnDrain,
     /// The log ended here when the machine was last carried on.
     carried_on_at: LogPosition,
     /// The MemTable that readers know as the active one.
@@ -48,6 +51,16 @@ pub(crate) struct Core {
     shape: u64,
     /// Why nothing can be written any more.
     failed: Option<Error>,
+}
+
+/// Whether the next drain that the machine wants stays with whoever has the lock.
+enum OwnDrain {
+    /// It goes to the thread of I/O.
+    No,
+    /// It stays.
+    Wanted,
+    /// It is here.
+    Is(WorkId, DrainOrder),
 }
 
 // SAFETY: `Core` is not `Send` by itself because of the node's map of files (`Rc<RefCell<…>>`) and its
@@ -91,6 +104,7 @@ pub(crate) struct Shared {
     shown: Shown,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
+    drains: Drains,
     pub(crate) group: GroupId,
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
@@ -102,7 +116,7 @@ impl Shared {
         node: Box<Node>,
         clock: Clock,
         run: RunOptions,
-        placements: Placements,
+        (placements, drains): (Placements, Drains),
         group: GroupId,
         buffers: Arc<BufferMeter>,
     ) -> Self {
@@ -123,12 +137,14 @@ impl Shared {
                 node,
                 run,
                 threads: None,
+                own_drain: OwnDrain::No,
                 failed: None,
             }),
             progress: Condvar::new(),
             clock,
             cache: Arc::new(SharedCache::new(run.block_cache_len, run.open_files_len)),
             placements,
+            drains,
             group,
             buffers,
             notices: Mutex::default(),
@@ -269,6 +285,34 @@ impl Shared {
         self.publish(core);
     }
 
+    /// Lets the machine carry on and waits until the log is durable up to `end`. What it takes to get there is done on this
+    /// thread, if no drain is under way.
+    ///
+    /// # Errors
+    /// What made the store fail.
+    pub(crate) fn wait_durable<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        end: LogPosition,
+    ) -> Result<()> {
+        core.own_drain = OwnDrain::Wanted;
+        self.carry_on(&mut core);
+        // Whatever became of the store: nobody else has the order.
+        if let OwnDrain::Is(id, order) = std::mem::replace(&mut core.own_drain, OwnDrain::No) {
+            drop(core);
+            let unfinished = Unfinished(self);
+            let drained = self.drains.carry_out(&order);
+            std::mem::forget(unfinished);
+            self.hand_in(|core| core.node.handle_done(id, Done::Drain(drained)));
+            core = self.lock();
+        }
+        while core.node.durable_everywhere() < end {
+            core.check()?;
+            core = self.wait(core);
+        }
+        Ok(())
+    }
+
     /// Shows readers what was written.
     fn publish(&self, core: &mut Core) {
         self.publish_shape(core);
@@ -297,6 +341,9 @@ impl Shared {
         match output {
             Output::Work(id, Work::Job(order)) => {
                 let _ = core.threads.as_ref().map(|threads| threads.jobs.begin(id, order));
+            }
+            Output::Work(id, Work::Drain(order)) if matches!(core.own_drain, OwnDrain::Wanted) => {
+                core.own_drain = OwnDrain::Is(id, order);
             }
             Output::Work(id, work) => {
                 let _ = core.threads.as_ref().map(|threads| threads.io.begin(id, work));
@@ -337,6 +384,16 @@ impl Shared {
         }
         drop(core);
         self.progress.notify_all();
+    }
+}
+
+/// A drain on the thread of a caller. Where that panics nobody ends it, and the log is never durable again.
+struct Unfinished<'a>(&'a Shared);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.lock().fail(half_done());
+        self.0.progress.notify_all();
     }
 }
 

@@ -4,6 +4,7 @@ use crate::batch::{Expiry, Op, WriteBatch};
 use crate::cache::WarmStats;
 use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
+use crate::drain::Drains;
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
 use crate::jobs::{IoThread, JobThreads};
 use crate::memory::{Budgets, Memory};
@@ -12,7 +13,7 @@ use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
 use crate::replica::{self, NewPool, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
-use gabion_base::{Error, ErrorKind, GroupId, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize};
@@ -282,12 +283,12 @@ impl Db {
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
-        let placements = Placements::new(&parts);
+        let of_callers = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
             clock,
             options.run,
-            placements,
+            of_callers,
             parts.group,
             parts.buffers.clone(),
         ));
@@ -569,19 +570,8 @@ impl Db {
                 shared.written(&mut core, end);
                 core.check()
             }
-            Durability::Flushed => {
-                shared.carry_on(&mut core);
-                self.wait_durable(core, end)
-            }
+            Durability::Flushed => shared.wait_durable(core, end),
         }
-    }
-
-    fn wait_durable(&self, mut core: MutexGuard<'_, Core>, end: LogPosition) -> Result<()> {
-        while core.node.durable_everywhere() < end {
-            core.check()?;
-            core = self.0.shared.wait(core);
-        }
-        Ok(())
     }
 
     /// Waits until everything that was written before is flushed.
@@ -625,8 +615,7 @@ impl Db {
             }
         }
         let end = core.node.make_durable()?;
-        self.0.shared.carry_on(&mut core);
-        self.wait_durable(core, end)
+        self.0.shared.wait_durable(core, end)
     }
 
     /// The value of a key, if it has one, as of the last write that returned, or a later one. See

@@ -55,6 +55,7 @@ pub mod clock;
 mod compact;
 mod core;
 mod db;
+mod drain;
 mod iter;
 pub mod jobs;
 mod load;
