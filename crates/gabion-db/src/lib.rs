@@ -7,6 +7,8 @@
 //!                 results ◄── gabion-flush, gabion-compact, gabion-io
 //! ```
 //!
+//! Who waits for a write to be durable writes and flushes the log itself, if nobody else does just then (`drain`).
+//!
 //! A [`Db`] is the head of a group of one, so everything that holds for a replica holds for it: the same
 //! log, pool, files, recovery and formats. A directory that it made can be looked at with `gabion db`.
 //!
