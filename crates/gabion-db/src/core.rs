@@ -116,7 +116,8 @@ impl Shared {
         node: Box<Node>,
         clock: Clock,
         run: RunOptions,
-        (placements, drains): (Placements, Drains),
+        placements: Placements,
+        drains: Drains,
         group: GroupId,
         buffers: Arc<BufferMeter>,
     ) -> Self {
@@ -301,7 +302,7 @@ impl Shared {
         if let OwnDrain::Is(id, order) = std::mem::replace(&mut core.own_drain, OwnDrain::No) {
             drop(core);
             let unfinished = Unfinished(self);
-            let drained = self.drains.carry_out(&order);
+            let drained = self.drains.carry_out(order);
             std::mem::forget(unfinished);
             self.hand_in(|core| core.node.handle_done(id, Done::Drain(drained)));
             core = self.lock();

@@ -283,12 +283,13 @@ impl Db {
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
-        let of_callers = (Placements::new(&parts), Drains::new(&parts)?);
+        let (placements, drains) = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
             clock,
             options.run,
-            of_callers,
+            placements,
+            drains,
             parts.group,
             parts.buffers.clone(),
         ));

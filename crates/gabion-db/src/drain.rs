@@ -11,44 +11,55 @@
 
 use crate::jobs::StoreParts;
 use gabion_base::Result;
-use gabion_fabric::{Flusher, PoolFile};
+use gabion_fabric::{FileMedium, MediumOptions};
+use gabion_media::{Completion, Medium, Operation, OperationKind};
 use gabion_node::work::DrainOrder;
 use gabion_pool::{Geometry, extents};
 use std::sync::{Mutex, PoisonError};
 
 /// What a drain needs, on whatever thread.
 pub(crate) struct Drains {
-    file: PoolFile,
+    medium: Mutex<FileMedium>,
     geometry: Geometry,
-    flusher: Mutex<Flusher>,
 }
 
 impl Drains {
     /// # Errors
-    /// As [`PoolFile::flusher`].
+    /// As [`gabion_fabric::PoolFile::medium`].
     pub(crate) fn new(parts: &StoreParts) -> Result<Self> {
-        let (file, geometry) = (parts.file.clone(), parts.geometry);
-        Ok(Self { flusher: Mutex::new(file.flusher()?), file, geometry })
+        let options = MediumOptions { notify: false, ..parts.options };
+        Ok(Self { medium: Mutex::new(parts.file.medium(options)?), geometry: parts.geometry })
     }
 
-    /// Carries a drain out.
+    /// Carries a drain out: the calling thread sleeps meanwhile.
     ///
     /// # Errors
     /// As the same order has them on the thread of I/O: the device's, with the place.
-    pub(crate) fn carry_out(&self, order: &DrainOrder) -> Result<()> {
-        for (placement, offset, data) in &order.writes {
-            let mut rest = &data[..];
-            for (at, len) in extents(&self.geometry, placement, *offset, data.len() as u64) {
-                let (part, others) = rest.split_at(len as usize);
-                self.file.write_all_at(part, at)?;
-                rest = others;
+    pub(crate) fn carry_out(&self, order: DrainOrder) -> Result<()> {
+        let mut kinds = Vec::new();
+        for (placement, at, data) in order.writes {
+            let mut done = 0;
+            for (offset, len) in extents(&self.geometry, &placement, at, data.len() as u64) {
+                let part = data.slice(done..done + len as usize);
+                kinds.push(OperationKind::Write { offset, data: part });
+                done += len as usize;
             }
         }
-        if !order.flush {
-            return Ok(());
+        kinds.extend(order.flush.then_some(OperationKind::Flush));
+        // Each begins when the one before it is done, so the first error is the reason of all.
+        let chained = |(tag, kind)| Operation { tag, kind, then: true };
+        // After a panic amid a drain the store has failed, and none follows.
+        let medium = &mut *self.medium.lock().unwrap_or_else(PoisonError::into_inner);
+        medium.submit((0..).zip(kinds).map(chained).collect());
+        let (mut ended, mut result) = (Vec::new(), Ok(()));
+        while medium.in_flight() > 0 {
+            medium.wait();
+            medium.poll(&mut ended);
+            for Completion { outcome, .. } in ended.drain(..) {
+                result = result.and(outcome.into_result());
+            }
         }
-        // A thread that panicked while it flushed left nothing half done: the descriptor is all there is.
-        self.flusher.lock().unwrap_or_else(PoisonError::into_inner).flush()
+        result
     }
 }
 

@@ -247,28 +247,6 @@ impl PoolFile {
         })
     }
 
-    /// Writes all of `bytes` at `offset`; the calling thread waits. Alignment as for [`Self::read_exact_at`].
-    ///
-    /// # Durability
-    /// None before a flush that follows.
-    ///
-    /// # Errors
-    /// I/O and no space, naming the path and the range; any part of the bytes may be there then.
-    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.0.file.write_all_at(bytes, offset).map_err(|error| {
-            let what = format!("write of {} bytes at {offset} failed", bytes.len());
-            failed(&self.0.path, &what, error)
-        })
-    }
-
-    /// Flushes of the calling thread, by a descriptor of their own.
-    ///
-    /// # Errors
-    /// I/O when the path no longer names this file.
-    pub fn flusher(&self) -> Result<Flusher> {
-        Ok(Flusher { file: self.clone(), flush_file: self.reopen()? })
-    }
-
     /// A second descriptor of the same file, for the flushes of one medium.
     fn reopen(&self) -> Result<File> {
         let path = &self.0.path;
@@ -296,48 +274,6 @@ impl PoolFile {
             .map_err(|e| failed(&self.0.path, "gets no threads for its I/O", e))?;
         Ok(threads.insert(Arc::new(pool)).clone())
     }
-}
-
-/// Flushes a pool file on the calling thread, for who has nothing else to do meanwhile: a medium takes two changes of threads
-/// where the caller has none of its own.
-pub struct Flusher {
-    file: PoolFile,
-    flush_file: File,
-}
-
-impl Flusher {
-    /// Flushes all writes to the file that have ended; the calling thread waits.
-    ///
-    /// # Errors
-    /// I/O, and then nothing counts that was written since the last flush, by whatever thread: see
-    /// [`PoolFile::flush_had_failed`]. So also when another flush of the file has failed, or one that ran when this ended.
-    pub fn flush(&mut self) -> Result<()> {
-        let shared = &self.file.0;
-        let number = shared.ledger.begin();
-        let mut stalls = 0;
-        let flushed = loop {
-            match self.flush_file.sync_data() {
-                Err(error) if is_passing(&error) && stalls < STALLS_MAX => stalls += 1,
-                flushed => break flushed,
-            }
-        };
-        let error = match flushed {
-            Ok(()) => {
-                let before = shared.ledger.hold(number, None);
-                shared.ledger.wait(before);
-                match shared.ledger.failure() {
-                    None => return Ok(()),
-                    Some(besides) => io::Error::other(earlier_failed(&besides)),
-                }
-            }
-            Err(error) => shared.note_failed_flush(number, error),
-        };
-        Err(failed(&shared.path, "flush failed", error))
-    }
-}
-
-fn earlier_failed(besides: &str) -> String {
-    format!("an earlier flush failed, or one beside it; nothing since counts{besides}")
 }
 
 fn length(mut file: &File, path: &Path) -> Result<u64> {
@@ -621,7 +557,10 @@ impl FileMedium {
         let outcome = match ledger.failure() {
             None => Outcome::Done,
             Some(besides) => {
-                Outcome::Failed(self.describe(&job, io::Error::other(earlier_failed(&besides))))
+                let before = format!(
+                    "an earlier flush failed, or one beside it; nothing since counts{besides}"
+                );
+                Outcome::Failed(self.describe(&job, io::Error::other(before)))
             }
         };
         self.finish_flush(job, outcome);

@@ -31,7 +31,7 @@ pub mod tcp;
 mod uring;
 
 pub use blocking::BlockingMedium;
-pub use file::{Backend, BackendChoice, DirectIo, FileMedium, Flusher, MediumOptions, PoolFile};
+pub use file::{Backend, BackendChoice, DirectIo, FileMedium, MediumOptions, PoolFile};
 pub use ring::MappedRing;
 pub use space::{free_space, preallocate};
 pub use tcp::TcpTransport;

@@ -484,28 +484,3 @@ fn where_the_mark_cannot_be_made_every_failed_flush_says_so() {
         assert!(error.to_string().contains(wanted), "{error}");
     }
 }
-
-#[test]
-fn a_flush_of_a_callers_thread_counts_as_one_of_a_medium_does() {
-    for (answers, done) in ends_of_flushes() {
-        let file = open(DirectIo::Try);
-        let flusher =
-            || Flusher { file: file.clone(), flush_file: file.0.file.try_clone().unwrap() };
-        let (mut flusher, mut medium, mut later) =
-            (flusher(), flushing(&file, &answers), flusher());
-        file.write_all_at(&pattern(), 0).unwrap();
-        let (said, heard) = channel();
-        let thread = std::thread::spawn(move || said.send(flusher.flush()).unwrap());
-        assert!(heard.recv_timeout(Duration::from_millis(20)).is_err(), "{answers:?}");
-        while medium.in_flight() > 0 {
-            assert_ne!(polled(&mut medium), Some(!done), "{answers:?}");
-        }
-        let ended = heard.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert_eq!(ended.is_ok(), done, "{ended:?}");
-        thread.join().unwrap();
-        // Nor does any later one.
-        assert_eq!(later.flush().is_ok(), done);
-        assert_eq!(file.flush_had_failed(), !done);
-        file.forget_failed_flush().unwrap();
-    }
-}

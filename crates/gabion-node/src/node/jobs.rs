@@ -295,6 +295,11 @@ impl Node {
         if let Err(error) = given_back.and_then(|()| self.pool.quarantine(&refused)) {
             return self.fatal(error);
         }
+        if !refused.is_empty() {
+            self.jobs.refused += 1;
+            let slots: Vec<SlotIndex> = refused.iter().map(|placed| placed.slot).collect();
+            self.note_refused(&slots, &error);
+        }
         let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
         self.discard_built(&files);
         if !files.is_empty() {
@@ -316,11 +321,7 @@ impl Node {
                 self.room.forget_jobs();
             }
             // Other slots may be better; a device that takes none is told by as many failures in a row.
-            ErrorKind::Io if !refused.is_empty() && self.jobs.refused < REFUSED_JOBS_MAX => {
-                self.jobs.refused += 1;
-                let slots: Vec<SlotIndex> = refused.iter().map(|placed| placed.slot).collect();
-                self.note_refused(&slots, &error);
-            }
+            ErrorKind::Io if !refused.is_empty() && self.jobs.refused <= REFUSED_JOBS_MAX => {}
             // Bytes that are not what was written must not be compacted into new ones.
             _ => self.fatal(error),
         }
@@ -570,11 +571,10 @@ impl Node {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, commit, one_of_two, ordered};
+    use crate::node::testing::{HEAD, built, commit, one_of_two, ordered};
     use crate::work::Done;
-    use bytes::Bytes;
     use gabion_base::{LogPosition, SequenceNumber};
-    use gabion_engine::{EntryKind, FileMeta, JobStats};
+    use gabion_engine::{EntryKind, JobStats};
 
     /// A head with a MemTable to be flushed.
     fn with_a_sealed_memtable() -> Node {
@@ -597,16 +597,9 @@ mod tests {
         let recipe = inputs.recipe.clone();
         assert!(node.start_job(inputs));
         let Some((id, Work::Job(order))) = ordered(&mut node) else { panic!("no job is ordered") };
-        let (file, term, len) = (FileId::sst(recipe.output_first), recipe.term, 4_096);
-        let slots = order.slots[..1].to_vec();
-        let placement = Arc::new(FilePlacement { file, term, len, checksum: 0, slots });
-        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(file, term) };
-        let built = BuiltFile {
-            meta: Arc::new(meta.clone()),
-            bytes: Bytes::from_static(&[0; 4_096]),
-            placement: placement.clone(),
-            memory: len,
-        };
+        let file = FileId::sst(recipe.output_first);
+        let built = built(file, recipe.term, order.slots[..1].to_vec(), 4_096);
+        let (meta, placement) = ((*built.meta).clone(), built.placement.clone());
         node.handle_job_file(id, built);
         let stats = JobStats::default();
         let output = JobOutput { recipe: recipe.clone(), added: alloc::vec![(0, meta)], stats };

@@ -590,27 +590,20 @@ impl Node {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, commit, one_of_two};
+    use crate::node::testing::{HEAD, built, commit, one_of_two};
     use alloc::string::ToString;
-    use bytes::Bytes;
     use gabion_base::Term;
 
     #[test]
     fn a_load_whose_file_is_whole_nowhere_fails_and_gives_its_slots_back() {
         let mut node = one_of_two(HEAD, NodeOptions::default());
         let before = node.pool.counts();
-        let (file, term, len) = (FileId::sst(1), Term(1), 4_096);
+        let file = FileId::sst(1);
         let slots = node.pool.allocate(1).unwrap();
-        let placement = Arc::new(FilePlacement { file, term, len, checksum: 0, slots });
-        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(file, term) };
-        let built = BuiltFile {
-            meta: Arc::new(meta.clone()),
-            bytes: Bytes::from_static(&[0; 4_096]),
-            placement: placement.clone(),
-            memory: len,
-        };
+        let built = built(file, Term(1), slots, 4_096);
         node.ship_built(&built, false);
-        let (stage, files) = (Stage::Ending, alloc::vec![(meta, placement.clone())]);
+        let BuiltFile { meta, placement, .. } = built;
+        let (stage, files) = (Stage::Ending, alloc::vec![((*meta).clone(), placement.clone())]);
         let load = Load { stage, files, edit_len: EDIT_OVERHEAD, writing: 0, is_forgotten: false };
         node.loads.loads.insert(LoadId(0), load);
         node.advance_loads();

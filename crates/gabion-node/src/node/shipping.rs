@@ -446,7 +446,7 @@ fn shipped_file(meta: &FileMeta, slots: Vec<Placed>) -> ShippedFile {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, TAIL, one_of_two, ordered};
+    use crate::node::testing::{self, HEAD, TAIL, one_of_two, ordered};
     use crate::work::{Done, WorkId, run_ship};
     use gabion_base::units::MIB;
     use gabion_base::{Generation, GroupId, SlotIndex, Term, crc};
@@ -458,11 +458,7 @@ mod tests {
     }
 
     fn built(number: u64, memory: u64) -> BuiltFile {
-        let (id, term, len) = (FileId::sst(number), Term(1), 10);
-        let meta = FileMeta { len, chunk_crcs: alloc::vec![0], ..FileMeta::new(id, term) };
-        let placement = FilePlacement { file: id, term, len, checksum: 0, slots: Vec::new() };
-        let (meta, placement) = (Arc::new(meta), Arc::new(placement));
-        BuiltFile { meta, bytes: Bytes::from_static(&[0; 10]), placement, memory }
+        BuiltFile { memory, ..testing::built(FileId::sst(number), Term(1), Vec::new(), 10) }
     }
 
     fn queue(node: &Node) -> Vec<u64> {

@@ -1,14 +1,18 @@
 //! Nodes for the tests of this module's parts.
 
 use super::{Node, Output};
-use crate::work::{Done, Work, WorkId};
+use crate::work::{BuiltFile, Done, Work, WorkId};
 use crate::{AckLevel, CompactionMode, GroupConfig, NodeOptions, open};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, ReplicaId};
-use gabion_engine::TreeConfig;
+use gabion_base::{ConfigNumber, FileId, GroupId, ReplicaId, Term};
+use gabion_engine::{FileMeta, TreeConfig};
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
-use gabion_pool::Trust;
+use gabion_pool::{FilePlacement, Placed, Trust};
 
 /// The head of [`one_of_two`]'s group.
 pub(super) const HEAD: ReplicaId = ReplicaId(1);
@@ -28,6 +32,15 @@ pub(super) fn commit(node: &mut Node) {
     node.schedule_commit();
     let Some((id, Work::Commit(_))) = ordered(node) else { panic!("nothing is to be committed") };
     node.handle_done(id, Done::Commit(Ok(())));
+}
+
+/// A file of so many zeros that was built into slots.
+pub(super) fn built(file: FileId, term: Term, slots: Vec<Placed>, len: usize) -> BuiltFile {
+    let (of, checksum) = (len as u64, 0);
+    let meta = FileMeta { len: of, chunk_crcs: vec![0], ..FileMeta::new(file, term) };
+    let placement = FilePlacement { file, term, len: of, checksum, slots };
+    let (meta, placement) = (Arc::new(meta), Arc::new(placement));
+    BuiltFile { meta, bytes: Bytes::from(vec![0; len]), placement, memory: of }
 }
 
 /// A member of a group of two, on a disk of its own, that was never connected with the other one.

@@ -1,11 +1,12 @@
 //! A device that has no room for what a job writes, as a thin file system or one that copies on write may
-//! not: jobs pause, and what is done already goes on (FAULTS.md E10).
+//! not: jobs pause, and what is done already goes on (FAULTS.md E10). One that fails the writes of some slots: they are given
+//! up (E9).
 
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{Error, ErrorKind};
 use gabion_engine::{JobKind, Keyspace, TreeConfig};
-use gabion_media::simulated::SimulatedMedium;
+use gabion_media::simulated::{Fault, OperationClass, SimulatedMedium};
 use gabion_media::{
     Completion, Medium, MediumHandle, MediumProperties, Operation, OperationKind, Outcome,
 };
@@ -191,4 +192,54 @@ fn a_job_whose_flush_finds_no_room_is_not_tried_again() {
     replica.node.handle_done(id, Done::Job(result));
     let mut outputs = std::iter::from_fn(|| replica.node.poll_output());
     assert!(outputs.any(|output| matches!(output, Output::Fatal(_))));
+}
+
+/// The next flush meets a write that fails.
+fn refuse(replica: &mut Replica) {
+    replica.disk.plan(OperationClass::Write, 1, Fault::Fail);
+    assert_eq!(replica.run(JobKind::Flush).map(|error| error.kind()), Some(ErrorKind::Io));
+}
+
+fn given_up(replica: &Replica) -> (u64, u32) {
+    (replica.node.counters().refused_slots, replica.node.pool().counts().quarantined)
+}
+
+#[test]
+fn slots_that_the_device_did_not_write_are_given_up_and_the_job_is_done_anew_in_others() {
+    let mut replica = start();
+    replica.seal();
+    refuse(&mut replica);
+    replica.pass(0);
+    assert_eq!(given_up(&replica), (1, 1));
+    let said = "not used until the next start, as the device did not take what was written there";
+    assert_eq!(replica.said().iter().filter(|text| text.contains(said)).count(), 1);
+    replica.work();
+    assert_eq!((replica.node.counters().flushes, replica.node.tree().sealed_count()), (1, 0));
+    assert_eq!(given_up(&replica), (1, 1));
+    let replica = replica.restart(5);
+    assert_eq!(given_up(&replica), (0, 0), "they are tried again");
+}
+
+#[test]
+fn a_device_that_takes_no_file_ends_the_replica_after_nine_jobs_in_a_row() {
+    let mut replica = start();
+    replica.seal();
+    for _ in 0..2 {
+        for _ in 0..8 {
+            refuse(&mut replica);
+            replica.pass(0);
+        }
+        // One that ends well, and it is a matter of slots.
+        replica.work();
+        replica.seal();
+    }
+    for _ in 0..8 {
+        refuse(&mut replica);
+        replica.pass(0);
+    }
+    refuse(&mut replica);
+    let ended = std::iter::from_fn(|| replica.node.poll_output())
+        .any(|output| matches!(output, Output::Fatal(error) if error.kind() == ErrorKind::Io));
+    assert!(ended, "nine of nine");
+    assert_eq!(given_up(&replica).0, 25);
 }

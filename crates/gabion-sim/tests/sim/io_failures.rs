@@ -34,7 +34,7 @@ use gabion_sim::client::TWINS;
 /// starts, as many as that again.
 const CALLS_MAX: u64 = 1;
 
-const FAULTS: [(OperationClass, Fault); 4] = [
+pub(crate) const FAULTS: [(OperationClass, Fault); 4] = [
     (OperationClass::Read, Fault::Fail),
     (OperationClass::Write, Fault::Fail),
     (OperationClass::Write, Fault::NoSpace),
@@ -61,7 +61,7 @@ enum End {
     WentOn,
 }
 
-fn calls(stats: DiskStats, class: OperationClass) -> u64 {
+pub(crate) fn calls(stats: DiskStats, class: OperationClass) -> u64 {
     match class {
         OperationClass::Read => stats.reads,
         OperationClass::Write => stats.writes,

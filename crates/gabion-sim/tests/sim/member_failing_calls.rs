@@ -10,6 +10,7 @@
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
 
+use crate::io_failures::{FAULTS, calls};
 use crate::member_crash_points::{SEED, STEPS, STEPS_AFTER, options, world};
 use crate::{in_parts, is_full, times};
 use gabion_media::simulated::{DiskStats, Fault, OperationClass};
@@ -21,21 +22,6 @@ const CALLS_MAX: u64 = 2;
 
 /// Steps after a call that failed by which a member that goes on has met what follows from it.
 const STEPS_OF_FAULT: u64 = 40;
-
-const FAULTS: [(OperationClass, Fault); 4] = [
-    (OperationClass::Read, Fault::Fail),
-    (OperationClass::Write, Fault::Fail),
-    (OperationClass::Write, Fault::NoSpace),
-    (OperationClass::Flush, Fault::Fail),
-];
-
-const fn calls(stats: DiskStats, class: OperationClass) -> u64 {
-    match class {
-        OperationClass::Read => stats.reads,
-        OperationClass::Write => stats.writes,
-        OperationClass::Flush => stats.flushes,
-    }
-}
 
 /// When the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
