@@ -5,10 +5,14 @@
 //! aim. From the highest score over 1 downwards, the first level with work that collides with no job
 //! under way gives the job:
 //!
+//! Where more of a file's entries are tombstones than not, each that is more counts for as many bytes as the values have
+//! that it may delete: deletes go down the levels as overwrites of the same records would, and give back what they delete
+//! (RocksDB's compensated sizes, at half of their weight).
+//!
 //! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
 //!   overlap. They go to the first level that is in use, or is worth it. Where the oldest is of a load, those of the load
 //!   that come behind it go too, as many as a job takes: each for itself would be merged with the same files below.
-//! - **others**: the file with the least overlap per byte one level below, ties by key; the next where that has too
+//! - **others**: the file with the least overlap one level below for each byte that it counts for, ties by key; the next where that has too
 //!   many cuts.
 //!
 //! A file that overlaps nothing one level below is moved there as it is, and with it those behind it of which that is
@@ -210,10 +214,8 @@ impl<'a> Picker<'a> {
                 let files = self.version.level(level).iter().map(|file| &**file);
                 Outgoing::of_files(files, codec, 0).usual_len()
             };
-            let is_deepest = (level + 1..self.version.level_count())
-                .all(|below| self.version.level(below).is_empty());
             let at_bottom = written(codecs.at_bottom());
-            let is_one = is_deepest || codecs.at_bottom() == codecs.upper;
+            let is_one = self.is_deepest(level) || codecs.at_bottom() == codecs.upper;
             let len = if is_one { at_bottom } else { at_bottom.max(written(codecs.upper)) };
             all = all.saturating_add(len);
             growth = growth.max(Growth { from: self.version.level_len(level), to: len });
@@ -260,11 +262,32 @@ impl<'a> Picker<'a> {
         (1..self.version.level_count()).find(is_used).unwrap_or(1)
     }
 
-    /// A level's score. Files of jobs under way do not count: they are being taken care of.
+    /// What a file of a level counts for: its bytes and, of tombstones that are more than its other entries, those of
+    /// what they may delete below. Where as many are deleted as are put they count for nothing, or the levels above
+    /// would all aim at less.
+    fn weight(&self, level: u8, file: &FileMeta) -> u64 {
+        let surplus = file.deletes.saturating_sub(file.entries.saturating_sub(file.deletes));
+        if surplus == 0 || self.is_deepest(level) {
+            return file.len;
+        }
+        file.len.saturating_add(surplus.saturating_mul(self.version.value_len()))
+    }
+
+    /// Whether all levels below are empty.
+    fn is_deepest(&self, level: u8) -> bool {
+        (level + 1..self.version.level_count()).all(|below| self.version.level(below).is_empty())
+    }
+
+    /// What a level's files count for. Those of jobs under way do not: they are being taken care of.
+    fn idle_weight(&self, level: u8) -> u64 {
+        let idle = self.version.level(level).iter().filter(|file| !self.is_busy(file));
+        idle.map(|file| self.weight(level, file)).fold(0, u64::saturating_add)
+    }
+
+    /// A level's score.
     #[must_use]
     pub fn score(&self, level: u8) -> Score {
-        let idle = || self.version.level(level).iter().filter(|file| !self.is_busy(file));
-        let len: u64 = idle().map(|file| file.len).sum();
+        let len = self.idle_weight(level);
         if level > 0 {
             return per_mille(len, self.level_target(level));
         }
@@ -395,7 +418,7 @@ impl<'a> Picker<'a> {
             let largest = below.last().map_or(&file.largest, |b| (&b.largest).max(&file.largest));
             let codec = self.codec(level + 1, smallest, largest);
             if self.fits(below.iter().chain([file]), codec, &mut Vec::new()).is_some() {
-                candidates.push((per_mille(overlap, file.len), file));
+                candidates.push((per_mille(overlap, self.weight(level, file)), file));
             }
         }
         // Levels are sorted by key, and so are equals, as the sort is stable.
@@ -405,12 +428,11 @@ impl<'a> Picker<'a> {
         first.find_map(|(overlap, file)| self.pick_file(level, file, overlap))
     }
 
-    /// The job that takes a file one level down, of which it overlaps `overlap` thousandths of its length: with those
+    /// The job that takes a file one level down, of which it overlaps `overlap` thousandths of what it counts for: with those
     /// behind it where they can move.
     fn pick_file(&self, level: u8, file: &Arc<FileMeta>, overlap: u64) -> Option<Pick> {
         let files = self.version.level(level);
-        let idle = files.iter().filter(|file| !self.is_busy(file)).map(|file| file.len);
-        let over = idle.sum::<u64>().saturating_sub(self.level_target(level));
+        let over = self.idle_weight(level).saturating_sub(self.level_target(level));
         let from = files.iter().position(|other| other.id == file.id).filter(|_| overlap == 0);
         let moves = from.and_then(|from| self.pick_moves(level, &files[from..], over));
         moves.or_else(|| self.complete(level, alloc::vec![file.clone()], true))

@@ -110,7 +110,16 @@ impl Version {
     /// Slots that the files of all levels take in a pool.
     #[must_use]
     pub fn slots(&self) -> u64 {
-        self.finder.slots()
+        self.finder.sums().slots
+    }
+
+    /// Bytes that a value takes in files, on average; 0 without any.
+    #[must_use]
+    pub fn value_len(&self) -> u64 {
+        let sums = self.finder.sums();
+        let packed = u128::from(sums.values_len) * u128::from(sums.len);
+        let all = packed / u128::from(sums.raw_len.max(1));
+        u64::try_from(all / u128::from(sums.puts.max(1))).unwrap_or(u64::MAX)
     }
 
     /// Every file with its level, level by level.

@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::{format, string::ToString};
 use gabion_base::Term;
-use gabion_base::units::{GIB, MIB};
+use gabion_base::units::{GIB, KIB, MIB};
 
 /// Files as `level:number[from-to]`, 16 MiB each unless `=MiB` follows.
 pub(super) fn version(files: &[&str]) -> Version {
@@ -132,6 +132,56 @@ fn below_l0_the_file_with_the_least_overlap_per_byte_goes_first() {
     let busy_below = [&files[..], &["1:8[k-l]"]].concat();
     assert_eq!(picked(&busy_below, &[8]), "Compaction 1:3 2:5 to 2 bottommost");
     assert_eq!(picked(&busy_below, &[8, 5]), "Compaction 1:2 2:6 to 2 bottommost");
+}
+
+/// As [`picked`], where values take 10 KiB and these files have so many entries, and so many tombstones among them.
+fn picked_with_deletes(files: &[&str], entries: &[(u64, u64, u64)]) -> String {
+    let all = version(files);
+    let files = all.files().map(|(level, file)| {
+        let of = entries.iter().find(|(number, ..)| *number == file.id.number);
+        let (_, entries, deletes) = of.copied().unwrap_or((0, 1024, 0));
+        let raw_value_bytes = (entries - deletes) * 10 * KIB;
+        let raw_key_bytes = file.len.saturating_sub(raw_value_bytes);
+        (level, FileMeta { entries, deletes, raw_key_bytes, raw_value_bytes, ..(**file).clone() })
+    });
+    picked_of(files.collect(), &TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() })
+}
+
+#[test]
+fn tombstones_that_are_more_than_puts_count_for_what_they_may_delete() {
+    // L1 aims at 16 MiB.
+    let files = ["1:1[a-c]=2", "1:2[e-g]=4", "2:3[a-c]=10", "2:4[e-g]=10", "2:5[p-z]=10"];
+    let goes = |entries: &[_]| picked_with_deletes(&files, entries);
+    assert_eq!(goes(&[(1, 1000, 0), (2, 0, 0)]), "nothing");
+    assert_eq!(goes(&[(1, 900, 900), (2, 0, 0)]), "nothing");
+    // The one whose tombstones give back more goes first, though it is the shorter.
+    assert_eq!(goes(&[(1, 1100, 1100), (2, 0, 0)]), "Compaction 1:1 2:3 to 2 bottommost");
+    assert_eq!(goes(&[(1, 1200, 1150), (2, 0, 0)]), "Compaction 1:1 2:3 to 2 bottommost");
+    // Where as many are put as are deleted, nothing changes.
+    assert_eq!(goes(&[(1, 4000, 2000), (2, 4000, 2000)]), "nothing");
+}
+
+#[test]
+fn tombstones_below_which_nothing_lies_count_for_no_more_than_they_take() {
+    let files = ["1:1[a-c]=2", "1:2[e-g]=4", "2:3[a-z]=10"];
+    let many = [(1, 9000, 9000)];
+    assert_eq!(picked_with_deletes(&files, &many), "Compaction 1:1 2:3 to 2 bottommost");
+    assert_eq!(picked_with_deletes(&files[..2], &many), "nothing");
+}
+
+#[test]
+fn of_a_tree_of_tombstones_alone_none_counts_for_more_than_it_takes() {
+    let files = ["1:1[a-c]=2", "2:3[a-c]=2"];
+    assert_eq!(picked_with_deletes(&files, &[(1, 9000, 9000), (3, 9000, 9000)]), "nothing");
+    // What descriptions say may be anything.
+    let files = version(&files);
+    let odd = files.files().map(|(level, file)| {
+        let (entries, deletes) = (u64::MAX, u64::MAX - u64::from(level));
+        let raw_value_bytes = u64::MAX;
+        (level, FileMeta { entries, deletes, raw_value_bytes, ..(**file).clone() })
+    });
+    let (version, busy) = (Version::of(7, odd.collect()), BTreeSet::new());
+    assert!(Picker::new(&TreeConfig::default(), &version, &busy).score(1) > 1000);
 }
 
 #[test]

@@ -46,10 +46,7 @@ pub(super) struct Finder {
 
 /// The files of a level.
 struct Files {
-    /// Bytes of all of them.
-    len: u64,
-    /// Slots of all of them.
-    slots: u64,
+    sums: Sums,
     ids: Vec<FileId>,
     /// Of the bounds, in the order of the files.
     largest: Vec<u64>,
@@ -57,6 +54,56 @@ struct Files {
     opened: Vec<Arc<Opened>>,
     /// Of L0: which files are disjoint and ascend by key, as one level. Nothing of the others, of which each is one.
     runs: Vec<Range<usize>>,
+}
+
+/// Sums over files. An edit changes them by what comes and goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Bytes.
+    pub(super) len: u64,
+    /// Slots of a pool.
+    pub(super) slots: u64,
+    /// Entries that are no tombstones.
+    pub(super) puts: u64,
+    /// Bytes of values, before they were compressed.
+    pub(super) values_len: u64,
+    /// Bytes of keys and values, before they were compressed.
+    pub(super) raw_len: u64,
+}
+
+impl Sums {
+    fn of<'f>(files: impl IntoIterator<Item = &'f FileMeta>) -> Self {
+        files.into_iter().map(Self::of_file).fold(Self::default(), Self::and)
+    }
+
+    fn of_file(file: &FileMeta) -> Self {
+        Self {
+            len: file.len,
+            slots: file.rounded_len().div_ceil(SLOT_LEN),
+            puts: file.entries.saturating_sub(file.deletes),
+            values_len: file.raw_value_bytes,
+            raw_len: file.raw_key_bytes.saturating_add(file.raw_value_bytes),
+        }
+    }
+
+    /// With `other` as well. Descriptions come from a disk: what they say together may be more than a number holds.
+    pub(super) fn and(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    fn without(self, other: Self) -> Self {
+        self.with(other, u64::saturating_sub)
+    }
+
+    fn with(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            len: of(self.len, other.len),
+            slots: of(self.slots, other.slots),
+            puts: of(self.puts, other.puts),
+            values_len: of(self.values_len, other.values_len),
+            raw_len: of(self.raw_len, other.raw_len),
+        }
+    }
 }
 
 impl Finder {
@@ -149,17 +196,17 @@ impl Finder {
 
     /// Bytes of a level's files.
     pub(super) fn len(&self, level: usize) -> u64 {
-        self.levels.get(level).map_or(0, |files| files.len)
+        self.levels.get(level).map_or(0, |files| files.sums.len)
+    }
+
+    /// Of all files.
+    pub(super) fn sums(&self) -> Sums {
+        self.levels.iter().map(|files| files.sums).fold(Sums::default(), Sums::and)
     }
 
     /// The runs of L0, by the places of their files.
     pub(super) fn runs(&self) -> &[Range<usize>] {
         self.levels.first().map_or(&[], |files| &files.runs)
-    }
-
-    /// Slots of all files.
-    pub(super) fn slots(&self) -> u64 {
-        self.levels.iter().map(|known| known.slots).sum()
     }
 
     /// Whether a file may hold a key.
@@ -222,14 +269,7 @@ impl PartialEq for Finder {
             levels
                 .map(|known| {
                     let ranks = (known.largest.clone(), known.smallest.clone());
-                    (
-                        known.len,
-                        known.slots,
-                        known.ids.clone(),
-                        ranks,
-                        known.opened.len(),
-                        known.runs.clone(),
-                    )
+                    (known.sums, known.ids.clone(), ranks, known.opened.len(), known.runs.clone())
                 })
                 .collect()
         };
@@ -248,8 +288,7 @@ impl Files {
     fn of(level: usize, files: &[Arc<FileMeta>], prefix: &[u8]) -> Self {
         let (largest, smallest) = ranks(files, prefix);
         Self {
-            len: files.iter().map(|file| file.len).fold(0, u64::saturating_add),
-            slots: files.iter().map(|file| slots(file)).sum(),
+            sums: Sums::of(files.iter().map(|file| &**file)),
             ids: files.iter().map(|file| file.id).collect(),
             largest,
             smallest,
@@ -267,15 +306,10 @@ impl Files {
         opened: &BTreeMap<FileId, Arc<Opened>>,
     ) -> Self {
         let added = || change.added.iter().map(|(_, file)| &**file);
-        let gone = || change.gone.iter().map(|&at| &*files[at]);
-        let came: u64 = added().map(|file| file.len).fold(0, u64::saturating_add);
-        let went: u64 = gone().map(|file| file.len).fold(0, u64::saturating_add);
-        let slots_came: u64 = added().map(slots).sum();
-        let slots_went: u64 = gone().map(slots).sum();
+        let gone = change.gone.iter().map(|&at| &*files[at]);
         let reader = |file: &FileMeta| opened.get(&file.id).cloned().unwrap_or_default();
         Self {
-            len: self.len.saturating_sub(went).saturating_add(came),
-            slots: self.slots - slots_went + slots_came,
+            sums: self.sums.without(Sums::of(gone)).and(Sums::of(added())),
             ids: change.of(&self.ids, added().map(|file| file.id)),
             largest: change
                 .of(&self.largest, added().map(|file| rank_behind(prefix, &file.largest))),
@@ -295,10 +329,6 @@ fn runs_of(files: &[Arc<FileMeta>]) -> Vec<Range<usize>> {
         core::mem::replace(&mut start, end)..end
     });
     runs.collect()
-}
-
-fn slots(file: &FileMeta) -> u64 {
-    file.rounded_len().div_ceil(SLOT_LEN)
 }
 
 /// Of the bounds of files, those of the largest keys first.

@@ -313,6 +313,31 @@ fn a_clear_lasts_through_a_restart_once_an_edit_carries_it_and_not_before() {
     assert_eq!(driven.get("k"), None);
 }
 
+/// A flush of tombstones is a few kilobytes, far below what any level aims at.
+#[test]
+fn deletes_give_back_what_they_delete_though_no_write_follows() {
+    let name = |n: u32| format!("key{:05}", n * 7919 % 1000);
+    let mut driven = Driven::new(TreeConfig { level_multiplier: 10, ..small_config() });
+    for round in 0..10 {
+        (round * 100..round * 100 + 100).for_each(|n| driven.put(&name(n), &[7; 400]));
+        driven.flush();
+        driven.settle();
+    }
+    let len = |driven: &Driven| -> u64 {
+        driven.replica.tree.version().files().map(|(_, file)| file.len).sum()
+    };
+    let before = len(&driven);
+    (0..1000).filter(|n| n % 2 == 0).for_each(|n| driven.delete(&name(n)));
+    let flushed = driven.flush();
+    let tombstones: u64 = flushed.added.iter().map(|(_, file)| file.len).sum();
+    assert!(tombstones < small_config().level1_len, "{tombstones}");
+    driven.settle();
+    assert!(len(&driven) * 10 <= before * 6, "{} of {before} bytes are left", len(&driven));
+    for n in 0..1000 {
+        assert_eq!(driven.get(&name(n)).is_some(), n % 2 == 1, "{n}");
+    }
+}
+
 #[test]
 fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
     let mut driven = Driven::new(small_config());
