@@ -131,7 +131,9 @@ pub(crate) fn seeds(count: u32) -> Step {
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     some_seeds(first, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
-    run_covering("sim", &[("GABION_TIMES", "4")])
+    run_covering("sim", &[("GABION_TIMES", "4")])?;
+    println!("the same operations under every set of options");
+    test(&["-p", "gabion-sim", "--test", "sim", "metamorphic::"], &[("GABION_TIMES", "13")])
 }
 
 /// Seeds of the simulator from `first` on.

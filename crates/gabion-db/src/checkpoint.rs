@@ -111,7 +111,8 @@ impl Db {
 }
 
 /// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view and must
-/// not let its reads wait for anybody else; `progress` is told of the bytes of each file that was copied.
+/// not let its reads wait for anybody else; `progress` is told of the bytes of each file that was copied. Costs what
+/// [`Db::checkpoint`] does, on the thread that calls.
 ///
 /// # Durability
 /// As [`Db::checkpoint`].
@@ -221,13 +222,18 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Gives it its name, and makes the name last.
+    /// Gives it its name, and makes the name last. Where that fails it has its former one again, and the mark, so that it
+    /// can be discarded.
     fn keep(&self, dir: &Path) -> Result<()> {
         std::fs::rename(&self.path, dir).map_err(|e| failed(dir, "cannot be made", e))?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Err(error) = sync_directory(parent.unwrap_or(Path::new("."))) {
+            let _ = std::fs::rename(dir, &self.path);
+            return Err(error);
+        }
         // It harms nobody where a kill leaves it.
         let _ = std::fs::remove_file(mark_path(dir));
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_directory(parent.unwrap_or(Path::new(".")))
+        Ok(())
     }
 
     /// Removes what was made; it keeps its space else.

@@ -16,7 +16,7 @@ use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize};
+use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize, WriteLimits};
 use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
 use gabion_pool::Counts as SlotCounts;
 use std::fmt;
@@ -283,6 +283,7 @@ impl Db {
         let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
+        node.set_write_limits(options.run.limits)?;
         let (placements, drains) = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
@@ -628,7 +629,8 @@ impl Db {
         Ok(self.look_up(key)?.map(|found| found.value))
     }
 
-    /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`].
+    /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`]. Costs what
+    /// [`Self::get`] does.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -740,6 +742,13 @@ impl Db {
         self.lock().node.tree().config().codecs()
     }
 
+    /// When MemTables are sealed and how many runs L0 may have: by [`RunOptions::limits`], else as the store was made.
+    /// Costs the lock of writers.
+    #[must_use]
+    pub fn write_limits(&self) -> WriteLimits {
+        self.lock().node.tree().config().write_limits()
+    }
+
     /// Changes the options that may change, until the store is closed: [`Options::run`] says what they are when it
     /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on, with the
     /// codecs with which they began.
@@ -749,13 +758,16 @@ impl Db {
     ///
     /// ```
     /// # use gabion_db::{Db, Options, RunOptions};
-    /// # use gabion_engine::{Codecs, Compression};
+    /// # use gabion_engine::{Codecs, Compression, WriteLimits};
     /// # let dir = std::env::temp_dir().join(format!("gabion-db-run-{}", std::process::id()));
     /// # let _ = std::fs::remove_dir_all(&dir);
     /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
     /// // Before a bulk load: more threads for compaction, less memory for reads.
     /// let before = db.run_options();
     /// db.set_run_options(RunOptions { compactions_max: 4, block_cache_len: 8 << 20, ..before })?;
+    /// // Longer MemTables, and more of them in L0 before writers are slowed down.
+    /// let limits = WriteLimits { memtable_len: 8 << 20, l0_slowdown: 30, ..db.write_limits() };
+    /// db.set_run_options(RunOptions { limits: Some(limits), ..db.run_options() })?;
     /// // And afterwards; and from now on less room on the device, for more work at the bottom of the tree.
     /// let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
     /// db.set_run_options(RunOptions { codecs: Some(codecs), ..before })?;
@@ -774,6 +786,7 @@ impl Db {
         if let Some(threads) = &mut core.threads {
             threads.jobs.grow(options.compactions_max)?;
         }
+        core.node.set_write_limits(options.limits)?;
         core.node.set_codecs(options.codecs)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
@@ -846,7 +859,7 @@ impl Db {
     }
 
     /// What whoever runs the store should know, a sentence each, since the last call: a system without direct
-    /// I/O, a ring that was gone, files that are damaged.
+    /// I/O, a ring that was gone, files that are damaged. Costs the lock of the sentences alone.
     #[must_use]
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.shared.notices())

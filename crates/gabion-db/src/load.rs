@@ -118,7 +118,7 @@ impl BulkLoad {
     }
 
     /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from this call on, not from
-    /// the end of the load.
+    /// the end of the load. Costs what [`Self::put`] does, and a read of the clock.
     ///
     /// # Errors
     /// As [`Self::put`].

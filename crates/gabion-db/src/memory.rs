@@ -61,10 +61,11 @@ impl Memory {
     pub fn of(node: &Node, buffers: &BufferMeter, budgets: Budgets) -> Self {
         let NodeMemory { tree, pool, log } = node.memory();
         let config = node.config();
-        let memtable_max = memtable_max(config);
+        let tree_config = node.tree().config();
+        let memtable_max = memtable_max(tree_config.memtable_len, config);
         // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and it another. Others
         // than the head follow what the head does, and keep each until the edit of its flush has come and is applied.
-        let sealed_max = (u64::from(config.tree.sealed_max) + 1) * memtable_max;
+        let sealed_max = (u64::from(tree_config.sealed_max) + 1) * memtable_max;
         let sealed_max = node.is_head().then_some(sealed_max);
         let slots = u64::from(node.pool().counts().total);
         let described_max = slots * (FILE_DESCRIBED_LEN + SLOT_DESCRIBED_LEN);
@@ -106,9 +107,8 @@ impl Memory {
 /// The most bytes of a MemTable. It is judged when a record was applied, of which there may be the longest; of what is
 /// charged for entries it takes a quarter more at worst, as the ends of chunks stay empty (tests of both are the
 /// engine's).
-fn memtable_max(config: &GroupConfig) -> u64 {
+fn memtable_max(memtable_len: u64, config: &GroupConfig) -> u64 {
     let record_max = config.segment_len.min(RECORD_LEN_MAX as u64);
-    let charged_max =
-        config.tree.memtable_len + record_max + (RECORD_OPS_MAX * ENTRY_OVERHEAD) as u64;
+    let charged_max = memtable_len + record_max + (RECORD_OPS_MAX * ENTRY_OVERHEAD) as u64;
     charged_max / 4 * 5 + MEMTABLE_SLACK_LEN
 }

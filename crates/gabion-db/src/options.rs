@@ -2,7 +2,7 @@
 
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
 use gabion_engine::cache::OPEN_FILES_LEN;
-use gabion_engine::{Codecs, TreeConfig};
+use gabion_engine::{Codecs, TreeConfig, WriteLimits};
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
@@ -26,8 +26,8 @@ pub enum Durability {
 pub struct Options {
     /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then. Default 4 GiB.
     pub pool_len: u64,
-    /// The shape of the tree, fixed when the store is made, its codecs with it; while it runs it may have others
-    /// ([`RunOptions::codecs`]).
+    /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it runs it may have
+    /// others ([`RunOptions::codecs`], [`RunOptions::limits`]).
     pub tree: TreeConfig,
     /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16 MiB.
     pub segment_len: u64,
@@ -106,6 +106,11 @@ pub struct RunOptions {
     /// Each file says its own, so those that are there are read as they are, and get these as compactions write them
     /// anew; [`Db::compact_range`](crate::Db::compact_range) has that done for the bottom, where most bytes lie.
     pub codecs: Option<Codecs>,
+    /// When MemTables are sealed, and how many runs of L0 begin a compaction, slow writers down and stop them. Default
+    /// none: those of [`TreeConfig`] with which the store was made. A MemTable may have a sixteenth of the pool. With longer
+    /// ones, and more runs of L0, a burst of writes costs less and is less disturbed, reads look at more, and a start
+    /// replays more: L1 stays as long as it was made.
+    pub limits: Option<WriteLimits>,
 }
 
 impl Default for RunOptions {
@@ -115,6 +120,7 @@ impl Default for RunOptions {
             open_files_len: OPEN_FILES_LEN,
             compactions_max: 1,
             codecs: None,
+            limits: None,
         }
     }
 }
@@ -126,6 +132,9 @@ impl RunOptions {
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(codecs) = self.codecs {
             codecs.check()?;
+        }
+        if let Some(limits) = self.limits {
+            limits.check()?;
         }
         if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
             return Ok(());

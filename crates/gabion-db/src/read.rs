@@ -306,7 +306,7 @@ impl Snapshot {
     }
 
     /// The number of the last write that it shows. Numbers rise by one for each operation, also over restarts, so of two
-    /// snapshots of a store the one with the greater number shows all that the other does, and more.
+    /// snapshots of a store the one with the greater number shows all that the other does, and more. Costs nothing.
     #[must_use]
     pub fn sequence(&self) -> SequenceNumber {
         self.view.sequence()

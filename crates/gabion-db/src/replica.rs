@@ -80,8 +80,12 @@ pub fn create_replica(
         medium.block_on(open::create(medium.handle(), group, replica, pool_id))
     });
     if result.is_err() {
-        let _ = std::fs::remove_file(&unfinished);
-        let _ = std::fs::remove_file(ring_path(dir));
+        // With what says that a flush of it failed.
+        let mut mark = unfinished.clone().into_os_string();
+        mark.push(".unflushed");
+        for left in [unfinished, mark.into(), ring_path(dir)] {
+            let _ = std::fs::remove_file(left);
+        }
     }
     result
 }
@@ -102,7 +106,11 @@ pub(crate) fn make_pool<T>(
     MappedRing::open(&ring_path(dir), ring_len as usize)?;
     std::fs::rename(unfinished, pool_path(dir))
         .map_err(|e| failed(unfinished, "cannot be renamed", e))?;
-    sync_directory(dir)?;
+    if let Err(error) = sync_directory(dir) {
+        // Its name may not last: nobody is to take for made what could not be.
+        let _ = std::fs::remove_file(pool_path(dir));
+        return Err(error);
+    }
     Ok(filled)
 }
 

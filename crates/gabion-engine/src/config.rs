@@ -140,6 +140,34 @@ impl Codecs {
     }
 }
 
+/// When a MemTable is sealed, and how many runs L0 may have: what may change while a tree lives
+/// ([`Tree::set_write_limits`](crate::Tree::set_write_limits)), as nothing of it shows in a file. The fields are those of
+/// [`TreeConfig`], with which a tree begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteLimits {
+    /// See [`TreeConfig::memtable_len`].
+    pub memtable_len: u64,
+    /// See [`TreeConfig::l0_trigger`].
+    pub l0_trigger: u32,
+    /// See [`TreeConfig::l0_slowdown`].
+    pub l0_slowdown: u32,
+    /// See [`TreeConfig::l0_stop`].
+    pub l0_stop: u32,
+}
+
+impl WriteLimits {
+    /// Checks each.
+    ///
+    /// # Errors
+    /// Invalid input that names the option, its value and its limits.
+    pub fn check(self) -> Result<()> {
+        in_range("memtable_len", self.memtable_len, 4 * KIB, GIB)?;
+        in_range("l0_trigger", u64::from(self.l0_trigger), 1, 1000)?;
+        in_range("l0_slowdown", u64::from(self.l0_slowdown), u64::from(self.l0_trigger), 1000)?;
+        in_range("l0_stop", u64::from(self.l0_stop), u64::from(self.l0_slowdown), 1000)
+    }
+}
+
 impl Default for TreeConfig {
     fn default() -> Self {
         Self {
@@ -172,11 +200,8 @@ impl TreeConfig {
     /// # Errors
     /// Invalid input that names the option, its value and its limits.
     pub fn validate(&self) -> Result<()> {
-        in_range("memtable_len", self.memtable_len, 4 * KIB, GIB)?;
+        self.write_limits().check()?;
         in_range("sst_len", self.sst_len, 4 * KIB, 256 * MIB)?;
-        in_range("l0_trigger", u64::from(self.l0_trigger), 1, 1000)?;
-        in_range("l0_slowdown", u64::from(self.l0_slowdown), u64::from(self.l0_trigger), 1000)?;
-        in_range("l0_stop", u64::from(self.l0_stop), u64::from(self.l0_slowdown), 1000)?;
         in_range("level1_len", self.level1_len, self.sst_len, 1024 * GIB)?;
         in_range("level_multiplier", u64::from(self.level_multiplier), 2, 100)?;
         in_range("sealed_max", u64::from(self.sealed_max), 1, 64)?;
@@ -191,6 +216,13 @@ impl TreeConfig {
     #[must_use]
     pub const fn codecs(&self) -> Codecs {
         Codecs { upper: self.sst.compression, bottom: self.bottom_compression }
+    }
+
+    /// When a MemTable is sealed, and how many runs L0 may have.
+    #[must_use]
+    pub const fn write_limits(&self) -> WriteLimits {
+        let Self { memtable_len, l0_trigger, l0_slowdown, l0_stop, .. } = *self;
+        WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop }
     }
 
     /// How the files of a job are written, by its kind and by whether nothing of their range lies below them: its codec

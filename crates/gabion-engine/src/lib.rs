@@ -53,7 +53,7 @@ pub mod version;
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache};
-pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
+pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig, WriteLimits};
 pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};

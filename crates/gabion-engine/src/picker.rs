@@ -5,15 +5,15 @@
 //! aim. From the highest score over 1 downwards, the first level with work that collides with no job
 //! under way gives the job:
 //!
-//! Where more of a file's entries are tombstones than not, each that is more counts for as many bytes as the values have
-//! that it may delete: deletes go down the levels as overwrites of the same records would, and give back what they delete
-//! (RocksDB's compensated sizes, at half of their weight).
-//!
 //! - **L0**: the oldest files and all that overlap them; one such job at a time, since files of L0
 //!   overlap. They go to the first level that is in use, or is worth it. Where the oldest is of a load, those of the load
 //!   that come behind it go too, as many as a job takes: each for itself would be merged with the same files below.
-//! - **others**: the file with the least overlap one level below for each byte that it counts for, ties by key; the next where that has too
+//! - **others**: the file with the least overlap per byte one level below, ties by key; the next where that has too
 //!   many cuts.
+//!
+//! Bytes are those of files and, where more of a file's entries are tombstones than not, of the values that those which
+//! are more may delete: deletes go down the levels as overwrites of the same records would, and give back what they delete
+//! (RocksDB's compensated sizes, at half of their weight). While writers are slowed down for L0 such levels come last.
 //!
 //! A file that overlaps nothing one level below is moved there as it is, and with it those behind it of which that is
 //! true, as many as the level has too much. Where nothing at all lies below it and the
@@ -215,7 +215,7 @@ impl<'a> Picker<'a> {
                 Outgoing::of_files(files, codec, 0).usual_len()
             };
             let at_bottom = written(codecs.at_bottom());
-            let is_one = self.is_deepest(level) || codecs.at_bottom() == codecs.upper;
+            let is_one = self.len_below(level) == 0 || codecs.at_bottom() == codecs.upper;
             let len = if is_one { at_bottom } else { at_bottom.max(written(codecs.upper)) };
             all = all.saturating_add(len);
             growth = growth.max(Growth { from: self.version.level_len(level), to: len });
@@ -262,56 +262,84 @@ impl<'a> Picker<'a> {
         (1..self.version.level_count()).find(is_used).unwrap_or(1)
     }
 
-    /// What a file of a level counts for: its bytes and, of tombstones that are more than its other entries, those of
-    /// what they may delete below. Where as many are deleted as are put they count for nothing, or the levels above
-    /// would all aim at less.
-    fn weight(&self, level: u8, file: &FileMeta) -> u64 {
+    /// Bytes of what a file's tombstones may delete below its level: as many as values have on average, for each that is
+    /// more than the file's other entries. Where as many are deleted as are put it is nothing, or the levels above the
+    /// deepest would hold less.
+    fn deleted_len(&self, level: u8, file: &FileMeta) -> u64 {
         let surplus = file.deletes.saturating_sub(file.entries.saturating_sub(file.deletes));
-        if surplus == 0 || self.is_deepest(level) {
-            return file.len;
+        if surplus == 0 {
+            return 0;
         }
-        file.len.saturating_add(surplus.saturating_mul(self.version.value_len()))
+        surplus.saturating_mul(self.version.value_len()).min(self.len_below(level))
     }
 
-    /// Whether all levels below are empty.
-    fn is_deepest(&self, level: u8) -> bool {
-        (level + 1..self.version.level_count()).all(|below| self.version.level(below).is_empty())
+    /// Bytes of the levels below.
+    fn len_below(&self, level: u8) -> u64 {
+        let below = level + 1..self.version.level_count();
+        below.map(|below| self.version.level_len(below)).fold(0, u64::saturating_add)
     }
 
-    /// What a level's files count for. Those of jobs under way do not: they are being taken care of.
-    fn idle_weight(&self, level: u8) -> u64 {
-        let idle = self.version.level(level).iter().filter(|file| !self.is_busy(file));
-        idle.map(|file| self.weight(level, file)).fold(0, u64::saturating_add)
+    /// What a file of a level counts for when one is chosen.
+    fn weight(&self, level: u8, file: &FileMeta) -> u64 {
+        file.len.saturating_add(self.deleted_len(level, file))
+    }
+
+    /// A level's files but those of jobs under way: they are being taken care of.
+    fn idle(&self, level: u8) -> impl Iterator<Item = &Arc<FileMeta>> {
+        self.version.level(level).iter().filter(|file| !self.is_busy(file))
+    }
+
+    /// Bytes of a level's idle files.
+    fn idle_len(&self, level: u8) -> u64 {
+        self.idle(level).map(|file| file.len).fold(0, u64::saturating_add)
+    }
+
+    /// What `files` of a level count for together: their bytes and those of what they may delete.
+    fn weight_of<'f>(&self, level: u8, files: impl Iterator<Item = &'f Arc<FileMeta>>) -> u64 {
+        let sums = files.fold((0_u64, 0_u64), |(len, deleted), file| {
+            let more = self.deleted_len(level, file);
+            (len.saturating_add(file.len), deleted.saturating_add(more))
+        });
+        sums.0.saturating_add(sums.1.min(self.len_below(level)))
     }
 
     /// A level's score.
     #[must_use]
     pub fn score(&self, level: u8) -> Score {
-        let len = self.idle_weight(level);
+        self.score_at(level, self.weight_of(level, self.idle(level)))
+    }
+
+    /// A level's score if its files count for so much.
+    fn score_at(&self, level: u8, weight: u64) -> Score {
         if level > 0 {
-            return per_mille(len, self.level_target(level));
+            return per_mille(weight, self.level_target(level));
         }
         let is_idle = |run: &&Range<usize>| {
             let files = &self.version.level(0)[(*run).clone()];
             files.iter().any(|file| !self.is_busy(file))
         };
         let runs = self.version.runs().iter().filter(is_idle).count() as u64;
-        per_mille(len, self.config.level1_len)
+        per_mille(weight, self.config.level1_len)
             .max(per_mille(runs, u64::from(self.config.l0_trigger)))
     }
 
     /// Bytes that compactions have yet to rewrite to bring every level to its aim: for each level
-    /// the excess over its aim, passed on to the next.
+    /// the excess over its aim, passed on to the next. By what tombstones count for a level may be further over its aim
+    /// than it is long.
     #[must_use]
     pub fn debt(&self) -> u64 {
         let runs = self.version.runs().len() as u64;
         let l0_len = self.version.level_len(0);
-        let is_over = runs >= u64::from(self.config.l0_trigger) || l0_len >= self.config.level1_len;
+        let l0_weight = self.weight_of(0, self.version.level(0).iter());
+        let is_over =
+            runs >= u64::from(self.config.l0_trigger) || l0_weight >= self.config.level1_len;
         let mut arriving = if is_over { l0_len } else { 0 };
         let mut debt = arriving;
         for level in self.below(0)..self.version.level_count() - 1 {
             let len = self.version.level_len(level) + arriving;
-            arriving = len.saturating_sub(self.level_target(level));
+            let weight = self.weight_of(level, self.version.level(level).iter());
+            let over = weight.saturating_add(arriving).saturating_sub(self.level_target(level));
+            arriving = over.min(len);
             debt += arriving;
         }
         debt
@@ -324,10 +352,17 @@ impl<'a> Picker<'a> {
         let mut levels: Vec<(Score, u8)> =
             (0..last).map(|level| (self.score(level), level)).collect();
         levels.retain(|(score, _)| *score >= 1000);
+        if self.slows_writers() {
+            // What deletes give back can wait.
+            for (score, level) in &mut levels {
+                *score = self.score_at(*level, self.idle_len(*level));
+            }
+        }
         // Highest score first; of equal ones the upper level, which readers feel more.
         levels.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         if self.stops_writers() {
-            let is_below_full = || self.score(self.below(0)) >= 1000;
+            let below = self.below(0);
+            let is_below_full = || self.score_at(below, self.idle_len(below)) >= 1000;
             // Where the level below is too full, what goes down from there makes the job shorter.
             let longer = || self.pick_longer(Self::pick_l0).filter(|_| !is_below_full());
             if let Some(pick) = self.pick_l0().or_else(longer) {
@@ -347,6 +382,11 @@ impl<'a> Picker<'a> {
         let may_be_longer = self.edit_too_long.get() && !self.longer;
         let longer = Picker { edit_too_long: Cell::new(false), ..*self };
         may_be_longer.then(|| pick(&longer.longer())).flatten()
+    }
+
+    /// Whether writers are slowed down for L0.
+    fn slows_writers(&self) -> bool {
+        self.version.runs().len() as u64 >= u64::from(self.config.l0_slowdown)
     }
 
     /// Whether writers wait for L0.
@@ -432,7 +472,8 @@ impl<'a> Picker<'a> {
     /// behind it where they can move.
     fn pick_file(&self, level: u8, file: &Arc<FileMeta>, overlap: u64) -> Option<Pick> {
         let files = self.version.level(level);
-        let over = self.idle_weight(level).saturating_sub(self.level_target(level));
+        let over = self.weight_of(level, self.idle(level));
+        let over = over.saturating_sub(self.level_target(level));
         let from = files.iter().position(|other| other.id == file.id).filter(|_| overlap == 0);
         let moves = from.and_then(|from| self.pick_moves(level, &files[from..], over));
         moves.or_else(|| self.complete(level, alloc::vec![file.clone()], true))

@@ -35,7 +35,7 @@ mod merging;
 mod range;
 
 use crate::batch::BatchReader;
-use crate::config::{Codecs, TreeConfig};
+use crate::config::{Codecs, TreeConfig, WriteLimits};
 use crate::counter::Operand;
 use crate::edit::{Edit, Flushed};
 use crate::entry::{EntryKind, Keyspace};
@@ -893,7 +893,7 @@ impl Tree {
         self.readers.stats(&self.state, self.flushed.memtable, now_ms)
     }
 
-    /// Its configuration, with the codecs that it has now.
+    /// Its configuration, with the codecs and limits that it has now.
     #[must_use]
     pub const fn config(&self) -> &TreeConfig {
         &self.config
@@ -908,9 +908,28 @@ impl Tree {
         codecs.check()?;
         self.config.sst.compression = codecs.upper;
         self.config.bottom_compression = codecs.bottom;
-        // What had no room, or had nothing to gain, may be begun now.
-        (self.jobs.idle_at, self.jobs.needed) = (None, None);
+        self.look_for_jobs_anew();
         Ok(())
+    }
+
+    /// Takes other limits, from the next write and the next job on: a MemTable that is too long for a smaller one is
+    /// sealed with the next write to it. Only who seals MemTables and begins jobs has to; nothing remembers it beyond
+    /// this tree's life.
+    ///
+    /// # Errors
+    /// Invalid input that names the limit; nothing has changed then.
+    pub fn set_write_limits(&mut self, limits: WriteLimits) -> Result<()> {
+        limits.check()?;
+        let WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop } = limits;
+        self.config =
+            TreeConfig { memtable_len, l0_trigger, l0_slowdown, l0_stop, ..self.config.clone() };
+        self.look_for_jobs_anew();
+        Ok(())
+    }
+
+    /// What had no room, or had nothing to gain, may be begun now.
+    const fn look_for_jobs_anew(&mut self) {
+        (self.jobs.idle_at, self.jobs.needed) = (None, None);
     }
 
     /// The current version.

@@ -85,7 +85,8 @@ impl Origin {
 /// copied.
 ///
 /// # Durability
-/// Survives a power cut when it returns. Before, the medium holds no pool.
+/// Survives a power cut when it returns. Before, the medium holds no pool, or, once all else is flushed, the whole one:
+/// that may be there, too, when it returns an error.
 ///
 /// # Errors
 /// Corruption, naming file and chunk, when a file is not what its edit says; no space when the view needs

@@ -65,7 +65,7 @@ impl Creation {
     /// Flushes the files and makes the medium the pool that holds them.
     ///
     /// # Durability
-    /// Survives a power cut when it returns. A crash before leaves no pool.
+    /// Survives a power cut when it returns. A crash before, or an error, leaves no pool or the whole one.
     ///
     /// # Errors
     /// Limit exceeded when the state takes more than half an area of the placement log; the medium's.

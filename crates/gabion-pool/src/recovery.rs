@@ -32,7 +32,8 @@ pub struct Recovered {
 /// Makes a pool with one region on an empty medium.
 ///
 /// # Durability
-/// When it returns without error the pool survives a power cut. Interrupted, it leaves no pool.
+/// When it returns without error the pool survives a power cut. Interrupted, or after an error, it leaves no pool or the
+/// whole one.
 ///
 /// # Errors
 /// Invalid input when the medium is too small or holds a pool already; limit exceeded when the

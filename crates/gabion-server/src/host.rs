@@ -126,8 +126,9 @@ impl Host for ServerHost {
         let config = node.config();
         let settings = Settings::of(&node, &self.cache);
         let Codecs { upper, bottom } = settings.codecs;
+        let limits = settings.limits;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let options: [(&str, String); 21] = [
+        let options: [(&str, String); 24] = [
             ("appendfsync", "everysec".into()),
             ("appendonly", "yes".into()),
             ("bind", self.resp.ip().to_string()),
@@ -145,7 +146,10 @@ impl Host for ServerHost {
             (settings::COMPACTIONS_MAX, settings.compactions_max.to_string()),
             ("gabion-group", config.group.get().to_string()),
             ("gabion-jobs-nice", self.jobs_nice.to_string()),
-            ("gabion-memtable-bytes", config.tree.memtable_len.to_string()),
+            (settings::L0_SLOWDOWN, limits.l0_slowdown.to_string()),
+            (settings::L0_STOP, limits.l0_stop.to_string()),
+            (settings::L0_TRIGGER, limits.l0_trigger.to_string()),
+            (settings::MEMTABLE_BYTES, limits.memtable_len.to_string()),
             (settings::OPEN_FILES_BYTES, settings.open_files_bytes.to_string()),
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
             (settings::READER_STATES, settings.readers.states_max.to_string()),

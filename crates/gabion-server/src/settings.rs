@@ -6,23 +6,31 @@ use gabion_base::Result as BaseResult;
 use gabion_base::number::parse_u64;
 use gabion_db::RunOptions;
 use gabion_db::cache::SharedCache;
-use gabion_engine::{Codecs, PinBudget};
+use gabion_engine::{Codecs, PinBudget, WriteLimits};
 use gabion_node::Node;
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
 pub(crate) const COMPACTIONS_MAX: &str = "gabion-compactions-max";
 pub(crate) const COMPRESSION: &str = "gabion-compression";
+pub(crate) const L0_SLOWDOWN: &str = "gabion-l0-slowdown";
+pub(crate) const L0_STOP: &str = "gabion-l0-stop";
+pub(crate) const L0_TRIGGER: &str = "gabion-l0-trigger";
+pub(crate) const MEMTABLE_BYTES: &str = "gabion-memtable-bytes";
 pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 7] = [
+const SETTABLE: [&str; 11] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
     COMPACTIONS_MAX,
     COMPRESSION,
+    L0_SLOWDOWN,
+    L0_STOP,
+    L0_TRIGGER,
+    MEMTABLE_BYTES,
     OPEN_FILES_BYTES,
     READER_AGE_MS,
     READER_STATES,
@@ -31,6 +39,8 @@ const NO_COUNT: &str = "argument must be between 1 and 64 inclusive";
 const _: () = assert!(RunOptions::COMPACTIONS_MAX == 64, "NO_COUNT says so");
 const NO_THREAD: &str = "a thread for compactions cannot be started";
 const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
+const NO_LIMITS: &str = "MemTables may have 4kb to a sixteenth of the pool and 1gb; \
+    gabion-l0-trigger, -slowdown and -stop must not descend, from 1 to 1000";
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
 
@@ -47,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) readers: PinBudget,
     /// The codecs of files that this replica makes from now on.
     pub(crate) codecs: Codecs,
+    /// When MemTables are sealed, and how many runs L0 may have.
+    pub(crate) limits: WriteLimits,
 }
 
 impl Settings {
@@ -58,6 +70,7 @@ impl Settings {
             compactions_max: node.compactions_max(),
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
+            limits: node.tree().config().write_limits(),
         }
     }
 
@@ -105,12 +118,16 @@ impl Settings {
                 }
                 self.compactions_max = count;
             }
+            L0_SLOWDOWN => self.limits.l0_slowdown = runs(integer?),
+            L0_STOP => self.limits.l0_stop = runs(integer?),
+            L0_TRIGGER => self.limits.l0_trigger = runs(integer?),
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
                 let len = memory(value).and_then(|len| usize::try_from(len).ok());
                 let len = len.ok_or("argument must be a memory value")?;
                 match name {
+                    MEMTABLE_BYTES => self.limits.memtable_len = len as u64,
                     OPEN_FILES_BYTES => self.open_files_bytes = len,
                     _ => self.block_cache_bytes = len,
                 }
@@ -132,6 +149,12 @@ impl Settings {
             note!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
             refused(COMPACTIONS_MAX, NO_THREAD)
         })?;
+        if self.limits != node.tree().config().write_limits() {
+            node.set_write_limits(Some(self.limits)).map_err(|error| {
+                note!("{error}");
+                refused(MEMTABLE_BYTES, NO_LIMITS)
+            })?;
+        }
         node.set_codecs(Some(self.codecs)).map_err(|_| refused(COMPRESSION, NO_CODEC))?;
         node.set_compactions_max(self.compactions_max);
         if cache.set_capacity(self.block_cache_bytes, self.open_files_bytes) {
@@ -140,6 +163,11 @@ impl Settings {
         node.set_pin_budget(self.readers);
         Ok(())
     }
+}
+
+/// More than anybody may have are as many as are refused.
+fn runs(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Bytes as Redis reads them: `k`, `m`, `g` are powers of 1,000; `kb`, `mb`, `gb` of 1,024.
@@ -169,6 +197,7 @@ mod tests {
         compactions_max: 2,
         readers: PinBudget { age_ms_max: 5, states_max: 6 },
         codecs: Codecs { upper: Compression::None, bottom: None },
+        limits: WriteLimits { memtable_len: 7, l0_trigger: 8, l0_slowdown: 9, l0_stop: 10 },
     };
 
     fn with(options: &[(&str, &str)]) -> Result<Settings, NotSet> {
@@ -206,6 +235,12 @@ mod tests {
             codecs(Compression::None, Some(Compression::None))
         );
         assert_eq!(with(&[(BOTTOM_COMPRESSION, SAME)]), Ok(BEFORE));
+        let all = [(MEMTABLE_BYTES, "1mb"), (L0_TRIGGER, "2"), (L0_SLOWDOWN, "3"), (L0_STOP, "4")];
+        let limits =
+            WriteLimits { memtable_len: 1 << 20, l0_trigger: 2, l0_slowdown: 3, l0_stop: 4 };
+        assert_eq!(with(&all), Ok(Settings { limits, ..BEFORE }));
+        let far = with(&[(L0_STOP, "4294967297")]).map(|set| set.limits.l0_stop);
+        assert_eq!(far, Ok(u32::MAX), "which no tree takes");
     }
 
     #[test]

@@ -294,6 +294,9 @@ fn status_is_complete(group: &Group) {
             "shipped_bytes",
             "client_read_bytes",
             "edits",
+            "flushed_bytes",
+            "logged_bytes",
+            "log_written_bytes",
             "writes_slowed_ms",
             "writes_stopped_ms",
             "block_cache_hits",
@@ -655,6 +658,22 @@ fn options_change(client: &mut Client) {
     assert!(codec("bottom-").ends_with("\r\nzstd:3\r\n"));
     let age = ["CONFIG", "SET", "gabion-reader-age-ms", "0", "gabion-reader-states", "0"];
     assert_eq!(client.text(&age), "+OK\r\n");
+    let limits = |client: &mut Client| {
+        ["gabion-l0-trigger", "gabion-l0-slowdown", "gabion-l0-stop", "gabion-memtable-bytes"]
+            .map(|name| client.text(&["CONFIG", "GET", name]).lines().last().map(str::to_owned))
+    };
+    let before = limits(client);
+    let longer = ["CONFIG", "SET", "gabion-l0-trigger", "1", "gabion-memtable-bytes", "1gb"];
+    let refused = client.text(&longer);
+    assert!(refused.contains("a sixteenth of the pool"), "{refused}");
+    let refused = client.text(&["CONFIG", "SET", "gabion-l0-slowdown", "1"]);
+    assert!(refused.contains("must not descend, from 1 to 1000"), "{refused}");
+    assert_eq!(limits(client), before, "all or none");
+    let set = ["CONFIG", "SET", "gabion-l0-trigger", "1", "gabion-memtable-bytes", "64kb"];
+    assert_eq!(client.text(&set), "+OK\r\n");
+    let [trigger, slowdown, stop, memtable] = limits(client);
+    assert_eq!((trigger.as_deref(), memtable.as_deref()), (Some("1"), Some("65536")));
+    assert_eq!([&slowdown, &stop], [&before[1], &before[2]]);
 }
 
 /// Nothing but the digest lasts so long in practice; here the budget is nothing at all.

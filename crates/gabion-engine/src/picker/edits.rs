@@ -52,7 +52,7 @@ impl Picker<'_> {
                 && bounds_len <= LONG_BOUNDS_LEN_MAX
                 && !self.is_busy(file)
                 && self.is_movable(output_level, file);
-            len += file.len;
+            len = len.saturating_add(self.weight(level, file));
             goes
         };
         let moved: Vec<_> = files.iter().take(MOVES_MAX).take_while(goes).cloned().collect();

@@ -170,6 +170,25 @@ fn tombstones_below_which_nothing_lies_count_for_no_more_than_they_take() {
 }
 
 #[test]
+fn a_file_whose_tombstones_were_too_much_is_moved_alone() {
+    let files = ["1:1[a-b]=2", "1:2[c-d]=2", "1:3[e-f]=2", "2:9[x-z]=100"];
+    let moved = picked_with_deletes(&files, &[(1, 9000, 9000), (9, 9000, 0)]);
+    assert_eq!(moved, "TrivialMove 1:1 to 2 bottommost");
+}
+
+#[test]
+fn while_writers_are_slowed_down_what_deletes_give_back_waits() {
+    let next = |l0: u64| {
+        let others = ["1:101[a-c]=2", "2:103[a-c]=100"];
+        let l0 = wide(l0);
+        let files: Vec<&str> = l0.iter().map(String::as_str).chain(others).collect();
+        picked_with_deletes(&files, &[(101, 90_000, 90_000), (103, 9000, 0)])
+    };
+    assert_eq!(next(19), "Compaction 1:101 2:103 to 2 bottommost");
+    assert!(next(20).starts_with("Compaction 0:20 0:19"), "{}", next(20));
+}
+
+#[test]
 fn of_a_tree_of_tombstones_alone_none_counts_for_more_than_it_takes() {
     let files = ["1:1[a-c]=2", "2:3[a-c]=2"];
     assert_eq!(picked_with_deletes(&files, &[(1, 9000, 9000), (3, 9000, 9000)]), "nothing");
@@ -181,7 +200,8 @@ fn of_a_tree_of_tombstones_alone_none_counts_for_more_than_it_takes() {
         (level, FileMeta { entries, deletes, raw_value_bytes, ..(**file).clone() })
     });
     let (version, busy) = (Version::of(7, odd.collect()), BTreeSet::new());
-    assert!(Picker::new(&TreeConfig::default(), &version, &busy).score(1) > 1000);
+    // As much again as lies below, of an aim of 16 MiB.
+    assert_eq!(Picker::new(&TreeConfig::default(), &version, &busy).score(1), 250);
 }
 
 #[test]
@@ -514,6 +534,24 @@ fn debt_is_what_every_level_has_over_its_aim_and_hands_on() {
     let busy = BTreeSet::new();
     // L1 is 8 MiB over its 32; L2 then 8 over its 320.
     assert_eq!(Picker::new(&config, &version, &busy).debt(), 16 * MIB);
+}
+
+#[test]
+fn what_is_due_for_its_tombstones_is_debt_of_no_more_bytes_than_it_has() {
+    let debt = |deletes: u64| {
+        let files = version(&["0:1[a-c]=2", "2:3[a-c]=64"]);
+        let files = files.files().map(|(level, file)| {
+            let (entries, deletes) = if level == 0 { (deletes, deletes) } else { (1024, 0) };
+            let raw_value_bytes = (entries - deletes) * 16 * KIB;
+            (level, FileMeta { entries, deletes, raw_value_bytes, ..(**file).clone() })
+        });
+        let (version, busy) = (Version::of(7, files.collect()), BTreeSet::new());
+        let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
+        let picker = Picker::new(&config, &version, &busy);
+        (picker.debt(), picker.pick().is_some())
+    };
+    assert_eq!(debt(100), (0, false));
+    assert_eq!(debt(9_000), (2 * MIB, true));
 }
 
 #[test]

@@ -15,6 +15,9 @@ fn meta(number: u64, smallest: &[u8], largest: &[u8]) -> FileMeta {
         smallest_sequence: SequenceNumber(number),
         largest_sequence: SequenceNumber(number),
         entries: 1,
+        deletes: number % 2,
+        raw_key_bytes: number,
+        raw_value_bytes: 3 * number,
         ..FileMeta::new(FileId::sst(number), Term(1))
     }
 }

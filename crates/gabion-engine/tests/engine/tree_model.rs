@@ -376,9 +376,9 @@ impl World {
         }
     }
 
-    /// Codecs, and what caches may hold, are other ones from now on.
+    /// Codecs, limits, and what caches may hold, are other ones from now on.
     fn tune(&mut self) {
-        match self.random.below(3) {
+        match self.random.below(4) {
             0 => {
                 let any = [Compression::None, Compression::Lz4, Compression::ZSTD];
                 let upper = any[self.random.below(3) as usize];
@@ -386,6 +386,13 @@ impl World {
                 self.primary.tree.set_codecs(Codecs { upper, bottom }).unwrap();
             }
             1 => self.primary.tables.cache.blocks.set_capacity(self.random.below(20_000) as usize),
+            2 => {
+                let l0_trigger = 1 + self.random.below(4) as u32;
+                let (l0_slowdown, l0_stop) = (l0_trigger + 2, l0_trigger + 8);
+                let memtable_len = (4 + self.random.below(8)) << 10;
+                let limits = WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop };
+                self.primary.tree.set_write_limits(limits).unwrap();
+            }
             _ => {
                 let capacity = self.random.below(5_000) as usize;
                 if self.primary.tables.cache.open.borrow_mut().set_capacity(capacity) {

@@ -313,7 +313,42 @@ fn a_clear_lasts_through_a_restart_once_an_edit_carries_it_and_not_before() {
     assert_eq!(driven.get("k"), None);
 }
 
-/// A flush of tombstones is a few kilobytes, far below what any level aims at.
+#[test]
+fn limits_change_while_a_tree_lives() {
+    let mut driven = Driven::new(TreeConfig { l0_trigger: 9, l0_slowdown: 9, ..small_config() });
+    let tree = |driven: &Driven| driven.replica.tree.config().write_limits();
+    let before = tree(&driven);
+    assert_eq!(before, driven.replica.tree.config().write_limits());
+    driven.put("a", &[1; 5_000]);
+    assert!(!driven.replica.tree.needs_seal());
+    for (wrong, named) in [
+        (WriteLimits { memtable_len: 4_095, ..before }, "memtable_len is 4095"),
+        (WriteLimits { l0_trigger: 0, ..before }, "l0_trigger is 0"),
+        (WriteLimits { l0_slowdown: 8, ..before }, "l0_slowdown is 8, allowed are 9 to 1000"),
+        (WriteLimits { l0_stop: 8, ..before }, "l0_stop is 8, allowed are 9 to 1000"),
+    ] {
+        let error = driven.replica.tree.set_write_limits(wrong).unwrap_err();
+        assert!(error.message().contains(named), "{error}");
+        assert_eq!(tree(&driven), before);
+    }
+    let limits = WriteLimits { memtable_len: 4 << 10, l0_trigger: 2, l0_slowdown: 2, l0_stop: 3 };
+    driven.replica.tree.set_write_limits(limits).unwrap();
+    assert_eq!(tree(&driven), limits);
+    assert!(driven.replica.tree.needs_seal(), "what is in memory is too much now");
+    driven.replica.tree.set_write_limits(before).unwrap();
+    driven.flush();
+    driven.put("a", &[2; 100]);
+    driven.flush();
+    assert!(driven.replica.tree.next_job(&context(&[])).is_none());
+    assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
+    driven.replica.tree.set_write_limits(limits).unwrap();
+    assert_eq!(driven.replica.tree.write_state(), WriteState::Slow(0));
+    assert_eq!(driven.settle(), [JobKind::Compaction]);
+    assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
+    assert_eq!(driven.get("a"), Some(vec![2; 100]));
+}
+
+/// A flush of tombstones is a few kilobytes, which no level is too full with.
 #[test]
 fn deletes_give_back_what_they_delete_though_no_write_follows() {
     let name = |n: u32| format!("key{:05}", n * 7919 % 1000);

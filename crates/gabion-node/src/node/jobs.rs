@@ -246,6 +246,9 @@ impl Node {
         job.built_slots += file.placement.slots.len();
         job.built.push(file.placement.clone());
         self.counters.job_written_bytes += file.placement.len;
+        if is_flush {
+            self.counters.flushed_bytes += file.placement.len;
+        }
         if self.config.compaction == CompactionMode::Primary {
             self.ship_built(&file, is_flush);
         }

@@ -179,6 +179,7 @@ impl Node {
                 return self
                     .fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
             };
+            self.counters.log_written_bytes += drain.data.len() as u64;
             writes.push((placement, drain.offset_in_segment, drain.data));
             ends.push(drain.end);
         }
@@ -211,7 +212,7 @@ impl Node {
     fn drains_late(&self) -> bool {
         let tables = self.options.sealed_max as u64 + 1;
         let in_ring = self.config.ring_len - self.ring_reserve();
-        self.config.is_alone() && in_ring >= tables * self.config.tree.memtable_len
+        self.config.is_alone() && in_ring >= tables * self.tree.config().memtable_len
     }
 
     /// Room in the ring below which writes wait: the last is for edits and seals, which make room in it.

@@ -38,9 +38,10 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
 use gabion_engine::{
-    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, WriteState,
+    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, WriteLimits, WriteState,
 };
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
@@ -56,6 +57,9 @@ pub use memory::NodeMemory;
 pub use planted::Mutant;
 pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
+
+/// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as many as `gabion up` asks for.
+const MEMTABLES_OF_POOL: u64 = 16;
 
 /// What the driver is to do.
 pub enum Output {
@@ -182,6 +186,8 @@ pub struct Node {
     me: ReplicaId,
     state: ReplicaState,
     log: Log,
+    /// Where the log ended when this process began.
+    log_from: LogPosition,
     tree: Tree,
     pool: Pool,
     chain: Chain,
@@ -302,6 +308,13 @@ pub struct Counters {
     pub job_read_bytes: u64,
     /// File bytes written by jobs.
     pub job_written_bytes: u64,
+    /// Of these, by flushes. `job_written_bytes` ÷ this is the write amplification of the tree.
+    pub flushed_bytes: u64,
+    /// Bytes of records that came into the log here, those of seals and edits included.
+    pub logged_bytes: u64,
+    /// Bytes of the log that were ordered to be written to its segments; a block that fills up in several writes counts in
+    /// each.
+    pub log_written_bytes: u64,
     /// File bytes shipped to others.
     pub shipped_bytes: u64,
     /// Files shipped to others.
@@ -347,6 +360,7 @@ impl Node {
             me,
             state,
             log,
+            log_from: LogPosition::ZERO,
             tree,
             pool,
             chain,
@@ -411,6 +425,7 @@ impl Node {
             // What an earlier process granted is void: nobody knows what it was used for.
             self.raise_session();
         }
+        self.log_from = self.log.end();
         let start = self.log.spans().last().map_or(self.log.end(), |span| span.start);
         self.grants.orphans_of = Some((self.state.term, start));
         Ok(())
@@ -448,6 +463,28 @@ impl Node {
     /// Invalid input for a level out of its limits; nothing has changed then.
     pub fn set_codecs(&mut self, codecs: Option<Codecs>) -> gabion_base::Result<()> {
         self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))?;
+        self.room.forget_jobs();
+        Ok(())
+    }
+
+    /// Changes when MemTables are sealed and how many runs L0 may have, where this member decides that: it has the first
+    /// as the head, the others where it compacts. None: as the group says.
+    ///
+    /// # Errors
+    /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth of the pool and than
+    /// the group's: flushes of them would leave compactions no room. Nothing has changed then.
+    pub fn set_write_limits(&mut self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
+        let of_group = self.config.tree.write_limits();
+        let limits = limits.unwrap_or(of_group);
+        let pool_len = u64::from(self.pool.counts().total) * SLOT_LEN;
+        let most = (pool_len / MEMTABLES_OF_POOL).max(of_group.memtable_len);
+        if limits.memtable_len > most {
+            return Err(Error::invalid(format!(
+                "memtable_len is {}, of a pool of {pool_len} bytes it may be {most}",
+                limits.memtable_len
+            )));
+        }
+        self.tree.set_write_limits(limits)?;
         self.room.forget_jobs();
         Ok(())
     }
@@ -561,7 +598,9 @@ impl Node {
     /// What the replica did since it started.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        // Less than at the start where the group had it cut.
+        let logged_bytes = self.log.end().get().saturating_sub(self.log_from.get());
+        Counters { logged_bytes, ..self.counters }
     }
 
     /// Orders that have not come back. Zero when the replica rests.

@@ -145,7 +145,8 @@ impl Node {
 
     /// Most segments that the log is to have.
     fn log_segments_max(&self) -> u64 {
-        let (segment_len, memtable_len) = (self.config.segment_len, self.config.tree.memtable_len);
+        let (segment_len, memtable_len) =
+            (self.config.segment_len, self.tree.config().memtable_len);
         // The active MemTable, those that wait, and as much again on its way to being trimmed.
         let tables = 2 * (self.options.sealed_max as u64 + 1);
         let usual = (tables * memtable_len).div_ceil(segment_len) + LOG_SEGMENTS_KEPT;

@@ -1,13 +1,14 @@
-//! Creation is atomic; what an older build cannot read it refuses by name (FAULTS.md E16).
+//! Creation is atomic, also when one of its calls fails (FAULTS.md E8 to E10); what an older build cannot read it refuses by name (E16).
 
 use super::*;
 use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};
 use crate::superblock::FORMAT_VERSION;
-use crate::{Creation, create, verify_file, write_file};
+use crate::{Creation, Trust, create, verify_file, write_file};
 use alloc::format;
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, ErrorKind};
 use gabion_media::AlignedBuf;
+use gabion_media::simulated::{Fault, OperationClass};
 
 fn open_error(disk: &SimulatedDisk) -> Error {
     Rig::open(disk.clone()).err().expect("the pool does not open")
@@ -87,6 +88,124 @@ fn a_pool_that_is_made_with_files_has_all_of_them_or_is_none() {
     assert!(whole >= 20, "the last boundary is a pool in every variant");
     let again = disk.block_on(&handle, create_with_a_file(&handle)).unwrap_err();
     assert!(again.message().contains("already holds pool"), "{again}");
+}
+
+/// A way to make a pool, and what is in one that was made so.
+struct Way {
+    make: fn(&SimulatedDisk) -> Result<()>,
+    snapshot: &'static [u8],
+    files: usize,
+}
+
+/// A call of a creation that is to fail: the `nth` of a class.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    class: OperationClass,
+    nth: u64,
+    fault: Fault,
+}
+
+impl Way {
+    fn all() -> [Self; 2] {
+        let empty = |disk: &SimulatedDisk| {
+            let handle = disk.handle();
+            disk.block_on(&handle, create(&handle, &config(), b"initial"))
+        };
+        let with_a_file = |disk: &SimulatedDisk| {
+            let handle = disk.handle();
+            disk.block_on(&handle, create_with_a_file(&handle))
+        };
+        [
+            Self { make: empty, snapshot: b"initial", files: 0 },
+            Self { make: with_a_file, snapshot: b"with a file", files: 1 },
+        ]
+    }
+
+    /// Opens the pool as the next process does, and sees that it is whole.
+    fn open(&self, disk: &SimulatedDisk) -> Result<()> {
+        let handle = disk.handle();
+        let trust = if disk.flush_had_failed() { Trust::Flushed } else { Trust::Readable };
+        let Recovered { pool, opaque_snapshot, .. } =
+            disk.block_on(&handle, open(&handle, trust))?;
+        disk.forget_failed_flush();
+        pool.invariants();
+        assert_eq!(&opaque_snapshot[..], self.snapshot);
+        assert_eq!(pool.files().count(), self.files);
+        let region = pool.region();
+        for file in pool.files() {
+            let check = verify_file(&handle, &region, POOL_ID, GROUP, file);
+            disk.block_on(&handle, check).expect("its bytes are there");
+        }
+        Ok(())
+    }
+
+    /// Makes a pool while a call fails, and perhaps cuts the power then. Returns whether there is a pool; where there is none
+    /// one can be made.
+    fn fails(&self, call: Call, cut: Option<u64>) -> bool {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+        disk.plan(call.class, call.nth, call.fault);
+        let error = (self.make)(&disk).unwrap_err();
+        assert_eq!(disk.faults_to_come(), 0, "{call:?}");
+        let (kind, cause) = match call.fault {
+            Fault::NoSpace => (ErrorKind::NoSpace, "without room"),
+            _ => (ErrorKind::Io, "simulated I/O error"),
+        };
+        let name = match call.class {
+            OperationClass::Read => "read of ",
+            OperationClass::Write => "write of ",
+            OperationClass::Flush => "flush: ",
+        };
+        let message = format!("{error}");
+        assert_eq!(error.kind(), kind, "{call:?}: {message}");
+        assert!(message.contains(name), "{call:?}: {message}");
+        assert!(message.contains(cause), "{call:?}: {message}");
+        if let Some(seed) = cut {
+            disk.crash_power(seed);
+        }
+        let opened = self.open(&disk);
+        let is_there = opened.is_ok();
+        let again = (self.make)(&disk);
+        if let Err(error) = opened {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{call:?}, {cut:?}: {error}");
+            assert!(error.message().contains("not a complete pool"), "{call:?}, {cut:?}: {error}");
+            again.unwrap();
+        } else {
+            assert!(again.unwrap_err().message().contains("already holds pool"), "{call:?}");
+        }
+        disk.crash_power(0);
+        self.open(&disk).unwrap();
+        is_there
+    }
+}
+
+/// The superblock's copies are what is written last, each flushed before the next: only when a call for one of them
+/// failed may there be a pool, and when it was for the second one there is.
+#[test]
+fn a_creation_of_which_any_call_fails_says_which_and_leaves_no_pool_or_a_whole_one() {
+    for way in Way::all() {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+        (way.make)(&disk).unwrap();
+        let stats = disk.stats();
+        for (class, all, fault) in [
+            (OperationClass::Read, stats.reads, Fault::Fail),
+            (OperationClass::Write, stats.writes, Fault::Fail),
+            (OperationClass::Write, stats.writes, Fault::NoSpace),
+            (OperationClass::Flush, stats.flushes, Fault::Fail),
+        ] {
+            assert!(all > 1, "{class:?}: {all}");
+            let is_change = class != OperationClass::Read;
+            for nth in 1..=all {
+                for cut in [None, Some(0), Some(nth + 2)] {
+                    let call = Call { class, nth, fault };
+                    let is_there = way.fails(call, cut);
+                    let may = is_change && nth + 1 >= all;
+                    assert!(may || !is_there, "{call:?} of {all}, {cut:?}: a pool");
+                    let must = is_change && nth == all;
+                    assert!(is_there || !must, "{call:?} of {all}, {cut:?}: no pool");
+                }
+            }
+        }
+    }
 }
 
 #[test]

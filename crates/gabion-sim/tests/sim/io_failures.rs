@@ -28,6 +28,7 @@ use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
+use gabion_node::GroupConfig;
 use gabion_sim::client::TWINS;
 
 /// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault; and of calls of
@@ -69,8 +70,28 @@ pub(crate) fn calls(stats: DiskStats, class: OperationClass) -> u64 {
     }
 }
 
+/// Sees that an error says which call failed, and of what.
+pub(crate) fn check_names(error: &str, class: OperationClass, fault: Fault) -> Result<(), String> {
+    let call = match class {
+        OperationClass::Read => "read of ",
+        OperationClass::Write => "write of ",
+        OperationClass::Flush => "flush: ",
+    };
+    let cause = match fault {
+        Fault::NoSpace => "without room",
+        _ => "simulated I/O error",
+    };
+    if !error.contains(cause) {
+        return Err(format!("it ended for something else: {error}"));
+    }
+    if !error.contains(call) {
+        return Err(format!("it does not say that a {call}failed: {error}"));
+    }
+    Ok(())
+}
+
 /// Written after the fault, when the replica works again.
-fn afterwards() -> Vec<Turn> {
+pub(crate) fn afterwards() -> Vec<Turn> {
     let write = |n: u64| Turn::Write(vec![(n % 7, Some(n << 8)), (TWINS + n % 3, Some(n << 8))]);
     let mut turns: Vec<Turn> = (100_000..100_060).map(write).collect();
     turns.extend([Turn::Seal, Turn::Compact, Turn::Rest]);
@@ -78,33 +99,37 @@ fn afterwards() -> Vec<Turn> {
 }
 
 /// A machine on which a replica is broken.
-struct Machine {
-    disk: SimulatedDisk,
+pub(crate) struct Machine {
+    pub(crate) disk: SimulatedDisk,
     memory: SimulatedMemory,
 }
 
 impl Machine {
-    fn new(workload: &Workload) -> Self {
-        let memory = SimulatedMemory::new(workload.group.ring_len as usize);
-        Self { disk: new_disk(&workload.group), memory }
+    pub(crate) fn new(workload: &Workload) -> Self {
+        Self::with(new_disk(&workload.group), &workload.group)
     }
 
-    fn ring(&self) -> Box<dyn MemoryRegion> {
+    /// One with such a disk, and memory for the ring of such a group.
+    pub(crate) fn with(disk: SimulatedDisk, group: &GroupConfig) -> Self {
+        Self { disk, memory: SimulatedMemory::new(group.ring_len as usize) }
+    }
+
+    pub(crate) fn ring(&self) -> Box<dyn MemoryRegion> {
         Box::new(self.memory.clone())
     }
 
-    fn start(&self) -> Replica {
+    pub(crate) fn start(&self) -> Replica {
         Replica::start(self.disk.clone(), self.ring(), trust_of(&self.disk))
     }
 
-    fn lose_power(&self, seed: u64) {
+    pub(crate) fn lose_power(&self, seed: u64) {
         self.disk.crash_power(seed);
         self.memory.crash_power(seed);
     }
 }
 
 /// No moment is asked for.
-fn now() -> Moment {
+pub(crate) fn now() -> Moment {
     Moment { effects: 0, ring_writes: 0 }
 }
 
@@ -190,25 +215,8 @@ impl Attempt<'_> {
     /// A replica may end itself for the fault alone, and says which call it was.
     fn end_of(&self, outcome: Result<(), String>) -> Result<End, String> {
         let Err(error) = outcome else { return Ok(End::WentOn) };
-        let call = match self.class {
-            OperationClass::Read => "read of ",
-            OperationClass::Write => "write of ",
-            OperationClass::Flush => "flush: ",
-        };
-        let fault = match self.fault {
-            Fault::NoSpace => "without room",
-            _ => "simulated I/O error",
-        };
-        match error {
-            error if !error.contains(fault) => {
-                Err(format!("it ended itself for something else: {error}"))
-            }
-            error if !error.contains(call) => {
-                Err(format!("it does not say that a {call}failed: {error}"))
-            }
-            error if error.starts_with(NOT_OPENED) => Ok(End::NotOpened),
-            _ => Ok(End::Ended),
-        }
+        check_names(&error, self.class, self.fault)?;
+        Ok(if error.starts_with(NOT_OPENED) { End::NotOpened } else { End::Ended })
     }
 }
 

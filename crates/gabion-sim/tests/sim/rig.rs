@@ -5,8 +5,8 @@
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, SequenceNumber};
 use gabion_engine::{Compression, FileMeta, FinishedFile, Keyspace, SstOptions, TreeConfig};
-use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk, SimulatedMemory};
+use gabion_media::{MediumHandle, MemoryRegion};
 #[cfg(feature = "planted")]
 use gabion_node::Mutant;
 use gabion_node::{
@@ -18,14 +18,16 @@ use gabion_sim::client::{
     add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn_expiring,
     write_unlogged,
 };
-use gabion_sim::process::{Process, Wish};
+use gabion_sim::process::{Process, ReplicaTables, Wish};
 use gabion_sim::{Random, check};
 #[cfg(feature = "planted")]
 use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::iter::Peekable;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 
 const POOL_LEN: u64 = 128 * MIB;
@@ -185,6 +187,11 @@ impl Replica {
         self.process.node.as_deref_mut()
     }
 
+    /// What reads of its files need.
+    pub(crate) fn tables(&self) -> Option<ReplicaTables> {
+        self.process.tables()
+    }
+
     /// One turn of the loop.
     pub(crate) fn pump(&mut self) -> Result<(), String> {
         self.now_ms += 1;
@@ -265,7 +272,7 @@ impl Replica {
 
     /// Everything that it holds.
     pub(crate) fn records(&mut self) -> Result<Records, String> {
-        let (Some(tables), Some(node)) = (self.process.tables(), self.process.node.as_ref()) else {
+        let (Some(tables), Some(node)) = (self.tables(), self.process.node.as_ref()) else {
             return Err("the replica is not open".into());
         };
         let (view, handle) = (node.view(), tables.source.store.medium.clone());
@@ -667,12 +674,33 @@ fn feed(
     }
 }
 
+/// A disk that holds nothing.
+pub(crate) fn empty_disk() -> SimulatedDisk {
+    SimulatedDisk::new(DiskOptions::immediate(POOL_LEN))
+}
+
+/// Makes a new replica on a disk.
+pub(crate) fn create(disk: &SimulatedDisk, group: &GroupConfig) -> gabion_base::Result<()> {
+    let handle = disk.handle();
+    disk.block_on(&handle, open::create(&handle, group, ReplicaId(1), [1; 16]))
+}
+
 /// A disk that holds a new replica.
 pub(crate) fn new_disk(group: &GroupConfig) -> SimulatedDisk {
-    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
-    let handle = disk.handle();
-    disk.block_on(&handle, open::create(&handle, group, ReplicaId(1), [1; 16])).unwrap();
+    let disk = empty_disk();
+    create(&disk, group).unwrap();
     disk
+}
+
+/// Work that waits for a disk besides the one whose handle is driven already.
+pub(crate) async fn driven<T>(handle: &MediumHandle, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        handle.drive();
+        context.waker().wake_by_ref();
+        work.as_mut().poll(context)
+    })
+    .await
 }
 
 impl Run {

@@ -1,6 +1,7 @@
 //! A copy of a replica, read as a pool of its own.
 
 use super::look::{Look, Seen, look};
+use crate::rig::driven;
 use gabion_base::Error;
 use gabion_engine::{LocalCache, Tables};
 use gabion_media::MediumHandle;
@@ -9,8 +10,6 @@ use gabion_node::checkpoint::{self, Origin};
 use gabion_node::{NodeOptions, PoolSource, open};
 use gabion_pool::Trust;
 use gabion_sim::process::ReplicaTables;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 
 /// Makes a copy on a disk of its own, opens it as a restart would, and looks at it.
@@ -43,15 +42,4 @@ async fn look_at_pool(
     let tables =
         Tables { source: Rc::new(source), cache: Rc::new(LocalCache::new(1 << 16)), group };
     look(node.view(), tables, at).await
-}
-
-/// What waits for a disk that no machine of the world has.
-async fn driven<T>(handle: &MediumHandle, work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        handle.drive();
-        context.waker().wake_by_ref();
-        work.as_mut().poll(context)
-    })
-    .await
 }

@@ -6,7 +6,7 @@ use super::script::{Change, EPOCH_MS, KEYS, Loaded, Model, Operation, Script, Tu
 use super::sets::Set;
 use gabion_base::{Error, ErrorKind, LogPosition, crc};
 use gabion_engine::cache::OPEN_FILES_LEN;
-use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder, ReadView};
+use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder, ReadView, WriteLimits};
 use gabion_node::{
     AckLevel, Captured, CompactionMode, LoadGate, LoadId, LoadState, MarkId, Node, WriteGate,
     checkpoint::Origin,
@@ -268,6 +268,8 @@ impl Group {
 
     fn tune(&mut self, tuning: Tuning) -> Result<(), String> {
         for replica in 0..self.world.len() {
+            // It may have been killed just now.
+            self.wait("a replica to tune", |world| world.node(replica).is_some())?;
             match tuning {
                 Tuning::Codecs(codecs) => {
                     let node = self.world.node_mut(replica).ok_or("it is down")?;
@@ -276,6 +278,15 @@ impl Group {
                 Tuning::Cache(lens) => {
                     let (blocks, open) = lens.unwrap_or((self.options.cache_len, OPEN_FILES_LEN));
                     self.world.set_cache(replica, blocks, open);
+                }
+                Tuning::Limits(limits) => {
+                    let node = self.world.node_mut(replica).ok_or("it is down")?;
+                    let of_group = node.config().tree.memtable_len;
+                    let limits = limits.map(|(part, [l0_trigger, l0_slowdown, l0_stop])| {
+                        let memtable_len = (of_group / part).max(4 * 1024);
+                        WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop }
+                    });
+                    node.set_write_limits(limits).map_err(|error| error.to_string())?;
                 }
                 Tuning::CompactionsMax(count) => {
                     let node = self.world.node_mut(replica).ok_or("it is down")?;

@@ -57,6 +57,8 @@ pub(super) enum Tuning {
     /// Bytes for blocks and for what open files keep in memory.
     Cache(Option<(usize, usize)>),
     CompactionsMax(Option<usize>),
+    /// By how much MemTables are shorter, and all that is said of runs of L0 besides; none: back.
+    Limits(Option<(u64, [u32; 3])>),
 }
 
 /// A key, what it gets, and until when.
@@ -105,7 +107,7 @@ pub(super) struct Script {
 
 impl Script {
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x6f70_7469_6f6e);
+        let mut random = Random::new(seed ^ 36);
         let (mut steps, mut model, mut next_value) = (Vec::new(), Model::new(), 1);
         for epoch in 0..EPOCHS {
             for number in 0..OPERATIONS {
@@ -230,7 +232,7 @@ fn any_tuning(random: &mut Random) -> Tuning {
     const CODECS: [Compression; 3] =
         [Compression::None, Compression::Lz4, Compression::Zstd { level: 1 }];
     let any_codec = |random: &mut Random| CODECS[random.below(3) as usize];
-    match random.below(6) {
+    match random.below(8) {
         0 | 1 => {
             let upper = any_codec(random);
             let bottom = random.once_in(2).then(|| any_codec(random));
@@ -239,6 +241,13 @@ fn any_tuning(random: &mut Random) -> Tuning {
         2 => Tuning::Codecs(None),
         3 => Tuning::Cache(Some(([0, 5_000, 1 << 20][random.below(3) as usize], 0))),
         4 => Tuning::Cache(None),
+        5 => {
+            let trigger = 1 + random.below(4) as u32;
+            let slowdown = trigger + random.below(4) as u32;
+            let stop = slowdown + random.below(4) as u32;
+            Tuning::Limits(Some((1 + random.below(4), [trigger, slowdown, stop])))
+        }
+        6 => Tuning::Limits(None),
         _ => Tuning::CompactionsMax(random.once_in(2).then(|| 1 + random.below(4) as usize)),
     }
 }
