@@ -561,6 +561,43 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
     }
 }
 
+/// Returns the options that the store has then: each flush is compacted at once.
+fn limits_change(db: &Db, put: impl Fn(u64)) -> RunOptions {
+    let (run, made) = (db.run_options(), db.write_limits());
+    let memtable_len = 1 << 30;
+    let wrong = WriteLimits { memtable_len, ..made };
+    let error = db.set_run_options(RunOptions { limits: Some(wrong), ..run }).unwrap_err();
+    assert!(error.to_string().contains("memtable_len is 1073741824, of a pool of"), "{error}");
+    let wrong = WriteLimits { l0_trigger: 0, ..made };
+    let error = db.set_run_options(RunOptions { limits: Some(wrong), ..run }).unwrap_err();
+    assert!(error.to_string().contains("l0_trigger is 0, allowed are 1 to 1000"), "{error}");
+    assert_eq!((db.run_options().limits, db.write_limits()), (None, made));
+    // Each flush is compacted at once.
+    let limits = WriteLimits { l0_trigger: 1, ..made };
+    let run = RunOptions { compactions_max: 3, limits: Some(limits), ..db.run_options() };
+    db.set_run_options(run).unwrap();
+    assert_eq!((db.run_options(), db.write_limits()), (run, limits));
+    db.wait_until_quiet().unwrap();
+    let before = db.stats().counters;
+    put(1_500);
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    let counters = db.stats().counters;
+    assert!(counters.compactions > before.compactions);
+    // What was put, what a flush made of it, and that with what a compaction did.
+    let logged = counters.logged_bytes - before.logged_bytes;
+    assert!((3_000 * 208..3_000 * 300).contains(&logged), "{logged}");
+    let flushed = counters.flushed_bytes - before.flushed_bytes;
+    assert!((3_000 * 200..logged + (1 << 20)).contains(&flushed), "{flushed}");
+    let written = counters.job_written_bytes - before.job_written_bytes;
+    assert!(written > flushed, "{written} {flushed}");
+    let in_log = counters.log_written_bytes;
+    db.put_with(&key(0), &[8; 200], Durability::Flushed).unwrap();
+    assert!(db.stats().counters.log_written_bytes > in_log);
+    assert_eq!(db.stats().levels[0].files, 0);
+    run
+}
+
 #[test]
 fn options_change_while_a_store_is_open() {
     let dir = Dir::new("run-options");
@@ -598,38 +635,7 @@ fn options_change_while_a_store_is_open() {
     let error = db.set_run_options(wrong).unwrap_err();
     let wanted = "bottom_compression: zstd level is 20, the limits are 1 to 19";
     assert_eq!(error.to_string(), wanted);
-    let (run, made) = (db.run_options(), db.write_limits());
-    let memtable_len = 1 << 30;
-    let wrong = WriteLimits { memtable_len, ..made };
-    let error = db.set_run_options(RunOptions { limits: Some(wrong), ..run }).unwrap_err();
-    assert!(error.to_string().contains("memtable_len is 1073741824, of a pool of"), "{error}");
-    let wrong = WriteLimits { l0_trigger: 0, ..made };
-    let error = db.set_run_options(RunOptions { limits: Some(wrong), ..run }).unwrap_err();
-    assert!(error.to_string().contains("l0_trigger is 0, allowed are 1 to 1000"), "{error}");
-    assert_eq!((db.run_options().limits, db.write_limits()), (None, made));
-    // Each flush is compacted at once.
-    let limits = WriteLimits { l0_trigger: 1, ..made };
-    let run = RunOptions { compactions_max: 3, limits: Some(limits), ..db.run_options() };
-    db.set_run_options(run).unwrap();
-    assert_eq!((db.run_options(), db.write_limits()), (run, limits));
-    db.wait_until_quiet().unwrap();
-    let before = db.stats().counters;
-    put(1_500);
-    db.flush().unwrap();
-    db.wait_until_quiet().unwrap();
-    let counters = db.stats().counters;
-    assert!(counters.compactions > before.compactions);
-    // What was put, what a flush made of it, and that with what a compaction did.
-    let logged = counters.logged_bytes - before.logged_bytes;
-    assert!((3_000 * 208..3_000 * 300).contains(&logged), "{logged}");
-    let flushed = counters.flushed_bytes - before.flushed_bytes;
-    assert!((3_000 * 200..logged + (1 << 20)).contains(&flushed), "{flushed}");
-    let written = counters.job_written_bytes - before.job_written_bytes;
-    assert!(written > flushed, "{written} {flushed}");
-    let in_log = counters.log_written_bytes;
-    db.put_with(&key(0), &[8; 200], Durability::Flushed).unwrap();
-    assert!(db.stats().counters.log_written_bytes > in_log);
-    assert_eq!(db.stats().levels[0].files, 0);
+    let run = limits_change(&db, put);
     db.wait_until_quiet().unwrap();
     assert_eq!(db.range(b"", None).count(), 4_500);
     drop(db);

@@ -4,6 +4,7 @@
 //! goes on with the next whole record, wherever the log counts in between. Nothing is written.
 
 use crate::LogConfig;
+use crate::log::check_start;
 use crate::record::{HEADER_LEN, Layout, Record};
 use crate::ring::Ring;
 use crate::scan::{
@@ -56,7 +57,7 @@ impl RecordScan {
     /// A scan from `start` on. Without a ring only what was drained is seen.
     ///
     /// # Errors
-    /// Invalid input for a bad configuration or list of spans.
+    /// Invalid input for a bad configuration or list of spans, or where no record can begin.
     pub fn new(
         config: LogConfig,
         spans: &[Span],
@@ -64,6 +65,7 @@ impl RecordScan {
         ring: Option<Box<dyn MemoryRegion>>,
     ) -> Result<Self> {
         config.check()?;
+        check_start(&config, start.position.get())?;
         let ring = ring.map(|ring| Ring::new(ring, config.ring_len, start.position.get()));
         Ok(Self {
             config,
@@ -90,7 +92,8 @@ impl RecordScan {
         let (in_segment, in_ring) = self.look(source, at, after).await;
         let error = match (in_segment, in_ring) {
             (Look::Found(record), ring) => {
-                return Ok(Some(self.found(record, true, matches!(ring, Look::Found(_)))));
+                let in_ring = matches!(ring, Look::Found(other) if other.bytes == record.bytes);
+                return Ok(Some(self.found(record, true, in_ring)));
             }
             (_, Look::Found(record)) => return Ok(Some(self.found(record, false, true))),
             (Look::Bad(error), _) | (_, Look::Bad(error)) => Some(error),

@@ -466,10 +466,11 @@ impl Log {
     }
 
     /// Ring bytes from here on are still needed: what is not flushed, and all of a record that is
-    /// flushed only in part, so that each record is whole in one place or the other.
+    /// flushed only in part, so that each record is whole in one place or the other. Also the beginning of the block in
+    /// which such a record begins: after a kill it is drained from there.
     fn floor(&self) -> u64 {
         let floor = self.drains.floor();
-        self.marks.at(floor).map_or(floor, |mark| mark.position.get())
+        self.marks.at(floor).map_or(floor, |mark| block_floor(mark.position.get()))
     }
 
     fn check_room(&mut self, end: u64) -> Result<()> {

@@ -11,7 +11,8 @@
 //! Either place may hold a record: after the kill of a process the ring is intact, after a power
 //! cut it holds zeros or anything. Nothing is written to segments, so recovery that is itself cut
 //! short starts over with the same result (FAULTS.md E2); what the ring lacks of the undrained part
-//! is copied there, with the same bytes.
+//! is copied there, with the same bytes. That part fits the ring, unless what a segment lost is whole in an older lap
+//! of the ring alone: then the log ends where it would not fit any more, as at a bad record.
 //!
 //! A bad record below the highest durable watermark of any record, or below what the caller knows
 //! to be durable, is corruption: every member had flushed it. Above it the log ends there, whatever
@@ -27,6 +28,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, Term};
 use gabion_media::MemoryRegion;
 
@@ -94,8 +96,8 @@ pub struct RecoveryReport {
 ///
 /// # Errors
 /// Corruption with the exact place for a rotten middle (unless `input.repair`); unsupported for a
-/// whole record of another build; the source's errors; invalid input for a bad configuration or
-/// list.
+/// whole record of another build; the source's errors; corruption for spans that begin a block or more behind the
+/// start; invalid input for a bad configuration or list.
 pub async fn recover(
     config: LogConfig,
     ring: Box<dyn MemoryRegion>,
@@ -106,6 +108,15 @@ pub async fn recover(
     let start = input.start;
     check_start(&config, start.position.get())?;
     let spans = Spans::new(input.spans)?;
+    let first = spans.hop(start.position.get());
+    if first - start.position.get() >= BLOCK_LEN as u64 {
+        return Err(Error::corruption(format!(
+            "log of {}: it begins at {}, its spans at {}",
+            config.group,
+            start.position,
+            LogPosition(first)
+        )));
+    }
     let ring = Ring::new(ring, config.ring_len, start.position.get())?;
     let mut walk = Walk {
         config,
@@ -160,7 +171,11 @@ impl Walk {
             let in_segment = look_in_segments(&mut self.window, source, &wanted).await?;
             let drained = matches!(in_segment, Look::Found(_));
             let (record, whole_in_ring) = match (in_segment, in_ring) {
-                (Look::Found(record), ring) => (record, matches!(ring, Look::Found(_))),
+                // Of two that are whole and differ, that of the segment counts, here and whenever it is read.
+                (Look::Found(record), ring) => {
+                    let is_same = matches!(ring, Look::Found(other) if other.bytes == record.bytes);
+                    (record, is_same)
+                }
                 (_, Look::Found(record)) => (record, true),
                 (Look::Bad(error), _) | (_, Look::Bad(error)) => {
                     return Ok(Ending::Torn(format!("{error}")));
@@ -169,6 +184,9 @@ impl Walk {
             };
             if !drained {
                 self.in_segments.get_or_insert(at);
+            }
+            if let Some(why) = self.outgrows_ring(record.end().get()) {
+                return Ok(Ending::Torn(why));
             }
             if self.in_segments.is_some() && self.tail.position.get() >= self.ring.from() {
                 self.ring.zero(self.tail.position.get(), at);
@@ -187,6 +205,19 @@ impl Walk {
             self.records += 1;
             self.marks.push(self.tail, self.config.ring_len);
         }
+    }
+
+    /// Why the log cannot go on up to `end`, if what has to be drained would not fit the ring.
+    fn outgrows_ring(&self, end: u64) -> Option<String> {
+        let (from, ring_len) = (self.in_segments?, self.config.ring_len);
+        (end - block_floor(from) > ring_len).then(|| {
+            format!(
+                "the record at {} is in no segment, and a ring of {ring_len} bytes has no room for \
+                 what lies from there to {}",
+                LogPosition(from),
+                LogPosition(end)
+            )
+        })
     }
 
     /// Torn tail or rotten middle?

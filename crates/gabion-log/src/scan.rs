@@ -98,8 +98,8 @@ impl Wanted<'_> {
     pub(crate) fn fits(&self, record: &Record) -> Result<()> {
         let (header, at) = (&record.header, record.header.position);
         if let Some(after) = self.after {
-            let (index, crc) = (after.index.get() + 1, after.crc);
-            if header.index.get() != index || header.previous_crc != crc {
+            let (index, crc) = (after.next_index(), after.crc);
+            if header.index != index || header.previous_crc != crc {
                 return Err(Error::corruption(format!(
                     "log record at {at} has index {} after checksum {:#010x}; \
                      the log goes on with {index} after {crc:#010x}",
@@ -120,6 +120,10 @@ impl Wanted<'_> {
 
 /// What the ring holds at a place.
 pub(crate) fn look_in_ring(ring: &Ring, wanted: &Wanted<'_>) -> Result<Look> {
+    // No record begins where less than a header is left of a segment, and with one of them the ring ends.
+    if ring.len() - wanted.at % ring.len() < HEADER_LEN as u64 {
+        return Ok(Look::Absent);
+    }
     let mut head = [0; HEADER_LEN];
     ring.read(wanted.at, &mut head);
     match wanted.claims(&head) {

@@ -108,7 +108,7 @@ impl Place<'_> {
             shard: self.config.shard,
             extension_len: 0,
             previous_crc: self.after.crc,
-            index: self.after.index.next(),
+            index: self.after.next_index(),
             position: at,
             first_sequence: SequenceNumber(u48(&head[12..18])),
             count: u32::from(u16::from_le_bytes([head[10], head[11]])),

@@ -117,6 +117,12 @@ impl Anchor {
     /// The beginning of a new log.
     pub const START: Self = Self { position: LogPosition::ZERO, index: LogIndex::ZERO, crc: 0 };
 
+    /// The index of the record that continues here. Behind the greatest, which nothing but damage has, that is zero,
+    /// which no record has.
+    pub(crate) fn next_index(&self) -> LogIndex {
+        LogIndex(self.index.get().wrapping_add(1))
+    }
+
     /// Appends `position u64, index u64, crc u32`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.position.get());

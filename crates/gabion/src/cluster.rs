@@ -19,6 +19,7 @@ use gabion_engine::sst::SstOptions;
 use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use gabion_pool::superblock::POOL_LEN_MAX;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -196,6 +197,19 @@ impl Settings {
         value
     }
 
+    /// The bytes of `cluster.json`.
+    fn to_text(&self) -> String {
+        format!("{:#}\n", self.to_json())
+    }
+
+    /// Reads [`Self::to_text`], which lies at a path.
+    fn from_text(text: &[u8], path: &Path) -> Result<Self> {
+        let value: Value = serde_json::from_slice(text)
+            .map_err(|e| Error::corruption(format!("{}: is no JSON: {e}", path.display())))?;
+        Self::from_json(&value)
+            .map_err(|e| Error::new(ErrorKind::Unsupported, format!("{}: {e}", path.display())))
+    }
+
     fn from_json(value: &Value) -> Result<Self, String> {
         let number = |name: &str| {
             value[name]
@@ -215,6 +229,14 @@ impl Settings {
             let codec = value[name].as_str().and_then(|text| text.parse().ok());
             codec.ok_or_else(|| unknown(name))
         };
+        // No group is made with more, and sums of what is less stay in 64 bits.
+        let size = |name: &str, max: u64| {
+            let len = number(name)?;
+            if len > max {
+                return Err(format!("`{name}` is {len}, the limit is {max}"));
+            }
+            Ok(len)
+        };
         let group = number("group")?;
         let replicas = number("replicas")?;
         let port = number("port")?;
@@ -228,7 +250,7 @@ impl Settings {
                 .ok()
                 .filter(|port| *port <= u16::MAX - PORTS_ABOVE)
                 .ok_or_else(|| unknown("port"))?,
-            pool_len: number("pool_size")?,
+            pool_len: size("pool_size", POOL_LEN_MAX)?,
             compaction: match value["compaction"].as_str() {
                 Some("primary") => CompactionMode::Primary,
                 Some("every-replica") => CompactionMode::EveryReplica,
@@ -239,7 +261,7 @@ impl Settings {
                 Some("durable") => AckLevel::Durable,
                 _ => return Err(unknown("ack")),
             },
-            memtable_len: number("memtable_size")?,
+            memtable_len: size("memtable_size", MEMTABLE_LEN_MAX)?,
             codecs: Codecs {
                 upper: codec("compression")?,
                 bottom: value.get(BOTTOM).map(|_| codec(BOTTOM)).transpose()?,
@@ -404,11 +426,7 @@ pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(&path, "cannot be read", error)),
     };
-    let value: Value = serde_json::from_slice(&text)
-        .map_err(|e| Error::corruption(format!("{}: is no JSON: {e}", path.display())))?;
-    Settings::from_json(&value)
-        .map(Some)
-        .map_err(|e| Error::new(ErrorKind::Unsupported, format!("{}: {e}", path.display())))
+    Settings::from_text(&text, &path).map(Some)
 }
 
 /// The same where data must be.
@@ -526,7 +544,7 @@ pub(crate) fn create(
 pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
     let path = settings_path(data);
     let unfinished = data.join("cluster.json.unfinished");
-    let text = format!("{:#}\n", settings.to_json());
+    let text = settings.to_text();
     let write = || {
         let mut file = File::create(&unfinished)?;
         file.write_all(text.as_bytes())?;

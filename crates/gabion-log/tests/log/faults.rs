@@ -1,7 +1,7 @@
 //! Broken bytes: bit rot, torn tails, records of other builds, hostile input.
 
 use crate::common::*;
-use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, Term, crc};
+use gabion_base::{Error, ErrorKind, FileId, LogIndex, LogPosition, Result, Term, crc};
 use gabion_log::{
     Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
     SegmentSource, decode_header, verify,
@@ -370,6 +370,96 @@ fn a_kill_loses_no_record_that_is_half_in_a_segment_and_half_in_the_ring() {
     }
     let (mut log, _) = open(config, &ring, &disk, input(&spans(), Anchor::START)).unwrap();
     assert_eq!(take_recovered(&mut log, &disk), all);
+}
+
+/// E1: the block in which such a record begins is drained whole once more, so nothing takes its place in a full ring.
+#[test]
+fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part() {
+    let config = config(16 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let mut all = Vec::<Record>::new();
+    for (n, len) in [(0, 2000), (1, 4000), (2, 6000)] {
+        all.extend(records(append(&mut log, &mut disk, n, len, RecordFlags::NONE)));
+    }
+    drain_and_flush(&mut log, &mut disk);
+    let in_part = all[2].header.position;
+    assert!(in_part < log.durable_end() && log.durable_end() < all[2].end());
+    assert!(!in_part.get().is_multiple_of(4096), "others end in the block in which it begins");
+    while let Ok(more) = log.append(RecordKind::Batch, &[7; 1500], stamp(1, RecordFlags::NONE)) {
+        all.extend(records(more));
+    }
+    assert!(log.end().get() > config.ring_len, "the ring goes round");
+    let (mut log, report) = open(config, &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(report.in_segments, in_part);
+    assert_eq!(take_recovered(&mut log, &disk), all);
+    // And what is drained then is what was there.
+    drain_and_flush(&mut log, &mut disk);
+    let drained = all.iter().take_while(|record| record.end() <= log.drained_end()).count();
+    assert!(drained > 3, "{drained} records");
+    ring.fill(0);
+    let (mut log, _) = open(config, &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(take_recovered(&mut log, &disk), all[..drained]);
+}
+
+/// E4: a power cut left an older lap of the ring, and a segment lost a record that this lap has. All that follows the
+/// record would have to be drained once more, and that is more than the ring holds.
+#[test]
+fn what_an_older_lap_of_the_ring_has_alone_counts_as_far_as_the_ring_holds_what_follows() {
+    let config = config(16 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let (mut all, mut older) = (Vec::<Record>::new(), None);
+    for n in 0..40 {
+        let flags = if n == 39 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        all.extend(records(append(&mut log, &mut disk, n, 1500, flags)));
+        drain_and_flush(&mut log, &mut disk);
+        if n == 12 {
+            older = Some(ring.fork());
+        }
+    }
+    drop(log);
+    let older = older.unwrap();
+    *disk.byte(all[2].header.position.get() + 100) ^= 1;
+    let error = open(config, &older.fork(), &disk, input(&spans(), Anchor::START)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    let repair = RecoveryInput { repair: true, ..input(&spans(), Anchor::START) };
+    let (mut log, report) = open(config, &older, &disk, repair).unwrap();
+    let kept = all.iter().take_while(|record| record.end().get() <= config.ring_len).count();
+    assert_eq!((report.in_segments, report.end), (all[2].header.position, all[kept - 1].end()));
+    assert_eq!(report.rotten.map(|rot| rot.position), Some(all[kept].header.position));
+    assert_eq!(take_recovered(&mut log, &disk), all[..kept]);
+    // Draining heals the segment, and spoils none.
+    drain_and_flush(&mut log, &mut disk);
+    older.fill(0);
+    let (mut log, _) = open(config, &older, &disk, input(&spans(), Anchor::START)).unwrap();
+    assert_eq!(take_recovered(&mut log, &disk), all);
+}
+
+#[test]
+fn a_log_whose_spans_begin_far_behind_it_is_refused() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { disk, .. } = written(&ring);
+    for start in [4096, 8192, 1 << 40] {
+        let spans = [gabion_log::Span { term: Term(1), start: LogPosition(start), end: None }];
+        let error = open(CONFIG(), &ring, &disk, input(&spans, Anchor::START)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains("its spans at"), "{error}");
+    }
+}
+
+/// Nothing but damage has that index.
+#[test]
+fn no_record_follows_one_of_the_greatest_index() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let Written { disk, .. } = written(&ring);
+    let start = Anchor { index: LogIndex(u64::MAX), ..Anchor::START };
+    let repair = RecoveryInput { repair: true, ..input(&spans(), start) };
+    let (mut log, report) = open(CONFIG(), &ring, &disk, repair).unwrap();
+    assert_eq!(report.end, LogPosition(0));
+    assert!(take_recovered(&mut log, &disk).is_empty());
 }
 
 #[test]

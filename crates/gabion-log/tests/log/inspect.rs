@@ -1,8 +1,8 @@
 //! The scan for tools: everything that is whole, past what is not.
 
 use crate::common::*;
-use gabion_base::LogPosition;
-use gabion_log::{Anchor, LogConfig, Record, RecordFlags, RecordScan, Seen, Span};
+use gabion_base::{ErrorKind, LogPosition};
+use gabion_log::{Anchor, LogConfig, Record, RecordFlags, RecordKind, RecordScan, Seen, Span};
 
 fn seen(
     config: LogConfig,
@@ -93,4 +93,33 @@ fn past_a_bad_record_with_a_short_header_a_scan_goes_on_with_the_next_block() {
     let (found, bad) = seen(config, &spans, None, &disk);
     assert_eq!(bad, [(at, Some(to))]);
     assert!(found[..lost] == sent[..lost] && found[lost..] == sent[next..]);
+}
+
+/// Its header would reach past the end of the ring.
+#[test]
+fn what_begins_like_a_record_at_the_end_of_the_ring_is_none() {
+    let config = config(16 << 10, 2);
+    let ring = SharedRing::new(config.ring_len);
+    let mut disk = Disk::new(config.segment_len);
+    let mut log = new_log(config, &ring);
+    let len = config.segment_len as usize - 88;
+    append(&mut log, &mut disk, 0, len, RecordFlags::NONE);
+    let torn = log.last().end;
+    let words = b"GBLR\0\0\0\0".repeat(len / 8);
+    log.append(RecordKind::Batch, &words, stamp(1, RecordFlags::NONE)).unwrap();
+    assert_eq!(log.end().get(), config.ring_len);
+    ring.0.borrow_mut()[torn.get() as usize + 100] ^= 1;
+    let (found, bad) = seen(config, log.spans(), Some(&ring), &disk);
+    assert_eq!((found.len(), bad), (1, vec![(torn, None)]));
+}
+
+#[test]
+fn a_scan_begins_where_a_record_may() {
+    let config = config(16 << 10, 2);
+    let spans = [Span { term: gabion_base::Term(1), start: LogPosition(0), end: None }];
+    for at in [7, config.ring_len - 8, 1 << 63, u64::MAX - 7] {
+        let start = Anchor { position: LogPosition(at), ..Anchor::START };
+        let error = RecordScan::new(config, &spans, start, None).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
 }

@@ -1,15 +1,18 @@
 //! What a pool itself keeps: superblock, slot headers, placement log, and all of them together.
 
-use crate::Format;
+use crate::depth::{Deep, Depth};
+use crate::{Format, Parsed};
 use gabion_base::units::{BLOCK_LEN, MIB, SLOT_LEN};
 use gabion_base::{Error, FileId, Generation, GroupId, ReplicaId, SlotIndex, Term, crc};
 use gabion_media::Bytes;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk};
+use gabion_pool::inspect::{AreaScan, Seen, superblock};
 use gabion_pool::placement_log::{Operation, RecordHeader, RecordKind, encode_record};
 use gabion_pool::{
     FilePlacement, Placed, PoolConfig, QuarantineOrigin, SlotHeader, Superblock, Trust,
     write_commit,
 };
+use std::rc::Rc;
 use std::sync::Arc;
 
 const POOL_ID: [u8; 16] = *b"0123456789abcdef";
@@ -154,12 +157,12 @@ pub(crate) fn formats() -> Vec<Format> {
 
 /// Blocks at the front of each area of the placement log that are changed.
 const AREA_BLOCKS: usize = 10;
+const AREA_LEN: usize = AREA_BLOCKS * BLOCK_LEN;
 
 /// Where the changed parts of a pool lie: both superblocks and the used part of both areas.
 fn parts() -> [(u64, usize); 3] {
     let areas = Superblock::plan(&config(LEN)).unwrap().areas;
-    let len = AREA_BLOCKS * BLOCK_LEN;
-    [(0, 2 * BLOCK_LEN), (areas[0].offset, len), (areas[1].offset, len)]
+    [(0, 2 * BLOCK_LEN), (areas[0].offset, AREA_LEN), (areas[1].offset, AREA_LEN)]
 }
 
 /// A pool with files, grants and a quarantine, in its second area.
@@ -220,14 +223,18 @@ fn pool() -> Format {
     }
 }
 
-/// Makes both superblocks and every record whole, each record the next of the one before, and second copies like first
-/// ones.
+/// Makes both superblocks and every record whole.
 fn seal_pool(bytes: &mut [u8]) {
     let (first, areas) = bytes.split_at_mut(2 * BLOCK_LEN);
     for block in first.chunks_mut(BLOCK_LEN) {
         seal(block, BLOCK_LEN - 4);
     }
-    for area in areas.chunks_mut(AREA_BLOCKS * BLOCK_LEN) {
+    seal_areas(areas);
+}
+
+/// Makes every record whole, each the next of the one before, and second copies like first ones.
+fn seal_areas(areas: &mut [u8]) {
+    for area in areas.chunks_mut(AREA_LEN) {
         let (mut at, mut previous) = (0, None);
         while at + BLOCK_LEN <= area.len() {
             let record = &mut area[at..];
@@ -251,4 +258,84 @@ fn seal_pool(bytes: &mut [u8]) {
             at += len;
         }
     }
+}
+
+const CHANGED: &str = "a record that was changed";
+const BAD: &str = "what begins like a record and is none";
+const OTHER: &str = "blocks of no record";
+
+/// Both areas of the placement log, each looked at from its beginning to its end, as tools do.
+pub(crate) fn scanned() -> Deep {
+    let disk = some_pool();
+    let [_, first, second] = parts();
+    let areas = [first, second];
+    let sample: Vec<u8> = areas.iter().flat_map(|&(at, len)| disk.peek(at, len)).collect();
+    let depth = Rc::new(Depth::default());
+    let (before, counted) = (sample.clone(), depth.clone());
+    let read = move |bytes: &[u8]| -> Parsed {
+        counted.begin();
+        let disk = disk.fork();
+        for (part, (at, _)) in bytes.chunks(AREA_LEN).zip(areas) {
+            disk.poke(at, part);
+        }
+        let mut result = Ok(None);
+        let areas = before.chunks(AREA_LEN).zip(bytes.chunks(AREA_LEN));
+        for (index, area) in areas.enumerate() {
+            let scanned = scan_area(&disk, index, area, &counted);
+            result = result.and(scanned.map(|()| None));
+        }
+        result
+    };
+    let format = Format {
+        keeps_len: true,
+        repair: Box::new(|bytes| seal_areas(bytes)),
+        // An area is read in pieces, and the disk's own pages are counted.
+        memory_max: 16 << 20,
+        rare: 10,
+        ..Format::new("areas of a placement log, scanned", vec![sample], read)
+    };
+    Deep { format, depth, places: &[CHANGED, BAD, OTHER] }
+}
+
+/// Looks at all that an area holds, whose beginning is given as it was and as it is: everything is in what is seen, but
+/// for zeros. Returns the first thing that is bad.
+fn scan_area(
+    disk: &SimulatedDisk,
+    index: usize,
+    (before, part): (&[u8], &[u8]),
+    depth: &Depth,
+) -> Result<(), Error> {
+    let handle = disk.handle();
+    let found = disk.block_on(&handle, superblock(&handle))?;
+    let area = found.areas[index];
+    let mut scan = AreaScan::new(&handle, &found, index);
+    let (mut end, mut bad) = (0, Ok(()));
+    while let Some(seen) = disk.block_on(&handle, scan.next())? {
+        let (offset, len) = match &seen {
+            Seen::Record { offset, header, .. } => (*offset, header.padded_len()),
+            Seen::Bad { offset, .. } => (*offset, BLOCK_LEN as u64),
+            Seen::Other { offset, len } => (*offset, *len),
+        };
+        let at = (offset - area.offset) as usize;
+        let place = at..at + len as usize;
+        assert!(at >= end && at.is_multiple_of(BLOCK_LEN), "{offset} after {end}");
+        assert!(part[end..at].iter().all(|&byte| byte == 0), "what is left out is zeros");
+        match seen {
+            Seen::Record { header, body, .. } => {
+                assert!(header.is_whole(&part[place.clone()]), "it is there as it is seen");
+                if before[place.clone()] != part[place.clone()] {
+                    depth.reach(CHANGED);
+                }
+                bad = bad.and(Operation::decode_all(&body).map(|_| ()));
+            }
+            Seen::Bad { error, .. } => {
+                depth.reach(BAD);
+                bad = bad.and(Err(error));
+            }
+            Seen::Other { .. } => depth.reach(OTHER),
+        }
+        end = place.end;
+    }
+    assert!(part[end..].iter().all(|&byte| byte == 0), "what is left out is zeros");
+    bad
 }

@@ -13,8 +13,8 @@ use gabion_log::{
 use gabion_media::Bytes;
 use gabion_media::simulated::SimulatedMemory;
 
-const SEGMENT_LEN: usize = 32 << 10;
-const HEADER_LEN: usize = 88;
+pub(crate) const SEGMENT_LEN: usize = 32 << 10;
+pub(crate) const HEADER_LEN: usize = 88;
 const SHORT_LEN: usize = 24;
 
 const fn config() -> LogConfig {
@@ -22,7 +22,7 @@ const fn config() -> LogConfig {
 }
 
 /// The same for a group of one, whose batches have short headers, or for one that is more.
-const fn config_of(is_alone: bool) -> LogConfig {
+pub(crate) const fn config_of(is_alone: bool) -> LogConfig {
     LogConfig {
         group: GroupId(7),
         shard: ShardId(0),
@@ -81,7 +81,7 @@ fn append_to(mut log: Log, count: u64) -> Vec<Record> {
     all
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut number = [0; N];
     number.copy_from_slice(&bytes[at..at + N]);
     number
@@ -108,7 +108,7 @@ fn padded(position: usize, body: usize, align: usize) -> Option<usize> {
 }
 
 /// Makes the checksum of a record good again.
-fn seal_record(bytes: &mut [u8]) -> u32 {
+pub(crate) fn seal_record(bytes: &mut [u8]) -> u32 {
     bytes[12..16].fill(0);
     let sum = crc::crc32c(bytes);
     bytes[12..16].copy_from_slice(&sum.to_le_bytes());
@@ -126,7 +126,7 @@ fn seal_one(bytes: &mut Vec<u8>) {
 }
 
 /// Makes a record with a short header whole at its place, after so many records, the last with this checksum.
-fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u32 {
+pub(crate) fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u32 {
     let mut said = [0; 32];
     for (to, number) in said.chunks_mut(8).zip([config().group.get(), 1, at as u64]) {
         to.copy_from_slice(&number.to_le_bytes());
@@ -141,7 +141,7 @@ fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u3
 }
 
 /// The length of what stands at a place of a segment, and whether that has a short header.
-fn record_at(bytes: &[u8], at: usize) -> Option<(usize, bool)> {
+pub(crate) fn record_at(bytes: &[u8], at: usize) -> Option<(usize, bool)> {
     let record = bytes.get(at..)?;
     if record.starts_with(b"GBLR") {
         return len_of(record).map(|len| (len, false));

@@ -1,14 +1,17 @@
 //! Parsers of the cores, of everything that comes from a disk or a wire, fed with inputs that nearly are what they
 //! read, as [`gabion_sim::hostile`] says. Parsers of the shells are fed the same way where they live: what members say
-//! to each other beside frames in `gabion-server`, lines that are loaded in `gabion`.
+//! to each other beside frames in `gabion-server`, lines that are loaded and `cluster.json` in `gabion`.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+mod depth;
 mod disk;
 mod files;
 mod logs;
 mod samples;
+mod whole_logs;
 mod wire;
 
+use depth::Deep;
 use gabion_base::Error;
 use gabion_sim::hostile::{Counting, Format, Parsed, Tally};
 
@@ -28,6 +31,16 @@ fn nothing_that_a_disk_holds_of_a_tree_panics_or_reserves_much() {
 #[test]
 fn nothing_that_a_disk_holds_of_a_log_panics_or_reserves_much() {
     logs::formats().iter().for_each(Format::run);
+}
+
+#[test]
+fn whatever_ring_and_segments_hold_a_log_is_recovered_as_it_stands_there_and_drained_so() {
+    whole_logs::recovered().run();
+}
+
+#[test]
+fn nothing_that_tools_scan_past_what_is_bad_panics_or_reserves_much() {
+    [whole_logs::scanned(), disk::scanned()].iter().for_each(Deep::run);
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use super::*;
 use crate::options::{Ack, Compaction};
 use gabion_engine::Compression;
+use gabion_sim::hostile::{Format, Parsed};
+use std::cell::Cell;
+use std::rc::Rc;
 
 fn made() -> Settings {
     Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), 100 * GIB).unwrap()
@@ -135,6 +138,77 @@ fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
             assert!(error.contains(name), "{error}");
         }
     }
+}
+
+#[test]
+fn a_size_that_no_pool_and_no_memtable_has_is_refused_by_its_name() {
+    for (name, max) in [("pool_size", POOL_LEN_MAX), ("memtable_size", MEMTABLE_LEN_MAX)] {
+        let mut value = made().to_json();
+        value[name] = json!(max);
+        let settings = Settings::from_json(&value).unwrap();
+        assert!(settings.reserved() > settings.pool_len);
+        for more in [max + 1, u64::MAX] {
+            value[name] = json!(more);
+            let error = Settings::from_json(&value).unwrap_err();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}
+
+/// Files of groups of all kinds, one of them with a field that this build does not know.
+fn files() -> Vec<Vec<u8>> {
+    let one = Settings { group: GroupId(1_234_567_890), ..made() };
+    let (upper, bottom) = (Compression::Lz4, Some(Compression::Zstd { level: 7 }));
+    let other = Settings {
+        replicas: 16,
+        compaction: CompactionMode::EveryReplica,
+        ack: AckLevel::Durable,
+        codecs: Codecs { upper, bottom },
+        ..one.clone()
+    };
+    let note = format!("{{\n  \"note\": \"{}\",", "for whom it may concern. ".repeat(12));
+    let noted = one.to_text().replacen('{', &note, 1);
+    [one.to_text(), other.to_text(), noted].map(String::into_bytes).to_vec()
+}
+
+/// What a file says that is taken is used for sums.
+fn use_settings(settings: &Settings) {
+    assert!(settings.reserved() > settings.pool_len);
+    assert_eq!(settings.group().members.len(), settings.replicas as usize);
+    for number in settings.members() {
+        let doors = settings.doors(number);
+        let highest = doors.resp.port().max(doors.peer.port()).max(doors.target.port());
+        assert!(highest <= settings.port + PORTS_ABOVE);
+    }
+}
+
+#[test]
+fn no_cluster_json_panics_or_reserves_much_and_one_that_is_taken_is_written_as_it_is_read() {
+    // Inputs, and those that are files of this version with a value that is none.
+    let counts = Rc::new([Cell::new(0_u64), Cell::new(0_u64)]);
+    let counted = counts.clone();
+    let read = move |text: &[u8]| -> Parsed {
+        let [inputs, refused] = &*counted;
+        inputs.set(inputs.get() + 1);
+        let read = Settings::from_text(text, Path::new("cluster.json"));
+        if let Err(error) = &read
+            && error.message().starts_with("cluster.json: `")
+            && !error.message().starts_with("cluster.json: `format`")
+        {
+            refused.set(refused.get() + 1);
+        }
+        let settings = read?;
+        use_settings(&settings);
+        Ok(Some(settings.to_text().into_bytes()))
+    };
+    let format = Format {
+        // Spaces, the version that made it, fields that mean nothing.
+        is_canonical: false,
+        ..Format::new("cluster.json", files(), read)
+    };
+    format.run();
+    let [inputs, refused] = &*counts;
+    assert!(inputs.get() < 100 || refused.get() > 0, "of {} inputs none", inputs.get());
 }
 
 #[test]
