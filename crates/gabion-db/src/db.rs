@@ -251,7 +251,7 @@ impl Db {
     /// Invalid input when the directory holds a store already or an option is out of its limits; no space;
     /// I/O.
     pub fn create(dir: &Path, options: &Options) -> Result<Self> {
-        options.run.check()?;
+        options.check()?;
         let [a, b, c, d, ..] = replica::random_id()?;
         let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
         let config = options.group(group)?;
@@ -269,7 +269,8 @@ impl Db {
     ///
     /// # Errors
     /// Not found; busy when another process, or another `Db` of this one, has it; invalid input when it is
-    /// a member of a group of several replicas; corruption with its place; unsupported for another format.
+    /// a member of a group of several replicas, or [`RunOptions::limits`] are too much for its pool; corruption with its
+    /// place; unsupported for another format.
     pub fn open(dir: &Path, options: &Options) -> Result<Self> {
         options.run.check()?;
         let clock = Clock::start();
@@ -765,7 +766,7 @@ impl Db {
     /// // Before a bulk load: more threads for compaction, less memory for reads.
     /// let before = db.run_options();
     /// db.set_run_options(RunOptions { compactions_max: 4, block_cache_len: 8 << 20, ..before })?;
-    /// // Longer MemTables, and more of them in L0 before writers are slowed down.
+    /// // Shorter MemTables, and more of them in L0 before writers are slowed down.
     /// let limits = WriteLimits { memtable_len: 8 << 20, l0_slowdown: 30, ..db.write_limits() };
     /// db.set_run_options(RunOptions { limits: Some(limits), ..db.run_options() })?;
     /// // And afterwards; and from now on less room on the device, for more work at the bottom of the tree.
@@ -783,10 +784,16 @@ impl Db {
         options.check()?;
         let mut core = self.lock();
         core.check()?;
-        if let Some(threads) = &mut core.threads {
-            threads.jobs.grow(options.compactions_max)?;
-        }
         core.node.set_write_limits(options.limits)?;
+        let grown = match &mut core.threads {
+            Some(threads) => threads.jobs.grow(options.compactions_max),
+            None => Ok(()),
+        };
+        if let Err(error) = grown {
+            let before = core.run.limits;
+            core.node.set_write_limits(before)?;
+            return Err(error);
+        }
         core.node.set_codecs(options.codecs)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);

@@ -4,7 +4,7 @@ use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{Codecs, TreeConfig, WriteLimits};
 use gabion_fabric::BackendChoice;
-use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions, check_memtable_len};
 
 /// What a write that has returned survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -83,6 +83,15 @@ impl Options {
         })
     }
 
+    /// Checks what a new store can be run with.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.run.check()?;
+        match self.run.limits {
+            Some(limits) => check_memtable_len(limits, self.pool_len, &self.tree),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn node(&self) -> NodeOptions {
         NodeOptions { compactions_max: self.run.compactions_max, ..NodeOptions::default() }
     }
@@ -108,8 +117,10 @@ pub struct RunOptions {
     pub codecs: Option<Codecs>,
     /// When MemTables are sealed, and how many runs of L0 begin a compaction, slow writers down and stop them. Default
     /// none: those of [`TreeConfig`] with which the store was made. A MemTable may have a sixteenth of the pool. With longer
-    /// ones, and more runs of L0, a burst of writes costs less and is less disturbed, reads look at more, and a start
-    /// replays more: L1 stays as long as it was made.
+    /// ones, and more runs of L0, writers are held back later in a burst; reads look at more, a start replays more, and a pool
+    /// is full sooner, as room is kept to flush and compact all that may be in memory. L1 stays as long as it was made, and as many
+    /// bytes in L0 begin a compaction, however few runs they are. MemTables of which five are more than the ring has
+    /// without two segments cost more: the log goes to the device then before their flush takes it off.
     pub limits: Option<WriteLimits>,
 }
 

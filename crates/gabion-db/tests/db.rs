@@ -638,8 +638,15 @@ fn options_change_while_a_store_is_open() {
     let run = limits_change(&db, put);
     db.wait_until_quiet().unwrap();
     assert_eq!(db.range(b"", None).count(), 4_500);
+    let db_limits = db.write_limits();
     drop(db);
 
+    let limits = WriteLimits { memtable_len: options().pool_len, ..db_limits };
+    let wrong = Options { run: RunOptions { limits: Some(limits), ..run }, ..options() };
+    let other = dir.0.join("never-made-either");
+    let error = Db::open_or_create(&other, &wrong).unwrap_err();
+    assert!(error.to_string().contains("memtable_len is"), "{error}");
+    assert!(!replica::pool_path(&other).exists(), "nothing is made");
     let wrong = Options { run: RunOptions { compactions_max: 0, ..run }, ..options() };
     let other = dir.0.join("never-made");
     let error = Db::open_or_create(&other, &wrong).unwrap_err();

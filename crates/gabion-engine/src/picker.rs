@@ -198,7 +198,10 @@ impl<'a> Picker<'a> {
     pub(crate) fn slots_needed(&self, estimate: Estimate) -> u64 {
         let below = (GRANDPARENT_OVERLAP_FILES + 2) * self.config.sst_len;
         let (all, growth) = self.grown();
-        let from_l0 = self.config.memtable_len.saturating_add(growth.of(self.config.level1_len));
+        // What was flushed when MemTables might be longer may lie there.
+        let longest = self.version.level(0).iter().map(|file| file.len).max().unwrap_or(0);
+        let of_l0 = self.config.memtable_len.max(growth.of(longest));
+        let from_l0 = of_l0.saturating_add(growth.of(self.config.level1_len));
         let all = all.saturating_add(self.config.memtable_len);
         let outgoing = Outgoing::of_len(growth.of(below).max(from_l0).min(all));
         outgoing.slots(self.config.sst_len, CUTS_USUAL, estimate)

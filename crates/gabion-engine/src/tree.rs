@@ -164,6 +164,8 @@ struct Jobs {
     busy: BTreeSet<FileId>,
     /// MemTables whose flush is under way.
     flushing: BTreeSet<MemTableId>,
+    /// MemTables up to this one may be so long, as they were begun when [`WriteLimits`] were others.
+    longer: Option<(MemTableId, u64)>,
     /// How slots are set aside.
     estimates: Estimates,
     /// What [`Tree::slots_needed`] says, since the last edit.
@@ -493,14 +495,17 @@ impl Tree {
         let is_free = |sealed: &Sealed| !self.jobs.flushing.contains(&sealed.table.id());
         let at = self.sealed.iter().position(is_free)?;
         let table = self.sealed[at].table.clone();
+        let was_longer = self.jobs.longer.filter(|(upto, _)| table.id() <= *upto);
+        let len = was_longer.map_or(0, |(_, len)| len).max(self.config.memtable_len);
         // Alone in the tree, a flush need not keep tombstones.
         let bottommost = at == 0 && self.version().files().next().is_none();
         let pick = Pick {
             kind: JobKind::Flush,
             inputs: Vec::new(),
             output_level: 0,
-            // Each file of a flush is a run of L0, by which writers are slowed down: one, also of a large MemTable.
-            output_len: self.config.memtable_len.min(OUTPUT_LEN_MOST).max(self.config.sst_len),
+            // Each file of a flush is a run of L0, by which writers are slowed down: one, also of a large MemTable, and of
+            // one that was filled when they might be longer.
+            output_len: len.min(OUTPUT_LEN_MOST).max(self.config.sst_len),
             cuts: Vec::new(),
             bottommost,
         };
@@ -921,6 +926,10 @@ impl Tree {
     pub fn set_write_limits(&mut self, limits: WriteLimits) -> Result<()> {
         limits.check()?;
         let WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop } = limits;
+        if memtable_len < self.config.memtable_len {
+            let before = self.jobs.longer.map_or(0, |(_, len)| len);
+            self.jobs.longer = Some((self.active.id(), before.max(self.config.memtable_len)));
+        }
         self.config =
             TreeConfig { memtable_len, l0_trigger, l0_slowdown, l0_stop, ..self.config.clone() };
         self.look_for_jobs_anew();

@@ -201,6 +201,21 @@ impl Spans {
         self.0.push(Span { term, start: LogPosition(start), end: None });
     }
 
+    /// These, behind those of `older` that end before the first of them, and of which something is kept from `position` on:
+    /// who has trimmed more no longer names them.
+    pub(crate) fn behind(self, older: &Self, position: u64) -> Self {
+        let Some(first) = self.0.first().copied() else { return self };
+        let is_needed = |s: &&Span| {
+            let end = s.end_or_max();
+            s.term < first.term && end <= first.start.get() && block_ceil(end) >= position
+        };
+        let mut all: Vec<Span> = older.0.iter().filter(is_needed).copied().collect();
+        let too_many = (all.len() + self.0.len()).saturating_sub(SPANS_MAX);
+        all.drain(..too_many.min(all.len()));
+        all.extend(self.0);
+        Self(all)
+    }
+
     /// Forgets the oldest spans that end at or below `position` and that `other` does not have, but
     /// never the newest.
     pub(crate) fn forget(&mut self, position: u64, other: &Self) {

@@ -37,6 +37,6 @@ pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
     Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StoppedMs,
-    TargetCommand, WriteGate, WriteStop,
+    TargetCommand, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

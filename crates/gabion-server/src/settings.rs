@@ -145,15 +145,17 @@ impl Settings {
         grow: impl FnOnce(usize) -> BaseResult<()>,
     ) -> Result<(), NotSet> {
         let refused = |name: &'static str, why| NotSet::Refused { name: name.into(), why };
-        grow(self.compactions_max).map_err(|error| {
-            note!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
-            refused(COMPACTIONS_MAX, NO_THREAD)
-        })?;
-        if self.limits != node.tree().config().write_limits() {
+        let before = node.tree().config().write_limits();
+        if self.limits != before {
             node.set_write_limits(Some(self.limits)).map_err(|error| {
                 note!("{error}");
                 refused(MEMTABLE_BYTES, NO_LIMITS)
             })?;
+        }
+        if let Err(error) = grow(self.compactions_max) {
+            note!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
+            node.set_write_limits(Some(before)).map_err(|_| refused(MEMTABLE_BYTES, NO_LIMITS))?;
+            return Err(refused(COMPACTIONS_MAX, NO_THREAD));
         }
         node.set_codecs(Some(self.codecs)).map_err(|_| refused(COMPRESSION, NO_CODEC))?;
         node.set_compactions_max(self.compactions_max);

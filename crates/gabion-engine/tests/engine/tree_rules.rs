@@ -318,7 +318,7 @@ fn limits_change_while_a_tree_lives() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 9, l0_slowdown: 9, ..small_config() });
     let tree = |driven: &Driven| driven.replica.tree.config().write_limits();
     let before = tree(&driven);
-    assert_eq!(before, driven.replica.tree.config().write_limits());
+    assert_eq!((before.memtable_len, before.l0_trigger), (small_config().memtable_len, 9));
     driven.put("a", &[1; 5_000]);
     assert!(!driven.replica.tree.needs_seal());
     for (wrong, named) in [
@@ -346,6 +346,16 @@ fn limits_change_while_a_tree_lives() {
     assert_eq!(driven.settle(), [JobKind::Compaction]);
     assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
     assert_eq!(driven.get("a"), Some(vec![2; 100]));
+
+    // What was filled when MemTables might be longer is one run of L0 all the same, and room is kept for it.
+    let longer = WriteLimits { memtable_len: 1 << 20, ..limits };
+    driven.replica.tree.set_write_limits(longer).unwrap();
+    (0..60).for_each(|n| driven.put(&format!("b{n:02}"), &[n; 1_000]));
+    driven.replica.tree.set_write_limits(limits).unwrap();
+    let kept = driven.replica.tree.slots_needed();
+    driven.flush();
+    assert_eq!(driven.replica.tree.level_stats()[0].files, 1);
+    assert!(driven.replica.tree.slots_needed() >= kept);
 }
 
 /// A flush of tombstones is a few kilobytes, which no level is too full with.

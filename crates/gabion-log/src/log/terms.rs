@@ -49,7 +49,8 @@ impl Log {
     }
 
     /// Makes this log a follower of one with the spans `list`: cuts what that one does not have,
-    /// and takes over its spans, also those that lie ahead. Returns where this log now ends and is
+    /// and takes over its spans, also those that lie ahead. Its own are kept of what that one has trimmed and this one has
+    /// not: a restart begins there. Returns where this log now ends and is
     /// to be sent from. The caller must not have applied anything beyond, and keeps [`Self::spans`]
     /// in its durable state before it acknowledges anything.
     ///
@@ -92,7 +93,7 @@ impl Log {
                 LogPosition(self.ring.from())
             )));
         }
-        self.spans = theirs;
+        self.spans = theirs.behind(&self.spans, self.trimmed);
         self.may_append = false;
         if common < self.end {
             self.cut_to(tail);

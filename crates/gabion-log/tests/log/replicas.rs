@@ -393,6 +393,38 @@ fn a_trimmed_log_still_knows_the_term_of_its_last_record() {
     assert_eq!(replica.spans(), &head.spans()[1..]);
 }
 
+/// The head has trimmed past a term, of which it says nothing any more when it begins anew; a member that follows has not.
+#[test]
+fn a_member_that_has_trimmed_less_than_the_head_whose_spans_it_takes_is_found_again_after_a_kill() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    let (mut head, mut member) = (new_log(CONFIG(), &ring), new_log(CONFIG(), &other));
+    let (mut disk, mut own) = (Disk::new(CONFIG().segment_len), Disk::new(CONFIG().segment_len));
+    let first = append(&mut head, &mut disk, 1, 6_000, RecordFlags::BLOCK_END).record;
+    let of_first_term = head.spans().to_vec();
+    head.begin_term(Term(2)).unwrap();
+    let second = append(&mut head, &mut disk, 2, 6_000, RecordFlags::BLOCK_END).record;
+    for record in [&first, &second] {
+        member.adopt_spans(head.spans()).unwrap();
+        member.place(record.bytes.clone()).unwrap();
+        while member.next_record().is_some() {}
+    }
+    drain_and_flush(&mut member, &mut own);
+    let both = member.spans().to_vec();
+    assert_eq!((both[0].term, both[0].start), (of_first_term[0].term, LogPosition(0)));
+    drain_and_flush(&mut head, &mut disk);
+    head.trim(second.end()).unwrap();
+    assert_eq!(head.spans().len(), 1);
+    head.begin_term(Term(3)).unwrap();
+    member.adopt_spans(head.spans()).unwrap();
+    assert_eq!(member.spans(), [&both[..1], head.spans()].concat());
+    let (mut log, _) = open(CONFIG(), &other, &own, input(member.spans(), Anchor::START)).unwrap();
+    assert_eq!(take_recovered(&mut log, &own), [first, second.clone()]);
+    // They go once it has trimmed as much.
+    drain_and_flush(&mut log, &mut own);
+    log.trim(second.end()).unwrap();
+    assert_eq!(log.spans(), head.spans());
+}
+
 #[test]
 fn an_empty_log_follows_any_that_begins_where_it_does_and_no_other() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));

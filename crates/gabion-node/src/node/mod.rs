@@ -38,10 +38,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::units::SLOT_LEN;
+use gabion_base::units::MIB;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
 use gabion_engine::{
-    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, WriteLimits, WriteState,
+    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, TreeConfig, WriteLimits,
+    WriteState,
 };
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
@@ -60,6 +61,25 @@ pub use repair::{DamagedFile, RepairState};
 
 /// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as many as `gabion up` asks for.
 const MEMTABLES_OF_POOL: u64 = 16;
+
+/// Checks that MemTables are no longer than a sixteenth of a pool of so many bytes, unless `made` has them so.
+///
+/// # Errors
+/// Invalid input that names length and limit.
+pub fn check_memtable_len(
+    limits: WriteLimits,
+    pool_len: u64,
+    made: &TreeConfig,
+) -> gabion_base::Result<()> {
+    let most = (pool_len / MEMTABLES_OF_POOL).max(made.memtable_len);
+    if limits.memtable_len <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "memtable_len is {}, of a pool of {pool_len} bytes it may be {most}",
+        limits.memtable_len
+    )))
+}
 
 /// What the driver is to do.
 pub enum Output {
@@ -312,8 +332,7 @@ pub struct Counters {
     pub flushed_bytes: u64,
     /// Bytes of records that came into the log here, those of seals and edits included.
     pub logged_bytes: u64,
-    /// Bytes of the log that were ordered to be written to its segments; a block that fills up in several writes counts in
-    /// each.
+    /// Bytes of the log that were ordered to be written to its segments, whole blocks.
     pub log_written_bytes: u64,
     /// File bytes shipped to others.
     pub shipped_bytes: u64,
@@ -476,14 +495,10 @@ impl Node {
     pub fn set_write_limits(&mut self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
         let of_group = self.config.tree.write_limits();
         let limits = limits.unwrap_or(of_group);
-        let pool_len = u64::from(self.pool.counts().total) * SLOT_LEN;
-        let most = (pool_len / MEMTABLES_OF_POOL).max(of_group.memtable_len);
-        if limits.memtable_len > most {
-            return Err(Error::invalid(format!(
-                "memtable_len is {}, of a pool of {pool_len} bytes it may be {most}",
-                limits.memtable_len
-            )));
-        }
+        let region = self.pool.region();
+        // Less than a slot of the pool lies behind the region.
+        let pool_len = (region.offset() + region.len()).next_multiple_of(MEMTABLES_OF_POOL * MIB);
+        check_memtable_len(limits, pool_len, &self.config.tree)?;
         self.tree.set_write_limits(limits)?;
         self.room.forget_jobs();
         Ok(())

@@ -4,6 +4,7 @@ use super::checkpoint;
 use super::look::{Look, compare, engine_key, look, user_key};
 use super::script::{Change, EPOCH_MS, KEYS, Loaded, Model, Operation, Script, Tuning, WORK_MS};
 use super::sets::Set;
+use gabion_base::units::{KIB, SLOT_LEN};
 use gabion_base::{Error, ErrorKind, LogPosition, crc};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder, ReadView, WriteLimits};
@@ -282,8 +283,10 @@ impl Group {
                 Tuning::Limits(limits) => {
                     let node = self.world.node_mut(replica).ok_or("it is down")?;
                     let of_group = node.config().tree.memtable_len;
-                    let limits = limits.map(|(part, [l0_trigger, l0_slowdown, l0_stop])| {
-                        let memtable_len = (of_group / part).max(4 * 1024);
+                    let pool_len = u64::from(node.pool().counts().total) * SLOT_LEN;
+                    let most = of_group.max(pool_len / 16);
+                    let limits = limits.map(|(quarters, [l0_trigger, l0_slowdown, l0_stop])| {
+                        let memtable_len = (of_group / 4 * quarters).clamp(4 * KIB, most);
                         WriteLimits { memtable_len, l0_trigger, l0_slowdown, l0_stop }
                     });
                     node.set_write_limits(limits).map_err(|error| error.to_string())?;

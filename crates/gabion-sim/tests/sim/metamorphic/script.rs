@@ -57,7 +57,7 @@ pub(super) enum Tuning {
     /// Bytes for blocks and for what open files keep in memory.
     Cache(Option<(usize, usize)>),
     CompactionsMax(Option<usize>),
-    /// By how much MemTables are shorter, and all that is said of runs of L0 besides; none: back.
+    /// Quarters of a MemTable, and what is said of runs of L0; none: back.
     Limits(Option<(u64, [u32; 3])>),
 }
 
@@ -122,6 +122,7 @@ impl Script {
                     (30, _) => Operation::Compact(None),
                     (35, _) => Operation::Mark(any_look(&mut random)),
                     (40, _) => Operation::Compact(Some(any_range(&mut random))),
+                    (45, _) => Operation::Tune(any_limits(&mut random)),
                     _ => any_operation(&mut random, epoch, &mut next_value),
                 };
                 apply(&operation, &mut model, epoch * EPOCH_MS);
@@ -143,6 +144,7 @@ impl Script {
         assert!(has(|it| matches!(it, Operation::Compact(None))));
         assert!(has(|it| matches!(it, Operation::Compact(Some(_)))));
         assert!(has(|it| matches!(it, Operation::Tune(_))));
+        assert!(has(|it| matches!(it, Operation::Tune(Tuning::Limits(Some(_))))));
         assert!(has(|it| matches!(it, Operation::Kill(_))));
         assert!(has(|it| matches!(it, Operation::LookBack(_))));
         assert!(has(|it| matches!(it, Operation::Mark(_))));
@@ -228,6 +230,13 @@ fn any_operation(random: &mut Random, epoch: u64, next_value: &mut u64) -> Opera
     }
 }
 
+fn any_limits(random: &mut Random) -> Tuning {
+    let trigger = 1 + random.below(4) as u32;
+    let slowdown = trigger + random.below(4) as u32;
+    let stop = slowdown + random.below(4) as u32;
+    Tuning::Limits(Some((1 + random.below(6), [trigger, slowdown, stop])))
+}
+
 fn any_tuning(random: &mut Random) -> Tuning {
     const CODECS: [Compression; 3] =
         [Compression::None, Compression::Lz4, Compression::Zstd { level: 1 }];
@@ -241,12 +250,7 @@ fn any_tuning(random: &mut Random) -> Tuning {
         2 => Tuning::Codecs(None),
         3 => Tuning::Cache(Some(([0, 5_000, 1 << 20][random.below(3) as usize], 0))),
         4 => Tuning::Cache(None),
-        5 => {
-            let trigger = 1 + random.below(4) as u32;
-            let slowdown = trigger + random.below(4) as u32;
-            let stop = slowdown + random.below(4) as u32;
-            Tuning::Limits(Some((1 + random.below(4), [trigger, slowdown, stop])))
-        }
+        5 => any_limits(random),
         6 => Tuning::Limits(None),
         _ => Tuning::CompactionsMax(random.once_in(2).then(|| 1 + random.below(4) as usize)),
     }
