@@ -784,16 +784,11 @@ impl Db {
         options.check()?;
         let mut core = self.lock();
         core.check()?;
-        core.node.set_write_limits(options.limits)?;
-        let grown = match &mut core.threads {
-            Some(threads) => threads.jobs.grow(options.compactions_max),
-            None => Ok(()),
-        };
-        if let Err(error) = grown {
-            let before = core.run.limits;
-            core.node.set_write_limits(before)?;
-            return Err(error);
+        core.node.check_write_limits(options.limits)?;
+        if let Some(threads) = &mut core.threads {
+            threads.jobs.grow(options.compactions_max)?;
         }
+        core.node.set_write_limits(options.limits)?;
         core.node.set_codecs(options.codecs)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);

@@ -39,8 +39,9 @@ const NO_COUNT: &str = "argument must be between 1 and 64 inclusive";
 const _: () = assert!(RunOptions::COMPACTIONS_MAX == 64, "NO_COUNT says so");
 const NO_THREAD: &str = "a thread for compactions cannot be started";
 const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
-const NO_LIMITS: &str = "MemTables may have 4kb to a sixteenth of the pool and 1gb; \
-    gabion-l0-trigger, -slowdown and -stop must not descend, from 1 to 1000";
+const NO_LENGTH: &str = "argument must be 4kb to a sixteenth of the pool, and 1gb at most";
+const NO_RUNS: &str =
+    "gabion-l0-trigger, gabion-l0-slowdown and gabion-l0-stop must not descend, from 1 to 1000";
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
 
@@ -145,18 +146,16 @@ impl Settings {
         grow: impl FnOnce(usize) -> BaseResult<()>,
     ) -> Result<(), NotSet> {
         let refused = |name: &'static str, why| NotSet::Refused { name: name.into(), why };
+        let limits = Some(self.limits);
         let before = node.tree().config().write_limits();
-        if self.limits != before {
-            node.set_write_limits(Some(self.limits)).map_err(|error| {
-                note!("{error}");
-                refused(MEMTABLE_BYTES, NO_LIMITS)
-            })?;
-        }
-        if let Err(error) = grow(self.compactions_max) {
+        let runs = WriteLimits { memtable_len: before.memtable_len, ..self.limits };
+        runs.check().map_err(|_| refused(L0_TRIGGER, NO_RUNS))?;
+        node.check_write_limits(limits).map_err(|_| refused(MEMTABLE_BYTES, NO_LENGTH))?;
+        grow(self.compactions_max).map_err(|error| {
             note!("{COMPACTIONS_MAX} {}: {error}", self.compactions_max);
-            node.set_write_limits(Some(before)).map_err(|_| refused(MEMTABLE_BYTES, NO_LIMITS))?;
-            return Err(refused(COMPACTIONS_MAX, NO_THREAD));
-        }
+            refused(COMPACTIONS_MAX, NO_THREAD)
+        })?;
+        node.set_write_limits(limits).map_err(|_| refused(MEMTABLE_BYTES, NO_LENGTH))?;
         node.set_codecs(Some(self.codecs)).map_err(|_| refused(COMPRESSION, NO_CODEC))?;
         node.set_compactions_max(self.compactions_max);
         if cache.set_capacity(self.block_cache_bytes, self.open_files_bytes) {

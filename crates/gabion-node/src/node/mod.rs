@@ -493,15 +493,24 @@ impl Node {
     /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth of the pool and than
     /// the group's: flushes of them would leave compactions no room. Nothing has changed then.
     pub fn set_write_limits(&mut self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
-        let of_group = self.config.tree.write_limits();
-        let limits = limits.unwrap_or(of_group);
-        let region = self.pool.region();
-        // Less than a slot of the pool lies behind the region.
-        let pool_len = (region.offset() + region.len()).next_multiple_of(MEMTABLES_OF_POOL * MIB);
-        check_memtable_len(limits, pool_len, &self.config.tree)?;
+        self.check_write_limits(limits)?;
+        let limits = limits.unwrap_or_else(|| self.config.tree.write_limits());
         self.tree.set_write_limits(limits)?;
         self.room.forget_jobs();
         Ok(())
+    }
+
+    /// Whether [`Self::set_write_limits`] would take these.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_write_limits(&self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
+        let Some(limits) = limits else { return Ok(()) };
+        limits.check()?;
+        let region = self.pool.region();
+        // Less than a slot of the pool lies behind the region.
+        let pool_len = (region.offset() + region.len()).next_multiple_of(MEMTABLES_OF_POOL * MIB);
+        check_memtable_len(limits, pool_len, &self.config.tree)
     }
 
     /// To be called after the budget of open files changed: see [`Tree::close_files`].
