@@ -40,6 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "gabion-engine",
             "gabion-replication",
             "gabion-node",
+            "gabion-proc",
         ],
     ),
     (

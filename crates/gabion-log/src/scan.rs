@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::future::Future;
+use core::iter;
 use gabion_base::units::{MIB, TRANSFER_LEN_MAX};
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result};
 use gabion_media::Bytes;
@@ -332,14 +333,21 @@ impl After<'_> {
     }
 }
 
-/// Offsets at which a record's magic stands.
+/// Offsets at which a record's magic stands. By index, not by slices of eight bytes: every opening looks through a whole
+/// ring, and checks of each slice are half the time of a test that restarts replicas.
 pub(crate) fn candidates(chunk: &[u8]) -> impl Iterator<Item = usize> {
-    let magic = MAGIC.to_le_bytes();
-    chunk
-        .chunks(8)
-        .enumerate()
-        .filter(move |(_, word)| word.starts_with(&magic))
-        .map(|(i, _)| i * 8)
+    let (words, _) = chunk.as_chunks::<8>();
+    let mut next = 0;
+    iter::from_fn(move || {
+        while next < words.len() {
+            let word = u64::from_le_bytes(words[next]);
+            next += 1;
+            if word as u32 == MAGIC {
+                return Some((next - 1) * 8);
+            }
+        }
+        None
+    })
 }
 
 /// Reads records that left the ring, for a replica that is far behind. Detached from the log, so
