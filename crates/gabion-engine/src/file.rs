@@ -1,6 +1,6 @@
 //! What an edit says of a file, and the two traits through which the engine meets files: it reads
 //! them by number and offset, and hands over finished ones. Where their bytes lie is the pool's
-//! business (DESIGN.md: "Edits name files, never slots").
+//! business (docs/architecture.md, "Files").
 //!
 //! A [`FileMeta`] is a sequence of typed fields (`gabion_base::codec`), all critical but field 13:
 //!

@@ -1,7 +1,7 @@
 //! MemTables: the newest entries, sorted in memory.
 //!
 //! MemTables with the same number hold the same entries with the same sequence numbers at every
-//! replica (DESIGN.md, Engine; RubbleDB §4.2), because the log decides both. One owner applies the log
+//! replica (RubbleDB §4.2), because the log decides both. One owner applies the log
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
 //!

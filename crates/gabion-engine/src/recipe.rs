@@ -1,5 +1,5 @@
 //! A recipe says how files were, or are to be, made. It is complete at job start and *a file is a
-//! pure function of its recipe* (DESIGN.md, "Two ideas"): whoever holds the same inputs gets the same
+//! pure function of its recipe*: whoever holds the same inputs gets the same
 //! bytes. No clock, randomness, hash order, thread count or allocator shows in them.
 //!
 //! ```text

@@ -1,8 +1,7 @@
 //! The exclusive lock on a pool, held on the very descriptor that does the I/O.
 //!
 //! `flock` belongs to the open file, which lives as long as any operation on it is in the kernel. So
-//! a process that gets the lock knows that nothing of a killed predecessor can land any more
-//! (DESIGN.md, Fencing).
+//! a process that gets the lock knows that nothing of a killed predecessor can land any more.
 
 use gabion_base::{Error, ErrorKind, Result};
 use rustix::fs::FlockOperation;

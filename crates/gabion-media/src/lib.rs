@@ -1,4 +1,4 @@
-//! Media: everything that takes a positioned write (DESIGN.md, "One data-plane primitive").
+//! Media: everything that takes a positioned write.
 //!
 //! ```text
 //!    pool, log, node ── async ──► MediumHandle ── submit/poll ──► dyn Medium

@@ -81,7 +81,7 @@ pub enum Outcome {
     /// a failed flush makes nothing durable, and repeating it proves nothing (FAULTS.md E8).
     Failed(Error),
     /// It may have taken effect, and may still do so later (connection lost). A write like this is
-    /// never repeated at the same place (DESIGN.md, Pool).
+    /// never repeated at the same place.
     Unknown(Error),
 }
 

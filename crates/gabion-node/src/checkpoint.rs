@@ -12,7 +12,7 @@
 //! bring its positions, terms and watermarks along.
 //!
 //! The copy is a group of one under the same group number: that is the lineage in every block of its files,
-//! which is never rewritten (DESIGN.md, Pool). Its pool has a name of its own, its log begins at 0 in a later
+//! which is never rewritten. Its pool has a name of its own, its log begins at 0 in a later
 //! term. Files keep number, term and checksums.
 
 use crate::files::LocalStore;

@@ -25,7 +25,7 @@ pub struct ReplicaState {
     /// Highest term adopted.
     pub term: Term,
     /// Raised at each start and at each new connection with the primary: grants of older sessions
-    /// are void (DESIGN.md, Fencing).
+    /// are void.
     pub session: u64,
     /// File numbers below this one may have been used by an earlier start of this replica, also for
     /// files that no edit ever named.

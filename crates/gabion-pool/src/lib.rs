@@ -1,4 +1,4 @@
-//! One device or file as one pool, which holds everything that a replica keeps (DESIGN.md, "Pool").
+//! One device or file as one pool, which holds everything that a replica keeps.
 //!
 //! ```text
 //!   device  0        1 MiB                                          2 MiB-aligned

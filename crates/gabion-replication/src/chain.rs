@@ -1,4 +1,4 @@
-//! The chain: one member's state machine (RubbleDB §4.1, §4.2; DESIGN.md "Replication").
+//! The chain: one member's state machine (RubbleDB §4.1, §4.2).
 //!
 //! Members stand in a fixed order: the first is the head and primary, the last the tail. Every pair
 //! has one connection. Records flow from each member to the next; each member acknowledges

@@ -1,7 +1,7 @@
 //! Sorted string tables: the files of the tree.
 //!
 //! A file is a pure function of its entries, its [`SstOptions`], group, term and number, so every
-//! replica can be sent its bytes or make them itself (DESIGN.md, "One log per group"). Everything inside
+//! replica can be sent its bytes or make them itself. Everything inside
 //! refers by offset within the file, so shipped bytes need no rewriting.
 //!
 //! ```text

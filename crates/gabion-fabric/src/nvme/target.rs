@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the medium
-//! ends, and only then is the new one served and [`TargetEvent::Opened`] reported (DESIGN.md, Fencing).
+//! ends, and only then is the new one served and [`TargetEvent::Opened`] reported.
 //! A write is reported before its host learns that it is complete, so whatever the host says
 //! afterwards, by whatever way, arrives later than the report.
 

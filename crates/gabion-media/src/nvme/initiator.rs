@@ -3,7 +3,7 @@
 //! Order of calls: [`Initiator::connect`], then [`Initiator::progress`] whenever a transport became
 //! ready and some times a second; once [`Initiator::state`] is ready, the methods of [`Medium`], each
 //! followed by `progress`. There is no way back from a failure: drop it and connect anew, after what
-//! a write of unknown outcome asks for (DESIGN.md, Pool).
+//! a write of unknown outcome asks for.
 //!
 //! ```text
 //!   both: ICReq ─► ICResp     admin: Connect ─► CAP ─► CC.EN ─► CSTS.RDY ─► Identify ─► queues

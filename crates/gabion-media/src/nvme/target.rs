@@ -15,7 +15,7 @@
 //! [`TargetConnection::is_finished`], drop it. A connection is never dropped before that: the driver
 //! may still be writing for it.
 //!
-//! A fence (DESIGN.md, "Fencing") is [`Subsystem::close`], then waiting until
+//! A fence is [`Subsystem::close`], then waiting until
 //! [`Subsystem::in_flight`] is 0. From then on nothing of an earlier host can change the namespace.
 
 mod admin;

@@ -2,8 +2,8 @@
 //!
 //! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier edit
 //! is applied, (2) every member has its record, (3) the log is durable here up to its end, or, in a group of one, begins
-//! behind what the edit flushes with that commit, (4) the added files are here, verified. Nothing that is installed may have to be taken back (DESIGN.md, "One log
-//! per group"; RubbleDB §4.2.2 has (1) and (4) only).
+//! behind what the edit flushes with that commit, (4) the added files are here, verified. Nothing that is installed may have to be taken back (RubbleDB §4.2.2
+//! has (1) and (4) only).
 //!
 //! Files are here before the edit that names them is in the log. A device may lose one all the same, and
 //! its replica then asks the primary for it. It needs only those that are left in the tree by the edits

@@ -1,5 +1,5 @@
 //! The secondary's side of shipping: sessions, granted slots, arriving files (RubbleDB §4.2.1, slot
-//! management; DESIGN.md, Pool and Fencing).
+//! management).
 //!
 //! ```text
 //!   raise session ─► durable ─► target closes the old subsystem, drains, opens the new one

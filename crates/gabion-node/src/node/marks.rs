@@ -6,7 +6,7 @@
 //!     └ ends after a while, and with a new term or a cut of the log
 //! ```
 //!
-//! Records are the same bytes at the same positions everywhere (DESIGN.md, "One log per group"), so the first
+//! Records are the same bytes at the same positions everywhere, so the first
 //! record that ends at or past a position is the same at every replica, and its checksum, which covers the
 //! one before, stands for the whole log up to it. A pad at the end of a segment is passed over: the head appends it
 //! together with the record behind it, when the tree has that one's operations already. One that makes what is

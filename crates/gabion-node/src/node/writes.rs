@@ -1,6 +1,6 @@
 //! Client writes at the head. Operations go into the MemTable at once, so that the next command of the
 //! same turn sees them, and into one record at the end of the turn: all ready connections of a turn
-//! become one record and one send (DESIGN.md, "What compacting once can save").
+//! become one record and one send.
 
 use super::{Mutant, Node, WriteGate, WriteStop};
 use crate::{AckLevel, CompactionMode};

@@ -13,7 +13,7 @@ use gabion_base::{Error, Result};
 use gabion_bench::grouped;
 use gabion_db::{Cursor, Db, DbStats, Expiry};
 use gabion_server::memory_json;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Bound;
@@ -254,14 +254,27 @@ fn stats(db: &Db, out: &mut Out) -> Told {
     out.text(&memory::text(&memory_json(&stats.memory)))?;
     out.text("since the store was opened\n")?;
     for (name, value) in counters(&stats).as_object().into_iter().flatten() {
-        let value = value.as_u64().unwrap_or_default();
-        let value = if name.ends_with("_bytes") { size(value) } else { grouped(value) };
-        out.text(&format!("  {:<24} {value:>12}\n", name.replace('_', " ")))?;
+        let told = match value.as_object() {
+            Some(parts) => parts_text(parts),
+            None => counted(name, value.as_u64().unwrap_or_default()),
+        };
+        out.text(&format!("  {:<24} {told:>12}\n", name.replace('_', " ")))?;
     }
     if stats.damaged_files > 0 {
         out.text(&format!("damaged files {}\n", stats.damaged_files))?;
     }
     Ok(())
+}
+
+fn counted(name: &str, value: u64) -> String {
+    if name.ends_with("_bytes") { size(value) } else { grouped(value) }
+}
+
+/// What a counter consists of: `flush 20, ring 3`. Parts that are 0 are left out.
+fn parts_text(parts: &Map<String, Value>) -> String {
+    let parts = parts.iter().filter(|(_, part)| part.as_u64() != Some(0));
+    let parts: Vec<_> = parts.map(|(name, part)| format!("{name} {part}")).collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
 /// One line: `slots free 60, live 2`.
@@ -284,6 +297,9 @@ fn slots(stats: &DbStats) -> Value {
 /// What the store did, by the names that `GABION STATUS` has for it.
 fn counters(stats: &DbStats) -> Value {
     let (counters, warmed) = (&stats.counters, &stats.warmed);
+    let stopped = counters.writes_stopped_ms;
+    let stopped_by: Map<_, _> =
+        stopped.each().map(|(what, ms)| (what.to_owned(), ms.into())).collect();
     json!({
         "flushes": counters.flushes, "compactions": counters.compactions,
         "trivial_moves": counters.trivial_moves, "loads": counters.loads, "edits": counters.edits,
@@ -294,7 +310,8 @@ fn counters(stats: &DbStats) -> Value {
         "logged_bytes": counters.logged_bytes,
         "log_written_bytes": counters.log_written_bytes,
         "writes_slowed_ms": counters.writes_slowed_ms,
-        "writes_stopped_ms": counters.writes_stopped_ms.total(),
+        "writes_stopped_ms": stopped.total(),
+        "writes_stopped_ms_by": stopped_by,
         "jobs_without_space": counters.jobs_without_space,
         "refused_slots": counters.refused_slots,
         "jobs_set_aside": counters.jobs_set_aside,

@@ -4,6 +4,7 @@ use super::out::{Out, Told, bytes, quoted};
 use super::scrub::entries_of;
 use crate::at_rest::{AtRest, Replica};
 use crate::options::{RangeOptions, ScanOptions};
+use crate::screen::Progress;
 use crate::units::size as size_text;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_base::{Error, Result};
@@ -38,8 +39,15 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let (from, to) = range(&options.range)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let mut pairs = node.tree().shared_view().scan(&tables(&replica), &from, Some(&to));
-    for number in 0..options.limit.unwrap_or(u64::MAX) {
+    let (view, tables) = (node.tree().shared_view(), tables(&replica));
+    let limit = options.limit.unwrap_or(u64::MAX);
+    // What it is not known for is not drawn: the scan itself meets what cannot be read, and says where.
+    let size = medium.block_on(view.approximate_size(&tables, &from, Some(&to)));
+    let entries = size.map_or(0, |size| size.entries).min(limit);
+    let mut progress = Progress::beside_lines();
+    let mut pairs = view.scan(&tables, &from, Some(&to));
+    for number in 0..limit {
+        progress.bar_of(number, entries.max(number), "entries", "about");
         let to = match (options.reverse, number) {
             (false, _) => Move::Next,
             (true, 0) => Move::Last,
@@ -49,6 +57,7 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
         let Some((key, value)) = pairs.key().zip(pairs.value()) else { break };
         tell_pair(&key[1..], value, pairs.expires_ms(), out)?;
     }
+    progress.clear();
     Ok(())
 }
 

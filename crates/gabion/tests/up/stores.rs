@@ -109,6 +109,8 @@ fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
         (&stores[0], &["dump", "edits"][..], " entries, edits and states"),
         (&copy, &["dump", "file", &file], "0 of 1 blocks, data"),
         (&copy, &["verify"], "0 of 1 entries, "),
+        (&copy, &["scan"], "0 of 1 entries, about"),
+        (&copy, &["scan", "--json", "--reverse"], "0 of 1 entries, about"),
     ] {
         let shown = drawn(store, words, "");
         assert!(
