@@ -112,7 +112,7 @@ pub(crate) fn planted() -> Step {
 /// made again.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);
-    let lib = ["-p", "gabion-engine", "-p", "gabion-media", "--lib"];
+    let lib = ["-p", "gabion-engine", "-p", "gabion-media", "-p", "gabion-db", "--lib"];
     let only = ["--target-dir", &target, "interleavings::"];
     test(&[&lib[..], &only].concat(), &[("RUSTFLAGS", "--cfg loom")])
 }

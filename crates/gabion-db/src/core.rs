@@ -18,7 +18,6 @@ use gabion_engine::{FileMeta, SharedView, Tree};
 use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, DrainOrder, Work, WorkId};
 use gabion_node::{Node, Output};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -77,31 +76,16 @@ pub(crate) struct Threads {
     pub(crate) io: IoThread,
 }
 
-/// What each write changes and each read reads: lines of memory of their own, so that a write takes nothing else away.
-#[repr(align(128))]
-struct Shown {
-    /// The last write that readers see.
-    sequence: AtomicU64,
-    /// The group time by which they judge what has expired; stored after `sequence`, so that who has this time
-    /// has all writes before it.
-    now_ms: AtomicU64,
-    /// When something may expire next, by the clock; `u64::MAX`: nothing will.
-    due_ms: AtomicU64,
-    /// The clock's time, as of late: at most a tick ago.
-    late_ms: AtomicU64,
-}
-
 /// The store, shared by handles and threads.
 pub(crate) struct Shared {
     core: Mutex<Core>,
     /// Something happened that a writer may have waited for.
     progress: Condvar,
     clock: Clock,
-    /// The newest view. Its read point is that of the moment when its shape became; see `newest`.
+    /// The newest view, and up to where it is read; see `newest`.
     views: Views,
     /// Those that snapshots and cursors read.
     pub(crate) moments: Moments,
-    shown: Shown,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
     drains: Drains,
@@ -123,14 +107,8 @@ impl Shared {
     ) -> Self {
         let view = node.tree().shared_view();
         Self {
-            shown: Shown {
-                sequence: AtomicU64::new(view.sequence().get()),
-                now_ms: AtomicU64::new(view.now_ms()),
-                due_ms: AtomicU64::new(0),
-                late_ms: AtomicU64::new(clock.now_ms()),
-            },
             moments: Moments::new(),
-            views: Views::new(&view),
+            views: Views::new(&view, clock.now_ms()),
             core: Mutex::new(Core {
                 carried_on_at: LogPosition::ZERO,
                 active: node.tree().active_id(),
@@ -198,22 +176,15 @@ impl Shared {
         core
     }
 
-    /// The tree as of the last write that was applied whole, and of now, where something may have expired.
-    ///
-    /// A writer that made a new shape publishes it before the number of its write, and under locks of which one
-    /// is held here for reading; so the number read belongs to this shape, or to a part of it. Where that part
-    /// ends before a clear, it is read as if that had not been: see [`Self::publish_shape`]. The time is
-    /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
-    /// what the write keeps.
+    /// The tree as of the last write that was applied whole, and of now, where something may have expired. Where the
+    /// part of a shape that is shown ends before a clear, it is read as if that had not been: see
+    /// [`Self::publish_shape`].
     pub(crate) fn newest(&self) -> SharedView {
-        let due_ms = self.shown.due_ms.load(Ordering::Acquire);
+        let due_ms = self.views.due_ms();
         if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
             self.pass_time();
         }
-        self.views.with(|view| {
-            let now_ms = self.shown.now_ms.load(Ordering::Acquire);
-            view.at(SequenceNumber(self.shown.sequence.load(Ordering::Acquire)), now_ms)
-        })
+        self.views.newest(|view, sequence, now_ms| view.at(SequenceNumber(sequence), now_ms))
     }
 
     /// The clock's time, in milliseconds since 1970.
@@ -223,12 +194,12 @@ impl Shared {
 
     /// The clock's time, at most [`IDLE_TICK`] ago, for next to nothing.
     pub(crate) fn late_ms(&self) -> u64 {
-        self.shown.late_ms.load(Ordering::Relaxed)
+        self.views.late_ms()
     }
 
     /// From when it is reckoned how long something lasts: the clock may be behind the log's time, by which it expires.
     pub(crate) fn expiry_base_ms(&self) -> u64 {
-        self.clock.now_ms().max(self.shown.now_ms.load(Ordering::Acquire))
+        self.clock.now_ms().max(self.views.now_ms())
     }
 
     /// Has the machine log that time has passed, unless somebody else just did or the store has failed: then
@@ -244,7 +215,7 @@ impl Shared {
         if is_due(&core) {
             // The log takes nothing now: reads need not ask each time.
             let later_ms = self.clock.now_ms() + TICK.as_millis() as u64;
-            self.shown.due_ms.store(later_ms, Ordering::Release);
+            self.views.set_due_ms(later_ms);
         }
     }
 
@@ -265,16 +236,14 @@ impl Shared {
 
     /// Shows readers what is in the MemTables that they know, and by what time.
     fn show(&self, tree: &Tree) {
-        self.shown.sequence.store(tree.last_sequence().get(), Ordering::Release);
-        self.shown.now_ms.store(tree.now_ms(), Ordering::Release);
         let due_ms = tree.time_due_ms().unwrap_or(u64::MAX);
-        self.shown.due_ms.store(due_ms, Ordering::Release);
+        self.views.show(tree.last_sequence().get(), tree.now_ms(), due_ms);
     }
 
     /// Lets the machine carry on and does what it wants done; then readers see what was written.
     pub(crate) fn carry_on(&self, core: &mut Core) {
         let now_ms = self.clock.now_ms();
-        self.shown.late_ms.store(now_ms, Ordering::Relaxed);
+        self.views.set_late_ms(now_ms);
         if core.failed.is_some() {
             return;
         }
@@ -372,7 +341,7 @@ impl Shared {
     /// Time passed.
     fn tick(&self) {
         let now_ms = self.clock.now_ms();
-        self.shown.late_ms.store(now_ms, Ordering::Relaxed);
+        self.views.set_late_ms(now_ms);
         self.hand_in(|core| core.node.handle_tick(now_ms));
     }
 

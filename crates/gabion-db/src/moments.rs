@@ -10,7 +10,7 @@
 //! A moment is entered by the thread that makes it, in a place of that thread's, as views are found ([`crate::views`]): so
 //! that making a cursor costs a lock that hardly anybody else takes. Its clones, on whatever thread, raise its count there.
 
-use crate::views::{places, thread_number};
+use crate::places::{places, thread_number};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Apart from its neighbours: two lines of memory, as processors fetch them in pairs.

@@ -11,35 +11,102 @@
 //! processors, 64 at most, each with a lock and a count of its own (RocksDB keeps a `SuperVersion` for each thread to the
 //! same end). A view is published seldom, at a seal or an edit, and then in all places.
 
+use crate::places::{places, thread_number};
+use atomic::{AtomicU64, Ordering};
 use gabion_engine::SharedView;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
-use std::thread;
+#[cfg(all(test, loom))]
+use loom::sync::{RwLock, atomic};
+use std::sync::PoisonError;
+#[cfg(not(all(test, loom)))]
+use std::sync::{RwLock, atomic};
 
-/// Most places: publishing takes a lock and makes a view for each.
-const PLACES_MAX: usize = 64;
+/// What can be read in several places.
+pub(crate) trait Apart {
+    /// The same, with a count of its own.
+    fn apart(&self) -> Self;
+}
+
+impl Apart for SharedView {
+    fn apart(&self) -> Self {
+        Self::apart(self)
+    }
+}
 
 /// A place, apart from its neighbours: two lines of memory, as processors fetch them in pairs.
 #[repr(align(128))]
-struct Place(RwLock<SharedView>);
+struct Place<V>(RwLock<V>);
 
-/// The newest view, in several places.
-pub(crate) struct Views(Box<[Place]>);
+/// What each write changes and each read reads: lines of memory of their own, so that a write takes nothing else away.
+#[repr(align(128))]
+struct Shown {
+    /// The last write that readers see.
+    sequence: AtomicU64,
+    /// The group time by which they judge what has expired; stored after `sequence`, so that who has this time
+    /// has all writes before it.
+    now_ms: AtomicU64,
+    /// When something may expire next, by the clock; `u64::MAX`: nothing will.
+    due_ms: AtomicU64,
+    /// The clock's time, as of late: at most a tick ago.
+    late_ms: AtomicU64,
+}
+
+/// The newest view, in several places, and up to which write and by what time it is read. One thread at a time publishes
+/// and shows.
+pub(crate) struct Views<V = SharedView> {
+    places: Box<[Place<V>]>,
+    shown: Shown,
+}
 
 impl Views {
-    pub(crate) fn new(view: &SharedView) -> Self {
-        Self((0..places()).map(|_| Place(RwLock::new(view.apart()))).collect())
+    /// Views that are read as `view` is.
+    pub(crate) fn new(view: &SharedView, clock_ms: u64) -> Self {
+        Self::in_places(places(), view, view.sequence().get(), view.now_ms(), clock_ms)
+    }
+}
+
+impl<V: Apart> Views<V> {
+    fn in_places(count: usize, view: &V, sequence: u64, now_ms: u64, clock_ms: u64) -> Self {
+        Self {
+            places: (0..count).map(|_| Place(RwLock::new(view.apart()))).collect(),
+            shown: Shown {
+                sequence: AtomicU64::new(sequence),
+                now_ms: AtomicU64::new(now_ms),
+                due_ms: AtomicU64::new(0),
+                late_ms: AtomicU64::new(clock_ms),
+            },
+        }
     }
 
     /// What `take` makes of the newest view. Meanwhile no other is published, so it does next to nothing.
-    pub(crate) fn with<T>(&self, take: impl FnOnce(&SharedView) -> T) -> T {
-        let Place(place) = &self.0[thread_number() % self.0.len()];
+    pub(crate) fn with<T>(&self, take: impl FnOnce(&V) -> T) -> T {
+        self.with_in(thread_number(), take)
+    }
+
+    fn with_in<T>(&self, place: usize, take: impl FnOnce(&V) -> T) -> T {
+        let Place(place) = &self.places[place % self.places.len()];
         take(&place.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// What `take` makes of the newest view, the number of the last write that is shown, and the group time.
+    ///
+    /// A writer that made a new shape publishes it before it shows its write, and under locks of which one
+    /// is held here for reading; so the number belongs to this shape, or to a part of it. The time is
+    /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
+    /// what the write keeps.
+    pub(crate) fn newest<T>(&self, take: impl FnOnce(&V, u64, u64) -> T) -> T {
+        self.newest_in(thread_number(), take)
+    }
+
+    fn newest_in<T>(&self, place: usize, take: impl FnOnce(&V, u64, u64) -> T) -> T {
+        self.with_in(place, |view| {
+            let now_ms = self.shown.now_ms.load(Ordering::Acquire);
+            take(view, self.shown.sequence.load(Ordering::Acquire), now_ms)
+        })
+    }
+
     /// Replaces the newest view in every place. Whoever takes one after this returns takes this one, or a newer one.
-    pub(crate) fn publish(&self, view: &SharedView) {
-        for Place(place) in &self.0 {
+    pub(crate) fn publish(&self, view: &V) {
+        for Place(place) in &self.places {
             let view = view.apart();
             let old = std::mem::replace(
                 &mut *place.write().unwrap_or_else(PoisonError::into_inner),
@@ -49,28 +116,46 @@ impl Views {
             drop(old);
         }
     }
-}
 
-/// Twice as many as run at once: threads come to places in turn, not those that run.
-pub(crate) fn places() -> usize {
-    let running = thread::available_parallelism().map_or(1, usize::from);
-    (2 * running).min(PLACES_MAX)
-}
+    /// Has readers see all up to a write, at a group time, until something may expire.
+    pub(crate) fn show(&self, sequence: u64, now_ms: u64, due_ms: u64) {
+        self.shown.sequence.store(sequence, Ordering::Release);
+        self.shown.now_ms.store(now_ms, Ordering::Release);
+        self.set_due_ms(due_ms);
+    }
 
-/// Threads that read, in the order in which they first do.
-pub(crate) fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
-    // In the destructor of another thread-local value there may be none any more: any place will do.
-    NUMBER.try_with(|number| *number).unwrap_or_default()
+    /// The group time that is shown.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.shown.now_ms.load(Ordering::Acquire)
+    }
+
+    /// When something may expire next, by the clock; `u64::MAX`: nothing will.
+    pub(crate) fn due_ms(&self) -> u64 {
+        self.shown.due_ms.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_due_ms(&self, due_ms: u64) {
+        self.shown.due_ms.store(due_ms, Ordering::Release);
+    }
+
+    /// The clock's time as it was kept last.
+    pub(crate) fn late_ms(&self) -> u64 {
+        self.shown.late_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_late_ms(&self, clock_ms: u64) {
+        self.shown.late_ms.store(clock_ms, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use gabion_base::GroupId;
     use gabion_engine::{Tree, TreeConfig};
     use std::sync::Arc;
+    use std::thread;
 
     fn tree() -> Tree {
         Tree::create(TreeConfig::default(), GroupId(1)).unwrap()
@@ -81,8 +166,8 @@ mod tests {
         let (trees, seen) = ([tree(), tree()], 40);
         let [first, second] = [trees[0].shared_view(), trees[1].shared_view()];
         let holders = Arc::strong_count(first.version());
-        let views = Views::new(&first);
-        assert_eq!(Arc::strong_count(first.version()), holders + views.0.len());
+        let views = Views::new(&first, 0);
+        assert_eq!(Arc::strong_count(first.version()), holders + views.places.len());
         let finds = |view: &SharedView| {
             thread::scope(|scope| {
                 let looks = (0..seen).map(|_| {
@@ -100,5 +185,57 @@ mod tests {
         assert!(after.len() == seen && after.values().all(|found| *found), "{after:?}");
         assert_eq!(Arc::strong_count(first.version()), holders);
         assert!(!first.is_same_shape(&second) && first.is_same_shape(&first.apart()));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// The shape that a write made, by the write's number: each of these writes makes one.
+    #[derive(Clone, Copy)]
+    struct Shape(u64);
+
+    impl Apart for Shape {
+        fn apart(&self) -> Self {
+            *self
+        }
+    }
+
+    /// The writer's part, under the machine's lock.
+    fn write(views: &Views<Shape>, number: u64) {
+        views.publish(&Shape(number));
+        views.show(number, 10 * number, u64::MAX);
+    }
+
+    fn read(views: &Views<Shape>, place: usize) -> u64 {
+        views.newest_in(place, |&Shape(shape), sequence, now_ms| {
+            // A write that is shown is in the shape; of the next one the shape may be there, and no more.
+            assert!(shape == sequence || shape == sequence + 1, "{shape} at {sequence}");
+            // Who has a write's time has the write.
+            assert!(now_ms <= 10 * sequence, "{now_ms} at {sequence}");
+            sequence
+        })
+    }
+
+    /// Two writes, and a reader in the place that is published last, which reads twice: every order of their steps.
+    #[test]
+    fn a_reader_finds_the_shape_of_the_write_that_it_is_shown_and_never_goes_back() {
+        loom::model(|| {
+            let views = Arc::new(Views::in_places(2, &Shape(0), 0, 0, 0));
+            let reader = {
+                let views = views.clone();
+                thread::spawn(move || {
+                    let first = read(&views, 1);
+                    assert!(read(&views, 1) >= first, "what was shown once stays");
+                })
+            };
+            write(&views, 1);
+            write(&views, 2);
+            reader.join().expect("it does not panic");
+            assert_eq!((read(&views, 0), read(&views, 1)), (2, 2));
+        });
     }
 }
