@@ -297,6 +297,8 @@ impl Screen {
 /// A line that says what is being done, on terminals only.
 pub(crate) struct Progress {
     drawn: bool,
+    /// Whether there is a line now.
+    is_there: bool,
     /// The last share that a bar showed, so that it is drawn only when it changes.
     share: u64,
 }
@@ -305,7 +307,7 @@ impl Progress {
     /// A line that is drawn when somebody looks. It goes to standard error, so what is printed, JSON or not, is nothing
     /// to it.
     pub(crate) fn new() -> Self {
-        Self { drawn: io::stderr().is_terminal(), share: u64::MAX }
+        Self { drawn: io::stderr().is_terminal(), is_there: false, share: u64::MAX }
     }
 
     /// One that is never drawn.
@@ -326,6 +328,7 @@ impl Progress {
             let text: String = text.chars().take(WIDTH).collect();
             eprint!("\r\x1b[K{text}");
             let _ = io::stderr().flush();
+            self.is_there = true;
         }
     }
 
@@ -372,10 +375,17 @@ impl Progress {
         })
     }
 
-    pub(crate) fn clear(&self) {
-        if self.drawn {
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_there) {
             eprint!("\r\x1b[K");
         }
+    }
+}
+
+/// What an error says that ended the work stands on a line of its own.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

@@ -7,7 +7,7 @@ use crate::commands::{
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
 use core::future::Future;
-use core::ops::{Bound, ControlFlow};
+use core::ops::Bound;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::{Error, Result};
@@ -37,13 +37,6 @@ pub(super) struct MemoryStore {
     pub(super) look_ups: Cell<u64>,
     /// The error of every write from now on.
     pub(super) refuses_writes: RefCell<Option<Error>>,
-}
-
-/// Whether a page ended before its range did.
-enum Cut {
-    No,
-    Full,
-    At(Bytes),
 }
 
 impl MemoryStore {
@@ -101,46 +94,43 @@ impl MemoryStore {
         state
     }
 
-    /// What lies between two bounds, in order: what there is by now, and `None` for what was deleted. One by one, as a walk
-    /// in small pages would otherwise copy the whole store for each.
-    fn pass_each(
+    /// One page of what there is by now, among what was deleted.
+    fn page(
         &self,
-        (start, end): (Bound<&[u8]>, Bound<&[u8]>),
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        mut page: PageBuilder,
+        with_values: bool,
         order: Order,
-        mut pass: impl FnMut(&Bytes, Option<&Found>, bool) -> ControlFlow<()>,
-    ) {
+    ) -> Page {
         let (keys, deleted) = (self.keys.borrow(), self.deleted.borrow());
-        let now_ms = self.group_ms.get();
-        let is_there = |found: &Found| found.expires_ms.is_none_or(|at| at > now_ms);
-        let mut there = keys.range::<[u8], _>((start, end)).filter(|(_, found)| is_there(found));
-        let mut gone = deleted
-            .range::<[u8], _>((start, end))
-            .filter(|key| !keys.get(*key).is_some_and(is_there));
-        let (mut one, mut other);
-        let (there, gone): (&mut dyn Iterator<Item = _>, &mut dyn Iterator<Item = _>) = match order
-        {
-            Order::Ascending => (&mut there, &mut gone),
-            Order::Descending => {
-                (one, other) = (there.rev(), gone.rev());
-                (&mut one, &mut other)
-            }
-        };
-        let (mut there, mut gone) = (there.peekable(), gone.peekable());
+        let is_there = |found: &Found| found.expires_ms.is_none_or(|at| at > self.group_ms.get());
+        let there = keys.range::<[u8], _>(bounds).filter(|(_, found)| is_there(found));
+        let gone = deleted.range::<[u8], _>(bounds);
+        let gone = gone.filter(|key| !keys.get(*key).is_some_and(is_there));
+        // References: a walk in small pages would otherwise copy the whole store for each.
+        let mut entries: Vec<(&Bytes, Option<&Found>)> = there
+            .map(|(key, found)| (key, Some(found)))
+            .chain(gone.map(|key| (key, None)))
+            .collect();
+        entries.sort_by_key(|(key, _)| *key);
+        if order == Order::Descending {
+            entries.reverse();
+        }
+        let mut rest = entries.into_iter().peekable();
+        let mut left = self.page_steps.get().unwrap_or(usize::MAX);
         loop {
-            let is_there_first = match (there.peek(), gone.peek()) {
-                (Some((a, _)), Some(b)) => (a < b) == (order == Order::Ascending),
-                (None, None) => return,
-                (first, _) => first.is_some(),
-            };
-            let next = if is_there_first {
-                there.next().map(|(key, found)| (key, Some(found)))
-            } else {
-                gone.next().map(|key| (key, None))
-            };
-            let Some((key, found)) = next else { return };
-            let is_last = there.peek().is_none() && gone.peek().is_none();
-            if pass(key, found, is_last).is_break() {
-                return;
+            let Some((key, found)) = rest.next() else { return page.finish() };
+            let has_room = found.is_none_or(|found| {
+                let value = if with_values { found.value.clone() } else { Bytes::new() };
+                page.push(key.clone(), value, found.expires_ms)
+            });
+            if !has_room && rest.peek().is_some() {
+                return page.cut();
+            }
+            left -= 1;
+            // Also behind the last of all, which the real one may not know to be the last.
+            if left == 0 {
+                return page.cut_at(key.clone());
             }
         }
     }
@@ -186,31 +176,8 @@ impl Store for MemoryStore {
         order: Order,
     ) -> Result<Page> {
         assert!(limit > 0 && bytes_max > 0);
-        let mut page = PageBuilder::new(limit, bytes_max);
-        let mut left = self.page_steps.get().unwrap_or(usize::MAX);
-        let mut cut = Cut::No;
-        self.pass_each((start, end), order, |key, found, is_last| {
-            let has_room = found.is_none_or(|found| {
-                let value = if with_values { found.value.clone() } else { Bytes::new() };
-                page.push(key.clone(), value, found.expires_ms)
-            });
-            if !has_room && !is_last {
-                cut = Cut::Full;
-                return ControlFlow::Break(());
-            }
-            left -= 1;
-            // Also behind the last of all, which the real one may not know to be the last.
-            if left == 0 {
-                cut = Cut::At(key.clone());
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        });
-        let page = match cut {
-            Cut::No => page.finish(),
-            Cut::Full => page.cut(),
-            Cut::At(key) => page.cut_at(key),
-        };
+        let page = PageBuilder::new(limit, bytes_max);
+        let page = self.page((start, end), page, with_values, order);
         self.wait().await;
         Ok(page)
     }
