@@ -126,6 +126,7 @@ impl Commands {
             Id::SetNx => strings::set_nx(store, args).await,
             Id::GetSet => strings::get_set(store, args).await,
             Id::GetDel => strings::get_del(store, args).await,
+            Id::DelIfEq => strings::del_if_equal(store, args).await,
             Id::MGet => strings::mget(store, args).await,
             Id::MSet => strings::mset(store, args),
             Id::MSetNx => strings::mset_nx(store, args).await,

@@ -25,6 +25,8 @@ pub(crate) fn set_blindly(store: &impl Store, key: &[u8], value: &[u8]) -> Outco
 struct SetOptions {
     if_absent: bool,
     if_present: bool,
+    /// IFEQ: the value that the key must have.
+    if_equal: Option<Bytes>,
     returns_old: bool,
     keeps_expiry: bool,
     expiry: Option<(When, Bytes)>,
@@ -36,10 +38,12 @@ impl SetOptions {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-            if is("nx") && !options.if_present {
+            if is("nx") && !options.if_present && options.if_equal.is_none() {
                 options.if_absent = true;
-            } else if is("xx") && !options.if_absent {
+            } else if is("xx") && !options.if_absent && options.if_equal.is_none() {
                 options.if_present = true;
+            } else if is("ifeq") && options.has_no_condition() {
+                options.if_equal = Some(words.next().ok_or(errors::SYNTAX)?.clone());
             } else if is("get") {
                 options.returns_old = true;
             } else if is("keepttl") && options.expiry.is_none() {
@@ -56,9 +60,23 @@ impl SetOptions {
         Ok(options)
     }
 
+    const fn has_no_condition(&self) -> bool {
+        !self.if_absent && !self.if_present && self.if_equal.is_none()
+    }
+
     /// Whether the key's old value matters.
     const fn look_first(&self) -> bool {
-        self.if_absent || self.if_present || self.returns_old || self.keeps_expiry
+        !self.has_no_condition() || self.returns_old || self.keeps_expiry
+    }
+
+    /// Whether a key with this value, or none, may be set.
+    fn allow(&self, old: Option<&Bytes>) -> bool {
+        match (old, &self.if_equal) {
+            (Some(old), Some(wanted)) => old == wanted,
+            (Some(_), None) => !self.if_absent,
+            (None, Some(_)) => false,
+            (None, None) => !self.if_present,
+        }
     }
 }
 
@@ -73,10 +91,7 @@ pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
         return Ok(Reply::OK);
     }
     let old = store.look_up(&args[1]).await?;
-    let is_met = match old {
-        Some(_) => !options.if_absent,
-        None => !options.if_present,
-    };
+    let is_met = options.allow(old.as_ref().map(|old| &old.value));
     if is_met && options.keeps_expiry {
         let expires_ms = old.as_ref().and_then(|old| old.expires_ms);
         put_keeping(store, &args[1], args[2].clone(), expires_ms)?;
@@ -112,6 +127,15 @@ pub(crate) async fn get_del(store: &impl Store, args: &[Bytes]) -> Outcome {
         store.write(&[Op::Delete(args[1].clone())])?;
     }
     Ok(Reply::bulk_or_null(old))
+}
+
+/// DELIFEQ: deletes a key that has this value.
+pub(crate) async fn del_if_equal(store: &impl Store, args: &[Bytes]) -> Outcome {
+    if store.get(&args[1]).await?.as_ref() != Some(&args[2]) {
+        return Ok(Reply::Integer(0));
+    }
+    store.write(&[Op::Delete(args[1].clone())])?;
+    Ok(Reply::Integer(1))
 }
 
 pub(crate) async fn mget(store: &impl Store, args: &[Bytes]) -> Outcome {

@@ -138,6 +138,7 @@ pub enum Id {
     Decr,
     DecrBy,
     Del,
+    DelIfEq,
     Discard,
     Echo,
     Exec,
@@ -191,13 +192,15 @@ table! {
         "Returns the value of a key." "";
     Set "set" -3 Write ["write" "denyoom"] (1 1 1) "1.0.0" "string"
         "Sets the value of a key."
-        "Options NX, XX and GET, also together; EX, PX, EXAT, PXAT or KEEPTTL.";
+        "Options NX, XX or IFEQ value (as in Valkey 8.1), each also with GET; EX, PX, EXAT, PXAT or KEEPTTL.";
     SetNx "setnx" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Sets the value of a key that does not exist." "";
     GetSet "getset" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Sets a key and returns its old value." "";
     GetDel "getdel" 2 ReadWrite ["write" "fast"] (1 1 1) "6.2.0" "string"
         "Deletes a key and returns its value." "";
+    DelIfEq "delifeq" 3 ReadWrite ["write" "fast"] (1 1 1) "" "string"
+        "Deletes a key that has a value." "As in Valkey 9.0: 1 if it was deleted, else 0.";
     GetEx "getex" -2 ReadWrite ["write" "fast"] (1 1 1) "6.2.0" "string"
         "Returns the value of a key and sets or removes its expiry." "Writes the value anew.";
     MGet "mget" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "string"

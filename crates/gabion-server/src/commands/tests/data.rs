@@ -44,6 +44,42 @@ fn strings_are_set_and_read() {
 }
 
 #[test]
+fn a_key_is_set_or_deleted_only_if_it_has_a_value() {
+    let node = Node::new();
+    node.client().script(&[
+        ("SET a new IFEQ old", "$-1\r\n"),
+        ("EXISTS a", ":0\r\n"),
+        ("SET a old", "+OK\r\n"),
+        ("SET a new IFEQ ol", "$-1\r\n"),
+        ("SET a new ifeq old", "+OK\r\n"),
+        ("SET a x IFEQ old GET", "$3\r\nnew\r\n"),
+        ("GET a", "$3\r\nnew\r\n"),
+        ("SET a x GET IFEQ new PX 10", "$3\r\nnew\r\n"),
+        ("PTTL a", ":10\r\n"),
+        ("SET a y KEEPTTL IFEQ z", "$-1\r\n"),
+        ("SET a y KEEPTTL IFEQ x", "+OK\r\n"),
+        ("PTTL a", ":10\r\n"),
+        ("SET none x IFEQ '' GET", "$-1\r\n"),
+        ("DELIFEQ none ''", ":0\r\n"),
+        ("DELIFEQ a x", ":0\r\n"),
+        ("DELIFEQ a y", ":1\r\n"),
+        ("DELIFEQ a y", ":0\r\n"),
+        ("SET a '' EX 10", "+OK\r\n"),
+        ("DELIFEQ a ''", ":1\r\n"),
+        ("SET a 1 IFEQ 1 NX", "-ERR syntax error\r\n"),
+        ("SET a 1 XX IFEQ 1", "-ERR syntax error\r\n"),
+        ("SET a 1 IFEQ 1 IFEQ 1", "-ERR syntax error\r\n"),
+        ("SET a 1 IFEQ", "-ERR syntax error\r\n"),
+        ("DELIFEQ a", "-ERR wrong number of arguments for 'delifeq' command\r\n"),
+        ("DELIFEQ a b c", "-ERR wrong number of arguments for 'delifeq' command\r\n"),
+    ]);
+    // What fails its condition writes nothing.
+    node.store.records.borrow_mut().clear();
+    node.client().script(&[("SET a 1 IFEQ 1", "$-1\r\n"), ("DELIFEQ a 1", ":0\r\n")]);
+    assert!(node.store.records.borrow().is_empty());
+}
+
+#[test]
 fn set_refuses_what_it_does_not_know_in_redis_words() {
     Node::new().client().script(&[
         ("SET a 1 NX XX", "-ERR syntax error\r\n"),
