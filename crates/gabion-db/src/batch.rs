@@ -1,5 +1,6 @@
 //! Writes that take effect together.
 
+use crate::clock::Clock;
 use crate::iter::{Bounds, EngineRange};
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ pub enum Expiry {
     /// So long from the moment in which it is written, by the store's clock; cut to whole milliseconds. One beyond
     /// the year 500 million means that year.
     In(Duration),
-    /// This time, in milliseconds since 1970 (UTC), by the store's clock: the system's when the store was opened, and what
-    /// has passed since, also while the machine was suspended. When it has passed, the key is gone at once.
+    /// When the system's clock shows this time, in milliseconds since 1970 (UTC). When it has passed, the key is gone at
+    /// once. Where that clock is set later on, what was left of the key's life stays as it was ([`crate::clock`]).
     AtMs(u64),
 }
 
 impl Expiry {
-    /// The time, in milliseconds since 1970.
-    pub(crate) fn at_ms(self, now_ms: u64) -> u64 {
+    /// The time by `clock`; `now_ms` is the store's, which is not before what `clock` says.
+    pub(crate) fn at_ms(self, now_ms: u64, clock: &Clock) -> u64 {
         match self {
             Self::In(time) => {
                 now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
             }
-            Self::AtMs(at_ms) => at_ms,
+            Self::AtMs(at_ms) => clock.of_system_ms(at_ms),
         }
     }
 }

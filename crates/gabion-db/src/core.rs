@@ -187,6 +187,11 @@ impl Shared {
         self.views.newest(|view, sequence, now_ms| view.at(SequenceNumber(sequence), now_ms))
     }
 
+    /// The clock that the machine is told.
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The clock's time, in milliseconds since 1970.
     pub(crate) fn clock_ms(&self) -> u64 {
         self.clock.now_ms()

@@ -216,16 +216,25 @@ fn check_batch(batch: &WriteBatch) -> Result<(bool, usize)> {
     Ok((has_put, operands_len))
 }
 
+/// What time it is; see [`Db::time`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreTime {
+    /// By the store, in milliseconds: what lasts a while is measured by it.
+    pub now_ms: u64,
+    /// By the system's clock, in milliseconds since 1970 (UTC).
+    pub system_ms: u64,
+}
+
 fn put_expiring(
     core: &mut Core,
     key: &[u8],
     value: &[u8],
     expiry: Expiry,
-    clock_ms: u64,
+    clock: &Clock,
 ) -> Result<()> {
     // The clock may be behind the log's time: what is to last a second lasts a second of that.
-    let now_ms = clock_ms.max(core.node.tree().now_ms());
-    let at_ms = expiry.at_ms(now_ms);
+    let now_ms = clock.now_ms().max(core.node.tree().now_ms());
+    let at_ms = expiry.at_ms(now_ms, clock);
     match at_ms > now_ms {
         true => core.node.put_expiring(Keyspace::User, key, value, at_ms),
         false => core.node.delete(Keyspace::User, key),
@@ -272,8 +281,12 @@ impl Db {
     /// a member of a group of several replicas, or [`RunOptions::limits`] are too much for its pool; corruption with its
     /// place; unsupported for another format.
     pub fn open(dir: &Path, options: &Options) -> Result<Self> {
+        Self::open_at(dir, options, Clock::start())
+    }
+
+    /// As [`Self::open`], by this clock.
+    pub(crate) fn open_at(dir: &Path, options: &Options, clock: Clock) -> Result<Self> {
         options.run.check()?;
-        let clock = Clock::start();
         let alone = |group: &GroupConfig, _| match group.members.len() {
             1 => Ok(()),
             count => Err(Error::invalid(format!(
@@ -281,7 +294,7 @@ impl Db {
                 dir.display()
             ))),
         };
-        let opened = replica::open_replica(dir, options.io, options.node(), clock.now_ms(), alone)?;
+        let opened = replica::open_replica(dir, options.io, options.node(), &clock, alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
         node.set_write_limits(options.run.limits)?;
@@ -425,7 +438,7 @@ impl Db {
     pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
         self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
-            put_expiring(core, key, value, expiry, self.0.shared.clock_ms())
+            put_expiring(core, key, value, expiry, self.0.shared.clock())
         })
     }
 
@@ -533,7 +546,7 @@ impl Db {
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
                 Op::PutExpiring(key, value, expiry) => {
-                    put_expiring(core, key, value, expiry, now_ms)
+                    put_expiring(core, key, value, expiry, self.0.shared.clock())
                 }
                 Op::Add(key, delta) => add(core, key, delta, now_ms),
                 Op::Delete(key) => core.node.delete(Keyspace::User, key),
@@ -646,6 +659,26 @@ impl Db {
     /// As [`Self::get`].
     pub fn expires_at(&self, key: &[u8]) -> Result<Option<u64>> {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
+    }
+
+    /// The store's time beside the system's: they differ where the latter was set ([`crate::clock`]).
+    #[must_use]
+    pub fn time(&self) -> StoreTime {
+        let shared = &self.0.shared;
+        let now_ms = shared.expiry_base_ms();
+        StoreTime { now_ms, system_ms: shared.clock().system_us() / 1_000 }
+    }
+
+    /// Says that the system's clock is right: where it is ahead of the store's time, which then was further behind than a
+    /// rest lasts as a rule or the clock was set while the store was open, time goes on to it at once, and what is due has expired.
+    /// Returns by how many milliseconds; 0 where the system's clock is behind, as time does not go back.
+    ///
+    /// # Durability
+    /// With the next write, as time itself.
+    pub fn adopt_system_time(&self) -> u64 {
+        let passed_ms = self.0.shared.clock().adopt();
+        self.0.shared.carry_on(&mut self.lock());
+        passed_ms
     }
 
     /// The values of many keys at one moment; see [`Snapshot::multi_get`].

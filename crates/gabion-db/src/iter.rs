@@ -264,7 +264,8 @@ impl Cursor {
     /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at no pair.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
-        self.walk.expires_ms()
+        let clock = self.snapshot.shared().clock();
+        self.walk.expires_ms().map(|at_ms| clock.to_system_ms(at_ms))
     }
 
     /// Key and value here; none at no pair.

@@ -71,7 +71,7 @@ pub mod replica;
 mod views;
 
 pub use batch::{Expiry, WriteBatch};
-pub use db::{Db, DbStats, Held};
+pub use db::{Db, DbStats, Held, StoreTime};
 pub use gabion_engine::{Found, RangeSize};
 pub use gabion_pool::Counts as SlotCounts;
 pub use iter::{Bounds, Cursor, Range};

@@ -124,7 +124,7 @@ impl BulkLoad {
     /// As [`Self::put`].
     pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         let now_ms = self.db.shared().expiry_base_ms();
-        self.add(key, value, Some(expiry.at_ms(now_ms)))
+        self.add(key, value, Some(expiry.at_ms(now_ms, self.db.shared().clock())))
     }
 
     fn add(&mut self, key: &[u8], value: &[u8], expires_ms: Option<u64>) -> Result<()> {

@@ -210,7 +210,14 @@ pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found
 }
 
 fn look_up(view: &SharedView, shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
-    with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))
+    let found = with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))?;
+    Ok(found.map(|found| by_system(found, shared)))
+}
+
+/// With its expiry as the system's clock will show it.
+fn by_system(found: Found, shared: &Shared) -> Found {
+    let to_system = |at_ms| shared.clock().to_system_ms(at_ms);
+    Found { expires_ms: found.expires_ms.map(to_system), ..found }
 }
 
 /// What many of the user's keys have.
@@ -322,6 +329,11 @@ impl Snapshot {
     /// Corruption with file and offset; I/O.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.look_up(key)?.map(|found| found.value))
+    }
+
+    /// The store that it is of.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.tables.source.0
     }
 
     /// The value of a key, if it has one, with the time at which it expires. Costs what [`Self::get`] costs.

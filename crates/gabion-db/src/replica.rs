@@ -3,6 +3,7 @@
 //! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
 //! whole, and what an interrupted creation left is thrown away by the next one.
 
+use crate::clock::Clock;
 use crate::jobs::StoreParts;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
 use gabion_fabric::lock::lock_exclusive;
@@ -156,7 +157,8 @@ pub struct OpenedReplica {
 }
 
 /// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and the
-/// replica's number before the log is looked at, and may refuse them.
+/// replica's number before the log is looked at, and may refuse them. From then on `clock` tells the time that the
+/// replica goes by ([`Clock::open_at`]).
 ///
 /// # Errors
 /// Busy when another process has it; corruption with its place; unsupported for another format; what
@@ -165,7 +167,7 @@ pub fn open_replica(
     dir: &Path,
     io: BackendChoice,
     options: NodeOptions,
-    now_ms: u64,
+    clock: &Clock,
     check: impl FnOnce(&GroupConfig, ReplicaId) -> Result<()>,
 ) -> Result<OpenedReplica> {
     let path = pool_path(dir);
@@ -212,8 +214,10 @@ pub fn open_replica(
         buffers: Arc::default(),
     };
     medium.handle().count_buffers_by(parts.buffers.clone());
-    let opening = pool.open_node(Box::new(ring), options, now_ms);
-    let (node, _) = medium.block_on(opening)?;
+    let opening = pool.open_node(Box::new(ring), options, clock.now_ms());
+    let (mut node, _) = medium.block_on(opening)?;
+    remarks.extend(clock.open_at(node.tree().now_ms()));
+    node.begin_at(clock.now_ms());
     parts.file.forget_failed_flush()?;
     Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
 }

@@ -326,6 +326,19 @@ impl Chain {
         result
     }
 
+    /// The clock begins at `now_ms`, which may be before the time of [`Self::new`]. Only before any event.
+    ///
+    /// # Panics
+    /// When a member has been heard of already.
+    pub fn begin_at(&mut self, now_ms: u64) {
+        assert!(
+            self.peers.iter().all(|peer| peer.link.is_none()),
+            "the clock begins before any event"
+        );
+        self.now_ms = now_ms;
+        self.peers.iter_mut().for_each(|peer| peer.last_heard_ms = now_ms);
+    }
+
     /// Time has passed. Call this a few times per heartbeat.
     pub fn handle_tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);

@@ -7,6 +7,7 @@ use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, FileId, LogPosition, Result, crc};
+use gabion_db::clock::Clock;
 use gabion_engine::{FileMeta, FileSource, Keyspace, ReadCache, ReadView, Tables};
 use gabion_node::{CapturedFile, FileMap, LocalStore, Locate, Node};
 use gabion_pool::FilePlacement;
@@ -31,6 +32,10 @@ pub(crate) enum Question {
     Digest,
     /// Where a record ends at this position of the log or beyond.
     DigestAt(LogPosition),
+    /// What time it is, by the replica and by the system.
+    Time,
+    /// The system's clock is right: the primary's time goes on to it.
+    AdoptTime,
 }
 
 /// The question in the words of a `GABION` command.
@@ -52,7 +57,11 @@ pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
         3 if is("digest") => {
             number("log position", &words[2]).map(|at| Question::DigestAt(LogPosition(at)))
         }
-        _ => Err(Reply::error("ERR unknown question. Try GABION STATUS, FILES, SCRUB or DIGEST.")),
+        2 if is("time") => Ok(Question::Time),
+        3 if is("time") && words[2].eq_ignore_ascii_case(b"adopt") => Ok(Question::AdoptTime),
+        _ => Err(Reply::error(
+            "ERR unknown question. Try GABION STATUS, FILES, SCRUB, DIGEST or TIME.",
+        )),
     }
 }
 
@@ -72,6 +81,26 @@ pub(crate) fn reply(value: &Value) -> Reply {
 /// An answer that took long, or why there is none, as a reply.
 pub(crate) fn reply_to(result: Result<Value>) -> Reply {
     result.map_or_else(|error| errors::from_store(&error), |value| reply(&value))
+}
+
+/// What time it is for the replica, and by the system's clock.
+pub(crate) fn time(node: &Node, clock: &Clock) -> Value {
+    json!({
+        "now_ms": node.now_ms(),
+        "system_ms": clock.system_us() / 1_000,
+        "system_ahead_ms": clock.system_ahead_ms(),
+    })
+}
+
+/// Has the primary's time go on to the system's clock. Time that passed at another replica would be told nobody.
+pub(crate) fn adopt_time(node: &Node, clock: &Clock) -> Reply {
+    if !node.is_head() {
+        let head = node.config().head().get();
+        return Reply::error_from(format!(
+            "ERR this replica's clock tells nobody the time, that of the primary, replica {head}, does"
+        ));
+    }
+    reply(&json!({ "passed_ms": clock.adopt() }))
 }
 
 /// The tree's files, level by level.

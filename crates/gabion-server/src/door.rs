@@ -406,6 +406,8 @@ impl Server {
             Err(error) => error,
             Ok(Question::Status) => admin::reply(&status::status(self)),
             Ok(Question::Files) => admin::reply(&admin::files(&self.node.borrow())),
+            Ok(Question::Time) => admin::reply(&admin::time(&self.node.borrow(), &self.clock)),
+            Ok(Question::AdoptTime) => admin::adopt_time(&self.node.borrow(), &self.clock),
             Ok(Question::Scrub(only)) => {
                 let (node, store) = (self.node.clone(), self.local.clone());
                 let scrub = Scrub::of(&node.borrow(), only.as_ref());

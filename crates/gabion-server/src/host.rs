@@ -8,6 +8,7 @@ use crate::store::SharedNode;
 use bytes::Bytes;
 use gabion_base::Error;
 use gabion_db::cache::SharedCache;
+use gabion_db::clock::Clock;
 use gabion_db::jobs::JobThreads;
 use gabion_db::memory::{Budgets, Memory};
 use gabion_engine::Codecs;
@@ -16,7 +17,7 @@ use gabion_node::Node;
 use gabion_replication::MemberStatus;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Bytes and connections of the doors since the start.
@@ -65,7 +66,6 @@ pub(crate) struct ServerHost {
     pub(crate) rate: RefCell<CommandRate>,
     pub(crate) peers: Vec<PeerAddress>,
     pub(crate) resp: SocketAddr,
-    pub(crate) started_us: u64,
     pub(crate) run_id: [u8; 16],
     pub(crate) cache: Arc<SharedCache>,
     /// The threads of jobs, which are the loop's: they end when it does.
@@ -76,6 +76,7 @@ pub(crate) struct ServerHost {
     /// Steps by which jobs stand back.
     pub(crate) jobs_nice: u8,
     pub(crate) now_us: Cell<u64>,
+    pub(crate) clock: Rc<Clock>,
 }
 
 impl ServerHost {
@@ -84,7 +85,7 @@ impl ServerHost {
     }
 
     pub(crate) fn uptime_ms(&self) -> u64 {
-        (self.now_us.get() - self.started_us) / 1000
+        self.clock.running_us() / 1000
     }
 
     /// What memory the replica takes, by what for.
@@ -111,6 +112,10 @@ impl ServerHost {
 impl Host for ServerHost {
     fn unix_time_us(&self) -> u64 {
         self.now_us.get()
+    }
+
+    fn system_time_us(&self) -> u64 {
+        self.clock.system_us()
     }
 
     fn replicas(&self) -> u32 {

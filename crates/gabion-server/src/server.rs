@@ -81,7 +81,7 @@ pub(crate) struct Server {
     pub(crate) me: ReplicaId,
     pub(crate) head: ReplicaId,
     pub(crate) tail: ReplicaId,
-    pub(crate) clock: Clock,
+    pub(crate) clock: Rc<Clock>,
     pub(crate) now_ms: u64,
     pub(crate) poll: Poll,
     pub(crate) resp: TcpListener,
@@ -207,6 +207,8 @@ impl Server {
             self.medium.drive();
             if self.now_ms >= next_tick_ms {
                 next_tick_ms = self.now_ms + TICK_MS;
+                // What other members have logged may be ahead of this clock.
+                self.clock.follow(self.node.borrow().tree().now_ms());
                 self.node.borrow_mut().handle_tick(self.now_ms);
                 self.tick_peers();
                 if std::mem::take(&mut self.door_is_stuck) {

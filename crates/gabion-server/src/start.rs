@@ -107,11 +107,11 @@ fn listen(address: SocketAddr, what: &str) -> Result<TcpListener> {
 /// Opens everything; what is returned runs.
 #[expect(clippy::too_many_lines, reason = "a list of the server's parts, one a line")]
 fn prepare(config: ServerConfig) -> Result<Server> {
-    let clock = Clock::start();
+    let clock = Rc::new(Clock::start());
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
     let signals = watch_signals()?;
     let check = |group: &GroupConfig, me| check_members(&config, group, me);
-    let opened = open_replica(&config.data, config.io, config.node.clone(), clock.now_ms(), check)?;
+    let opened = open_replica(&config.data, config.io, config.node.clone(), &clock, check)?;
     for remark in &opened.remarks {
         note!("{remark}");
     }
@@ -146,7 +146,6 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         rate: RefCell::default(),
         peers: config.peers.clone(),
         resp: resp_address,
-        started_us: clock.now_us(),
         run_id: seed,
         cache,
         jobs: Rc::downgrade(&threads.jobs),
@@ -154,6 +153,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         clients_max: CLIENTS_MAX,
         jobs_nice: config.jobs_nice,
         now_us: Cell::new(clock.now_us()),
+        clock: clock.clone(),
     });
     let mut peers: Vec<Peer> = Vec::new();
     for member in node.borrow().config().members.iter().filter(|&&member| member != me) {
@@ -166,14 +166,14 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         me,
         head,
         tail,
-        clock,
+        clock: clock.clone(),
         now_ms,
         poll,
         resp,
         peer_door,
         signals,
         inbox,
-        store: NodeStore::new(node.clone(), tables),
+        store: NodeStore::new(node.clone(), clock.clone(), tables),
         node,
         medium: medium.handle().clone(),
         local,

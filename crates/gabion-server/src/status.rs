@@ -43,6 +43,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "compaction": config.compaction.as_str(),
         "ack": config.ack.as_str(),
         "uptime_ms": host.uptime_ms(),
+        "clock": crate::admin::time(&node, &server.clock),
         "ports": {
             "resp": host.resp.port(),
             "peer": server.peer_door.local_addr().map_or(0, |address| address.port()),

@@ -7,6 +7,7 @@ use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, ErrorKind, FileId, Result};
 use gabion_db::cache::SharedCache;
+use gabion_db::clock::Clock;
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
 use gabion_node::{FileMap, Node, PoolSource, WriteGate};
 use std::cell::{Cell, RefCell};
@@ -54,6 +55,7 @@ impl FileSource for ProbeSource {
 
 struct Inner {
     node: SharedNode,
+    clock: Rc<Clock>,
     tables: DoorTables,
     /// Operations since the last record, or more.
     turn_ops: Cell<usize>,
@@ -73,9 +75,10 @@ struct Inner {
 pub(crate) struct NodeStore(Rc<Inner>);
 
 impl NodeStore {
-    pub(crate) fn new(node: SharedNode, tables: DoorTables) -> Self {
+    pub(crate) fn new(node: SharedNode, clock: Rc<Clock>, tables: DoorTables) -> Self {
         Self(Rc::new(Inner {
             node,
+            clock,
             tables,
             turn_ops: Cell::new(0),
             has_written: Cell::new(false),
@@ -211,6 +214,10 @@ impl Store for NodeStore {
 
     fn now_ms(&self) -> u64 {
         self.0.node.borrow().now_ms()
+    }
+
+    fn system_ahead_ms(&self) -> i64 {
+        self.0.clock.system_ahead_ms()
     }
 
     fn group_ms(&self) -> u64 {

@@ -81,6 +81,7 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     lines.extend(rows.iter().map(row));
     lines.extend(rows.iter().filter_map(slowed));
     lines.extend(rows.iter().filter_map(damaged));
+    lines.extend(rows.iter().filter_map(set_apart));
     lines.extend(claim(rows));
     for line in &mut lines {
         cut(line, WIDTH);
@@ -189,6 +190,18 @@ fn damaged(row: &Row) -> Option<String> {
         0 => format!("   replica {number}: damaged, not compacted: {damage}"),
         1 => format!("   replica {number}: damaged, {repair}: {damage}"),
         more => format!("   replica {number}: {more} damaged files, {repair}: {damage}"),
+    })
+}
+
+/// The primary's time and the system's clock differ, which expiries go by.
+fn set_apart(row: &Row) -> Option<String> {
+    let status = row.status.as_ref().filter(|status| status.role == "primary")?;
+    let ahead_s = status.clock_ahead_ms / 1_000;
+    let is_ahead = if ahead_s > 0 { "ahead of" } else { "behind" };
+    let number = row.number;
+    (ahead_s != 0).then(|| {
+        let apart_s = ahead_s.unsigned_abs();
+        format!("   replica {number}: the system's clock is {apart_s} s {is_ahead} it: GABION TIME")
     })
 }
 
@@ -474,6 +487,25 @@ mod tests {
         rows[0].status = Some(Status::from_json(&status));
         let shown = "   replica 1: 2 damaged files, repairing: 000007.sst: block at 0";
         assert!(lines(&rows, address()).iter().any(|line| line == shown));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_told_of_the_primary() {
+        let mut rows = rows("primary", [1.0; 6], 2);
+        for (ahead_ms, said) in [(-3_600_000, "3600 s behind it"), (9_000, "9 s ahead of it")] {
+            let status = json!({"role": "primary", "clock": {"system_ahead_ms": ahead_ms}});
+            rows[0].status = Some(Status::from_json(&status));
+            let said = format!("   replica 1: the system's clock is {said}: GABION TIME");
+            assert!(lines(&rows, address()).contains(&said), "{:?}", lines(&rows, address()));
+        }
+        let told = |rows: &[Row]| lines(rows, address()).iter().any(|line| line.contains("clock"));
+        for quiet in [
+            json!({"role": "primary", "clock": {"system_ahead_ms": 0}}),
+            json!({"role": "tail", "clock": {"system_ahead_ms": 9_000}}),
+        ] {
+            rows[0].status = Some(Status::from_json(&quiet));
+            assert!(!told(&rows));
+        }
     }
 
     #[test]

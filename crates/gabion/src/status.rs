@@ -54,6 +54,8 @@ pub(crate) struct Status {
     pub(crate) damaged_files: u64,
     /// How far the repair of the first is.
     pub(crate) repair: String,
+    /// By how many milliseconds the system's clock is ahead of the replica's.
+    pub(crate) clock_ahead_ms: i64,
     pub(crate) compaction: String,
     pub(crate) ack: String,
     pub(crate) uptime_s: u64,
@@ -85,6 +87,7 @@ impl Status {
             damage: text(&value["damage"]),
             damaged_files: value["damaged_files"].as_array().map_or(0, |files| files.len() as u64),
             repair: text(&value["damaged_files"][0]["state"]),
+            clock_ahead_ms: value["clock"]["system_ahead_ms"].as_i64().unwrap_or(0),
             compaction: text(&value["compaction"]),
             ack: text(&value["ack"]),
             uptime_s: number(&value["uptime_ms"]) / 1000,

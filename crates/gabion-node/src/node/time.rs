@@ -29,6 +29,13 @@ impl Node {
         self.now_ms.max(self.tree.now_ms())
     }
 
+    /// The clock begins at `now_ms`: a driver may choose it by the group's time ([`gabion_engine::Tree::now_ms`]), which is
+    /// known when the log has been replayed. Only before any event.
+    pub fn begin_at(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.chain.begin_at(now_ms);
+    }
+
     /// Tells the time before commands are run, so that they meet nothing that has expired by now.
     pub fn pass_time(&mut self, now_ms: u64) {
         self.set_now(now_ms);

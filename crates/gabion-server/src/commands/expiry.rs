@@ -39,21 +39,27 @@ impl When {
         matches!(self, Self::Seconds | Self::AtSecond)
     }
 
-    /// The time that is reckoned from, in milliseconds.
-    const fn base_ms(self, now_ms: u64) -> i64 {
+    /// The time that is reckoned from, in milliseconds of the store's time.
+    fn base_ms(self, store: &impl Store) -> i64 {
         match self {
-            Self::Seconds | Self::Millis => now_ms as i64,
-            Self::AtSecond | Self::AtMilli => 0,
+            Self::Seconds | Self::Millis => store.now_ms() as i64,
+            Self::AtSecond | Self::AtMilli => -store.system_ahead_ms(),
         }
     }
 
-    /// The time that a positive number means, in milliseconds since 1970. `name` is the command's.
-    pub(crate) fn expiry_ms(self, name: &[u8], text: &[u8], now_ms: u64) -> Result<u64, Reply> {
+    /// The store's time that a positive number means, in milliseconds. `name` is the command's.
+    pub(crate) fn expiry_ms(
+        self,
+        name: &[u8],
+        text: &[u8],
+        store: &impl Store,
+    ) -> Result<u64, Reply> {
         let time = parse_i64(text).ok_or(errors::NOT_AN_INTEGER)?;
         let factor = if self.is_in_seconds() { 1_000 } else { 1 };
-        let at = time.checked_mul(factor).and_then(|ms| ms.checked_add(self.base_ms(now_ms)));
+        let at = time.checked_mul(factor).and_then(|ms| ms.checked_add(self.base_ms(store)));
+        // A time of day before the store's first one has passed.
         at.filter(|_| time > 0)
-            .and_then(|at| u64::try_from(at).ok())
+            .map(|at| at.max(0).unsigned_abs())
             .ok_or_else(|| errors::expire_time(name))
     }
 }
@@ -89,7 +95,7 @@ pub(crate) fn put_keeping(
 
 /// SETEX and PSETEX.
 pub(crate) fn set_ex(store: &impl Store, args: &[Bytes], when: When) -> Outcome {
-    let expires_ms = when.expiry_ms(&args[0], &args[2], store.now_ms())?;
+    let expires_ms = when.expiry_ms(&args[0], &args[2], store)?;
     super::strings::check_value(&args[3])?;
     put_until(store, &args[1], args[3].clone(), Some(expires_ms))?;
     Ok(Reply::OK)
@@ -143,7 +149,7 @@ pub(crate) async fn expire(store: &impl Store, args: &[Bytes], when: When) -> Ou
     let time = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
     let factor = if when.is_in_seconds() { 1_000 } else { 1 };
     let at = time.checked_mul(factor);
-    let at = at.and_then(|ms| ms.checked_add(when.base_ms(store.now_ms())));
+    let at = at.and_then(|ms| ms.checked_add(when.base_ms(store)));
     let at = at.ok_or_else(|| errors::expire_time(&args[0]))?;
     let Some(found) = store.look_up(&args[1]).await? else { return Ok(Reply::Integer(0)) };
     if !condition.is_met(found.expires_ms, at) {
@@ -177,8 +183,10 @@ pub(crate) async fn tell(store: &impl Store, args: &[Bytes], told: Told) -> Outc
     let Some(found) = store.look_up(&args[1]).await? else { return Ok(Reply::Integer(-2)) };
     let Some(expires_ms) = found.expires_ms else { return Ok(Reply::Integer(-1)) };
     // The clock may be ahead of the group's time, by which the key is still there.
-    let base_ms = if told.is_left { store.now_ms() } else { 0 };
-    let ms = expires_ms.saturating_sub(base_ms);
+    let ms = match told.is_left {
+        true => expires_ms.saturating_sub(store.now_ms()),
+        false => expires_ms.saturating_add_signed(store.system_ahead_ms()),
+    };
     let time = if told.in_seconds { ms.saturating_add(500) / 1_000 } else { ms };
     Ok(Reply::Integer(i64::try_from(time).unwrap_or(i64::MAX)))
 }
@@ -217,7 +225,7 @@ pub(crate) async fn get_ex(store: &impl Store, args: &[Bytes]) -> Outcome {
     let Some(found) = store.look_up(&args[1]).await? else { return Ok(Reply::Null) };
     match change {
         Change::Expire(when, text) => {
-            let expires_ms = when.expiry_ms(&args[0], &text, store.now_ms())?;
+            let expires_ms = when.expiry_ms(&args[0], &text, store)?;
             put_until(store, &args[1], found.value.clone(), Some(expires_ms))?;
         }
         Change::Persist if found.expires_ms.is_some() => store.put(&args[1], &found.value)?,

@@ -114,7 +114,7 @@ impl Commands {
 
     fn info_section(&self, section: &str, info: &ServerInfo, host: &impl Host, out: &mut Lines) {
         match section {
-            "server" => server(info, host.unix_time_us(), out),
+            "server" => server(info, host.system_time_us(), out),
             "clients" => {
                 out.line("connected_clients", self.clients_count());
                 out.line("maxclients", info.maxclients);

@@ -34,7 +34,7 @@ impl Commands {
             Id::Config => self.config(args, host),
             Id::Info => self.info(&args[1..], host),
             Id::Command => super::describe::command(args),
-            Id::Time => time(host.unix_time_us()),
+            Id::Time => time(host.system_time_us()),
             _ => errors::unknown_command(args),
         }
     }

@@ -58,8 +58,11 @@ pub const REDIS_VERSION: &str = "7.4.0";
 
 /// What commands must know of the process around them.
 pub trait Host {
-    /// Microseconds since 1970. May be the time of the current turn; asked once per request.
+    /// Microseconds since 1970, by the clock that the node goes by. May be the time of the current turn; asked once per
+    /// request.
     fn unix_time_us(&self) -> u64;
+    /// What the system's clock shows, in microseconds since 1970.
+    fn system_time_us(&self) -> u64;
     /// Replicas that hold an acknowledged write, this node included.
     fn replicas(&self) -> u32;
     /// Whether this node is the head of its group: `master` in Redis's terms.

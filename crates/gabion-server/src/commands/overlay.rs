@@ -167,6 +167,10 @@ impl<S: Store> Store for Overlay<'_, S> {
         self.beneath.now_ms()
     }
 
+    fn system_ahead_ms(&self) -> i64 {
+        self.beneath.system_ahead_ms()
+    }
+
     fn group_ms(&self) -> u64 {
         self.beneath.group_ms()
     }

@@ -57,6 +57,10 @@ pub trait Store {
     /// group's time where the clock is behind.
     fn now_ms(&self) -> u64;
 
+    /// By how many milliseconds the system's clock, by which clients give times of day, is ahead of [`Self::now_ms`];
+    /// negative where it is behind.
+    fn system_ahead_ms(&self) -> i64;
+
     /// The group's time, by which reads judge what has expired. It goes on while a command waits.
     fn group_ms(&self) -> u64;
 

@@ -83,7 +83,7 @@ impl SetOptions {
 pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
     let options = SetOptions::parse(&args[3..])?;
     let expiry = options.expiry.as_ref();
-    let expiry = expiry.map(|(when, time)| when.expiry_ms(&args[0], time, store.now_ms()));
+    let expiry = expiry.map(|(when, time)| when.expiry_ms(&args[0], time, store));
     let expires_ms = expiry.transpose()?;
     check_value(&args[2])?;
     if !options.look_first() {

@@ -318,12 +318,12 @@ table! {
         "Returns and changes options." "GET, SET, RESETSTAT, HELP. SET changes those of this replica's process until it ends, see below; the others are given to `gabion up`, most of them when the data is made.";
     Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
         "Answers operators about this replica, as JSON."
-        "Gabion's own: GABION STATUS, FILES, SCRUB [number...] or DIGEST [position]; see below.";
+        "Gabion's own: GABION STATUS, FILES, SCRUB [number...], DIGEST [position] or TIME [ADOPT]; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
         "Describes commands." "COUNT, INFO, DOCS, LIST, GETKEYS, HELP.";
     Time "time" 1 Local ["loading" "stale" "fast"] (0 0 0) "2.6.0" "server"
         "Returns the time of the node."
-        "The system's clock as it was when the replica's process began, and what has passed since, also while the machine was suspended; the system's clock being set shows from the next start on.";
+        "The system's clock. What expires goes by another one where the two were set apart: see `GABION TIME`.";
 }
 
 /// Slots of the index; a power of two, at most a quarter full.

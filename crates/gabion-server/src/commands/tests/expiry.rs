@@ -55,6 +55,35 @@ fn a_key_that_is_set_with_a_time_is_gone_when_it_has_passed() {
 }
 
 #[test]
+fn times_of_day_are_the_systems_wherever_that_clock_was_set_and_lengths_are_not() {
+    // An hour behind, as after it was set back; ten years ahead, as after it was wrong at a start.
+    for ahead_ms in [-3_600_000, 10 * 31_536_000_000] {
+        let node = Node::new();
+        node.store.pass(7_200_000);
+        node.store.system_ahead_ms.set(ahead_ms);
+        let system_ms = 7_200_000 + ahead_ms;
+        let mut client = node.client();
+        client.script(&[
+            (&format!("SET a 1 PXAT {}", system_ms + 3_000), "+OK\r\n"),
+            ("PTTL a", ":3000\r\n"),
+            ("PEXPIRETIME a", &format!(":{}\r\n", system_ms + 3_000)),
+            ("SET b 1 PX 3000", "+OK\r\n"),
+            ("PTTL b", ":3000\r\n"),
+            ("SET c 1", "+OK\r\n"),
+            (&format!("EXPIREAT c {}", system_ms / 1_000 + 3), ":1\r\n"),
+            ("PTTL c", ":3000\r\n"),
+            (&format!("GETEX c EXAT {}", system_ms / 1_000 + 4), "$1\r\n1\r\n"),
+            ("PTTL c", ":4000\r\n"),
+            (&format!("SET d 1 PXAT {system_ms}"), "+OK\r\n"),
+            ("SET e 1 PXAT 1", "+OK\r\n"),
+            ("EXISTS d e", ":0\r\n"),
+        ]);
+        node.store.pass(3_000);
+        client.script(&[("EXISTS a b c", ":1\r\n"), ("PTTL c", ":1000\r\n")]);
+    }
+}
+
+#[test]
 fn a_plain_set_clears_the_expiry_and_what_changes_a_value_keeps_it() {
     node().client().script(&[
         ("SET n 1 EX 10", "+OK\r\n"),

@@ -27,6 +27,8 @@ pub(super) struct MemoryStore {
     /// The clock, in ms, and by which time keys are judged.
     pub(super) clock_ms: Cell<u64>,
     pub(super) group_ms: Cell<u64>,
+    /// By how much the system's clock is ahead of the clock.
+    pub(super) system_ahead_ms: Cell<i64>,
     /// Every record, in order.
     pub(super) records: RefCell<Vec<Vec<Op>>>,
     pub(super) is_slow: Cell<bool>,
@@ -151,6 +153,10 @@ impl Store for MemoryStore {
         self.clock_ms.get()
     }
 
+    fn system_ahead_ms(&self) -> i64 {
+        self.system_ahead_ms.get()
+    }
+
     fn group_ms(&self) -> u64 {
         self.group_ms.get()
     }
@@ -212,6 +218,10 @@ impl Store for MemoryStore {
 pub(crate) struct FixedHost;
 
 impl Host for FixedHost {
+    fn system_time_us(&self) -> u64 {
+        self.unix_time_us()
+    }
+
     fn unix_time_us(&self) -> u64 {
         1_700_000_000_123_456
     }
