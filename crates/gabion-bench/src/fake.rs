@@ -4,7 +4,7 @@ use crate::launch::{ClusterSpec, Launcher, RunningCluster};
 use crate::status::tests::status_json;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, Result};
-use gabion_resp::{Protocol, Reply, Request, RequestParser};
+use gabion_resp::{Incoming, Protocol, Reply, Request, RequestParser};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -115,7 +115,7 @@ fn serve(mut stream: TcpStream, id: u32, replicas: u32, state: &State) {
             return;
         }
         input.extend_from_slice(&chunk[..len]);
-        while let Some(request) = parser.parse(&mut input).unwrap() {
+        while let Some(Incoming::Request(request)) = parser.parse(&mut input).unwrap() {
             let Some(reply) = answer(&request, id, replicas, state) else { return };
             reply.encode(Protocol::Resp2, &mut out);
         }

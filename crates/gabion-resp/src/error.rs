@@ -34,8 +34,6 @@ pub enum ProtocolError {
     InlineTooLong,
     /// An inline request leaves a quote open.
     UnbalancedQuotes,
-    /// The arguments of one request are together over [`limits::REQUEST_LEN_MAX`].
-    RequestTooLong,
     /// A reply begins with a byte that names no type.
     UnknownType(u8),
     /// A reply of this type (its first byte) is malformed.
@@ -68,9 +66,6 @@ impl fmt::Display for ProtocolError {
             Self::ExpectedLineEnd => f.write_str("expected CRLF after a bulk string"),
             Self::InlineTooLong => f.write_str("too big inline request"),
             Self::UnbalancedQuotes => f.write_str("unbalanced quotes in request"),
-            Self::RequestTooLong => {
-                write!(f, "the arguments of a request are over {} bytes", limits::REQUEST_LEN_MAX)
-            }
             Self::UnknownType(byte) => write!(f, "unknown reply type '{}'", printable(byte)),
             Self::InvalidReply(byte) => write!(f, "malformed reply of type '{}'", printable(byte)),
             Self::TooManyElements(count) => {

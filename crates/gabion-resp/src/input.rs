@@ -1,13 +1,26 @@
 //! What a connection has brought and was not asked for yet: the same at every door that takes requests.
 //!
+//! ```text
+//!   read ─► append ─► bytes ──► next
+//!             │         ▲
+//!             └► waiting┘   while nothing more is taken, in pieces
+//! ```
+//!
 //! Many connections are read into one buffer, and requests are views of it. So that a connection with half a request
 //! does not hold the memory of all, its rest is moved into memory of its own.
+//!
+//! A client may send a whole pipeline before it reads a reply. What comes while its requests have to wait is kept in
+//! pieces of about one read. They are parsed one after the other, so that however much waits, each byte is moved at most
+//! twice.
 
-use crate::{ProtocolError, Request, RequestParser};
+use crate::{Incoming, ProtocolError, RequestParser};
+use alloc::collections::VecDeque;
 use bytes::BytesMut;
 
 /// Most bytes that are set aside at once for a request of which the end is missing.
 const RESERVE_LEN_MAX: usize = 1 << 20;
+/// A piece of what waits is filled up to so many bytes.
+const PIECE_LEN_MAX: usize = 64 << 10;
 
 /// Bytes of one connection that are no request yet.
 #[derive(Debug, Default)]
@@ -16,21 +29,44 @@ pub struct Input {
     bytes: BytesMut,
     /// They lie in memory that holds nothing else, where a request becomes whole.
     is_own: bool,
+    /// What follows them.
+    waiting: VecDeque<BytesMut>,
+    waiting_len: usize,
 }
 
 impl Input {
+    /// How many bytes it holds.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.waiting_len
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Adds what was read, in memory cut off `shared` when there is nothing before it.
     pub fn append(&mut self, read: &[u8], shared: &mut BytesMut) {
-        if self.bytes.is_empty() {
+        if !self.waiting.is_empty() {
+            self.wait(read);
+        } else if self.bytes.is_empty() {
             shared.extend_from_slice(read);
             self.bytes = shared.split();
             self.is_own = false;
         } else {
-            // What was cut off has no room behind it, so this moves it away; from then on room doubles.
-            let wanted = self.parser.wanted(self.bytes.len());
-            self.bytes.reserve(wanted.min(RESERVE_LEN_MAX).max(read.len()));
-            self.bytes.extend_from_slice(read);
-            self.is_own = true;
+            self.extend(read);
+        }
+    }
+
+    /// Adds what was read while no request may be taken.
+    pub fn wait(&mut self, read: &[u8]) {
+        self.waiting_len += read.len();
+        match self.waiting.back_mut() {
+            Some(last) if last.len() + read.len() <= PIECE_LEN_MAX => last.extend_from_slice(read),
+            _ => self.waiting.push_back(BytesMut::from(read)),
         }
     }
 
@@ -38,14 +74,43 @@ impl Input {
     ///
     /// # Errors
     /// As [`RequestParser::parse`].
-    pub fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
-        let request = self.parser.parse(&mut self.bytes)?;
-        // What follows it lies in its memory, which may be long.
-        self.is_own &= request.is_none();
-        Ok(request)
+    #[inline]
+    pub fn next_request(&mut self) -> Result<Option<Incoming>, ProtocolError> {
+        loop {
+            let request = self.parser.parse(&mut self.bytes)?;
+            // What follows it lies in its memory, which may be long.
+            self.is_own &= request.is_none();
+            if request.is_some() || !self.take_piece() {
+                return Ok(request);
+            }
+        }
     }
 
-    /// To be called when all whole requests were taken: the rest gets memory of its own if it may hold the buffer
+    /// Goes on to the next piece of what waits. Returns whether there was one.
+    fn take_piece(&mut self) -> bool {
+        let Some(piece) = self.waiting.pop_front() else { return false };
+        self.waiting_len -= piece.len();
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+        if self.bytes.is_empty() {
+            self.bytes = piece;
+            self.is_own = true;
+        } else {
+            self.extend(&piece);
+        }
+        true
+    }
+
+    fn extend(&mut self, read: &[u8]) {
+        // What was cut off has no room behind it, so this moves it away; from then on room doubles.
+        let wanted = self.parser.wanted(self.bytes.len());
+        self.bytes.reserve(wanted.min(RESERVE_LEN_MAX).max(read.len()));
+        self.bytes.extend_from_slice(read);
+        self.is_own = true;
+    }
+
+    /// To be called when no more requests are taken for now: the rest gets memory of its own if it may hold the buffer
     /// that all share, of which `read_len` bytes are filled at a time. Whatever is cut off that ends where it ends.
     pub fn settle(&mut self, read_len: usize) {
         if self.bytes.is_empty() {
@@ -69,8 +134,18 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Args, encode_request};
     use alloc::vec;
     use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// The words of the next request.
+    fn next(input: &mut Input) -> Option<Args> {
+        match input.next_request().unwrap()? {
+            Incoming::Request(request) => Some(request.args),
+            Incoming::TooLarge(large) => panic!("{large:?}"),
+        }
+    }
 
     /// How often what has come so far was moved while `request` came in pieces.
     fn moves(request: &[u8], piece_len: usize) -> usize {
@@ -128,14 +203,84 @@ mod tests {
             let mut lens = Vec::new();
             for part in [&all[..cut], &all[cut..]] {
                 input.append(part, &mut shared);
-                while let Some(request) = input.next_request().unwrap() {
-                    lens.push(request.args.iter().map(|arg| arg.len()).sum::<usize>());
+                while let Some(request) = next(&mut input) {
+                    lens.push(request.iter().map(|arg| arg.len()).sum::<usize>());
                 }
                 input.settle(1 << 12);
                 // Nothing holds the buffer of all any more, so it is used again.
                 assert!(shared.try_reclaim(1 << 14), "cut at {cut}");
             }
             assert_eq!(lens, [4, 3_004, 4], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_waits_is_moved_a_bounded_number_of_times_however_much_it_is() {
+        let mut wire = Vec::new();
+        let count = 400_000;
+        for n in 0..count {
+            encode_request(&[&b"SET"[..], b"key", &[b'v'; 40][..n % 40]], &mut wire);
+        }
+        let (mut input, mut shared) = (Input::default(), BytesMut::with_capacity(1 << 17));
+        wire.chunks(1 << 16).for_each(|read| input.wait(read));
+        assert_eq!(input.len(), wire.len());
+        // A thousand requests a turn stay under way, so their memory is not free, while as much comes behind them.
+        let (mut taken, mut place, mut moves) = (0, core::ptr::null(), 0);
+        let mut rest = wire.chunks(1 << 16);
+        while taken < 2 * count {
+            let under_way: Vec<Args> = (0..1000).map_while(|_| next(&mut input)).collect();
+            taken += under_way.len();
+            rest.next().into_iter().for_each(|read| input.append(read, &mut shared));
+            input.settle(1 << 16);
+            if input.bytes.as_ptr() != place {
+                place = input.bytes.as_ptr();
+                moves += 1;
+            }
+            // Each move is of one piece, not of all that waits.
+            assert!(input.bytes.capacity() <= 3 << 16, "{}", input.bytes.capacity());
+        }
+        assert!(moves <= 2 * count / 1000 + 1, "{moves}");
+        assert_eq!((input.len(), input.waiting.capacity()), (0, 0), "nothing is kept of it");
+    }
+
+    #[test]
+    fn many_short_reads_that_wait_take_little_more_memory_than_their_bytes() {
+        let mut input = Input::default();
+        (0..200_000).for_each(|_| input.wait(b"PING\r\n"));
+        assert_eq!(input.len(), 1_200_000);
+        let memory: usize = input.waiting.iter().map(BytesMut::capacity).sum();
+        assert!(memory <= 2 * input.len(), "{memory}");
+        assert!(input.waiting.len() <= 1_200_000 / PIECE_LEN_MAX + 1, "{}", input.waiting.len());
+    }
+
+    proptest! {
+        /// Reads that wait, reads that do not, and requests that are taken in between, in any order.
+        #[test]
+        fn requests_come_out_as_they_went_in_whatever_had_to_wait(
+            requests in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..5), 0..20),
+            steps in prop::collection::vec((1..90_usize, any::<bool>(), 0..4_usize), 1..40),
+        ) {
+            let mut wire = Vec::new();
+            requests.iter().for_each(|request| encode_request(request, &mut wire));
+            let (mut input, mut shared) = (Input::default(), BytesMut::new());
+            let (mut taken, mut rest, mut steps) = (Vec::new(), &wire[..], steps.iter().cycle());
+            while taken.len() < requests.len() {
+                let &(len, waits, count) = steps.next().unwrap();
+                let (read, after) = rest.split_at(len.min(rest.len()));
+                rest = after;
+                match waits {
+                    _ if read.is_empty() => {}
+                    true => input.wait(read),
+                    false => input.append(read, &mut shared),
+                }
+                let at_the_end = if rest.is_empty() { usize::MAX } else { count };
+                let words = (0..at_the_end).map_while(|_| next(&mut input));
+                taken.extend(words.map(|args| args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>()));
+                input.settle(64);
+            }
+            prop_assert_eq!(taken, requests);
+            prop_assert!(input.is_empty());
         }
     }
 }

@@ -2,7 +2,8 @@
 //! and the benchmark client.
 //!
 //! ```text
-//!   client ── bytes ──► RequestParser ──► Request (arguments are views of the read buffer)
+//!   client ── bytes ──► RequestParser ──► Request (arguments are views of the read buffer), or
+//!                                         TooLarge (it was over a limit, and was not kept)
 //!   client ◄── bytes ── Reply::encode ◄── Reply
 //!             bytes ──► ReplyParser   ──► Reply    (the other end: CLI, benchmark)
 //!             bytes ◄── encode_request
@@ -33,18 +34,20 @@ pub use error::ProtocolError;
 pub use glob::{glob_match, glob_prefix};
 pub use input::Input;
 pub use reply::{Protocol, Reply, put_bulk};
-pub use request::{Request, RequestParser};
+pub use request::{Excess, Incoming, Request, RequestParser, TooLarge};
 
 /// Caps on what a peer may send. Each is checked before memory is reserved for it.
 pub mod limits {
-    use gabion_base::units::{KIB, RECORD_LEN_MAX, VALUE_LEN_MAX};
+    use gabion_base::units::{KIB, MIB, RECORD_LEN_MAX, VALUE_LEN_MAX};
 
     /// Most elements of one array, map, set or request.
     pub const ELEMENTS_MAX: usize = 1 << 20;
-    /// Longest bulk string of a request. A little over the largest value, so that a value that is
-    /// slightly too large gets the command's own error and keeps its connection.
-    pub const BULK_LEN_MAX: usize = VALUE_LEN_MAX + 64 * KIB as usize;
-    /// Most argument bytes of one request: what one log record could hold.
+    /// Longest bulk string of a request that is kept: the longest value. A request with a longer one is read and
+    /// dropped, and becomes a [`TooLarge`](crate::TooLarge).
+    pub const BULK_LEN_MAX: usize = VALUE_LEN_MAX;
+    /// Longest bulk string of a request that is read, as in Redis (`proto-max-bulk-len`).
+    pub const BULK_LEN_DROPPED_MAX: usize = 512 * MIB as usize;
+    /// Most argument bytes of one request that is kept: what one log record could hold.
     pub const REQUEST_LEN_MAX: usize = RECORD_LEN_MAX;
     /// Longest inline request, as in Redis.
     pub const INLINE_LEN_MAX: usize = 64 * KIB as usize;

@@ -17,7 +17,7 @@ pub(crate) enum Change {
 }
 
 /// Counts and lengths that a peer may claim, some of them no numbers.
-const NUMBERS: [&str; 16] = [
+const NUMBERS: [&str; 18] = [
     "-1",
     "0",
     "1",
@@ -26,8 +26,10 @@ const NUMBERS: [&str; 16] = [
     "64",
     "1048576",
     "1048577",
-    "8454144",
+    "8388608",
+    "8388609",
     "536870912",
+    "536870913",
     "2147483647",
     "4294967295",
     "9223372036854775807",

@@ -8,10 +8,17 @@
 //! A count of zero or less is an empty request and is skipped, as Redis does. Redis does not look
 //! at the two bytes after a bulk string; here they must be CR LF, so that a client that is out of
 //! step learns it at once and not from another's data.
+//!
+//! A request that is over a limit of [`crate::limits`] and not over Redis's own is read to its end and
+//! dropped as it comes. Its command is answered with an error, and the connection lives.
 
 use crate::args::Args;
 use crate::error::ProtocolError;
-use crate::limits::{BULK_LEN_MAX, ELEMENTS_MAX, HEADER_LEN_MAX, INLINE_LEN_MAX, REQUEST_LEN_MAX};
+use crate::limits::{
+    BULK_LEN_DROPPED_MAX, BULK_LEN_MAX, ELEMENTS_MAX, HEADER_LEN_MAX, INLINE_LEN_MAX,
+    REQUEST_LEN_MAX,
+};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::{Buf, Bytes, BytesMut};
 use gabion_base::number::parse_i64;
@@ -23,6 +30,61 @@ pub struct Request {
     pub args: Args,
 }
 
+/// A request that was read and dropped, as it is over a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// The command's name; empty where the name itself is longer than any.
+    pub name: Bytes,
+    /// Which limit was passed first.
+    pub excess: Excess,
+}
+
+/// Which limit a request has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// An argument is longer than [`BULK_LEN_MAX`].
+    Argument {
+        /// Its place; the name is argument 0.
+        index: usize,
+        /// How many arguments there are, with the name.
+        count: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The arguments are together longer than [`REQUEST_LEN_MAX`].
+    Sum {
+        /// Their length in bytes.
+        len: u64,
+    },
+}
+
+/// What stands at the front of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// A request.
+    Request(Request),
+    /// One that was too large.
+    TooLarge(TooLarge),
+}
+
+/// Lengths above which a request is dropped, and one above which the connection ends.
+#[derive(Clone, Copy, Debug)]
+struct Caps {
+    bulk: usize,
+    request: usize,
+    dropped: usize,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { bulk: BULK_LEN_MAX, request: REQUEST_LEN_MAX, dropped: BULK_LEN_DROPPED_MAX }
+    }
+}
+
+/// Longest name that is kept of a request that is too large. No command has a longer one, and an error shows
+/// no more of it.
+const NAME_LEN_MAX: usize = 128;
+
 /// Reads requests off the front of a buffer. One per connection.
 ///
 /// Between two calls the caller may append to the buffer and nothing else: the parser remembers
@@ -31,14 +93,18 @@ pub struct Request {
 pub struct RequestParser {
     /// Multibulk: bytes understood so far. Inline: bytes that hold no line end.
     position: usize,
-    /// Arguments that the multibulk request still lacks; 0 outside of one.
+    /// Arguments that the multibulk request has, and still lacks; 0 outside of one.
+    count: usize,
     missing: usize,
-    /// Length of the bulk string whose header has been read.
+    /// Length of the bulk string whose header has been read; of one that is dropped, what is to come.
     bulk: Option<usize>,
     /// Where the arguments found so far lie in the buffer.
     ranges: Vec<(u32, u32)>,
     /// Sum of the arguments' lengths.
-    bytes: usize,
+    bytes: u64,
+    /// The request at hand is dropped; its sum is known at its end.
+    dropped: Option<Box<TooLarge>>,
+    caps: Caps,
 }
 
 impl RequestParser {
@@ -48,10 +114,20 @@ impl RequestParser {
         Self::default()
     }
 
+    /// One with short limits: above `bulk` bytes in an argument or `request` in all a request is dropped, above
+    /// `dropped` in an argument the connection ends.
+    #[cfg(test)]
+    fn with_caps(bulk: usize, request: usize, dropped: usize) -> Self {
+        Self { caps: Caps { bulk, request, dropped }, ..Self::default() }
+    }
+
     /// How many bytes are known to be missing for the request at hand when the buffer holds
     /// `buffered` bytes: a hint for the size of the next read, 0 when unknown.
     #[must_use]
     pub fn wanted(&self, buffered: usize) -> usize {
+        if self.dropped.is_some() {
+            return 0;
+        }
         let end = self.bulk.map_or(0, |len| self.position + len + 2);
         end.saturating_sub(buffered)
     }
@@ -60,7 +136,7 @@ impl RequestParser {
     ///
     /// # Errors
     /// Bytes that are no request, or over a cap of [`crate::limits`].
-    pub fn parse(&mut self, buffer: &mut BytesMut) -> Result<Option<Request>, ProtocolError> {
+    pub fn parse(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
         loop {
             if self.missing > 0 {
                 return self.multibulk(buffer);
@@ -78,23 +154,31 @@ impl RequestParser {
                         buffer.advance(end);
                         continue;
                     }
-                    self.missing = count as usize;
+                    self.count = count as usize;
+                    self.missing = self.count;
                     self.position = end;
                 }
                 Some(_) => match self.inline(buffer)? {
                     Some(args) if args.is_empty() => {}
-                    Some(args) => return Ok(Some(Request { args })),
+                    Some(args) => return Ok(Some(Incoming::Request(Request { args }))),
                     None => return Ok(None),
                 },
             }
         }
     }
 
-    fn multibulk(&mut self, buffer: &mut BytesMut) -> Result<Option<Request>, ProtocolError> {
+    fn multibulk(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
+        if self.dropped.is_some() {
+            return self.drop_on(buffer);
+        }
         while self.missing > 0 {
             let len = match self.bulk {
                 Some(len) => len,
                 None => match self.bulk_header(buffer)? {
+                    Some(len) if len > self.caps.bulk || self.bytes > self.caps.request as u64 => {
+                        self.begin_to_drop(buffer, len);
+                        return self.drop_on(buffer);
+                    }
                     Some(len) => len,
                     None => return Ok(None),
                 },
@@ -112,7 +196,7 @@ impl RequestParser {
             self.bulk = None;
             self.missing -= 1;
         }
-        Ok(Some(self.take(buffer)))
+        Ok(Some(Incoming::Request(self.take(buffer))))
     }
 
     /// Reads `$<len>CRLF` at the position and moves behind it.
@@ -129,15 +213,65 @@ impl RequestParser {
         if len < 0 {
             return Err(ProtocolError::InvalidBulkLength);
         }
-        if len > BULK_LEN_MAX as i64 {
-            return Err(ProtocolError::BulkTooLong { len, max: BULK_LEN_MAX });
+        if len > self.caps.dropped as i64 {
+            return Err(ProtocolError::BulkTooLong { len, max: self.caps.dropped });
         }
-        self.bytes += len as usize;
-        if self.bytes > REQUEST_LEN_MAX {
-            return Err(ProtocolError::RequestTooLong);
-        }
+        self.bytes += len as u64;
         self.position = end;
         Ok(Some(len as usize))
+    }
+
+    /// The request at hand is over a limit since the header of this bulk string: what has come of it goes, and so
+    /// will the rest.
+    fn begin_to_drop(&mut self, buffer: &mut BytesMut, len: usize) {
+        let name = self.ranges.first().map(|&(start, end)| &buffer[start as usize..end as usize]);
+        let name = name.filter(|name| name.len() <= NAME_LEN_MAX).unwrap_or_default();
+        let excess = if len > self.caps.bulk {
+            Excess::Argument { index: self.ranges.len(), count: self.count, len }
+        } else {
+            Excess::Sum { len: 0 }
+        };
+        let dropped = TooLarge { name: Bytes::copy_from_slice(name), excess };
+        self.dropped = Some(Box::new(dropped));
+        self.ranges = Vec::new();
+        self.bulk = Some(len);
+        buffer.advance(self.position);
+        self.position = 0;
+    }
+
+    /// Reads on in a request that is dropped. The position stays at the front of the buffer.
+    fn drop_on(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
+        while self.missing > 0 {
+            let len = match self.bulk {
+                Some(len) => len,
+                None => match self.bulk_header(buffer)? {
+                    Some(len) => {
+                        buffer.advance(self.position);
+                        self.position = 0;
+                        len
+                    }
+                    None => return Ok(None),
+                },
+            };
+            let there = len.min(buffer.len());
+            buffer.advance(there);
+            self.bulk = Some(len - there);
+            let line_end = if there == len { buffer.get(..2) } else { None };
+            let Some(line_end) = line_end else { return Ok(None) };
+            if line_end != b"\r\n" {
+                return Err(ProtocolError::ExpectedLineEnd);
+            }
+            buffer.advance(2);
+            self.bulk = None;
+            self.missing -= 1;
+        }
+        let sum = core::mem::take(&mut self.bytes);
+        Ok(self.dropped.take().map(|mut dropped| {
+            if let Excess::Sum { len } = &mut dropped.excess {
+                *len = sum;
+            }
+            Incoming::TooLarge(*dropped)
+        }))
     }
 
     /// The complete request off the front of the buffer, which it shares its memory with.

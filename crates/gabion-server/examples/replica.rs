@@ -65,6 +65,7 @@ fn try_main() -> Result<ExitReason> {
         io: BackendChoice::Auto,
         block_cache_bytes: 64 << 20,
         open_files_bytes: OPEN_FILES_LEN,
+        client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: 0,
         node: NodeOptions::default(),
     })

@@ -6,12 +6,16 @@
 //! ```
 //!
 //! An idle connection holds no buffers: what is read goes through one buffer of the loop, and stays
-//! here only while a request or a reply is in the middle.
+//! here only while a request or a reply is in the middle, or while its requests wait.
+//!
+//! Many clients send all of a pipeline before they read a reply. So requests are read on while replies wait to
+//! be read, up to a limit, and are begun as replies leave. Otherwise both ends would wait for each other.
 
 use crate::commands::{Session, Work};
 use bytes::BytesMut;
 use gabion_base::LogPosition;
 use gabion_base::units::VALUE_LEN_MAX;
+use gabion_resp::limits::{ELEMENTS_MAX, HEADER_LEN_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Input, Protocol, Reply};
 use mio::net::TcpStream;
 use std::cell::Cell;
@@ -30,11 +34,21 @@ const UNREAD_MAX: usize = 64 << 20;
 const UNREAD_SUM_MAX: usize = 1 << 30;
 /// Bytes of the words of requests under way before further ones wait.
 const WORDS_MAX: usize = 64 << 20;
+/// Bytes of requests of one connection that are read ahead, while they wait for replies before them to be read. With as
+/// many no more is read, and the connection ends with an error when its client takes no reply then for
+/// [`AHEAD_MAX_MS`]: it sends on, and reads nothing before it has. The longest request is shorter.
+pub(crate) const INPUT_MAX: usize = 64 << 20;
+/// How long a client is waited for that has sent as much ahead as it may and reads nothing, in ms.
+pub(crate) const AHEAD_MAX_MS: u64 = 5_000;
+const _: () = assert!(
+    INPUT_MAX > REQUEST_LEN_MAX + ELEMENTS_MAX * (HEADER_LEN_MAX + 4) + READ_LEN,
+    "a request in the middle is within the limit"
+);
 /// What the reply to a command under way is expected to take at least, in bytes: so that all slots can
 /// be under way.
 const EXPECTED_MIN: usize = UNREAD_MAX / SLOTS_MAX;
-/// Bytes that are read of a client that broke the protocol, so that it comes to read why: as much as
-/// the longest value that Redis takes.
+/// Bytes that are read of a client that broke the protocol or sent too much ahead, so that it comes to read
+/// why: as much as the longest value that Redis takes.
 const DISCARD_MAX: usize = 512 << 20;
 /// Bytes that one read takes from a socket.
 pub(crate) const READ_LEN: usize = 64 << 10;
@@ -112,6 +126,37 @@ impl Drop for Unread {
     }
 }
 
+/// The bytes that one connection has sent and that were not asked for yet, counted also in the sum over all.
+struct Sent {
+    bytes: usize,
+    sum: Rc<Cell<usize>>,
+}
+
+impl Sent {
+    /// So many there are now. Most connections have none most of the time.
+    fn set(&mut self, bytes: usize) {
+        if bytes != self.bytes {
+            self.sum.set(self.sum.get() - self.bytes + bytes);
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// What all connections together may make the process hold.
+#[derive(Clone, Default)]
+pub(crate) struct Sums {
+    /// Bytes of replies that wait for their clients.
+    pub(crate) unread: Rc<Cell<usize>>,
+    /// Bytes of requests that wait.
+    pub(crate) input: Rc<Cell<usize>>,
+}
+
 /// Whether a connection is there and its other end may send something: one whose process has ended sends nothing any
 /// more. What takes long should be wanted by somebody.
 pub(crate) struct Presence(Weak<()>);
@@ -129,6 +174,7 @@ pub(crate) struct Client {
     /// Tells this connection from others that had its place.
     pub(crate) serial: u64,
     pub(crate) input: Input,
+    waiting: Sent,
     output: Vec<u8>,
     sent: usize,
     unread: Unread,
@@ -162,11 +208,16 @@ pub(crate) struct Client {
     presence: Option<Rc<()>>,
     /// No more requests; closed when every reply is sent.
     pub(crate) is_closing: bool,
-    /// It broke the protocol, perhaps in the middle of what it sends: closed with that unread, the
-    /// system would send a reset, which takes the error away that waits to be read at the other end.
-    pub(crate) has_more: bool,
-    /// Bytes that are still read and thrown away before it is closed; `None` while it is not closing.
+    /// Bytes that are still read and thrown away before it is closed, where it may be in the middle of what it
+    /// sends. With that unread it would not come to read its replies, or the system would send a reset, which takes
+    /// them away.
     discards: Option<usize>,
+    /// It was told that nothing more comes.
+    is_lingering: bool,
+    /// Bytes of replies that it has taken.
+    pub(crate) taken: u64,
+    /// It is in the list of those that are too far ahead.
+    pub(crate) is_ahead: bool,
     /// It was blocked when its requests were taken last.
     pub(crate) is_stalled: bool,
     /// In the list of those to look after.
@@ -176,21 +227,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `unread` is the sum over all connections of the bytes of replies that wait for their clients.
-    pub(crate) fn new(
-        stream: TcpStream,
-        session: Session,
-        serial: u64,
-        unread: Rc<Cell<usize>>,
-    ) -> Self {
+    /// `sums` are over all connections.
+    pub(crate) fn new(stream: TcpStream, session: Session, serial: u64, sums: &Sums) -> Self {
         Self {
             stream,
             session,
             serial,
             input: Input::default(),
+            waiting: Sent { bytes: 0, sum: sums.input.clone() },
             output: Vec::new(),
             sent: 0,
-            unread: Unread::new(unread),
+            unread: Unread::new(sums.unread.clone()),
             output_bytes: 0,
             long_out: 0,
             words_out: 0,
@@ -208,8 +255,10 @@ impl Client {
             is_finished: false,
             presence: Some(Rc::new(())),
             is_closing: false,
-            has_more: false,
             discards: None,
+            is_lingering: false,
+            taken: 0,
+            is_ahead: false,
             is_stalled: false,
             is_listed: false,
             waits_for: 0,
@@ -240,28 +289,73 @@ impl Client {
         Presence(self.presence.as_ref().map_or_else(Weak::new, Rc::downgrade))
     }
 
+    /// Counts what it holds of what its client has sent.
+    pub(crate) fn count_input(&mut self) {
+        self.waiting.set(self.input.len());
+    }
+
+    /// What was counted.
+    pub(crate) const fn input_bytes(&self) -> usize {
+        self.waiting.bytes
+    }
+
+    /// Whether its requests wait until it has read replies, so that it must be able to send on: it may read none before
+    /// it has sent all. What waits for anything else goes on by itself, and the socket holds what it sends meanwhile.
+    pub(crate) fn is_unread(&self) -> bool {
+        !self.can_write && !self.is_closing && self.is_blocked()
+    }
+
+    /// Whether what it sends is read though no request may be taken.
+    pub(crate) fn may_send_ahead(&self) -> bool {
+        self.can_read && self.is_unread() && self.input.len() < INPUT_MAX
+    }
+
+    /// Whether it sends on, though it has sent as much ahead as it may.
+    pub(crate) fn is_too_far_ahead(&self) -> bool {
+        self.can_read && self.is_unread() && self.input.len() >= INPUT_MAX
+    }
+
+    /// Takes no more requests. The client may be in the middle of sending some, which are thrown away.
+    pub(crate) fn close_amid_requests(&mut self) {
+        self.is_closing = true;
+        self.held = None;
+        self.input = Input::default();
+        self.count_input();
+        if !self.is_finished {
+            self.discards = Some(DISCARD_MAX);
+        }
+    }
+
+    /// Whether what it still sends is thrown away.
+    pub(crate) const fn is_discarding(&self) -> bool {
+        self.discards.is_some()
+    }
+
     /// Whether only what it still sends is waited for.
     pub(crate) const fn is_lingering(&self) -> bool {
-        self.discards.is_some()
+        self.is_lingering
     }
 
     /// Tells the client that nothing more comes, so that it ends too; until then what it sends is thrown
     /// away. Returns whether there is anything to wait for.
     pub(crate) fn linger(&mut self) -> bool {
-        if !self.has_more || self.stream.shutdown(Shutdown::Write).is_err() {
-            return false;
-        }
-        self.input = Input::default();
-        self.discards = Some(DISCARD_MAX);
-        true
+        self.is_lingering = self.is_discarding() && self.stream.shutdown(Shutdown::Write).is_ok();
+        self.is_lingering
     }
 
-    /// Throws away what a closing client sends, up to `budget` bytes. Returns how many; `None` at its end.
+    /// Throws away what a closing client sends, up to `budget` bytes. Returns how many; `None` when the connection is
+    /// over: it broke, it has been told all there is, or it sends without an end.
     pub(crate) fn discard(&mut self, scratch: &mut [u8], budget: usize) -> Option<usize> {
         let mut count = 0;
         while count < budget {
             match self.stream.read(scratch) {
-                Ok(0) => return None,
+                Ok(0) if self.is_lingering => return None,
+                Ok(0) => {
+                    // It may still want to hear the answers.
+                    self.finish();
+                    self.discards = None;
+                    break;
+                }
                 Ok(n) => {
                     count += n;
                     self.discards = Some(self.discards?.checked_sub(n)?);
@@ -347,8 +441,8 @@ impl Client {
         }
     }
 
-    /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`. Returns the
-    /// number of bytes; `None` when there are none now.
+    /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`, or to wait where no request
+    /// may be taken now (`is_blocked`). Returns the number of bytes; `None` when there are none now.
     ///
     /// # Errors
     /// The connection's; the end of the stream is `UnexpectedEof`.
@@ -356,6 +450,7 @@ impl Client {
         &mut self,
         scratch: &mut [u8],
         shared: &mut BytesMut,
+        is_blocked: bool,
     ) -> io::Result<Option<usize>> {
         let result = loop {
             match self.stream.read(scratch) {
@@ -366,7 +461,10 @@ impl Client {
         match result {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                self.input.append(&scratch[..count], shared);
+                match is_blocked {
+                    true => self.input.wait(&scratch[..count]),
+                    false => self.input.append(&scratch[..count], shared),
+                }
                 // A short read has emptied the socket, but the end may lie behind it.
                 self.can_read = count == scratch.len() || self.is_read_closed;
                 Ok(Some(count))
@@ -386,6 +484,7 @@ impl Client {
     /// The connection's.
     pub(crate) fn flush(&mut self, acknowledged: u64, scratch: &mut Vec<u8>) -> io::Result<usize> {
         let result = self.send(acknowledged, scratch);
+        self.taken += result.as_ref().copied().unwrap_or(0) as u64;
         let waiting = self.output.len() - self.sent;
         self.unread.add(waiting);
         self.unread.remove(std::mem::replace(&mut self.output_bytes, waiting));
@@ -478,179 +577,4 @@ fn is_error(reply: &Reply) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::Commands;
-    use crate::commands::tests::support::FixedHost;
-    use bytes::Bytes;
-
-    /// A connection and its other end, with the sum over all.
-    fn client(sum: &Rc<Cell<usize>>) -> (Client, std::net::TcpStream) {
-        let door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let other = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
-        let stream = door.accept().unwrap().0;
-        stream.set_nonblocking(true).unwrap();
-        let session = Commands::new(1).connect(String::new(), String::new(), &FixedHost);
-        (Client::new(TcpStream::from_std(stream), session, 1, sum.clone()), other)
-    }
-
-    fn long() -> Reply {
-        Reply::Bulk(Bytes::from(vec![b'v'; VALUE_LEN_MAX]))
-    }
-
-    /// Begins commands until no more may be; returns their places.
-    fn begin_all(client: &mut Client) -> Vec<u64> {
-        let begin = || {
-            (!client.is_blocked()).then(|| client.reserve(Protocol::Resp2, Kind::Other, true, 0))
-        };
-        std::iter::from_fn(begin).collect()
-    }
-
-    #[test]
-    fn a_client_that_does_not_read_gets_a_bounded_amount_of_memory() {
-        let sum = Rc::new(Cell::new(0));
-        let (mut client, _other) = client(&sum);
-        let reply = long();
-        let mut scratch = Vec::new();
-        for _ in 0..400 {
-            for place in begin_all(&mut client) {
-                client.fill(place, reply.clone(), 0);
-            }
-            client.flush(0, &mut scratch).unwrap();
-        }
-        assert!(client.is_blocked());
-        assert!(sum.get() < UNREAD_MAX + 2 * VALUE_LEN_MAX, "{}", sum.get());
-        drop(client);
-        assert_eq!(sum.get(), 0);
-    }
-
-    #[test]
-    fn a_client_that_reads_goes_on_after_it_was_blocked() {
-        let sum = Rc::new(Cell::new(0));
-        let (mut client, mut other) = client(&sum);
-        while !client.is_blocked() {
-            client.push(Protocol::Resp2, long(), 0);
-        }
-        let (mut scratch, mut input) = (Vec::new(), vec![0; 1 << 20]);
-        while !client.is_done() {
-            client.can_write = true;
-            client.flush(0, &mut scratch).unwrap();
-            if !client.is_done() {
-                assert!(other.read(&mut input).unwrap() > 0);
-            }
-        }
-        assert!(!client.is_blocked());
-        assert_eq!(sum.get(), 0);
-    }
-
-    #[test]
-    fn few_commands_are_under_way_until_their_replies_are_known_to_be_short() {
-        let sum = Rc::new(Cell::new(0));
-        let (mut client, _other) = client(&sum);
-        let mut counts = Vec::new();
-        let mut scratch = Vec::new();
-        while counts.last() != Some(&SLOTS_MAX) {
-            let places = begin_all(&mut client);
-            counts.push(places.len());
-            assert!(counts.len() < 8, "{counts:?}");
-            places.into_iter().for_each(|place| client.fill(place, Reply::Null, 0));
-            client.flush(0, &mut scratch).unwrap();
-        }
-        assert_eq!(counts[0], UNREAD_MAX / VALUE_LEN_MAX);
-        let place = client.reserve(Protocol::Resp2, Kind::Other, true, 0);
-        client.fill(place, long(), 0);
-        assert!(begin_all(&mut client).len() < 8, "a long reply makes them few again");
-    }
-
-    #[test]
-    fn too_much_for_all_stops_who_has_not_read_and_nobody_else() {
-        let sum = Rc::new(Cell::new(0));
-        let ((mut lazy, _), (other, _)) = (client(&sum), client(&sum));
-        sum.set(UNREAD_SUM_MAX);
-        assert!(!lazy.is_blocked() && !other.is_blocked());
-        lazy.push(Protocol::Resp2, Reply::OK, 0);
-        assert!(lazy.is_blocked() && !other.is_blocked());
-    }
-
-    #[test]
-    fn the_words_of_requests_under_way_are_bounded_and_one_may_always_begin() {
-        let (mut client, _other) = client(&Rc::new(Cell::new(0)));
-        let begin =
-            |client: &mut Client, words| client.reserve(Protocol::Resp2, Kind::Write, false, words);
-        let mut places = Vec::new();
-        while !client.is_blocked() {
-            places.push(begin(&mut client, VALUE_LEN_MAX));
-        }
-        assert_eq!(places.len(), WORDS_MAX / VALUE_LEN_MAX);
-        client.fill(places[1], Reply::OK, 0);
-        assert!(!client.is_blocked(), "what is answered takes nothing any more");
-        places.push(begin(&mut client, VALUE_LEN_MAX));
-        // A second reply to the same place, as of a connection that was lost, counts nothing.
-        client.fill(places[1], Reply::OK, 0);
-        assert!(client.is_blocked());
-        places.into_iter().for_each(|place| client.fill(place, Reply::OK, 0));
-        assert_eq!(client.words_out, 0);
-        assert!(!client.is_blocked(), "however long it is");
-        begin(&mut client, 2 * WORDS_MAX);
-        assert!(client.is_blocked());
-    }
-
-    #[test]
-    fn a_client_is_wanted_by_nobody_when_it_has_ended_or_is_gone() {
-        let sum = Rc::new(Cell::new(0));
-        let (mut ended, _other) = client(&sum);
-        let (gone, _other) = client(&sum);
-        let presences = [ended.presence(), gone.presence()];
-        assert!(presences.iter().all(Presence::is_there));
-        ended.finish();
-        drop(gone);
-        assert!(!presences.iter().any(Presence::is_there));
-        assert!(!ended.presence().is_there());
-    }
-
-    /// What the other end has got so far.
-    fn received(client: &mut Client, other: &mut std::net::TcpStream, acknowledged: u64) -> String {
-        client.flush(acknowledged, &mut Vec::new()).unwrap();
-        other.set_nonblocking(true).unwrap();
-        let mut bytes = vec![0; 4096];
-        let count = other.read(&mut bytes).unwrap_or(0);
-        String::from_utf8(bytes[..count].to_vec()).unwrap()
-    }
-
-    #[test]
-    fn wait_counts_nobody_while_the_last_write_before_it_is_in_doubt() {
-        let (mut client, mut other) = client(&Rc::new(Cell::new(0)));
-        let two = || Reply::Integer(2);
-        let unknown = Reply::error("UNKNOWN it may have been made or not");
-        let write = |client: &mut Client, reply: Reply, turn| {
-            let place = client.reserve(Protocol::Resp2, Kind::Write, false, 0);
-            client.fill(place, reply, turn);
-            client.push_wait(Protocol::Resp2, two());
-        };
-        // Asked for before it is known what becomes of the write, as in a pipeline.
-        write(&mut client, Reply::OK, 1);
-        assert_eq!(received(&mut client, &mut other, 0), "");
-        client.give_up(0, 1, &unknown);
-        write(&mut client, Reply::OK, 2);
-        let lost = "-UNKNOWN it may have been made or not\r\n:0\r\n";
-        assert_eq!(received(&mut client, &mut other, 0), lost);
-        assert_eq!(received(&mut client, &mut other, 2), "+OK\r\n:2\r\n");
-        // The head's, as another node passes it on; then what made no write, and a later write.
-        for (reply, expected) in [
-            (Reply::OK, "+OK\r\n:2\r\n"),
-            (Reply::Encoded("-UNKNOWN x\r\n".into()), "-UNKNOWN x\r\n:0\r\n"),
-            (Reply::Encoded("-ERR x\r\n".into()), "-ERR x\r\n:0\r\n"),
-            (Reply::error("TRYAGAIN x"), "-TRYAGAIN x\r\n:0\r\n"),
-            (Reply::Encoded("+OK\r\n".into()), "+OK\r\n:2\r\n"),
-        ] {
-            write(&mut client, reply, 0);
-            assert_eq!(received(&mut client, &mut other, 2), expected);
-        }
-        // Reads say nothing of writes, and bad words are told as such.
-        write(&mut client, unknown.clone(), 0);
-        client.push(Protocol::Resp2, Reply::OK, 0);
-        client.push_wait(Protocol::Resp2, Reply::error("ERR x"));
-        client.push_wait(Protocol::Resp2, two());
-        assert_eq!(received(&mut client, &mut other, 2), format!("{lost}+OK\r\n-ERR x\r\n:0\r\n"));
-    }
-}
+mod tests;

@@ -20,6 +20,9 @@ pub struct PeerAddress {
     pub resp: SocketAddr,
 }
 
+/// Default of [`ServerConfig::client_input_bytes`].
+pub const INPUT_BYTES: usize = 2 << 30;
+
 /// How a replica's process runs. The group's configuration is in the pool.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -44,6 +47,9 @@ pub struct ServerConfig {
     pub block_cache_bytes: usize,
     /// Memory for indexes and filters of open files, in bytes; about 2 % of the files that are read.
     pub open_files_bytes: usize,
+    /// Bytes of requests that may wait of all connections of clients together, those in the middle among them. Past it the
+    /// connection that holds most ends with an error. [`INPUT_BYTES`] unless there is a reason.
+    pub client_input_bytes: usize,
     /// Steps, 0 to [`gabion_proc::STEPS_MAX`], by which the threads that compact, ship, receive files and warm the cache
     /// stand back behind those that answer clients and members; the one that flushes by half as many.
     pub jobs_nice: u8,

@@ -4,14 +4,14 @@
 //! of all its earlier writes are known, a write when all its earlier reads have been made.
 
 use crate::admin::{self, Question, Scrub};
-use crate::client::{Client, Kind, READ_LEN};
+use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
 use crate::status;
 use gabion_base::LogPosition;
-use gabion_resp::{Protocol, Reply, Request};
+use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
@@ -22,12 +22,30 @@ use std::net::SocketAddr;
 pub(crate) const CLIENTS_MAX: usize = 20_000;
 /// Bytes that a connection may bring in one turn.
 const TURN_BYTES_MAX: usize = 512 << 10;
-/// How long a client that broke the protocol is read on, in ms.
+/// How long a client that is closed amid its requests is read on after the last reply, in ms.
 const LINGER_MS: u64 = 5_000;
 /// Shortest time between two notes that somebody spoke HTTP, in ms.
 const HTTP_NOTE_MS: u64 = 60_000;
 /// Bytes on their way to a member above which commands for it are held back.
 const BACKLOG_MAX: usize = 32 << 20;
+
+/// More has come than may wait for its replies to be read.
+fn too_far_ahead(client: &Client) -> Reply {
+    Reply::error_from(format!(
+        "ERR {} bytes of requests wait for the replies before them to be read, over the limit of \
+         {INPUT_MAX}: none of them was run",
+        client.input.len()
+    ))
+}
+
+/// A client that has sent as much ahead as it may.
+pub(crate) struct Ahead {
+    token: usize,
+    serial: u64,
+    /// What it had taken of its replies.
+    taken: u64,
+    until_ms: u64,
+}
 
 impl Server {
     /// Accepts whoever waits at the door.
@@ -69,7 +87,7 @@ impl Server {
         self.next_serial += 1;
         let traffic = &self.host.traffic;
         traffic.accepted.set(traffic.accepted.get() + 1);
-        let client = Client::new(stream, session, self.next_serial, self.unread_sum.clone());
+        let client = Client::new(stream, session, self.next_serial, &self.sums);
         self.clients[token] = Some(Box::new(client));
     }
 
@@ -106,7 +124,11 @@ impl Server {
 
     fn put_back(&mut self, token: usize, mut client: Box<Client>, is_alive: bool) {
         if is_alive {
+            client.count_input();
             self.clients[token] = Some(client);
+            if self.sums.input.get() > self.input_sum_max {
+                self.close_largest();
+            }
             return;
         }
         let _ = self.poll.registry().deregister(&mut client.stream);
@@ -115,22 +137,23 @@ impl Server {
 
     /// Returns false when the connection is over.
     fn serve(&mut self, token: usize, client: &mut Client) -> bool {
-        if client.is_lingering() {
-            return self.discard(token, client);
-        }
         let mut budget = TURN_BYTES_MAX;
         loop {
-            if !self.take_requests(token, client) {
+            if !client.is_discarding() && !self.take_requests(token, client) {
                 return false;
             }
-            if client.is_blocked() || !client.can_read {
+            if client.is_discarding() {
+                return self.discard(token, client);
+            }
+            let is_blocked = client.is_blocked();
+            if !client.can_read || is_blocked && !client.may_send_ahead() {
                 break;
             }
             if budget == 0 {
                 self.eager.push(token);
                 break;
             }
-            match client.read(&mut self.scratch, &mut self.shared_input) {
+            match client.read(&mut self.scratch, &mut self.shared_input, is_blocked) {
                 Ok(Some(count)) => {
                     budget = budget.saturating_sub(count);
                     let traffic = &self.host.traffic;
@@ -145,6 +168,9 @@ impl Server {
             }
         }
         client.is_stalled = client.is_blocked();
+        if client.is_stalled && client.is_too_far_ahead() {
+            self.watch_ahead(token, client);
+        }
         client.input.settle(READ_LEN);
         true
     }
@@ -153,8 +179,15 @@ impl Server {
     fn take_requests(&mut self, token: usize, client: &mut Client) -> bool {
         while !client.is_blocked() {
             match client.input.next_request() {
-                Ok(Some(request)) => {
+                Ok(Some(Incoming::Request(request))) => {
                     if !self.take_request(token, client, request) {
+                        return false;
+                    }
+                }
+                Ok(Some(Incoming::TooLarge(large))) => {
+                    let step =
+                        self.commands.handle_too_large(&mut client.session, &large, &*self.host);
+                    if !self.take_step(token, client, step) {
                         return false;
                     }
                 }
@@ -165,10 +198,7 @@ impl Server {
                 Ok(None) => break,
                 Err(error) => {
                     let reply = Reply::error_from(format!("ERR {error}"));
-                    client.push(client.session.protocol(), reply, 0);
-                    client.is_closing = true;
-                    client.has_more = !client.is_finished;
-                    self.mark(token, client);
+                    self.close_amid_requests(token, client, reply);
                 }
             }
         }
@@ -178,6 +208,11 @@ impl Server {
     /// Returns false when the connection is over.
     fn take_request(&mut self, token: usize, client: &mut Client, request: Request) -> bool {
         let step = self.commands.handle(&mut client.session, request, &*self.host);
+        self.take_step(token, client, step)
+    }
+
+    /// Returns false when the connection is over.
+    fn take_step(&mut self, token: usize, client: &mut Client, step: Step) -> bool {
         let protocol = client.session.protocol();
         match step {
             Step::Reply(reply) => {
@@ -187,6 +222,10 @@ impl Server {
             Step::Wait(reply) => {
                 client.push_wait(protocol, reply);
                 self.mark(token, client);
+            }
+            // What it sends behind QUIT is for nobody, and yet it must come to read its replies.
+            Step::Close(reply) if client.can_read || !client.input.is_empty() => {
+                self.close_amid_requests(token, client, reply);
             }
             Step::Close(reply) => {
                 client.push(protocol, reply, 0);
@@ -343,7 +382,7 @@ impl Server {
                 if client.has_reply(self.acknowledged_turn) && client.can_write {
                     self.mark(token, &mut client);
                 }
-                if client.is_stalled && !client.is_blocked() {
+                if client.is_stalled && (client.may_send_ahead() || !client.is_blocked()) {
                     client.is_stalled = false;
                     self.eager.push(token);
                 }
@@ -356,7 +395,60 @@ impl Server {
         self.encoded = encoded;
     }
 
-    // ---- clients that broke the protocol
+    // ---- clients that are closed amid their requests
+
+    /// Ends a connection with a reply behind those to what has begun. What it has sent beyond that is not run.
+    fn close_amid_requests(&mut self, token: usize, client: &mut Client, reply: Reply) {
+        client.push(client.session.protocol(), reply, 0);
+        client.close_amid_requests();
+        self.mark(token, client);
+    }
+
+    /// Waits for a client to read replies that is too far ahead with its requests.
+    fn watch_ahead(&mut self, token: usize, client: &mut Client) {
+        if !std::mem::replace(&mut client.is_ahead, true) {
+            let (serial, taken) = (client.serial, client.taken);
+            let until_ms = self.now_ms + AHEAD_MAX_MS;
+            self.ahead.push_back(Ahead { token, serial, taken, until_ms });
+        }
+    }
+
+    /// Ends connections that are too far ahead and have not read anything since they were looked at last.
+    pub(crate) fn tick_ahead(&mut self) {
+        while self.ahead.front().is_some_and(|ahead| ahead.until_ms <= self.now_ms) {
+            let Some(Ahead { token, serial, taken, .. }) = self.ahead.pop_front() else { return };
+            let place = self.clients.get_mut(token);
+            let is_it = |client: &mut Box<Client>| client.serial == serial;
+            let Some(mut client) = place.and_then(|client| client.take_if(is_it)) else { continue };
+            client.is_ahead = false;
+            if client.is_too_far_ahead() && client.taken == taken {
+                let reply = too_far_ahead(&client);
+                self.close_amid_requests(token, &mut client, reply);
+                self.eager.push(token);
+            } else if client.is_too_far_ahead() {
+                self.watch_ahead(token, &mut client);
+            }
+            self.put_back(token, client, true);
+        }
+    }
+
+    /// Ends the connection of which most requests wait: together they are more than may wait.
+    fn close_largest(&mut self) {
+        let bytes = |client: &Option<Box<Client>>| client.as_ref().map_or(0, |c| c.input_bytes());
+        let largest = self.clients.iter().enumerate().max_by_key(|(_, client)| bytes(client));
+        let Some((token, _)) = largest else { return };
+        let Some(mut client) = self.clients[token].take() else { return };
+        let reply = Reply::error_from(format!(
+            "ERR {} bytes of requests wait of all connections, over the limit of {}; most are of \
+             this one, {} bytes: none of them was run",
+            self.sums.input.get(),
+            self.input_sum_max,
+            client.input_bytes()
+        ));
+        self.close_amid_requests(token, &mut client, reply);
+        self.eager.push(token);
+        self.put_back(token, client, true);
+    }
 
     /// Lets a client read why it is closed before it is. Returns false when it can be closed now.
     fn linger(&mut self, token: usize, client: &mut Client) -> bool {
@@ -368,7 +460,7 @@ impl Server {
         true
     }
 
-    /// Returns false when the connection is over.
+    /// Throws away what the client sends. Returns false when the connection is over.
     fn discard(&mut self, token: usize, client: &mut Client) -> bool {
         let Some(count) = client.discard(&mut self.scratch, TURN_BYTES_MAX) else { return false };
         let traffic = &self.host.traffic;

@@ -56,7 +56,7 @@ mod store;
 mod warm;
 
 pub use admin::RecordDigest;
-pub use config::{ExitReason, PeerAddress, ServerConfig, exit_code};
+pub use config::{ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, exit_code};
 pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;

@@ -10,8 +10,9 @@
 //! Commands of all connections that were ready in a turn become one record and one send.
 
 use crate::ExitReason;
-use crate::client::{Client, READ_LEN};
+use crate::client::{Client, READ_LEN, Sums};
 use crate::commands::Commands;
+use crate::door::Ahead;
 use crate::events::Event;
 use crate::forward::Origin;
 use crate::host::ServerHost;
@@ -34,7 +35,7 @@ use gabion_node::{LocalStore, Locate, MarkId, Output, RemoteCommand, TargetComma
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::rc::Rc;
@@ -120,8 +121,9 @@ pub(crate) struct Server {
     pub(crate) clients: Vec<Option<Box<Client>>>,
     pub(crate) free_clients: Vec<usize>,
     pub(crate) next_serial: u64,
-    /// Bytes of replies that wait for their clients.
-    pub(crate) unread_sum: Rc<Cell<usize>>,
+    pub(crate) sums: Sums,
+    /// Bytes of requests that may wait of all connections together.
+    pub(crate) input_sum_max: usize,
     /// Nobody could be accepted, most likely for want of descriptors.
     pub(crate) door_is_stuck: bool,
     /// When a connection that spoke HTTP was noted last.
@@ -132,7 +134,9 @@ pub(crate) struct Server {
     pub(crate) listed: Vec<usize>,
     /// Connections that can read on without a new event.
     pub(crate) eager: Vec<usize>,
-    /// Connections that broke the protocol: until when they are waited for, place, serial.
+    /// Connections that are too far ahead with their requests.
+    pub(crate) ahead: VecDeque<Ahead>,
+    /// Connections that are closed amid their requests: until when they are waited for, place, serial.
     pub(crate) lingering: VecDeque<(u64, usize, u64)>,
     /// Connections with a command that is held back.
     pub(crate) held: Vec<usize>,
@@ -218,6 +222,7 @@ impl Server {
                 self.probe_tail();
                 self.tick_unacknowledged();
                 self.tick_lingering();
+                self.tick_ahead();
                 self.tick_marks();
                 let commands = self.commands.calls_count();
                 self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);

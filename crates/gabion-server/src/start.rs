@@ -1,5 +1,6 @@
 //! From a directory to a running replica: lock, pool, ring, threads, doors.
 
+use crate::client::Sums;
 use crate::commands::Commands;
 use crate::door::CLIENTS_MAX;
 use crate::events::{Event, Mailbox};
@@ -197,12 +198,14 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         clients: Vec::new(),
         free_clients: Vec::new(),
         next_serial: 0,
-        unread_sum: Rc::default(),
+        sums: Sums::default(),
+        input_sum_max: config.client_input_bytes,
         door_is_stuck: false,
         http_noted_ms: None,
         target_noted_ms: None,
         listed: Vec::new(),
         eager: Vec::new(),
+        ahead: VecDeque::new(),
         lingering: VecDeque::new(),
         held: Vec::new(),
         waiting_clients: VecDeque::new(),

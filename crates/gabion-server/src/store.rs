@@ -293,7 +293,7 @@ impl Store for NodeStore {
         let room = node.turn_room();
         if len > room {
             return Err(Error::limit(format!(
-                "the writes of one command take {len} bytes, over the limit of {room}"
+                "the writes of one command or transaction take {len} bytes, over the limit of {room}"
             )));
         }
         for op in ops {

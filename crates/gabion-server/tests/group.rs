@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests")]
 
+#[path = "group/pipelines.rs"]
+mod pipelines;
 mod support;
 #[path = "group/warm.rs"]
 mod warm;
@@ -782,21 +784,6 @@ fn a_page_on_the_web_cannot_have_commands_run() {
         assert!(!answer.starts_with(b"+OK"), "{}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(client.call(&["GET", "key"]), Reply::Bulk("value".into()));
-}
-
-#[test]
-fn a_value_that_is_far_too_long_is_answered_with_the_limit() {
-    let group = Group::start("long", 1, AckLevel::Replicated);
-    group.await_ready();
-    for len in [9 << 20, 64 << 20] {
-        let mut client = group.client(1);
-        // All of it is sent before anything is read.
-        client.send(&["SET", "key", &"x".repeat(len)]);
-        let error = client.receive();
-        assert!(error.is_error() && format!("{error:?}").contains(&len.to_string()), "{error:?}");
-        assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0, "closed without a reset");
-    }
-    assert_eq!(group.client(1).call(&["GET", "key"]), Reply::Null);
 }
 
 #[test]

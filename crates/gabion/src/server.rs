@@ -36,6 +36,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         io: process.io.backend(),
         block_cache_bytes: process.block_cache_bytes,
         open_files_bytes: process.open_files_bytes,
+        client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: process.jobs_nice,
         node: NodeOptions { compactions_max: process.compactions_max, ..NodeOptions::default() },
     };

@@ -10,29 +10,47 @@ use alloc::string::ToString;
 use alloc::vec;
 use proptest::prelude::*;
 
-type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+/// A request's words, or what it was too large for.
+type Read = Result<Vec<Vec<u8>>, TooLarge>;
+type Outcome = (Vec<Read>, Option<ProtocolError>);
 
 /// Everything that the parser makes of `pieces`, handed in one after the other.
 fn run<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
-    let (mut parser, mut buffer) = (RequestParser::new(), BytesMut::new());
-    let mut requests = Vec::new();
+    run_with(RequestParser::new(), pieces).0
+}
+
+/// The same by another parser; and the most bytes that the buffer held when more were needed.
+fn run_with<'a>(
+    mut parser: RequestParser,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Outcome, usize) {
+    let (mut buffer, mut requests, mut kept) = (BytesMut::new(), Vec::new(), 0);
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
             match parser.parse(&mut buffer) {
-                Ok(Some(request)) => {
-                    requests.push(request.args.iter().map(|a| a.to_vec()).collect())
+                Ok(Some(Incoming::Request(request))) => {
+                    requests.push(Ok(request.args.iter().map(|a| a.to_vec()).collect()))
                 }
+                Ok(Some(Incoming::TooLarge(large))) => requests.push(Err(large)),
                 Ok(None) => break,
-                Err(error) => return (requests, Some(error)),
+                Err(error) => return ((requests, Some(error)), kept),
             }
         }
+        kept = kept.max(buffer.len());
     }
-    (requests, None)
+    ((requests, None), kept)
 }
 
-fn words(request: &[&str]) -> Vec<Vec<u8>> {
-    request.iter().map(|word| word.as_bytes().to_vec()).collect()
+fn words(request: &[&str]) -> Read {
+    Ok(request.iter().map(|word| word.as_bytes().to_vec()).collect())
+}
+
+fn bulk(len: usize) -> Vec<u8> {
+    let mut out = format!("${len}\r\n").into_bytes();
+    out.resize(out.len() + len, b'v');
+    out.extend_from_slice(b"\r\n");
+    out
 }
 
 fn error_of(input: &[u8]) -> String {
@@ -52,7 +70,8 @@ fn a_pipeline_of_both_kinds_of_request_is_read_in_order() {
 fn arguments_share_the_memory_of_the_read_buffer() {
     let mut buffer = BytesMut::from(&b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n"[..]);
     let memory = buffer.as_ptr_range();
-    let request = RequestParser::new().parse(&mut buffer).unwrap().unwrap();
+    let incoming = RequestParser::new().parse(&mut buffer).unwrap().unwrap();
+    let Incoming::Request(request) = incoming else { panic!("{incoming:?}") };
     assert!(request.args.iter().all(|arg| memory.contains(&arg.as_ptr())));
     assert!(buffer.is_empty());
 }
@@ -89,10 +108,13 @@ fn every_cap_admits_its_limit_and_refuses_one_more() {
     );
     assert!(error_of(format!("*{}\r\n", i64::MAX).as_bytes()).contains("9223372036854775807"));
 
-    assert_eq!(error_of(format!("*1\r\n${BULK_LEN_MAX}\r\n").as_bytes()), "no error");
-    for len in [BULK_LEN_MAX as i64 + 1, i64::MAX] {
+    for len in [BULK_LEN_MAX, BULK_LEN_MAX + 1, BULK_LEN_DROPPED_MAX] {
+        assert_eq!(error_of(format!("*1\r\n${len}\r\n").as_bytes()), "no error");
+    }
+    for len in [BULK_LEN_DROPPED_MAX as i64 + 1, i64::MAX] {
         let over = error_of(format!("*1\r\n${len}\r\n").as_bytes());
-        assert!(over.starts_with("Protocol error: invalid bulk length: "), "{over}");
+        let expected = format!("invalid bulk length: {len} bytes are over the limit of 536870912");
+        assert_eq!(over, format!("Protocol error: {expected}"));
     }
 
     assert_eq!(error_of(&vec![b'a'; INLINE_LEN_MAX]), "no error");
@@ -103,18 +125,65 @@ fn every_cap_admits_its_limit_and_refuses_one_more() {
 }
 
 #[test]
-fn the_arguments_of_one_request_are_bounded_together() {
-    let bulk = |len: usize| {
-        let mut out = format!("${len}\r\n").into_bytes();
-        out.resize(out.len() + len, b'v');
-        out.extend_from_slice(b"\r\n");
-        out
+fn what_is_over_a_limit_is_dropped_as_it_comes_and_the_next_request_is_read() {
+    let ping = || Ok(vec![b"PING".to_vec()]);
+    let large = |name: &'static str, excess| {
+        Err(TooLarge { name: Bytes::from_static(name.as_bytes()), excess })
     };
+    let argument = |index, count, len| Excess::Argument { index, count, len };
+    let set = |value: usize| [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n", &bulk(value)[..]].concat();
     let half = bulk(REQUEST_LEN_MAX / 2);
+    let longest = REQUEST_LEN_MAX as u64;
+    for (request, expected) in [
+        (set(BULK_LEN_MAX + 1), large("SET", argument(2, 3, BULK_LEN_MAX + 1))),
+        (set(20 << 20), large("SET", argument(2, 3, 20 << 20))),
+        (
+            [b"*2\r\n", &bulk(9_000_000)[..], b"$1\r\na\r\n"].concat(),
+            large("", argument(0, 2, 9_000_000)),
+        ),
+        (
+            [b"*3\r\n", &half[..], &half[..], b"$1\r\nx\r\n"].concat(),
+            large("", Excess::Sum { len: longest + 1 }),
+        ),
+        (
+            [b"*4\r\n$4\r\nMSET\r\n", &half[..], &half[..], &half[..]].concat(),
+            large("MSET", Excess::Sum { len: longest / 2 * 3 + 4 }),
+        ),
+        // The limit that was passed first is told, also where a longer argument follows.
+        (
+            [b"*4\r\n$4\r\nMSET\r\n", &half[..], &half[..], &bulk(9_000_000)[..]].concat(),
+            large("MSET", Excess::Sum { len: longest + 4 + 9_000_000 }),
+        ),
+    ] {
+        let wire = [&request[..], b"*1\r\n$4\r\nPING\r\n"].concat();
+        for chunk in [1 << 16, 1_000_003, wire.len()] {
+            let (outcome, kept) = run_with(RequestParser::new(), wire.chunks(chunk));
+            assert_eq!(outcome, (vec![expected.clone(), ping()], None), "{chunk}");
+            assert!(kept <= REQUEST_LEN_MAX + 64, "{kept} bytes were kept");
+        }
+    }
     let whole = [b"*3\r\n", &half[..], &half[..], b"$0\r\n\r\n"].concat();
-    assert_eq!(run([&whole[..]]).1, None);
-    let over = [b"*3\r\n", &half[..], &half[..], b"$1\r\n"].concat();
-    assert_eq!(run([&over[..]]).1, Some(ProtocolError::RequestTooLong));
+    assert!(run([&whole[..]]).0[0].is_ok(), "the limits themselves are admitted");
+    let (_, kept) = run_with(RequestParser::new(), set(20 << 20).chunks(1000));
+    assert!(kept <= 1000, "{kept} bytes of an argument that is too long were kept");
+}
+
+#[test]
+fn what_is_dropped_must_keep_to_the_protocol_too() {
+    let start =
+        [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8388609\r\n", &vec![b'v'; 8_388_609][..]].concat();
+    assert_eq!(error_of(&start), "no error");
+    let error = error_of(&[&start[..], b"xx"].concat());
+    assert_eq!(error, "Protocol error: expected CRLF after a bulk string");
+    let start = [&bulk(8_388_609)[..], b"$1\r\nx\r\n"].concat();
+    for (next, expected) in [
+        (&b"+1\r\n"[..], "expected '$', got '+'"),
+        (b"$-1\r\n", "invalid bulk length"),
+        (b"$536870913\r\n", "invalid bulk length: 536870913 bytes are over the limit of 536870912"),
+    ] {
+        let error = error_of(&[b"*3\r\n", &start[..], next].concat());
+        assert_eq!(error, format!("Protocol error: {expected}"));
+    }
 }
 
 #[test]
@@ -124,6 +193,10 @@ fn a_parser_says_how_much_of_a_long_argument_is_missing() {
     assert_eq!(parser.wanted(buffer.len()), 0);
     assert_eq!(parser.parse(&mut buffer), Ok(None));
     assert_eq!(parser.wanted(buffer.len()), 1000 + 2 - 3);
+    let mut buffer = BytesMut::from(&b"*1\r\n$8388609\r\nabc"[..]);
+    let mut parser = RequestParser::new();
+    assert_eq!(parser.parse(&mut buffer), Ok(None));
+    assert_eq!((parser.wanted(buffer.len()), buffer.len()), (0, 0), "nothing of it is kept");
 }
 
 #[test]
@@ -175,6 +248,39 @@ proptest! {
         prop_assert_eq!(&run(pieces), &whole);
     }
 
+    /// With short limits, so that most requests are over one of them: the outcome depends on no split, nothing of what
+    /// is dropped is kept, and which requests are dropped is known by their lengths.
+    #[test]
+    fn requests_over_limits_are_dropped_in_the_same_way_wherever_they_are_split(
+        requests in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..14), 1..6), 1..6),
+        changes in prop::collection::vec(change(), 0..3),
+        chunk in 1..40_usize,
+    ) {
+        let caps = || RequestParser::with_caps(8, 20, 12);
+        let mut wire = Vec::new();
+        requests.iter().for_each(|request| encode_request(request, &mut wire));
+        let (whole, _) = run_with(caps(), [&wire[..]]);
+        for (request, read) in requests.iter().zip(&whole.0) {
+            let fits = request.iter().all(|word| word.len() <= 8);
+            let fits = fits && request.iter().map(Vec::len).sum::<usize>() <= 20;
+            prop_assert_eq!(read.is_ok(), fits, "{:?}: {:?}", request, read);
+        }
+        let ends = requests.iter().position(|request| request.iter().any(|word| word.len() > 12));
+        prop_assert_eq!(whole.0.len(), ends.unwrap_or(requests.len()));
+        prop_assert_eq!(whole.1.is_some(), ends.is_some());
+        let mangled = mangle(&wire, &changes);
+        for wire in [&wire, &mangled] {
+            let (whole, _) = run_with(caps(), [&wire[..]]);
+            prop_assert_eq!(&run_with(caps(), wire.chunks(1)).0, &whole);
+            prop_assert_eq!(&run_with(caps(), wire.chunks(chunk)).0, &whole);
+            for cut in 0..wire.len() {
+                let (start, end) = wire.split_at(cut);
+                prop_assert_eq!(&run_with(caps(), [start, end]).0, &whole);
+            }
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_never_panic(input in prop::collection::vec(any::<u8>(), 0..300)) {
         run([&input[..]]);
@@ -206,6 +312,7 @@ proptest! {
     ) {
         let mut wire = Vec::new();
         requests.iter().for_each(|request| encode_request(request, &mut wire));
+        let requests = requests.into_iter().map(Ok).collect::<Vec<_>>();
         prop_assert_eq!(run([&wire[..]]), (requests, None));
     }
 }

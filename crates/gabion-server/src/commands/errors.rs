@@ -1,10 +1,12 @@
 //! The texts of errors, in Redis's words where Redis has the error.
 
 use super::NotSet;
+use super::table::Spec;
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind};
-use gabion_resp::Reply;
+use gabion_resp::limits::{BULK_LEN_MAX, REQUEST_LEN_MAX};
+use gabion_resp::{Excess, Reply};
 
 pub(crate) const SYNTAX: Reply = Reply::error("ERR syntax error");
 pub(crate) const NOT_AN_INTEGER: Reply =
@@ -110,6 +112,36 @@ pub(crate) fn bound_too_long(len: usize) -> Reply {
 /// The value is longer than any value may be.
 pub(crate) fn value_too_long(len: usize) -> Reply {
     Reply::error_from(format!("ERR value is {len} bytes long, over the limit of {VALUE_LEN_MAX}"))
+}
+
+/// A request was over a limit. `spec`: its command, where its name is one's.
+pub(crate) fn too_large(spec: Option<&Spec>, excess: Excess) -> Reply {
+    match excess {
+        Excess::Sum { len } => arguments_too_long(len),
+        Excess::Argument { index, count, len } => match spec {
+            Some(spec) if spec.is_key(index, count) => key_too_long(len),
+            Some(_) => value_too_long(len),
+            // Its name is too long to be one.
+            None => Reply::error_from(format!(
+                "ERR argument {index} is {len} bytes long, over the limit of {BULK_LEN_MAX}"
+            )),
+        },
+    }
+}
+
+/// The arguments of a command, or of the commands of a transaction, are together longer than one record can hold.
+pub(crate) fn arguments_too_long(len: u64) -> Reply {
+    Reply::error_from(format!(
+        "ERR the arguments of one command or transaction take {len} bytes, over the limit of \
+         {REQUEST_LEN_MAX}"
+    ))
+}
+
+/// EXEC itself was refused with `error`.
+pub(crate) fn exec_abort_because(error: &Reply) -> Reply {
+    let Reply::Error(text) = error else { return EXEC_ABORT };
+    let text = String::from_utf8_lossy(text.strip_prefix(b"ERR ").unwrap_or(text));
+    Reply::error_from(format!("EXECABORT Transaction discarded because of: {text}"))
 }
 
 /// APPEND or SETRANGE would make a value longer than any may be.

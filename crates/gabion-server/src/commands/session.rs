@@ -2,19 +2,20 @@
 //! every command: look-up, checks, queueing, and answering what touches no data.
 
 use super::keyspace::ReplyRoom;
-use super::table::{Id, TABLE};
+use super::table::{Id, TABLE, row_of};
 use super::work::{Call, Transaction, Work};
 use super::{Clients, Commands, Host, Route, errors};
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
+use core::slice;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_resp::limits::REQUEST_LEN_MAX;
-use gabion_resp::{Protocol, Reply, Request};
+use gabion_resp::{Protocol, Reply, Request, TooLarge};
 use std::rc::Rc;
 
-/// Most memory that the queued commands of a transaction take: a record of the largest length, and
-/// as much again for the bookkeeping of many small arguments.
-const QUEUE_BYTES_MAX: usize = 2 * REQUEST_LEN_MAX;
+/// Most memory that the queued commands of a transaction take: arguments as long as those of one command may be,
+/// and as much again for the bookkeeping of many small ones.
+const QUEUE_MEMORY_MAX: usize = 2 * REQUEST_LEN_MAX;
 
 /// What a request comes to.
 #[derive(Debug)]
@@ -64,12 +65,34 @@ pub struct Session {
 #[derive(Default)]
 struct Queue {
     calls: Vec<Call>,
-    bytes: usize,
+    /// What their words take in memory, and how long they are.
+    memory: usize,
+    len: usize,
     /// A command was refused, so EXEC will be.
     is_spoilt: bool,
 }
 
 impl Queue {
+    /// What the command that was counted last is too much for, if anything.
+    fn excess(&self) -> Option<Reply> {
+        if self.len > REQUEST_LEN_MAX {
+            return Some(errors::arguments_too_long(self.len as u64));
+        }
+        if self.memory > QUEUE_MEMORY_MAX {
+            return Some(Reply::error_from(format!(
+                "ERR the commands of one transaction take {} bytes of memory, over the limit of \
+                 {QUEUE_MEMORY_MAX}",
+                self.memory
+            )));
+        }
+        (self.calls.len() == RECORD_OPS_MAX).then(|| {
+            Reply::error_from(format!(
+                "ERR {} commands in one transaction are over the limit of {RECORD_OPS_MAX}",
+                RECORD_OPS_MAX + 1
+            ))
+        })
+    }
+
     /// EXEC will refuse; nothing needs to be kept any longer.
     fn spoil(&mut self) {
         self.is_spoilt = true;
@@ -122,14 +145,11 @@ impl Session {
         if queue.is_spoilt {
             return Reply::simple("QUEUED");
         }
-        let is_full = queue.calls.len() == RECORD_OPS_MAX;
-        queue.bytes += call.memory();
-        if is_full || queue.bytes > QUEUE_BYTES_MAX {
+        queue.memory += call.memory();
+        queue.len += call.args().iter().map(Bytes::len).sum::<usize>();
+        if let Some(error) = queue.excess() {
             queue.spoil();
-            return Reply::error_from(format!(
-                "ERR a transaction is limited to {RECORD_OPS_MAX} commands and {QUEUE_BYTES_MAX} \
-                 bytes of arguments"
-            ));
+            return error;
         }
         queue.calls.push(call.detached());
         self.client.queued.set(queue.calls.len() as i64);
@@ -165,7 +185,7 @@ impl Commands {
     #[inline]
     pub fn handle(&self, session: &mut Session, request: Request, host: &impl Host) -> Step {
         session.client.active_us.set(host.unix_time_us());
-        if is_http(&request) {
+        if request.args.first().is_some_and(|name| is_http(name)) {
             return Step::Drop;
         }
         let call = match Call::check(request) {
@@ -189,6 +209,25 @@ impl Commands {
         }
     }
 
+    /// Answers a request of a connection that was over a limit, and of which nothing was kept.
+    pub fn handle_too_large(
+        &self,
+        session: &mut Session,
+        large: &TooLarge,
+        host: &impl Host,
+    ) -> Step {
+        session.client.active_us.set(host.unix_time_us());
+        if is_http(&large.name) {
+            return Step::Drop;
+        }
+        let row = row_of(&large.name);
+        let error = match row {
+            None if !large.name.is_empty() => errors::unknown_command(slice::from_ref(&large.name)),
+            _ => errors::too_large(row.map(|row| &TABLE[row]), large.excess),
+        };
+        Step::Reply(self.refuse(session, row, error))
+    }
+
     /// A request did not pass its checks. One for EXEC ends the transaction.
     fn refuse(&self, session: &mut Session, row: Option<usize>, error: Reply) -> Reply {
         session.spoil();
@@ -197,9 +236,7 @@ impl Commands {
             return error;
         }
         session.set_queue(None);
-        Reply::error(
-            "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command",
-        )
+        errors::exec_abort_because(&error)
     }
 
     /// Between MULTI and EXEC most commands are queued.
@@ -297,9 +334,8 @@ impl Commands {
 /// Whether a request is a line of HTTP. A page on the web can make a browser send `POST` to any port
 /// of its machine, with commands as the body; each line of the head would be an unknown command and the
 /// body would be run. A `POST` begins with that word, any other method is followed by `Host:`.
-fn is_http(request: &Request) -> bool {
-    let is = |word: &[u8]| request.args.first().is_some_and(|name| name.eq_ignore_ascii_case(word));
-    is(b"post") || is(b"host:")
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// The name of a client's last command, for CLIENT LIST.

@@ -233,12 +233,13 @@ pub(crate) fn check_record_room(ops: usize, bytes: usize) -> Result<()> {
 fn check_record_len(ops: usize, len: usize) -> Result<()> {
     if ops > RECORD_OPS_MAX {
         return Err(Error::limit(format!(
-            "{ops} writes in one command are over the limit of {RECORD_OPS_MAX}"
+            "{ops} writes in one command or transaction are over the limit of {RECORD_OPS_MAX}"
         )));
     }
     if len > BATCH_LEN_MAX {
         return Err(Error::limit(format!(
-            "the writes of one command take {len} bytes, over the limit of {BATCH_LEN_MAX}"
+            "the writes of one command or transaction take {len} bytes, over the limit of \
+             {BATCH_LEN_MAX}"
         )));
     }
     Ok(())

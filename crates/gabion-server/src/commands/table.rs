@@ -103,6 +103,14 @@ impl Spec {
         let step = step.max(1) as usize;
         args.iter().skip(first as usize).step_by(step).take(count.max(0) as usize)
     }
+
+    /// Whether the argument at `index` is a key where there are `count` with the name.
+    pub(crate) const fn is_key(&self, index: usize, count: usize) -> bool {
+        let Keys { first, last, step } = self.keys;
+        let end = if last < 0 { count as i32 + last } else { last };
+        let (index, step) = (index as i32, if step < 1 { 1 } else { step });
+        first != 0 && first <= index && index <= end && (index - first) % step == 0
+    }
 }
 
 macro_rules! table {
@@ -423,6 +431,9 @@ mod tests {
             let keys: Vec<&[u8]> =
                 lookup(&args[0]).unwrap().keys_of(&args).map(|key| &key[..]).collect();
             assert_eq!(keys.join(&b' '), expected.as_bytes(), "{words}");
+            let spec = lookup(&args[0]).unwrap();
+            let named = (0..args.len()).filter(|&index| spec.is_key(index, args.len()));
+            assert!(named.map(|index| &args[index][..]).eq(keys), "{words}");
         }
     }
 

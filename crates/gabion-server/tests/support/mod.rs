@@ -15,7 +15,8 @@ use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use gabion_server::{
-    BackendChoice, ExitReason, PeerAddress, ServerConfig, create_replica, exit_code, run,
+    BackendChoice, ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, create_replica, exit_code,
+    run,
 };
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Set for the processes that are replicas: directory, id, ports.
 const ROLE: &str = "GABION_TEST_REPLICA";
+/// Set for those of them with another limit of requests that wait.
+pub const INPUT_BYTES_OF: &str = "GABION_TEST_INPUT_BYTES";
 /// The name of the test that becomes a replica.
 const ENTRY: &str = "entry_of_a_replica";
 /// Longest wait for anything.
@@ -73,6 +76,10 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
         io: BackendChoice::Auto,
         block_cache_bytes: 4 << 20,
         open_files_bytes: OPEN_FILES_LEN,
+        client_input_bytes: match std::env::var(INPUT_BYTES_OF) {
+            Ok(bytes) => bytes.parse().unwrap(),
+            Err(_) => INPUT_BYTES,
+        },
         jobs_nice: 0,
         node: NodeOptions { timeout_ms: 1_000, ..NodeOptions::default() },
     }

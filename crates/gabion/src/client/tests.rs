@@ -1,7 +1,7 @@
 //! Replicas that hang, and replicas that are slow to answer, stood in for by listeners.
 
 use super::*;
-use gabion_resp::{Protocol, RequestParser};
+use gabion_resp::{Incoming, Protocol, RequestParser};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -115,7 +115,7 @@ fn answer(mut stream: TcpStream, habits: Habits, begun: Instant, asked: &Asked) 
     let mut chunk = [0; 4096];
     while let Ok(n @ 1..) = stream.read(&mut chunk) {
         buffer.extend_from_slice(&chunk[..n]);
-        let Ok(Some(request)) = parser.parse(&mut buffer) else { continue };
+        let Ok(Some(Incoming::Request(request))) = parser.parse(&mut buffer) else { continue };
         let is_status = request.args.iter().any(|word| &word[..] == b"STATUS");
         let reply = if is_status {
             if asked.statuses.fetch_add(1, Ordering::SeqCst) >= habits.statuses_max {

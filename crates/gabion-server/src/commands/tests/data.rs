@@ -253,7 +253,10 @@ fn writes_that_no_record_could_hold_are_refused_whole() {
     };
     assert_eq!(client.reply(mset(RECORD_OPS_MAX)), Reply::OK);
     let reply = client.reply(mset(RECORD_OPS_MAX + 1));
-    assert_eq!(text(&reply), "ERR 65537 writes in one command are over the limit of 65536");
+    assert_eq!(
+        text(&reply),
+        "ERR 65537 writes in one command or transaction are over the limit of 65536"
+    );
 
     // To clear is a write too.
     client.ask("MULTI");
@@ -261,7 +264,7 @@ fn writes_that_no_record_could_hold_are_refused_whole() {
     client.reply(mset(RECORD_OPS_MAX));
     assert_eq!(
         client.ask("EXEC"),
-        "-ERR 65537 writes in one command are over the limit of 65536\r\n"
+        "-ERR 65537 writes in one command or transaction are over the limit of 65536\r\n"
     );
 
     let half = vec![b'v'; VALUE_LEN_MAX];

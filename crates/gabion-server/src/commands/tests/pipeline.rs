@@ -3,7 +3,7 @@
 use super::support::{FixedHost, Node, block_on};
 use crate::commands::{Step, TABLE};
 use bytes::BytesMut;
-use gabion_resp::{Protocol, Reply, ReplyParser, RequestParser, encode_request};
+use gabion_resp::{Incoming, Protocol, Reply, ReplyParser, RequestParser, encode_request};
 use proptest::prelude::*;
 
 /// What a node answers to `wire`, which arrives in pieces of `chunk` bytes. A protocol error is
@@ -14,8 +14,8 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
     for piece in wire.chunks(chunk) {
         buffer.extend_from_slice(piece);
         loop {
-            let request = match parser.parse(&mut buffer) {
-                Ok(Some(request)) => request,
+            let incoming = match parser.parse(&mut buffer) {
+                Ok(Some(incoming)) => incoming,
                 Ok(None) => break,
                 Err(error) => {
                     let reply = Reply::error_from(format!("ERR {error}"));
@@ -23,7 +23,14 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
                     return out;
                 }
             };
-            let step = node.commands.handle(&mut client.session, request, &FixedHost);
+            let step = match incoming {
+                Incoming::Request(request) => {
+                    node.commands.handle(&mut client.session, request, &FixedHost)
+                }
+                Incoming::TooLarge(large) => {
+                    node.commands.handle_too_large(&mut client.session, &large, &FixedHost)
+                }
+            };
             let protocol = client.session.protocol();
             match step {
                 Step::Reply(reply) | Step::Wait(reply) => reply.encode(protocol, &mut out),
@@ -40,6 +47,94 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
         }
     }
     out
+}
+
+/// A request of which one argument is so long.
+fn long(before: &[&str], len: usize, after: &[&str]) -> Vec<u8> {
+    let bulk = |word: &str| format!("${}\r\n{word}\r\n", word.len()).into_bytes();
+    let mut wire = format!("*{}\r\n", before.len() + 1 + after.len()).into_bytes();
+    before.iter().for_each(|word| wire.extend(bulk(word)));
+    wire.extend(format!("${len}\r\n").into_bytes());
+    wire.resize(wire.len() + len, b'v');
+    wire.extend_from_slice(b"\r\n");
+    after.iter().for_each(|word| wire.extend(bulk(word)));
+    wire
+}
+
+#[test]
+fn what_is_too_large_is_answered_by_its_command_and_those_after_it_run() {
+    let node = Node::new();
+    let incr = &b"INCR n\r\n"[..];
+    let half = "v".repeat(6 << 20);
+    let mset = long(&["MSET", "a", &half, "b", &half, "c"], 5 << 20, &[]);
+    let sum = "the arguments of one command or transaction take 17825799 bytes, over the limit of 16777216";
+    let cases = [
+        (
+            long(&["SET", "k"], 9_000_000, &[]),
+            "value is 9000000 bytes long, over the limit of 8388608",
+        ),
+        (
+            long(&["SET", "k"], 8_388_609, &["NX"]),
+            "value is 8388609 bytes long, over the limit of 8388608",
+        ),
+        (long(&["SET"], 9_000_000, &["v"]), "key is 9000000 bytes long, over the limit of 65536"),
+        (long(&["SET"], 65_537, &["v"]), "key is 65537 bytes long, over the limit of 65536"),
+        (
+            long(&["MSET", "a", "1"], 9_000_000, &["2"]),
+            "key is 9000000 bytes long, over the limit of 65536",
+        ),
+        (long(&["nope"], 9_000_000, &[]), "unknown command 'nope', with args beginning with: "),
+        (
+            long(&[], 9_000_000, &["a"]),
+            "argument 0 is 9000000 bytes long, over the limit of 8388608",
+        ),
+        (mset, sum),
+    ];
+    for (i, (request, expected)) in cases.into_iter().enumerate() {
+        let wire = [incr, &request, incr].concat();
+        let replies = String::from_utf8(converse(&node, &wire, 1 << 16)).unwrap();
+        let (first, last) = (2 * i + 1, 2 * i + 2);
+        assert_eq!(replies, format!(":{first}\r\n-ERR {expected}\r\n:{last}\r\n"));
+    }
+    assert_eq!(converse(&node, b"EXISTS a b c k\r\n", 100), b":0\r\n");
+}
+
+#[test]
+fn what_is_too_large_spoils_a_transaction_in_the_same_words_as_a_command() {
+    let node = Node::new();
+    let part = "v".repeat(6 << 20);
+    let set = |key: &str| long(&["SET", key], 6 << 20, &[]);
+    let sum = |len: usize| {
+        format!(
+            "-ERR the arguments of one command or transaction take {len} bytes, over the limit of 16777216\r\n"
+        )
+    };
+    let (queued, aborted) =
+        ("+QUEUED\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    for (request, expected) in [
+        (
+            long(&["SET", "k"], 9_000_000, &[]),
+            "-ERR value is 9000000 bytes long, over the limit of 8388608\r\n".to_owned(),
+        ),
+        (long(&["MSET", "a", &part, "b", &part, "c"], 6 << 20, &[]), sum(3 * (6 << 20) + 7)),
+        (
+            [set("a"), set("b"), set("c")].concat(),
+            format!("{queued}{queued}{}", sum(3 * (6 << 20) + 12)),
+        ),
+    ] {
+        let wire = [b"MULTI\r\n", &request[..], b"SET k v\r\nEXEC\r\nGET k\r\n"].concat();
+        let replies = String::from_utf8(converse(&node, &wire, 1 << 16)).unwrap();
+        assert_eq!(replies, format!("+OK\r\n{expected}{queued}{aborted}$-1\r\n"));
+    }
+    // EXEC itself, and a word that a browser sends.
+    let wire =
+        [b"MULTI\r\nSET k v\r\n", &long(&["EXEC"], 9_000_000, &[])[..], b"GET k\r\n"].concat();
+    let because = "value is 9000000 bytes long, over the limit of 8388608";
+    let expected =
+        format!("+OK\r\n{queued}-EXECABORT Transaction discarded because of: {because}\r\n$-1\r\n");
+    assert_eq!(String::from_utf8(converse(&node, &wire, 1 << 16)).unwrap(), expected);
+    let wire = [&long(&["POST"], 9_000_000, &[])[..], b"SET k v\r\n"].concat();
+    assert_eq!(converse(&node, &wire, 1 << 16), b"");
 }
 
 fn wire_of(requests: &[Vec<Vec<u8>>]) -> Vec<u8> {

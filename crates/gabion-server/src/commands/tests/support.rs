@@ -12,7 +12,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::{Error, Result};
 use gabion_engine::Found;
-use gabion_resp::{Reply, Request, RequestParser};
+use gabion_resp::{Incoming, Reply, Request, RequestParser};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -335,7 +335,10 @@ impl Client {
 /// A request in the words of an inline request.
 pub(super) fn request(line: &str) -> Request {
     let mut buffer = BytesMut::from(format!("{line}\r\n").as_bytes());
-    RequestParser::new().parse(&mut buffer).unwrap().unwrap()
+    match RequestParser::new().parse(&mut buffer).unwrap().unwrap() {
+        Incoming::Request(request) => request,
+        Incoming::TooLarge(large) => panic!("{large:?}"),
+    }
 }
 
 /// A request of these words.
