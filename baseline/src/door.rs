@@ -9,7 +9,7 @@ use crate::threads::ReadJob;
 use crate::wire::TURN_LEN;
 use bytes::Bytes;
 use gabion_base::Result;
-use gabion_resp::{Protocol, Reply, put_bulk};
+use gabion_resp::{Incoming, Protocol, Reply, put_bulk};
 use mio::event::Event;
 use mio::{Interest, Token};
 use std::io;
@@ -118,7 +118,10 @@ impl<S: Store> Server<S> {
     fn take_requests(&mut self, token: usize, client: &mut Client) -> Result<()> {
         while !client.is_blocked() {
             let command = match client.input.next_request() {
-                Ok(Some(request)) => Command::of(&request),
+                Ok(Some(Incoming::Request(request))) => Command::of(&request),
+                Ok(Some(Incoming::TooLarge(_))) => {
+                    Command::Reply(Reply::error("ERR an argument or the request is too long"))
+                }
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     client.is_closing = true;
