@@ -10,18 +10,22 @@
 //! ```
 //!
 //! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool has no
-//! name that anything opens; the next checkpoint into `DIR` throws it away, known by `checkpoint.unfinished`. How the new pool comes by its files
-//! and its tree: [`gabion_node::checkpoint`].
+//! name that anything opens; the next checkpoint into `DIR` throws it away, known by `checkpoint.unfinished`, which is in the
+//! directory before that is called `DIR.tmp`, and by the labels of its files ([`crate::owned`]). How the new pool comes by
+//! its files and its tree: [`gabion_node::checkpoint`].
 
 use crate::Db;
+use crate::owned::{self, Owner, in_the_way, new_ring_path, owner};
 use crate::replica::{
-    NewPool, failed, lock_directory, make_pool, pool_path, ring_path, sync_directory,
-    unfinished_path,
+    NewPool, failed, lock_directory, make_pool, pool_path, ring_path, unfinished_path,
 };
-use gabion_base::{Error, Result};
+use gabion_base::{Error, ErrorKind, Result};
 use gabion_engine::FileSource;
+use gabion_fabric::file::remove_mark;
+use gabion_fabric::fresh::{NewFile, directory_of, new_directory, rename_new, sync_directory};
 use gabion_node::checkpoint;
 pub use gabion_node::checkpoint::{Copied, Origin};
+use gabion_pool::{Label, Purpose};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -141,18 +145,6 @@ fn mark_path(dir: &Path) -> PathBuf {
     dir.join("checkpoint.unfinished")
 }
 
-/// All files that a checkpoint may leave in its directory besides.
-fn files_of(dir: &Path) -> Vec<PathBuf> {
-    let names = [pool_path(dir), unfinished_path(dir), ring_path(dir)];
-    let ending = |path: &PathBuf, ending: &str| {
-        let mut name = path.clone().into_os_string();
-        name.push(ending);
-        PathBuf::from(name)
-    };
-    let besides = ["", ".unfinished", ".unflushed"];
-    names.iter().flat_map(|path| besides.map(|besides| ending(path, besides))).collect()
-}
-
 /// The directory that becomes the copy's. Locked for as long as it has not.
 struct Unfinished {
     path: PathBuf,
@@ -173,11 +165,11 @@ impl Unfinished {
         let mut name = name.to_owned();
         name.push(".tmp");
         let path = dir.with_file_name(name);
-        match std::fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(&path, "cannot be made", error));
-            }
-            _ => {}
+        if path.symlink_metadata().is_err() {
+            make_marked(&path)?;
+        }
+        if path.is_symlink() || !path.is_dir() {
+            return Err(in_the_way(&path, "a checkpoint makes a directory of that name"));
         }
         let busy = "another checkpoint is made there";
         let lock = lock_directory(&path, busy)?;
@@ -185,50 +177,70 @@ impl Unfinished {
         let inode = |data: io::Result<std::fs::Metadata>| data.ok().map(|data| data.ino());
         if inode(path.symlink_metadata()) != inode(lock.metadata()) {
             return Err(Error::new(
-                gabion_base::ErrorKind::Busy,
+                ErrorKind::Busy,
                 format!("{}: {busy}, or was until now", path.display()),
             ));
         }
         let unfinished = Self { path, _lock: lock };
         unfinished.clear()?;
-        let mark = mark_path(&unfinished.path);
-        File::create(&mark).map_err(|e| failed(&mark, "cannot be made", e))?;
         Ok(unfinished)
     }
 
-    /// Removes what an interrupted checkpoint left: files that one makes, beside the mark that it makes first. Without the
-    /// mark whatever is there is somebody else's, a store of that name for one.
+    /// Removes what an interrupted checkpoint left, all but the mark.
+    ///
+    /// # Errors
+    /// Invalid input, and nothing is removed, when something there is none of that: a store of that name for one.
     fn clear(&self) -> Result<()> {
-        let io = |e| failed(&self.path, "cannot be read", e);
         let mark = mark_path(&self.path);
-        let is_marked = mark.try_exists().map_err(|e| failed(&mark, "cannot be looked for", e))?;
-        let ours = files_of(&self.path);
+        match owner(&mark, Purpose::Checkpoint)? {
+            Owner::Gabion(_) => {}
+            Owner::Nobody => return Err(in_the_way(&self.path, "no checkpoint left it")),
+            Owner::Other(what) => return Err(in_the_way(&mark, &what)),
+        }
+        let io = |e| failed(&self.path, "cannot be read", e);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(io)? {
             let path = entry.map_err(io)?.path();
-            if !(is_marked && (path == mark || ours.contains(&path))) {
-                return Err(Error::invalid(format!(
-                    "{}: is in the way, and no checkpoint left it",
-                    path.display()
-                )));
+            if path != mark && self.is_left(&path)? {
+                files.push(path);
             }
-            files.push(path);
         }
-        // The mark goes last: what a kill leaves of this is known for what it is.
-        files.sort_by_key(|path| *path == mark);
-        for file in files {
-            std::fs::remove_file(&file).map_err(|e| failed(&file, "cannot be removed", e))?;
-        }
-        Ok(())
+        files.iter().try_for_each(|path| owned::remove(path))?;
+        remove_mark(&unfinished_path(&self.path)).map(drop)
     }
 
-    /// Gives it its name, and makes the name last. Where that fails it has its former one again, and the mark, so that it
+    /// Whether a checkpoint left a file in its directory; false for what says that a flush failed.
+    ///
+    /// # Errors
+    /// Invalid input for what no checkpoint left.
+    fn is_left(&self, path: &Path) -> Result<bool> {
+        let (pool, ring) = (pool_path(&self.path), ring_path(&self.path));
+        let unfinished = unfinished_path(&self.path);
+        let purpose = match path {
+            // As long as a checkpoint's directory has this name its pool has its label, or lost it last of all.
+            path if path == pool => return owned::check_pool(path).map(|()| true),
+            path if path == unfinished => Purpose::NewPool,
+            path if path == ring || path == new_ring_path(&ring) => Purpose::Ring,
+            path if path.extension().is_some_and(|end| end == "unflushed") => return Ok(false),
+            path => match nameless(path) {
+                Some(_) if path.metadata().is_ok_and(|data| data.len() == 0) => return Ok(true),
+                Some(purpose) => purpose,
+                None => return Err(in_the_way(path, "no checkpoint left it")),
+            },
+        };
+        match owner(path, purpose)? {
+            Owner::Nobody => Ok(false),
+            Owner::Gabion(_) => Ok(true),
+            Owner::Other(what) => Err(in_the_way(path, &what)),
+        }
+    }
+
+    /// Gives it its name, and makes the name last. Where that fails it has its former one again, so that it
     /// can be discarded.
     fn keep(&self, dir: &Path) -> Result<()> {
-        std::fs::rename(&self.path, dir).map_err(|e| failed(dir, "cannot be made", e))?;
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Err(error) = sync_directory(parent.unwrap_or(Path::new("."))) {
-            let _ = std::fs::rename(dir, &self.path);
+        rename_new(&self.path, dir)?;
+        if let Err(error) = sync_directory(directory_of(dir)) {
+            let _ = rename_new(dir, &self.path);
             return Err(error);
         }
         // It harms nobody where a kill leaves it.
@@ -239,7 +251,41 @@ impl Unfinished {
     /// Removes what was made; it keeps its space else.
     fn discard(&self) {
         if self.clear().is_ok() {
-            let _ = std::fs::remove_dir(&self.path);
+            discard_marked(&self.path);
         }
     }
+}
+
+/// What a file was to be that had no name of its own yet when a kill came: see [`gabion_fabric::fresh`].
+fn nameless(path: &Path) -> Option<Purpose> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".new")?;
+    match name {
+        name if name.starts_with("pool.new.") => Some(Purpose::NewPool),
+        name if name.starts_with("ring.new.") => Some(Purpose::Ring),
+        _ => None,
+    }
+}
+
+/// Makes a directory that is marked as a checkpoint's before it has its name.
+fn make_marked(path: &Path) -> Result<()> {
+    let new = new_directory(path)?;
+    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0 };
+    let named =
+        NewFile::write(&mark_path(&new), &label.encode()).and_then(|_| rename_new(&new, path));
+    named.inspect_err(|_| {
+        let _ = std::fs::remove_file(mark_path(&new));
+        let _ = std::fs::remove_dir(&new);
+    })
+}
+
+/// Removes a directory that holds its mark alone. It loses its name first: an empty one could be anybody's.
+fn discard_marked(path: &Path) {
+    let discard = || -> Result<()> {
+        let other = new_directory(path)?;
+        // An empty directory is replaced, and this one is our own.
+        std::fs::rename(path, &other).map_err(|e| failed(path, "cannot be renamed", e))?;
+        owned::remove(&mark_path(&other))?;
+        std::fs::remove_dir(&other).map_err(|e| failed(&other, "cannot be removed", e))
+    };
+    let _ = discard();
 }

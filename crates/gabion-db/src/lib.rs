@@ -64,6 +64,7 @@ mod load;
 pub mod memory;
 mod moments;
 mod options;
+mod owned;
 mod places;
 mod ranges;
 mod read;

@@ -1,20 +1,31 @@
 //! The directory of a replica, `pool` and `ring`: making it, and opening what it holds.
 //!
+//! ```text
+//!   pool.new (labelled) ─► filled ─► ring.new (labelled) ─► ring ─► pool.new is renamed pool
+//! ```
+//!
 //! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
-//! whole, and what an interrupted creation left is thrown away by the next one.
+//! whole, and what an interrupted creation left is thrown away by the next one: [`crate::owned`] says how it is known.
 
 use crate::clock::Clock;
 use crate::jobs::StoreParts;
-use gabion_base::{Error, ErrorKind, ReplicaId, Result};
+use crate::owned::{self, Owner, in_the_way, make_ring, new_ring_path, open_ring, owner};
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_fabric::file::remove_mark;
+use gabion_fabric::fresh::{rename_new, sync_directory};
 use gabion_fabric::lock::lock_exclusive;
-use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_fabric::space::{Mark, preallocate_marked};
+use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
-use gabion_pool::Trust;
+use gabion_pool::label::POOL_LABEL_AT;
+use gabion_pool::{Label, PoolConfig, Purpose, Superblock, Trust};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use crate::owned::{check_pool, ring_at_rest};
 
 /// The pool's file in a replica's directory.
 pub fn pool_path(dir: &Path) -> PathBuf {
@@ -50,12 +61,15 @@ impl From<u64> for NewPool {
 /// and the log's ring. The directory is locked meanwhile, so of several that make one there at
 /// once one does, and no other touches its files.
 ///
+/// What is there that is not Gabion's by its own bytes stays as it is, and so does a ring whose pool is not here.
+///
 /// # Durability
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// Invalid input when the directory holds a replica already or the configuration cannot work; busy while somebody else
-/// makes one there; no space; I/O. Nothing that could be taken for a replica is left then.
+/// Invalid input when the directory holds a replica already, something else has a name that is needed, or the
+/// configuration cannot work; busy while somebody else makes one there; no space; I/O. Nothing that could be taken for a
+/// replica is left then.
 pub fn create_replica(
     dir: &Path,
     new: impl Into<NewPool>,
@@ -66,29 +80,81 @@ pub fn create_replica(
     std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
     let _lock = lock_directory(dir, "a store is made there")?;
     if holds_replica(dir)? {
+        let pool = pool_path(dir);
+        check_pool(&pool).map_err(|error| error.within("no store is made over what is there"))?;
         return Err(Error::invalid(format!("{}: holds a replica already", dir.display())));
     }
-    let unfinished = unfinished_path(dir);
-    for left in [&unfinished, &ring_path(dir)] {
-        match std::fs::remove_file(left) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed(left, "cannot be removed", error));
-            }
-            _ => {}
-        }
-    }
+    clear_creation(dir)?;
     let result = make_pool(dir, new.into(), group.ring_len, |medium, pool_id| {
         medium.block_on(open::create(medium.handle(), group, replica, pool_id))
     });
     if result.is_err() {
-        // With what says that a flush of it failed.
-        let mut mark = unfinished.clone().into_os_string();
-        mark.push(".unflushed");
-        for left in [unfinished, mark.into(), ring_path(dir)] {
-            let _ = std::fs::remove_file(left);
-        }
+        // The next creation does it where this cannot.
+        let _ = clear_creation(dir);
     }
     result
+}
+
+/// Removes what an interrupted creation left in a directory without a pool.
+///
+/// # Errors
+/// Invalid input, and nothing is removed, when something there is not of one; I/O.
+pub(crate) fn clear_creation(dir: &Path) -> Result<()> {
+    let (pool, ring) = (unfinished_path(dir), ring_path(dir));
+    let new_ring = new_ring_path(&ring);
+    let mut left = Vec::new();
+    let mut pool_id = None;
+    match owner(&pool, Purpose::NewPool)? {
+        Owner::Nobody => {}
+        Owner::Gabion(label) => pool_id = Some(label.pool_id),
+        Owner::Other(what) => return Err(in_the_way(&pool, &what)),
+    }
+    match owner(&ring, Purpose::Ring)? {
+        Owner::Nobody => {}
+        Owner::Gabion(label) if Some(label.pool_id) == pool_id => left.push(&ring),
+        Owner::Gabion(label) => {
+            return Err(Error::invalid(format!(
+                "{}: is the ring of pool {}, which is not here, and may hold what that one has not; nothing was changed",
+                ring.display(),
+                owned::hex(&label.pool_id)
+            )));
+        }
+        Owner::Other(what) => return Err(in_the_way(&ring, &what)),
+    }
+    match owner(&new_ring, Purpose::Ring)? {
+        Owner::Nobody => {}
+        Owner::Gabion(_) => left.push(&new_ring),
+        Owner::Other(what) => return Err(in_the_way(&new_ring, &what)),
+    }
+    // The pool goes last: by it the ring is known.
+    left.extend(pool_id.map(|_| &pool));
+    left.into_iter().try_for_each(|path| owned::remove(path))?;
+    remove_mark(&pool).map(drop)
+}
+
+/// Removes the files of a replica that nothing runs on from its directory: those that are Gabion's by their own bytes. A
+/// ring of an earlier version, on which no later one ever ran, is not: it has no label.
+///
+/// # Errors
+/// I/O; the rest is removed by the next attempt.
+pub fn remove_replica(dir: &Path) -> Result<()> {
+    let (pool, unfinished, ring) = (pool_path(dir), unfinished_path(dir), ring_path(dir));
+    // Links are the owner's, and what they lead to.
+    if !pool.is_symlink() && check_pool(&pool).is_ok() {
+        owned::remove(&pool)?;
+    }
+    let labelled = [
+        (&unfinished, Purpose::NewPool),
+        (&ring, Purpose::Ring),
+        (&new_ring_path(&ring), Purpose::Ring),
+    ];
+    for (path, purpose) in labelled {
+        if let Owner::Gabion(_) = owner(path, purpose)? {
+            owned::remove(path)?;
+        }
+    }
+    remove_mark(&pool)?;
+    remove_mark(&unfinished).map(drop)
 }
 
 /// Makes a pool, which `fill` does, and its ring. The pool's name is its own once it is whole.
@@ -98,30 +164,39 @@ pub(crate) fn make_pool<T>(
     ring_len: u64,
     fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<T>,
 ) -> Result<T> {
-    let unfinished = &unfinished_path(dir);
-    gabion_fabric::preallocate(unfinished, new.len)?;
+    let (unfinished, whole) = (&unfinished_path(dir), &pool_path(dir));
+    let pool_id = random_id()?;
+    // Before anything is made of a length that no pool can have.
+    Superblock::plan(&PoolConfig { pool_id, group: GroupId(1), len: new.len, region_id: 1 })?;
+    let label = Label { purpose: Purpose::NewPool, pool_id, len: new.len }.encode();
+    preallocate_marked(unfinished, new.len, Mark { at: POOL_LABEL_AT, bytes: &label })?;
     let file = PoolFile::open(unfinished, DirectIo::Try)?;
     let options = MediumOptions { backend: new.io, notify: false, ..MediumOptions::default() };
     let medium = file.medium(options)?;
-    let filled = fill(&BlockingMedium::new(medium), random_id()?)?;
-    MappedRing::open(&ring_path(dir), ring_len as usize)?;
-    std::fs::rename(unfinished, pool_path(dir))
-        .map_err(|e| failed(unfinished, "cannot be renamed", e))?;
+    let filled = fill(&BlockingMedium::new(medium), pool_id)?;
+    drop(file);
+    make_ring(&ring_path(dir), pool_id, ring_len)?;
+    rename_new(unfinished, whole)?;
     if let Err(error) = sync_directory(dir) {
         // Its name may not last: nobody is to take for made what could not be.
-        let _ = std::fs::remove_file(pool_path(dir));
+        let _ = rename_new(whole, unfinished);
         return Err(error);
     }
+    owned::unlabel_pool(whole);
     Ok(filled)
 }
 
-/// Whether a directory has a pool that is whole.
+/// Whether something in a directory is called as a pool that is whole is.
 ///
 /// # Errors
 /// The system's, when it does not say.
 pub(crate) fn holds_replica(dir: &Path) -> Result<bool> {
     let pool = pool_path(dir);
-    pool.try_exists().map_err(|e| failed(&pool, "cannot be looked for", e))
+    match pool.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(&pool, "cannot be looked for", error)),
+    }
 }
 
 /// Locks a directory until what is returned is dropped. `busy` says what whoever has the lock does.
@@ -132,12 +207,6 @@ pub(crate) fn lock_directory(dir: &Path, busy: &str) -> Result<File> {
     let lock = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
     lock_exclusive(&lock, dir).map_err(|e| e.within(busy))?;
     Ok(lock)
-}
-
-/// Makes the names in a directory last.
-pub(crate) fn sync_directory(dir: &Path) -> Result<()> {
-    let directory = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
-    directory.sync_all().map_err(|e| failed(dir, "cannot be flushed", e))
 }
 
 /// A replica that was opened, and what it was opened from.
@@ -172,13 +241,16 @@ pub fn open_replica(
 ) -> Result<OpenedReplica> {
     let path = pool_path(dir);
     let mut remarks = Vec::new();
-    if !path.exists() && unfinished_path(dir).exists() {
+    if !holds_replica(dir)?
+        && matches!(owner(&unfinished_path(dir), Purpose::NewPool)?, Owner::Gabion(_))
+    {
         return Err(Error::not_found(format!(
             "{}: its pool is not whole, as what made it (a creation, a checkpoint) was interrupted; \
              nothing in it counts, the directory can be removed",
             dir.display()
         )));
     }
+    check_pool(&path)?;
     let file = PoolFile::open(&path, DirectIo::Try)?;
     if let Some(refusal) = file.direct_refusal() {
         remarks.push(format!("{}: no direct I/O: {refusal}", path.display()));
@@ -199,9 +271,10 @@ pub fn open_replica(
     }
     let pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
     check(&pool.group, pool.state.me)?;
+    owned::unlabel_pool(&path);
     let ring_path = ring_path(dir);
-    let ring = MappedRing::open(&ring_path, pool.group.ring_len as usize)?;
-    if ring.was_created() {
+    let (ring, was_gone) = open_ring(&ring_path, &pool)?;
+    if was_gone {
         remarks.push(format!("{}: was gone; what only it held is lost here", ring_path.display()));
     }
     let local = pool.store();
@@ -218,7 +291,7 @@ pub fn open_replica(
     let (mut node, _) = medium.block_on(opening)?;
     remarks.extend(clock.open_at(node.tree().now_ms()));
     node.begin_at(clock.now_ms());
-    parts.file.forget_failed_flush()?;
+    remarks.extend(parts.file.forget_failed_flush()?);
     Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
 }
 

@@ -12,6 +12,7 @@ use gabion_db::{
 };
 use gabion_engine::{Codecs, Compression, TreeConfig, WriteLimits};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use gabion_pool::{Label, Purpose};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ mod counters;
 mod damage;
 #[path = "db/expiry.rs"]
 mod expiry;
+#[path = "db/foreign.rs"]
+mod foreign;
 #[path = "db/load.rs"]
 mod load;
 #[path = "db/ranges.rs"]
@@ -864,9 +867,9 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
     let dir = Dir::new("made-twice");
     let store = dir.0.join("store");
     std::fs::create_dir(&store).unwrap();
-    for name in ["pool.new", "ring"] {
-        std::fs::write(store.join(name), b"of the other").unwrap();
-    }
+    let label = Label { purpose: Purpose::NewPool, pool_id: [7; 16], len: 1 << 20 }.encode();
+    let half_made = [&[1; 8192][..], &label].concat();
+    std::fs::write(store.join("pool.new"), &half_made).unwrap();
     let maker = std::fs::File::open(&store).unwrap();
     gabion_fabric::lock::lock_exclusive(&maker, &store).unwrap();
     for made in [Db::create(&store, &options()), Db::open_or_create(&store, &options())] {
@@ -874,9 +877,7 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("a store is made there"), "{error}");
     }
-    for name in ["pool.new", "ring"] {
-        assert_eq!(std::fs::read(store.join(name)).unwrap(), b"of the other");
-    }
+    assert_eq!(std::fs::read(store.join("pool.new")).unwrap(), half_made);
     // It was killed.
     drop(maker);
     drop(Db::open_or_create(&store, &options()).unwrap());

@@ -103,9 +103,7 @@ struct Shared {
 impl Shared {
     /// Stands beside the file while a flush that failed may have left something behind.
     fn mark(&self) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push(".unflushed");
-        path.into()
+        mark_of(&self.path)
     }
 
     /// From now on no flush of this process counts, and the next process is told. Returns the error, which says so where
@@ -125,13 +123,51 @@ impl Shared {
         let mark = self.mark();
         // A link that leads nowhere takes neither a descriptor nor a block of data: the pool can still be written where the
         // process has no more of these, or the file system.
-        match std::os::unix::fs::symlink("a flush failed", &mark) {
+        match std::os::unix::fs::symlink(MARK, &mark) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => format!(
                 "; and {} cannot be made, so the next process must be told: {error}",
                 mark.display()
             ),
             _ => String::new(),
         }
+    }
+}
+
+/// Where the link leads that says that a flush failed.
+const MARK: &str = "a flush failed";
+
+fn mark_of(pool: &Path) -> PathBuf {
+    let mut path = pool.to_owned().into_os_string();
+    path.push(".unflushed");
+    path.into()
+}
+
+/// Removes the mark of a failed flush beside a pool, if there is one: the link, or an empty file, which older versions and
+/// operators make. Anything else is somebody else's and stays; what is then to be said is returned.
+///
+/// # Errors
+/// I/O.
+pub fn remove_mark(pool: &Path) -> Result<Option<String>> {
+    let mark = mark_of(pool);
+    let is_ours = match mark.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&mark, "cannot be looked at", error)),
+        Ok(data) if data.is_symlink() => {
+            std::fs::read_link(&mark).is_ok_and(|to| to.as_os_str() == MARK)
+        }
+        Ok(data) => data.is_file() && data.len() == 0,
+    };
+    if !is_ours {
+        return Ok(Some(format!(
+            "{}: stays, as it is not Gabion's; while it is there each start takes a flush to have failed",
+            mark.display()
+        )));
+    }
+    match std::fs::remove_file(&mark) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed(&mark, "cannot be removed", error))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -160,11 +196,14 @@ impl PoolFile {
     }
 
     fn open_as(path: &Path, direct: DirectIo, write: bool) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(write)
-            .open(path)
-            .map_err(|e| failed(path, "cannot be opened", e))?;
+        let cannot = |e| failed(path, "cannot be opened", e);
+        let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
+        // Before it is opened: of a FIFO that would wait for its other end, of other devices it may do something.
+        if !kind.is_file() && !kind.is_block_device() {
+            let message = format!("{}: is neither a file nor a block device", path.display());
+            return Err(Error::invalid(message));
+        }
+        let file = OpenOptions::new().read(true).write(write).open(path).map_err(cannot)?;
         lock_exclusive(&file, path)?;
         let len = length(&file, path)?;
         let direct_refusal = match direct {
@@ -194,18 +233,13 @@ impl PoolFile {
         !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// What no flush had covered was written again and flushed.
+    /// What no flush had covered was written again and flushed. Returns what is to be said where something has the name of
+    /// the mark that is none: it stays.
     ///
     /// # Errors
     /// I/O, when the mark cannot be removed.
-    pub fn forget_failed_flush(&self) -> Result<()> {
-        let mark = self.0.mark();
-        match std::fs::remove_file(&mark) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(failed(&mark, "cannot be removed", error))
-            }
-            _ => Ok(()),
-        }
+    pub fn forget_failed_flush(&self) -> Result<Option<String>> {
+        remove_mark(&self.0.path)
     }
 
     /// Where it was opened.

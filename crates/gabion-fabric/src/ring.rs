@@ -1,66 +1,45 @@
 //! A shared mapping of a file as memory that survives `kill -9` of every process: the ring of a log.
 
-use crate::space::{failed, preallocate};
+use crate::space::failed;
 use gabion_base::{Error, Result};
 use gabion_media::MemoryRegion;
 use memmap2::{MmapOptions, MmapRaw};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::Path;
 
 /// A mapped file. The bytes live in the page cache: the kill of this process leaves them, a power cut
 /// does not.
 pub struct MappedRing {
     map: MmapRaw,
-    created: bool,
 }
 
 impl MappedRing {
-    /// Maps the file at `path`, or creates it with `len` zero bytes, all reserved (a store to a
-    /// mapping of a full file system would kill the process).
+    /// Maps the first `len` bytes of a file, which are reserved (a store to a mapping of a full file system would kill the
+    /// process) and that nobody else changes. `path` is for messages.
     ///
     /// # Errors
-    /// Invalid input when the file has another length; no space; I/O.
-    pub fn open(path: &Path, len: usize) -> Result<Self> {
-        if len == 0 {
-            return Err(Error::invalid(format!("{}: a ring of 0 bytes", path.display())));
-        }
-        let created = !path.exists();
-        if created {
-            preallocate(path, len as u64)?;
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|e| failed(path, "cannot be opened", e))?;
-        check_len(&file, path, len)?;
+    /// Invalid input when the file is shorter, or for no bytes; I/O.
+    pub fn map(file: &File, path: &Path, len: u64) -> Result<Self> {
+        let len = mapped_len(file, path, len)?;
         let map = MmapOptions::new()
             .len(len)
-            .map_raw(&file)
+            .map_raw(file)
             .map_err(|e| failed(path, "cannot be mapped", e))?;
-        Ok(Self { map, created })
+        Ok(Self { map })
     }
 
-    /// Maps the file at `path` so that writes stay with this process: the file is never changed. For
+    /// Maps a file as [`Self::map`] does, so that writes stay with this process: the file is never changed. For
     /// tools that recover a log without leaving a trace.
     ///
     /// # Errors
-    /// Not found; invalid input when the file has another length; I/O.
-    pub fn open_private(path: &Path, len: usize) -> Result<Self> {
-        let file = File::open(path).map_err(|e| failed(path, "cannot be opened", e))?;
-        check_len(&file, path, len)?;
+    /// As [`Self::map`].
+    pub fn map_private(file: &File, path: &Path, len: u64) -> Result<Self> {
+        let len = mapped_len(file, path, len)?;
         // SAFETY: the bytes are only ever copied, through raw pointers, never borrowed, so a change of
         // the file under the mapping could tear a copy and no more; the pool's lock excludes even that.
-        let map = unsafe { MmapOptions::new().len(len).map_copy(&file) }
+        let map = unsafe { MmapOptions::new().len(len).map_copy(file) }
             .map_err(|e| failed(path, "cannot be mapped", e))?;
-        Ok(Self { map: map.into(), created: false })
-    }
-
-    /// Whether this call to [`Self::open`] made the file: then its bytes are zeros and whatever the
-    /// ring held before is lost.
-    #[must_use]
-    pub const fn was_created(&self) -> bool {
-        self.created
+        Ok(Self { map: map.into() })
     }
 
     fn check(&self, offset: u64, len: usize) -> usize {
@@ -75,12 +54,15 @@ impl MappedRing {
     }
 }
 
-fn check_len(file: &File, path: &Path, len: usize) -> Result<()> {
+fn mapped_len(file: &File, path: &Path, len: u64) -> Result<usize> {
     let found = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
-    if found == len as u64 {
-        return Ok(());
+    match usize::try_from(len) {
+        Ok(len) if len > 0 && len as u64 <= found => Ok(len),
+        _ => Err(Error::invalid(format!(
+            "{}: holds a ring of {found} bytes, {len} wanted",
+            path.display()
+        ))),
     }
-    Err(Error::invalid(format!("{}: holds a ring of {found} bytes, {len} wanted", path.display())))
 }
 
 impl MemoryRegion for MappedRing {

@@ -1,12 +1,13 @@
 //! Room on a file system: how much there is, and a pool file that owns all of its own from the start.
 
+use crate::fresh::{NewFile, directory_of, sync_directory};
 use gabion_base::{Error, ErrorKind, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes that an unprivileged writer can still use on the file system of `path` (or, when it does
 /// not exist, of the directory that would hold it).
@@ -19,8 +20,16 @@ pub fn free_space(path: &Path) -> Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Bytes that a file has before it has a name: by them it is known for its maker's whenever a crash comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark<'a> {
+    /// Where they begin.
+    pub at: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
 /// Creates a file of `len` bytes, all of them reserved: a later write never meets a full file system.
-/// It appears under its name only when it is whole.
 ///
 /// # Durability
 /// File, length and name survive a power cut when it returns.
@@ -28,74 +37,64 @@ pub fn free_space(path: &Path) -> Result<u64> {
 /// # Errors
 /// Invalid input when the file exists; no space, with path, wanted and free bytes; I/O.
 pub fn preallocate(path: &Path, len: u64) -> Result<()> {
-    if path.exists() {
-        return Err(Error::invalid(format!("{}: exists already", path.display())));
-    }
+    preallocate_marked(path, len, Mark { at: 0, bytes: &[] }).map(drop)
+}
+
+/// Creates a file as [`preallocate`] does that has its mark, and is flushed with it, before it has its name. What has the
+/// name already stays as it is.
+///
+/// # Durability
+/// As [`preallocate`]; after a crash before it returns there is no file of that name, or one that has the mark.
+///
+/// # Errors
+/// As [`preallocate`]; the file is removed then, unless it was there before.
+pub fn preallocate_marked(path: &Path, len: u64, mark: Mark<'_>) -> Result<File> {
     let free = free_space(path)?;
     if len > free {
         return Err(no_space(path, len, free));
     }
-    let unfinished = unfinished_name(path);
-    let result = create(&unfinished, path, len);
-    if result.is_err() {
-        // What is left of the attempt would keep its space; it was never the pool.
-        let _ = std::fs::remove_file(&unfinished);
+    let new = NewFile::begin(path)?;
+    new.file().write_all_at(mark.bytes, mark.at).map_err(|e| cannot_be_written(path, len, e))?;
+    new.file().sync_all().map_err(|e| failed(path, "cannot be flushed", e))?;
+    let file = new.appear()?;
+    let reserved = reserve(&file, path, len, mark)
+        .and_then(|()| file.sync_all().map_err(|e| failed(path, "cannot be flushed", e)))
+        .and_then(|()| sync_directory(directory_of(path)));
+    if let Err(error) = reserved {
+        // It would keep its space.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
     }
-    result
+    Ok(file)
 }
 
-fn create(unfinished: &Path, path: &Path, len: u64) -> Result<()> {
-    let io = |what: &'static str| move |error: io::Error| failed(path, what, error);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(unfinished)
-        .map_err(io("cannot be created"))?;
-    reserve(&file, path, len)?;
-    file.sync_all().map_err(io("cannot be flushed"))?;
-    std::fs::rename(unfinished, path).map_err(io("cannot be renamed"))?;
-    let directory = File::open(directory_of(path)).map_err(io("has no directory"))?;
-    directory.sync_all().map_err(io("is in a directory that cannot be flushed"))
-}
-
-/// Reserves the bytes of an empty file; zeros are written where the file system has no reservation.
-fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
+/// Reserves the bytes of a file that has its mark alone; zeros are written where the file system has no reservation.
+fn reserve(file: &File, path: &Path, len: u64, mark: Mark<'_>) -> Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => Ok(()),
         Err(Errno::NOSPC) => Err(no_space(path, len, free_space(path).unwrap_or(0))),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, path, len),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            write_zeros(file, path, 0, mark.at.min(len))?;
+            write_zeros(file, path, mark.at + mark.bytes.len() as u64, len)
+        }
         Err(errno) => Err(failed(path, "cannot be extended", errno)),
     }
 }
 
-fn write_zeros(file: &File, path: &Path, len: u64) -> Result<()> {
+fn write_zeros(file: &File, path: &Path, mut at: u64, end: u64) -> Result<()> {
     let zeros = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < len {
-        let part = zeros.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
-        match file.write_all_at(&zeros[..part], at) {
-            Ok(()) => at += part as u64,
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                return Err(no_space(path, len, free_space(path).unwrap_or(0)));
-            }
-            Err(error) => return Err(failed(path, "cannot be filled with zeros", error)),
-        }
+    while at < end {
+        let part = zeros.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        file.write_all_at(&zeros[..part], at).map_err(|e| cannot_be_written(path, end, e))?;
+        at += part as u64;
     }
     Ok(())
 }
 
-fn unfinished_name(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".unfinished");
-    path.with_file_name(name)
-}
-
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+fn cannot_be_written(path: &Path, wanted: u64, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull => no_space(path, wanted, free_space(path).unwrap_or(0)),
+        _ => failed(path, "cannot be written", error),
     }
 }
 

@@ -397,28 +397,36 @@ fn preallocation_reserves_all_or_refuses_with_figures() {
     assert_eq!(names.len(), 1, "a refused file leaves nothing behind");
 }
 
+fn map_ring(path: &Path, len: u64) -> gabion_base::Result<MappedRing> {
+    MappedRing::map(&std::fs::File::options().read(true).write(true).open(path).unwrap(), path, len)
+}
+
+fn new_ring(path: &Path, len: u64) -> MappedRing {
+    preallocate(path, len).unwrap();
+    map_ring(path, len).unwrap()
+}
+
 #[test]
 fn a_ring_is_found_as_it_was_left() {
     let dir = TempDir::new();
     let path = dir.0.join("ring");
-    let mut ring = MappedRing::open(&path, 10_000).unwrap();
-    assert!(ring.was_created());
+    let mut ring = new_ring(&path, 10_000);
     ring.write(9_990, b"0123456789");
     drop(ring);
-    let ring = MappedRing::open(&path, 10_000).unwrap();
+    let ring = map_ring(&path, 10_000).unwrap();
     let mut read = [0; 11];
     ring.read(9_989, &mut read);
-    assert_eq!((&read, ring.len(), ring.was_created()), (b"\x000123456789", 10_000, false));
-    let error = MappedRing::open(&path, 20_000).err().unwrap();
+    assert_eq!((&read, ring.len()), (b"\x000123456789", 10_000));
+    let error = map_ring(&path, 20_000).err().unwrap();
     assert!(error.message().contains("holds a ring of 10000 bytes, 20000 wanted"), "{error}");
-    assert!(MappedRing::open(&dir.0.join("empty"), 0).is_err());
+    assert!(map_ring(&path, 0).is_err());
 }
 
 #[test]
 #[should_panic(expected = "reach past the end")]
 fn a_write_past_the_end_of_a_ring_panics() {
     let dir = TempDir::new();
-    let mut ring = MappedRing::open(&dir.0.join("ring"), 4096).unwrap();
+    let mut ring = new_ring(&dir.0.join("ring"), 4096);
     ring.write(4090, b"0123456789");
 }
 
@@ -504,7 +512,7 @@ fn child_that_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let dir = PathBuf::from(dir);
     let file = PoolFile::open(&dir.join("pool"), DirectIo::Try).unwrap();
-    let mut ring = MappedRing::open(&dir.join("ring"), 1 << 20).unwrap();
+    let mut ring = new_ring(&dir.join("ring"), 1 << 20);
     ring.write(1000, &[5; 100_000]);
     let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
     blocking.block_on(blocking.handle().write(BLOCK, block_of(6))).unwrap();
@@ -548,10 +556,10 @@ fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
     let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
     let read = blocking.block_on(blocking.handle().read(BLOCK, BLOCK_LEN)).unwrap();
     assert_eq!(read[..], [6; BLOCK_LEN]);
-    let ring = MappedRing::open(&dir.0.join("ring"), 1 << 20).unwrap();
+    let ring = map_ring(&dir.0.join("ring"), 1 << 20).unwrap();
     let mut bytes = vec![0; 100_001];
     ring.read(1000, &mut bytes);
-    assert!(!ring.was_created() && bytes[..100_000].iter().all(|&b| b == 5));
+    assert!(bytes[..100_000].iter().all(|&b| b == 5));
     assert_eq!(bytes[100_000], 0);
 }
 

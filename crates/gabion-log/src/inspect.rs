@@ -5,7 +5,7 @@
 
 use crate::LogConfig;
 use crate::log::check_start;
-use crate::record::{HEADER_LEN, Layout, Record};
+use crate::record::{HEADER_LEN, Layout, Record, verify};
 use crate::ring::Ring;
 use crate::scan::{
     Look, SegmentSource, Wanted, Window, candidates, look_in_ring, look_in_segments,
@@ -39,6 +39,34 @@ pub enum Seen {
         /// What is wrong.
         error: Error,
     },
+}
+
+/// Whether memory holds a whole record of a log where a ring has it: by that it is known for one of the log's.
+pub fn holds_record(region: &dyn MemoryRegion, config: &LogConfig) -> bool {
+    let len = region.len();
+    let mut chunk = vec![0; MIB as usize];
+    (0..len).step_by(chunk.len()).any(|at| {
+        let within = (len - at).min(MIB) as usize;
+        let chunk = &mut chunk[..within];
+        region.read(at, chunk);
+        candidates(chunk).any(|offset| is_record(region, config, at + offset as u64))
+    })
+}
+
+fn is_record(region: &dyn MemoryRegion, config: &LogConfig, at: u64) -> bool {
+    let mut head = [0; HEADER_LEN];
+    if at + HEADER_LEN as u64 > region.len() {
+        return false;
+    }
+    region.read(at, &mut head);
+    let Ok(layout) = Layout::read(&head) else { return false };
+    let Ok(len) = layout.len(config.segment_len) else { return false };
+    if layout.position.get() % region.len() != at || at + len as u64 > region.len() {
+        return false;
+    }
+    let mut record = vec![0; len];
+    region.read(at, &mut record);
+    verify(&record, config).is_ok()
 }
 
 /// A walk over a log's records, in ring and segments or in segments alone.

@@ -207,6 +207,12 @@ impl OpenedPool {
         self.group.log_config()
     }
 
+    /// Whether memory holds a record of this group's log: an earlier version's ring says by nothing else whose it is.
+    #[must_use]
+    pub fn knows_ring(&self, ring: &dyn MemoryRegion) -> bool {
+        gabion_log::inspect::holds_record(ring, &self.log_config())
+    }
+
     /// Finds the end of the log. It writes to `ring`.
     ///
     /// # Errors

@@ -23,6 +23,7 @@
 //! - [`pool`]: the state of a pool and what may be done to it.
 //! - [`recovery`]: creation and opening; [`creation`]: of a pool that holds files from the first moment.
 //! - [`file_io`]: reading and writing files through their placements.
+//! - [`label`]: whose a file is that does not say so itself: a ring, a pool that is being made.
 //! - [`inspect`]: looking at a pool that may be damaged, for tools; nothing is written.
 #![no_std]
 
@@ -33,6 +34,7 @@ pub mod file_io;
 pub mod geometry;
 pub mod inspect;
 mod journal;
+pub mod label;
 pub mod placement_log;
 pub mod pool;
 pub mod recovery;
@@ -47,6 +49,7 @@ pub use file_io::{
 };
 pub use geometry::Geometry;
 pub use journal::{Commit, Stage};
+pub use label::{Label, Purpose};
 pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};
 pub use pool::{Drained, Pool};
 pub use recovery::{AtRest, Recovered, Trust, create, open, read};

@@ -235,6 +235,13 @@ fn empty_pool(superblock: &Superblock) -> Result<Pool> {
 pub(crate) async fn read_superblock(
     medium: &MediumHandle,
 ) -> Result<(Superblock, Vec<(u64, Bytes)>)> {
+    let len = medium.properties().len;
+    if len < 2 * BLOCK {
+        return Err(Error::not_found(format!(
+            "not a Gabion pool: {len} bytes in whole blocks, its superblocks alone take {}",
+            2 * BLOCK
+        )));
+    }
     let mut copies = Vec::new();
     for offset in [0, BLOCK] {
         let copy = match medium.read(offset, BLOCK_LEN).await {
@@ -278,8 +285,8 @@ pub(crate) async fn read_superblock(
         (_, Some(Err(error))) => Err(error.within("both superblocks are bad")),
         (Some(Err(error)), _) if error.kind() != ErrorKind::Corruption => Err(error),
         _ => Err(Error::not_found(
-            "not a complete pool: no superblock in blocks 0 and 1 (never created, or creation was \
-             interrupted)",
+            "not a complete pool: no superblock (`GABPOOL`) in blocks 0 and 1 (never created, or creation \
+             was interrupted)",
         )),
     }
 }

@@ -7,8 +7,9 @@
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ErrorKind, Result, crc};
+use gabion_db::replica;
 use gabion_engine::{FileMeta, FileSource};
-use gabion_fabric::{BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use gabion_log::RecoveryReport;
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::open::OpenedPool;
@@ -30,8 +31,9 @@ impl AtRest {
     /// Locks the pool at `path`. Its ring is the file `ring` in the same directory.
     ///
     /// # Errors
-    /// Busy, naming the process that runs on it; not found; I/O.
+    /// Busy, naming the process that runs on it; not found, also when it is no pool; I/O.
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        replica::check_pool(path)?;
         let file = PoolFile::open_read_only(path, DirectIo::Try)?;
         let medium = file.medium(MediumOptions { notify: false, ..MediumOptions::default() })?;
         Ok(Self { ring: path.with_file_name("ring"), medium: BlockingMedium::new(medium) })
@@ -47,15 +49,12 @@ impl AtRest {
         self.medium.block_on(future)
     }
 
-    /// The ring, to be changed in this process alone.
+    /// The ring of the pool, to be changed in this process alone.
     ///
     /// # Errors
-    /// Not found; invalid input for a ring of another length; I/O.
-    pub(crate) fn ring(&self, len: u64) -> Result<Box<dyn MemoryRegion>> {
-        if !self.ring.exists() {
-            return Err(Error::not_found(format!("{}: is missing", self.ring.display())));
-        }
-        Ok(Box::new(MappedRing::open_private(&self.ring, len as usize)?))
+    /// Not found; invalid input when the file is not the pool's ring; I/O.
+    pub(crate) fn ring(&self, pool: &OpenedPool) -> Result<Box<dyn MemoryRegion>> {
+        Ok(Box::new(replica::ring_at_rest(&self.ring, pool)?))
     }
 
     /// Superblock, placement log and tree.
@@ -72,7 +71,7 @@ impl AtRest {
     /// See [`open::read_pool`], [`OpenedPool::open_node`] and [`Self::ring`].
     pub(crate) fn into_replica(self) -> Result<Replica> {
         let opened = self.pool()?;
-        let ring = self.ring(opened.group.ring_len)?;
+        let ring = self.ring(&opened)?;
         let store = opened.store();
         let (node, report) = self.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
         let meter = Rc::new(ReadMeter::default());

@@ -2,10 +2,11 @@
 
 use crate::cluster::{failed, replica_dir};
 use crate::options::ProcessOptions;
+use crate::owned::{self, is_log, log_text};
 use gabion_base::Result;
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -64,11 +65,7 @@ impl Replica {
     pub(crate) fn start(&mut self) -> Result<()> {
         self.bound_log();
         let path = self.log_path();
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(|e| failed(&path, "cannot be opened", e))?;
+        let log = owned::open_log(&path, self.number)?;
         // What runs here, also when another file has its name by now, or none: it was built anew, or replaced.
         let program = Path::new("/proc/self/exe");
         let name = std::env::args_os().next().unwrap_or_else(|| program.into());
@@ -96,7 +93,7 @@ impl Replica {
     /// write lines, and its process may run for years.
     pub(crate) fn bound_log(&self) {
         // Tried again at the next call; the replica is not to end for it.
-        let _ = put_aside(&self.log_path(), LOG_LEN_MAX);
+        let _ = put_aside(&self.log_path(), self.number, LOG_LEN_MAX);
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -172,14 +169,20 @@ impl Drop for Replica {
 
 /// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on writing to
 /// the same file, at its end; a line that it writes between the two steps is lost.
-fn put_aside(path: &Path, len_max: u64) -> io::Result<()> {
-    if std::fs::metadata(path)?.len() <= len_max {
+fn put_aside(path: &Path, number: u32, len_max: u64) -> Result<()> {
+    let io = |e| failed(path, "cannot be put aside", e);
+    if std::fs::metadata(path).map_err(io)?.len() <= len_max || !owned::is_there(path, is_log)? {
         return Ok(());
     }
-    // Emptied even where the disk has no room for the copy: that is what the limit is for.
-    let copied = std::fs::copy(path, path.with_extension("old"));
-    OpenOptions::new().write(true).open(path)?.set_len(0)?;
-    copied.map(drop)
+    // Emptied even where the disk has no room for the copy, or its name is taken: that is what the limit is for.
+    let old = path.with_extension("old");
+    let copied = match owned::is_there(&old, is_log) {
+        Ok(_) => std::fs::copy(path, &old).map(drop).map_err(io),
+        Err(error) => Err(error),
+    };
+    let mut log = OpenOptions::new().append(true).open(path).map_err(io)?;
+    log.set_len(0).and_then(|()| log.write_all(log_text(number).as_bytes())).map_err(io)?;
+    copied
 }
 
 fn how_it_ended(status: ExitStatus) -> String {
@@ -205,7 +208,6 @@ fn last_line(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[test]
     fn the_last_thing_said_is_found_behind_empty_lines() {
@@ -237,18 +239,27 @@ mod tests {
     fn a_long_log_is_put_aside_under_the_process_that_writes_it() {
         let path = std::env::temp_dir().join(format!("gabion-long-log-{}", std::process::id()));
         let old = path.with_extension("old");
-        let mut log = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let _ = std::fs::remove_file(&path);
+        let mut log = owned::open_log(&path, 7).unwrap();
+        let first = log_text(7);
+        let len = first.len() as u64 + 5;
         log.write_all(b"first").unwrap();
-        put_aside(&path, 5).unwrap();
+        put_aside(&path, 7, len).unwrap();
         assert!(!old.exists(), "no longer than the limit");
         log.write_all(b" second").unwrap();
-        put_aside(&path, 5).unwrap();
+        put_aside(&path, 7, len).unwrap();
         log.write_all(b"third line").unwrap();
-        assert_eq!(std::fs::read(&old).unwrap(), b"first second");
-        assert_eq!(std::fs::read(&path).unwrap(), b"third line");
-        put_aside(&path, 5).unwrap();
-        assert_eq!(std::fs::read(&old).unwrap(), b"third line", "one old log is kept");
-        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!(read(&old), format!("{first}first second"));
+        assert_eq!(read(&path), format!("{first}third line"));
+        put_aside(&path, 7, len).unwrap();
+        assert_eq!(read(&old), format!("{first}third line"), "one old log is kept");
+        assert_eq!(read(&path), first);
+        // What somebody else called so stays; the log is emptied all the same.
+        std::fs::write(&old, "somebody's words").unwrap();
+        log.write_all(b"fourth line").unwrap();
+        put_aside(&path, 7, len).unwrap_err();
+        assert_eq!((read(&old), read(&path)), ("somebody's words".to_owned(), first));
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&old).unwrap();
     }

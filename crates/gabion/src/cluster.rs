@@ -9,21 +9,24 @@
 //!
 //! `cluster.json` is what makes the rest count: creation writes it last, removal takes it first, and
 //! both leave `unfinished` lying until they are done. So whatever a kill leaves is either whole or
-//! marked, and what is marked is thrown away by the next `up`.
+//! marked, and what is marked is thrown away by the next `up`: as far as it is Gabion's, which [`crate::owned`] tells.
 
 use crate::options::{DataOption, FixedOptions, WhereOptions};
+use crate::owned::{self, Owner};
 use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::sst::SstOptions;
 use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
+use gabion_fabric::fresh::{NewFile, rename_new};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_pool::superblock::POOL_LEN_MAX;
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -421,6 +424,10 @@ fn unfinished_path(data: &Path) -> PathBuf {
 /// Another version, a file that is no `cluster.json` of ours, I/O.
 pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
     let path = settings_path(data);
+    // A FIFO would be waited for.
+    if path.metadata().is_ok_and(|data| !data.is_file()) {
+        return Err(Error::corruption(format!("{}: is no file", path.display())));
+    }
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -480,20 +487,18 @@ impl Lock {
     /// Takes the lock of an existing directory, from a process that is ending too.
     ///
     /// # Errors
-    /// Busy, naming the holder.
+    /// Busy, naming the holder; invalid input when `lock` is somebody else's file.
     pub(crate) fn take(data: &Path) -> Result<Self> {
         let path = data.join("lock");
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|e| failed(&path, "cannot be opened", e))?;
-        let holder = || std::fs::read_to_string(&path).ok()?.trim().parse().ok();
+        owned::ensure(&path, &owned::lock_text(0), owned::is_lock)?;
+        let file = File::options().read(true).write(true).open(&path);
+        let file = file.map_err(|e| failed(&path, "cannot be opened", e))?;
+        let holder = || owned::holder(&std::fs::read(&path).ok()?).filter(|&process| process > 0);
         lock_held_by(&file, data, holder)?;
-        file.set_len(0)
-            .and_then(|()| write!(file, "{}", std::process::id()))
+        let text = owned::lock_text(std::process::id());
+        // One write that is as long each time: a kill leaves the lock of somebody.
+        file.write_all_at(text.as_bytes(), 0)
+            .and_then(|()| file.set_len(text.len() as u64))
             .map_err(|e| failed(&path, "cannot be written", e))?;
         Ok(Self { _file: file })
     }
@@ -506,12 +511,14 @@ impl Lock {
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// No space, I/O, [`ErrorKind::Unavailable`] when told to stop. What was made is removed.
+/// Invalid input when something has a name that is needed; no space, I/O, [`ErrorKind::Unavailable`] when told to stop.
+/// What was made is removed.
 pub(crate) fn create(
     data: &Path,
     settings: &Settings,
     mut made: impl FnMut(u32) -> bool,
 ) -> Result<()> {
+    check_names(data, settings)?;
     mark_unfinished(data)?;
     let mut make = || {
         for number in settings.members() {
@@ -537,33 +544,51 @@ pub(crate) fn create(
     flush_dir(data)
 }
 
+/// Refuses a directory where something has a name that data is to have.
+fn check_names(data: &Path, settings: &Settings) -> Result<()> {
+    let replicas = settings.members().map(|number| replica_dir(data, number));
+    for path in replicas.chain([settings_path(data)]) {
+        if path.symlink_metadata().is_ok() {
+            return Err(owned::in_the_way(&path, "no data is made over what is there"));
+        }
+    }
+    owned::is_there(&new_settings_path(data), owned::is_settings).map(drop)
+}
+
 /// Writes `cluster.json`, whole or not at all.
 ///
 /// # Errors
-/// I/O.
+/// Invalid input when a file of that name, or of the one that it is written under, is somebody else's; I/O.
 pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
-    let path = settings_path(data);
-    let unfinished = data.join("cluster.json.unfinished");
-    let text = settings.to_text();
-    let write = || {
-        let mut file = File::create(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&unfinished, &path)
-    };
-    write().map_err(|e| failed(&path, "cannot be written", e))?;
+    let (path, new) = (settings_path(data), new_settings_path(data));
+    let is_replaced = owned::is_there(&path, owned::is_settings)?;
+    if owned::is_there(&new, owned::is_settings)? {
+        std::fs::remove_file(&new).map_err(|e| failed(&new, "cannot be removed", e))?;
+    }
+    NewFile::write(&new, settings.to_text().as_bytes())?;
+    match is_replaced {
+        true => std::fs::rename(&new, &path).map_err(|e| failed(&path, "cannot be written", e))?,
+        false => rename_new(&new, &path)?,
+    }
     flush_dir(data)
 }
 
+/// What `cluster.json` is called until it takes the place of the one that is there.
+fn new_settings_path(data: &Path) -> PathBuf {
+    data.join("cluster.json.unfinished")
+}
+
 fn mark_unfinished(data: &Path) -> Result<()> {
-    let mark = unfinished_path(data);
-    File::create(&mark).map_err(|e| failed(&mark, "cannot be made", e))?;
+    owned::ensure(&unfinished_path(data), owned::UNFINISHED, owned::is_mark)?;
     flush_dir(data)
 }
 
 /// Whether a creation or a removal was interrupted.
-pub(crate) fn is_unfinished(data: &Path) -> bool {
-    unfinished_path(data).exists()
+///
+/// # Errors
+/// The system's.
+pub(crate) fn is_unfinished(data: &Path) -> Result<bool> {
+    Ok(owned::owner(&unfinished_path(data), owned::is_mark)? == Owner::Gabion)
 }
 
 /// Removes what an interrupted creation or removal left. Returns whether there was anything.
@@ -571,8 +596,8 @@ pub(crate) fn is_unfinished(data: &Path) -> bool {
 /// # Errors
 /// Corruption when replicas are there without `cluster.json` and nothing says why; I/O.
 pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
-    let has_settings = settings_path(data).exists();
-    if unfinished_path(data).exists() {
+    let has_settings = settings_path(data).symlink_metadata().is_ok();
+    if is_unfinished(data)? {
         if has_settings {
             // Creation was over but for the mark.
             let mark = unfinished_path(data);
@@ -591,44 +616,62 @@ pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes the data, the lock last.
+/// Removes the data, the lock last. Returns what is left, as it is not Gabion's.
 ///
 /// # Errors
 /// I/O; the rest is removed by the next attempt.
-pub(crate) fn remove(data: &Path) -> Result<()> {
+pub(crate) fn remove(data: &Path) -> Result<Vec<PathBuf>> {
     mark_unfinished(data)?;
-    let path = settings_path(data);
-    std::fs::remove_file(&path).map_err(|e| failed(&path, "cannot be removed", e))?;
+    owned::remove_ours(&settings_path(data), owned::is_settings)?;
     flush_dir(data)?;
     remove_unfinished(data)?;
-    remove_place(data);
-    Ok(())
+    remove_place(data)
 }
 
-/// Removes the lock, and the directory unless it holds files of others.
-pub(crate) fn remove_place(data: &Path) {
-    let _ = std::fs::remove_file(data.join("lock"));
+/// Removes the lock, and the directory unless it holds files of others, which are returned.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn remove_place(data: &Path) -> Result<Vec<PathBuf>> {
+    owned::remove_ours(&data.join("lock"), owned::is_lock)?;
     let _ = std::fs::remove_dir(data);
+    let mut left = Vec::new();
+    for path in owned::left_in(data)? {
+        // Of a directory of ours what is in it.
+        let within = match is_replica_dir(&path) && path.is_dir() && !path.is_symlink() {
+            true => owned::left_in(&path)?,
+            false => Vec::new(),
+        };
+        match within.is_empty() {
+            true => left.push(path),
+            false => left.extend(within),
+        }
+    }
+    Ok(left)
 }
 
 fn remove_unfinished(data: &Path) -> Result<()> {
     for dir in replica_dirs(data)? {
-        std::fs::remove_dir_all(&dir).map_err(|e| failed(&dir, "cannot be removed", e))?;
+        owned::remove_replica_dir(&dir)?;
     }
-    let _ = std::fs::remove_file(data.join("cluster.json.unfinished"));
+    owned::remove_ours(&new_settings_path(data), owned::is_settings)?;
     let mark = unfinished_path(data);
     std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))
+}
+
+fn is_replica_dir(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix("replica-"));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 fn replica_dirs(data: &Path) -> Result<Vec<PathBuf>> {
     let list = std::fs::read_dir(data).map_err(|e| failed(data, "cannot be listed", e))?;
     let mut dirs = Vec::new();
     for entry in list {
-        let entry = entry.map_err(|e| failed(data, "cannot be listed", e))?;
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("replica-"));
-        if number.is_some_and(|number| number.parse::<u32>().is_ok()) {
-            dirs.push(entry.path());
+        let path = entry.map_err(|e| failed(data, "cannot be listed", e))?.path();
+        if is_replica_dir(&path) {
+            dirs.push(path);
         }
     }
     dirs.sort();

@@ -1,7 +1,8 @@
 //! `gabion destroy`.
 //!
 //! What another version made is no reason to keep the disk full, but it is one to ask: whoever typed
-//! `--yes` meant data that this version knows. So it takes `--force` where there is nobody to be asked.
+//! `--yes` meant data that this version knows. So it takes `--force` where there is nobody to be asked. Files that are not
+//! Gabion's by their own bytes stay, whatever they are called, and are listed.
 
 use crate::cluster::{self, Lock};
 use crate::options::DestroyOptions;
@@ -9,11 +10,11 @@ use crate::screen::put;
 use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     let data = cluster::data_dir(&options.data)?;
-    if cluster::is_unfinished(&data) && clear(&data)? {
+    if cluster::is_unfinished(&data)? && clear(&data)? {
         return Ok(0);
     }
     let what = match cluster::load_existing(&data) {
@@ -33,8 +34,9 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
             return Ok(2);
         }
     }
-    cluster::remove(&data)?;
+    let left = cluster::remove(&data)?;
     put(&format!("removed {}: {what}\n", data.display()));
+    tell_left(&left);
     Ok(0)
 }
 
@@ -45,10 +47,18 @@ fn clear(data: &Path) -> Result<bool> {
     if !cluster::clear_leftovers(data)? {
         return Ok(false);
     }
-    cluster::remove_place(data);
+    let left = cluster::remove_place(data)?;
     let place = data.display();
     put(&format!("removed what an interrupted creation or removal had left in {place}\n"));
+    tell_left(&left);
     Ok(true)
+}
+
+/// Lists what was not removed.
+fn tell_left(left: &[PathBuf]) {
+    for path in left {
+        put(&format!("left, as it is not Gabion's: {}\n", path.display()));
+    }
 }
 
 /// What is said of data whose `cluster.json` says nothing that this version knows.

@@ -35,6 +35,7 @@ mod destroy;
 mod engine;
 mod lines;
 mod options;
+mod owned;
 mod repl;
 mod screen;
 mod server;

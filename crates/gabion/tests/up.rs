@@ -591,8 +591,9 @@ fn what_an_interrupted_removal_left_is_removed_by_the_next() {
     let place = Place::new("left");
     let replica = place.data.join("replica-1");
     std::fs::create_dir_all(&replica).unwrap();
-    std::fs::write(replica.join("pool"), "half of it").unwrap();
-    std::fs::write(place.data.join("unfinished"), "").unwrap();
+    std::fs::write(replica.join("pool"), "GABPOOL\0, and half of it").unwrap();
+    let mark = "gabion: data is made or removed here\n";
+    std::fs::write(place.data.join("unfinished"), mark).unwrap();
     let output = place.run(&["destroy"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let told = "removed what an interrupted creation or removal had left in ";
@@ -603,7 +604,7 @@ fn what_an_interrupted_removal_left_is_removed_by_the_next() {
     let up = place.up(&["--replicas", "1"]);
     up.signal("-TERM");
     assert_eq!(up.wait(), 0);
-    std::fs::write(place.data.join("unfinished"), "").unwrap();
+    std::fs::write(place.data.join("unfinished"), mark).unwrap();
     let output = place.run(&["destroy"]);
     assert!(said(&output).contains("Type yes: nothing was removed"), "{}", said(&output));
     let output = place.run(&["destroy", "--yes"]);
@@ -648,7 +649,7 @@ fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
         (b"\xff\0", "is no JSON"),
     ] {
         std::fs::create_dir_all(pool.parent().unwrap()).unwrap();
-        std::fs::write(&pool, "kept").unwrap();
+        std::fs::write(&pool, "GABPOOL\0kept").unwrap();
         std::fs::write(place.data.join("cluster.json"), text).unwrap();
         for (words, part) in [
             (&["destroy", "--yes"][..], "nothing was removed: without --yes it is asked"),
@@ -661,10 +662,19 @@ fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
             let told = said(&output);
             assert!(told.contains(part) && told.trim_end().lines().count() == 1, "{told}");
             assert!(told.contains(named) || words.contains(&"--force"), "{words:?}: {told}");
-            assert_eq!(std::fs::read(&pool).unwrap(), b"kept", "{words:?}");
+            assert_eq!(std::fs::read(&pool).unwrap(), b"GABPOOL\0kept", "{words:?}");
         }
         let output = place.run(&["destroy", "--yes", "--force"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        assert!(!place.data.exists());
+        assert!(!pool.exists());
+        // What is not even JSON is nobody's.
+        if named == version {
+            assert!(!place.data.exists());
+            continue;
+        }
+        let file = place.data.join("cluster.json");
+        let left = format!("left, as it is not Gabion's: {}", file.display());
+        assert!(said(&output).contains(&left), "{}", said(&output));
+        assert_eq!(std::fs::read(&file).unwrap(), text);
     }
 }

@@ -5,6 +5,7 @@ use gabion_base::units::SLOT_LEN;
 use gabion_base::{ErrorKind, FileKind};
 use gabion_db::{Db, Durability, Options, WriteBatch};
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use gabion_pool::{Label, Purpose};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -149,7 +150,7 @@ fn a_checkpoint_while_writes_go_on_is_one_moment_of_them() {
     assert!(db.stats().counters.compactions > 0, "files were replaced meanwhile");
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -170,7 +171,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     let error = db.checkpoint(&dir.0.join("nowhere/copy")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     // The file system has less than this; the pool of four slots is too small for the files.
-    for (len, part) in [(1 << 50, "bytes free"), (24 << 20, "the copy takes")] {
+    for (len, part) in [(7 << 40, "bytes free"), (24 << 20, "the copy takes")] {
         let error = db.checkpoint_sized(&dir.0.join("copy"), len).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         assert!(error.to_string().contains(part), "{error}");
@@ -180,7 +181,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
     std::fs::write(dir.0.join("copy.tmp/thesis"), b"").unwrap();
     let error = db.checkpoint(&dir.0.join("copy")).unwrap_err();
-    assert!(error.to_string().contains("copy.tmp/thesis: is in the way"), "{error}");
+    assert!(error.to_string().contains("copy.tmp: is in the way"), "{error}");
     assert_eq!(names(&dir.0.join("copy.tmp")), ["thesis"]);
     std::fs::remove_file(dir.0.join("copy.tmp/thesis")).unwrap();
     // Nor is a store of that name, whether it is open or not.
@@ -193,7 +194,9 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     }
     drop(other);
     std::fs::remove_dir_all(dir.0.join("copy.tmp")).unwrap();
+    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0 };
     std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
+    std::fs::write(dir.0.join("copy.tmp/checkpoint.unfinished"), label.encode()).unwrap();
     // While somebody is at it, nobody else is.
     let holder = std::fs::File::open(dir.0.join("copy.tmp")).unwrap();
     gabion_fabric::lock::lock_exclusive(&holder, &dir.0).unwrap();

@@ -242,7 +242,7 @@ fn removal_takes_the_data_and_leaves_what_is_not_its_own() {
     std::fs::create_dir_all(replica_dir(&dir, 1)).unwrap();
     save(&dir, &made()).unwrap();
     std::fs::write(dir.join("mine.txt"), "x").unwrap();
-    remove(&dir).unwrap();
+    assert_eq!(remove(&dir).unwrap(), [dir.join("mine.txt")]);
     assert!(!replica_dir(&dir, 1).exists());
     assert_eq!(load(&dir).unwrap(), None);
     assert!(dir.join("mine.txt").exists());
@@ -291,5 +291,119 @@ fn data_that_cannot_be_read_is_no_reason_not_to_ask_a_port() {
     assert_eq!(addresses(&place).unwrap(), [(1, stand.address)]);
     place.port = None;
     assert_eq!(addresses(&place).unwrap_err().kind(), ErrorKind::Corruption);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Makes things of somebody else under a name, and gives back each kind's name.
+const THINGS: [&str; 6] = ["text", "empty file", "directory", "link", "dangling link", "FIFO"];
+
+fn put_there(thing: &str, path: &Path) {
+    use rustix::fs::{CWD, FileType, mknodat};
+    let made = match thing {
+        "text" => std::fs::write(path, "somebody's words"),
+        "empty file" => std::fs::write(path, ""),
+        "directory" => std::fs::create_dir(path)
+            .and_then(|()| std::fs::write(path.join("pool"), "somebody's words")),
+        "link" => {
+            std::fs::write(path.with_file_name("theirs"), "somebody's words").unwrap();
+            std::os::unix::fs::symlink("theirs", path)
+        }
+        "dangling link" => std::os::unix::fs::symlink("nowhere", path),
+        _ => mknodat(CWD, path, FileType::Fifo, rustix::fs::Mode::RUSR, 0).map_err(io::Error::from),
+    };
+    made.unwrap();
+}
+
+/// All below a directory but our lock: what it is, and its bytes.
+fn tree(dir: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let data = path.symlink_metadata().unwrap();
+        let bytes = if data.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+        if data.is_dir() {
+            found.extend(tree(&path));
+        }
+        if !owned::is_lock(&bytes) {
+            let when = data.modified().unwrap();
+            found.push((path, format!("{:?} {when:?}", data.file_type()), bytes));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What `up` does before it starts anything.
+fn prepare(dir: &Path) -> Result<()> {
+    let _lock = Lock::take(dir)?;
+    clear_leftovers(dir)?;
+    if load(dir)?.is_none() {
+        let settings = Settings { replicas: 2, pool_len: 256 * MIB, ..made() };
+        create(dir, &settings, |_| true)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn data_is_made_over_nothing_that_is_not_gabions() {
+    let names = ["cluster.json", "cluster.json.unfinished", "lock", "unfinished", "replica-2"];
+    for name in names {
+        for thing in THINGS {
+            let dir = directory("foreign");
+            put_there(thing, &dir.join(name));
+            let before = tree(&dir);
+            let error = prepare(&dir).expect_err(&format!("{thing} called {name}"));
+            let path = dir.join(name);
+            assert!(error.to_string().contains(&path.display().to_string()), "{thing}: {error}");
+            assert!(tree(&dir) == before, "{thing} called {name}: {:#?}", tree(&dir));
+        }
+    }
+    let dir = directory("foreign");
+    put_there("text", &dir.join("thesis"));
+    let before = tree(&dir);
+    prepare(&dir).unwrap();
+    // Nor is anything else taken away with it.
+    for name in ["thesis", "log", "log.old", "pool.new"] {
+        put_there("text", &replica_dir(&dir, 2).join(name));
+    }
+    let names = ["replica-2/log", "replica-2/log.old", "replica-2/pool.new", "replica-2/thesis"];
+    let mut left: Vec<PathBuf> = names.map(|name| dir.join(name)).to_vec();
+    left.push(dir.join("thesis"));
+    assert_eq!(remove(&dir).unwrap(), left);
+    assert!(tree(&dir).iter().any(|found| *found == before[0]));
+    assert!(left.iter().all(|path| std::fs::read(path).unwrap() == b"somebody's words"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn an_interrupted_creation_takes_nothing_of_others_with_it() {
+    let dir = directory("foreign-leftovers");
+    mark_unfinished(&dir).unwrap();
+    std::fs::create_dir(replica_dir(&dir, 1)).unwrap();
+    for name in ["pool", "pool.new", "ring", "ring.new", "log", "pool.unflushed"] {
+        put_there("text", &replica_dir(&dir, 1).join(name));
+    }
+    let before = tree(&replica_dir(&dir, 1));
+    assert!(clear_leftovers(&dir).unwrap());
+    assert_eq!(tree(&replica_dir(&dir, 1)), before);
+    assert!(clear_leftovers(&dir).unwrap_err().message().contains("nothing was touched"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_log_is_written_to_no_file_of_others() {
+    for thing in THINGS {
+        let dir = directory("foreign-log");
+        put_there(thing, &dir.join("log"));
+        let before = tree(&dir);
+        let error = owned::open_log(&dir.join("log"), 1).unwrap_err();
+        assert!(error.to_string().contains("log: is in the way"), "{error}");
+        assert_eq!(tree(&dir), before);
+    }
+    let dir = directory("foreign-log");
+    // As an earlier version began one.
+    let old = "ring: was gone\nreplica 1 of group 7: clients 127.0.0.1:6379\n";
+    std::fs::write(dir.join("log"), old).unwrap();
+    owned::open_log(&dir.join("log"), 1).unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -74,7 +74,7 @@ fn heading(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Log
 
 /// Where the log ends and why, as a start would find it.
 pub(super) fn recover(pool: &AtRest, opened: &OpenedPool) -> Result<RecoveryReport, Error> {
-    let ring = pool.ring(opened.group.ring_len)?;
+    let ring = pool.ring(opened)?;
     pool.wait(opened.recover_log(ring, &opened.segments())).map(|(_, report)| report)
 }
 
@@ -101,7 +101,7 @@ pub(super) fn log_fields(
 
 /// The ring, or nothing where it cannot be had.
 fn ring(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Box<dyn MemoryRegion>>> {
-    match pool.ring(opened.group.ring_len) {
+    match pool.ring(opened) {
         // Named already, by recovery.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         ring => out.readable(0, ring),

@@ -62,7 +62,7 @@ fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error
     stats.insert("amplification".into(), amplification(&opened, &written));
     let (state, flushed) = (opened.state.clone(), opened.tree().flushed());
     stats.insert("log".into(), log_fields(&state, flushed, None));
-    let ring = pool.ring(opened.group.ring_len)?;
+    let ring = pool.ring(&opened)?;
     let (node, report) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
     stats.insert("log".into(), log_fields(&state, flushed, Some(&report)));
     stats.insert("memtables".into(), memtables(&node));

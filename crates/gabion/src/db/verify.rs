@@ -126,7 +126,7 @@ fn look(
 
 /// What a start would do with the log: every record is decoded and applied, edits in their order.
 fn replay(pool: &AtRest, opened: OpenedPool) -> Result<()> {
-    let ring = pool.ring(opened.group.ring_len)?;
+    let ring = pool.ring(&opened)?;
     let (node, _) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
     let stranger =
         node.tree().version().files().find(|(_, meta)| node.file_map().get(meta.id).is_none());
