@@ -5,7 +5,9 @@ use gabion_base::codec::put_field;
 use gabion_base::crc::crc32c;
 use gabion_base::{FileId, Generation, GroupId, ReplicaId, SlotIndex, Term};
 use gabion_pool::placement_log::{Operation, RecordHeader, RecordKind, encode_record};
-use gabion_pool::{FilePlacement, Placed, PoolConfig, QuarantineOrigin, SlotHeader, Superblock};
+use gabion_pool::{
+    FilePlacement, Label, Placed, PoolConfig, Purpose, QuarantineOrigin, SlotHeader, Superblock,
+};
 use std::sync::Arc;
 
 const POOL_ID: [u8; 16] = *b"0123456789abcdef";
@@ -62,6 +64,21 @@ fn superblock() {
 0070: 01 00 00 00 eb 07 00 00 07 00 00 00 00 00 00 00
 0080: 00 00 20 02 00 00 00 00 00 00 e0 fd 00 00 00 00
 0ff0: 00 00 00 00 00 00 00 00 00 00 00 00 07 a5 97 7f
+4096 bytes, crc32c 48674bc7",
+    );
+}
+
+#[test]
+fn label() {
+    let label = Label { purpose: Purpose::Ring, pool_id: POOL_ID, len: 128 << 20 };
+    assert_eq!(Label::decode(&label.encode()), Some(label));
+    assert_golden(
+        &label.encode(),
+        "
+0000: 47 41 42 4c 41 42 4c 00 01 00 00 00 02 00 00 00
+0010: 30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
+0020: 00 00 00 08 00 00 00 00 00 00 00 00 00 00 00 00
+0ff0: 00 00 00 00 00 00 00 00 00 00 00 00 12 48 59 d0
 4096 bytes, crc32c 48674bc7",
     );
 }
