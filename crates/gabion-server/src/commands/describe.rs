@@ -70,6 +70,7 @@ fn get_keys(request: &[Bytes]) -> Reply {
 fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> {
     let group = match spec.group {
         "string" => Some("@string"),
+        "bitmap" => Some("@bitmap"),
         "generic" => Some("@keyspace"),
         "transactions" => Some("@transaction"),
         "connection" => Some("@connection"),

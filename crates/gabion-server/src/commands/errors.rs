@@ -19,6 +19,26 @@ pub(crate) const NX_AND_OTHERS: Reply =
     Reply::error("ERR NX and XX, GT or LT options at the same time are not compatible");
 pub(crate) const GT_AND_LT: Reply =
     Reply::error("ERR GT and LT options at the same time are not compatible");
+pub(crate) const NO_SUCH_KEY: Reply = Reply::error("ERR no such key");
+pub(crate) const SAME_OBJECT: Reply =
+    Reply::error("ERR source and destination objects are the same");
+pub(crate) const NO_DATABASE: Reply = Reply::error("ERR DB index is out of range");
+pub(crate) const NOT_AN_INT: Reply =
+    Reply::error("ERR value is out of range, value must between -2147483648 and 2147483647");
+pub(crate) const NOT_A_FLOAT: Reply = Reply::error("ERR value is not a valid float");
+pub(crate) const NO_FINITE_SUM: Reply = Reply::error("ERR increment would produce NaN or Infinity");
+pub(crate) const BIT: Reply = Reply::error("ERR bit is not an integer or out of range");
+pub(crate) const BIT_ARGUMENT: Reply = Reply::error("ERR The bit argument must be 1 or 0.");
+pub(crate) const BIT_OFFSET: Reply =
+    Reply::error("ERR bit offset is not an integer or out of range");
+pub(crate) const BITOP_NOT: Reply =
+    Reply::error("ERR BITOP NOT must be called with a single source key.");
+pub(crate) const BITFIELD_TYPE: Reply = Reply::error(
+    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+);
+pub(crate) const BITFIELD_OVERFLOW: Reply = Reply::error("ERR Invalid OVERFLOW type specified");
+pub(crate) const BITFIELD_RO: Reply =
+    Reply::error("ERR BITFIELD_RO only supports the GET subcommand");
 pub(crate) const NO_WATCH: Reply = Reply::error("ERR WATCH is not supported yet");
 pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
 pub(crate) const EXEC_ABORT: Reply =
@@ -147,6 +167,20 @@ pub(crate) fn exec_abort_because(error: &Reply) -> Reply {
 /// APPEND or SETRANGE would make a value longer than any may be.
 pub(crate) fn string_too_long() -> Reply {
     Reply::error_from(format!("ERR string exceeds maximum allowed size ({VALUE_LEN_MAX} bytes)"))
+}
+
+/// The bit lies behind the end of the longest value.
+pub(crate) fn bit_offset_too_large(offset: u64) -> Reply {
+    Reply::error_from(format!(
+        "ERR bit offset is not an integer or out of range: {offset} is not below {}, the bits of \
+         the longest value ({VALUE_LEN_MAX} bytes)",
+        VALUE_LEN_MAX * 8
+    ))
+}
+
+/// BITOP would read more than it may.
+pub(crate) fn sources_too_long(max: usize) -> Reply {
+    Reply::error_from(format!("ERR the values that BITOP reads are over the limit of {max} bytes"))
 }
 
 /// An error of the store. The codes are those that clients of Redis act on: `OOM` for no space,

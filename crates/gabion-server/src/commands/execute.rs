@@ -7,7 +7,7 @@ use super::store::Store;
 use super::table::{Id, Route};
 use super::timed::Timed;
 use super::work::{Call, Transaction, Work};
-use super::{Commands, errors, expiry, keyspace, strings};
+use super::{Commands, bitfield, bits, errors, expiry, keyspace, object, random, renames, strings};
 use gabion_base::Error;
 use gabion_resp::Reply;
 
@@ -138,6 +138,20 @@ impl Commands {
             Id::Decr => strings::add(store, &args[1], -1).await,
             Id::IncrBy => strings::incr_by(store, args).await,
             Id::DecrBy => strings::decr_by(store, args).await,
+            Id::IncrByFloat => strings::incr_by_float(store, args).await,
+            Id::GetBit => bits::get_bit(store, args).await,
+            Id::SetBit => bits::set_bit(store, args).await,
+            Id::BitCount => bits::bit_count(store, args).await,
+            Id::BitPos => bits::bit_pos(store, args).await,
+            Id::BitOp => bits::bit_op(store, args).await,
+            Id::BitField => bitfield::bitfield(store, args).await,
+            Id::BitFieldRo => bitfield::bitfield_ro(store, args).await,
+            Id::Rename => renames::rename(store, args).await,
+            Id::RenameNx => renames::rename_nx(store, args).await,
+            Id::Copy => renames::copy(store, args).await,
+            Id::RandomKey => random::random_key(store, &self.dice).await,
+            Id::Object => object::object(store, args).await,
+            Id::Memory => object::memory(store, args).await,
             Id::Del => keyspace::del(store, args).await,
             Id::Exists => keyspace::exists(store, args).await,
             Id::Type => keyspace::kind(store, args).await,

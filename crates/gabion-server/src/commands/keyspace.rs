@@ -60,22 +60,29 @@ pub(crate) fn flush(store: &impl Store, args: &[Bytes]) -> Outcome {
 }
 
 /// A walk over a part of the key space, a page at a time.
-struct Walk {
+#[derive(Clone)]
+pub(crate) struct Walk {
     start: Bound<Bytes>,
     end: Bound<Bytes>,
     order: Order,
 }
 
 impl Walk {
+    /// Between two bounds.
+    pub(crate) fn between(start: Bound<&[u8]>, end: Bound<&[u8]>, order: Order) -> Self {
+        let own = |bound: Bound<&[u8]>| bound.map(Bytes::copy_from_slice);
+        Self { start: own(start), end: own(end), order }
+    }
+
     /// Over everything that can match `pattern`.
-    fn over(pattern: &[u8]) -> Self {
+    pub(crate) fn over(pattern: &[u8]) -> Self {
         let prefix = glob_prefix(pattern);
         let start = Bound::Included(Bytes::copy_from_slice(prefix));
         let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
         Self { start, end, order: Order::Ascending }
     }
 
-    async fn page(
+    pub(crate) async fn page(
         &self,
         store: &impl Store,
         limit: usize,
@@ -90,8 +97,27 @@ impl Walk {
         Ok(store.range(start, end, limit, bytes_max, with_values, self.order).await?)
     }
 
+    /// Up to so many keys. Goes on after them only where something may follow: a page that its limits end has not
+    /// looked at what comes next.
+    async fn page_to_its_end(&self, store: &impl Store, count: usize) -> Result<Page, Refusal> {
+        let mut page = self.page(store, count + 1, PAGE_BYTES, false).await?;
+        let last = page.pairs[..count.min(page.pairs.len())].last().map(|(key, _)| key.clone());
+        if page.pairs.len() > count {
+            page.pairs.truncate(count);
+            page.resume_after = last;
+        } else if page.resume_after.is_some() && page.resume_after == last {
+            let start = last.map_or(Bound::Unbounded, Bound::Excluded);
+            let rest = Self { start, ..self.clone() };
+            let next = rest.page(store, 1, PAGE_BYTES, false).await?;
+            if next.pairs.is_empty() {
+                page.resume_after = next.resume_after;
+            }
+        }
+        Ok(page)
+    }
+
     /// Goes on where a page ended; false at the end of the walk. Others run before the next page.
-    async fn advance(&mut self, resume_after: Option<Bytes>) -> bool {
+    pub(crate) async fn advance(&mut self, resume_after: Option<Bytes>) -> bool {
         let Some(last) = resume_after else { return false };
         match self.order {
             Order::Ascending => self.start = Bound::Excluded(last),
@@ -103,7 +129,7 @@ impl Walk {
 }
 
 /// The first key after all that begin with `prefix`; `None` when there is no such key.
-fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
+pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=last].to_vec();
     after[last] += 1;
@@ -173,7 +199,7 @@ pub(crate) async fn scan(
             walk.start = Bound::Excluded(last);
         }
     }
-    let page = walk.page(store, options.count, PAGE_BYTES, false).await?;
+    let page = walk.page_to_its_end(store, options.count).await?;
     let next = match &page.resume_after {
         Some(last) => cursors.borrow_mut().remember(last, cursor),
         None => 0,

@@ -7,7 +7,7 @@
 //!                                         └─► Step::Run(Work) data: at this node, the head or the
 //!                                                  │          tail, as Work::route says
 //!              Commands::execute(store, work) ◄────┘
-//!                 KeyLocks ─► strings, expiry, keyspace ─► Store (the newest state; the turn's record)
+//!                 KeyLocks ─► strings, bits, expiry, keyspace … ─► Store (the newest state; the turn's record)
 //! ```
 //!
 //! - [`table`]: every command, its route and its keys; `subcommands` of some. - [`session`]: a connection's state.
@@ -16,6 +16,8 @@
 //!
 //! Everything runs on the loop's thread. Time, numbers and options come from the [`Host`].
 
+mod bitfield;
+mod bits;
 pub mod cursors;
 mod describe;
 pub(crate) mod errors;
@@ -25,7 +27,11 @@ mod info;
 pub mod keyspace;
 mod local;
 pub mod locks;
+mod long_double;
+mod object;
 mod overlay;
+mod random;
+mod renames;
 pub mod session;
 pub mod store;
 mod strings;
@@ -48,6 +54,7 @@ pub use work::{Call, Transaction, Work};
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use cursors::CursorTable;
+use random::Dice;
 use session::Client;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -97,6 +104,7 @@ pub struct Commands {
     /// Locks of keys; used at the head.
     pub locks: KeyLocks,
     cursors: RefCell<CursorTable>,
+    dice: Dice,
     stats: Stats,
     clients: Clients,
     next_client_id: Cell<u64>,
@@ -113,6 +121,7 @@ impl Commands {
         Self {
             locks: KeyLocks::new(),
             cursors: RefCell::new(CursorTable::new(seed)),
+            dice: Dice::new(seed),
             stats: Stats::default(),
             clients: Clients::default(),
             next_client_id: Cell::new(1),

@@ -4,6 +4,7 @@ use super::errors;
 use super::execute::Outcome;
 use super::expiry::{When, put_keeping, put_until};
 use super::keyspace::REPLY_LEN_MAX;
+use super::long_double::LongDouble;
 use super::store::{Op, Store, check_fits_record};
 use bytes::Bytes;
 use gabion_base::number::{parse_i64, put_decimal};
@@ -261,6 +262,20 @@ pub(crate) async fn add(store: &impl Store, key: &Bytes, by: i64) -> Outcome {
     put_decimal(&mut text, new);
     put_keeping(store, key, text.into(), found.and_then(|found| found.expires_ms))?;
     Ok(Reply::Integer(new))
+}
+
+/// Adds to the number with decimals that a key holds; none is 0.
+pub(crate) async fn incr_by_float(store: &impl Store, args: &[Bytes]) -> Outcome {
+    let found = store.look_up(&args[1]).await?;
+    let old = match &found {
+        Some(found) => LongDouble::parse(&found.value).ok_or(errors::NOT_A_FLOAT)?,
+        None => LongDouble::ZERO,
+    };
+    let by = LongDouble::parse(&args[2]).ok_or(errors::NOT_A_FLOAT)?;
+    let sum = old.add(by).ok_or(errors::NO_FINITE_SUM)?;
+    let text = Bytes::from(sum.to_text());
+    put_keeping(store, &args[1], text.clone(), found.and_then(|found| found.expires_ms))?;
+    Ok(Reply::Bulk(text))
 }
 
 pub(crate) fn check_value(value: &[u8]) -> Result<(), Reply> {

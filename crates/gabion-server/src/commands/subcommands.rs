@@ -1,4 +1,4 @@
-//! The subcommands of CLIENT, CONFIG and COMMAND: their names and how many words they take. As those of commands,
+//! The subcommands of CLIENT, CONFIG, COMMAND, MEMORY and OBJECT: their names and how many words they take. As those of commands,
 //! they are checked when a request comes, also between MULTI and EXEC, where it is only queued.
 
 use super::errors;
@@ -24,6 +24,9 @@ const COMMAND: &[Subcommand] =
     &[("count", 2), ("docs", -2), ("getkeys", -3), ("help", 2), ("info", -2), ("list", -2)];
 const CONFIG: &[Subcommand] =
     &[("get", -3), ("help", 2), ("resetstat", 2), ("rewrite", 2), ("set", -4)];
+const MEMORY: &[Subcommand] = &[("help", 2), ("usage", -3)];
+const OBJECT: &[Subcommand] =
+    &[("encoding", 3), ("freq", 3), ("help", 2), ("idletime", 3), ("refcount", 3)];
 
 /// Checks the subcommand of a request for `spec`, of which the number of words fits.
 ///
@@ -35,6 +38,8 @@ pub(crate) fn check(spec: &Spec, args: &[Bytes]) -> Result<(), Reply> {
         Id::Client => CLIENT,
         Id::Command => COMMAND,
         Id::Config => CONFIG,
+        Id::Memory => MEMORY,
+        Id::Object => OBJECT,
         _ => return Ok(()),
     };
     args.get(1).map_or(Ok(()), |given| check_name(spec, known, given, args.len()))

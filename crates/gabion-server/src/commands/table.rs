@@ -139,9 +139,15 @@ macro_rules! table {
 pub enum Id {
     Append,
     Auth,
+    BitCount,
+    BitField,
+    BitFieldRo,
+    BitOp,
+    BitPos,
     Client,
     Command,
     Config,
+    Copy,
     DbSize,
     Decr,
     DecrBy,
@@ -157,6 +163,7 @@ pub enum Id {
     FlushAll,
     Gabion,
     Get,
+    GetBit,
     GetDel,
     GetEx,
     GetRange,
@@ -164,12 +171,15 @@ pub enum Id {
     Hello,
     Incr,
     IncrBy,
+    IncrByFloat,
     Info,
     Keys,
     MGet,
     MSet,
     MSetNx,
+    Memory,
     Multi,
+    Object,
     PExpire,
     PExpireAt,
     PExpireTime,
@@ -178,12 +188,16 @@ pub enum Id {
     Persist,
     Ping,
     Quit,
+    RandomKey,
     Range,
     RefusedWatch,
+    Rename,
+    RenameNx,
     Reset,
     Scan,
     Select,
     Set,
+    SetBit,
     SetEx,
     SetNx,
     SetRange,
@@ -236,10 +250,30 @@ table! {
         "Adds to a number." "";
     DecrBy "decrby" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "1.0.0" "string"
         "Takes from a number." "";
+    IncrByFloat "incrbyfloat" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "2.6.0" "string"
+        "Adds to a number that may have decimals." "As Redis reckons on x86: 64 bits of mantissa, 17 decimals.";
     SetEx "setex" 4 Write ["write" "denyoom"] (1 1 1) "2.0.0" "string"
         "Sets a key with an expiry." "";
     PSetEx "psetex" 4 Write ["write" "denyoom"] (1 1 1) "2.6.0" "string"
         "Sets a key with an expiry." "";
+
+    GetBit "getbit" 3 Read ["readonly" "fast"] (1 1 1) "2.2.0" "bitmap"
+        "Returns a bit of a value." "Offsets are below 67,108,864, the bits of the longest value.";
+    SetBit "setbit" 4 ReadWrite ["write" "denyoom"] (1 1 1) "2.2.0" "bitmap"
+        "Sets or clears a bit of a value."
+        "Offsets as for GETBIT. Writes the whole value anew, and nothing where the bit is so already.";
+    BitCount "bitcount" -2 Read ["readonly"] (1 1 1) "2.6.0" "bitmap"
+        "Counts the bits that are set." "";
+    BitPos "bitpos" -3 Read ["readonly"] (1 1 1) "2.8.7" "bitmap"
+        "Finds the first bit that is set, or that is not." "";
+    BitOp "bitop" -4 ReadWrite ["write" "denyoom"] (2 -1 1) "2.6.0" "bitmap"
+        "Sets a key to what AND, OR, XOR or NOT makes of the bits of others."
+        "Reads at most 1 GiB.";
+    BitField "bitfield" -2 ReadWrite ["write" "denyoom"] (1 1 1) "3.2.0" "bitmap"
+        "Reads, sets and adds to integers of up to 64 bits within a value."
+        "Offsets as for GETBIT. Writes the whole value anew, and nothing where all bits are so already.";
+    BitFieldRo "bitfield_ro" -2 Read ["readonly" "fast"] (1 1 1) "6.0.0" "bitmap"
+        "Reads integers of up to 64 bits within a value." "Offsets as for GETBIT.";
 
     Del "del" -2 ReadWrite ["write"] (1 -1 1) "1.0.0" "generic"
         "Deletes keys; returns how many existed." "At most 65,536 keys.";
@@ -247,6 +281,15 @@ table! {
         "Deletes keys; returns how many existed." "The same as DEL: space comes back by compaction.";
     Exists "exists" -2 Read ["readonly" "fast"] (1 -1 1) "1.0.0" "generic"
         "Returns how many of the keys exist." "Several keys are looked up at once, all from one state.";
+    Exists "touch" -2 Read ["readonly" "fast"] (1 -1 1) "3.2.1" "generic"
+        "Returns how many of the keys exist." "The same as EXISTS: no times of access are kept.";
+    Rename "rename" 3 ReadWrite ["write"] (1 2 1) "1.0.0" "generic"
+        "Gives a key's value and expiry to another key." "Writes the value anew; one log record.";
+    RenameNx "renamenx" 3 ReadWrite ["write" "fast"] (1 2 1) "1.0.0" "generic"
+        "Gives a key's value and expiry to another key that does not exist." "As RENAME.";
+    Copy "copy" -3 ReadWrite ["write" "denyoom"] (1 2 1) "6.2.0" "generic"
+        "Sets a key to the value and expiry of another."
+        "REPLACE; `DB 0` is the only database.";
     Type "type" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
         "Returns the type of a key's value." "`string` or `none`.";
     Ttl "ttl" 2 Read ["readonly" "fast"] (1 1 1) "1.0.0" "generic"
@@ -270,6 +313,12 @@ table! {
     Scan "scan" -2 Read ["readonly"] (0 0 0) "2.8.0" "generic"
         "Walks over the keys."
         "In key order. COUNT is at most 65,536. A call passes 16,384 entries at most, what was deleted among them: its reply may have fewer keys than COUNT, or none, and a cursor to go on with. A node remembers the last 4,096 cursors, or those of the last 16 MiB of keys, of each walk the last three; an older one, or one of another node, is refused and the walk starts again.";
+    RandomKey "randomkey" 1 Read ["readonly"] (0 0 0) "1.0.0" "generic"
+        "Returns a key by chance."
+        "Chosen byte by byte where keys part: equally often where they are numbers or random digits of one length, more often a key with few neighbours. Two seeks for each byte, at most 24. Null only when there is no key.";
+    Object "object" -2 Read ["readonly"] (2 2 1) "2.2.3" "generic"
+        "What is known of a value beside it."
+        "ENCODING: how Redis would keep the value had it been set as a whole (after APPEND and its kin Redis says `raw`). REFCOUNT: 1. FREQ and IDLETIME: an error, as nothing is evicted and no access is noted. HELP.";
     Keys "keys" 2 Read ["readonly"] (0 0 0) "1.0.0" "generic"
         "Returns the keys that match a pattern."
         "In key order, page by page (not one state). Over 1,048,576 keys or 64 MiB it is refused: use SCAN.";
@@ -315,6 +364,9 @@ table! {
 
     DbSize "dbsize" 1 Read ["readonly" "fast"] (0 0 0) "1.0.0" "server"
         "Returns the number of keys." "Exact, by walking over every key: O(n).";
+    Memory "memory" -2 Read ["readonly"] (2 2 1) "4.0.0" "server"
+        "Estimates the memory that a key takes."
+        "USAGE key [SAMPLES n]: the bytes of key and value and 60 of bookkeeping, which is what they take of a MemTable until it is flushed; then they lie in files, in whole or in part in the block cache. HELP.";
     FlushAll "flushall" -1 Write ["write"] (0 0 0) "1.0.0" "server"
         "Deletes every key." "ASYNC and SYNC are the same: one entry of the log, in constant time, and reads are none the slower for it.";
     FlushAll "flushdb" -1 Write ["write"] (0 0 0) "1.0.0" "server"
@@ -335,7 +387,7 @@ table! {
 }
 
 /// Slots of the index; a power of two, at most a quarter full.
-const INDEX_LEN: usize = 256;
+const INDEX_LEN: usize = 512;
 /// Longest name.
 const NAME_LEN_MAX: usize = 16;
 

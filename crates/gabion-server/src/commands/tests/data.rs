@@ -145,6 +145,35 @@ fn numbers_count_and_overflow_as_in_redis() {
     ]);
 }
 
+/// The digits are held against Redis's in `long_double/tests.rs`.
+#[test]
+fn numbers_with_decimals_are_added_to_and_keep_their_expiry() {
+    let not_a_float = "-ERR value is not a valid float\r\n";
+    let not_finite = "-ERR increment would produce NaN or Infinity\r\n";
+    Node::new().client().script(&[
+        ("INCRBYFLOAT n 1", "$1\r\n1\r\n"),
+        ("INCRBYFLOAT n 0.25", "$4\r\n1.25\r\n"),
+        ("GET n", "$4\r\n1.25\r\n"),
+        ("SET n 17179869184 EX 100", "+OK\r\n"),
+        ("INCRBYFLOAT n 1.5", "$13\r\n17179869185.5\r\n"),
+        ("TTL n", ":100\r\n"),
+        ("SET n 3", "+OK\r\n"),
+        ("INCRBYFLOAT n -1.1", "$3\r\n1.9\r\n"),
+        ("INCR n", "-ERR value is not an integer or out of range\r\n"),
+        ("INCRBYFLOAT n x", not_a_float),
+        ("INCRBYFLOAT n ' 1'", not_a_float),
+        ("INCRBYFLOAT n nan", not_a_float),
+        ("INCRBYFLOAT n +inf", not_finite),
+        ("INCRBYFLOAT none -inf", not_finite),
+        ("EXISTS none", ":0\r\n"),
+        ("SET s ' 11'", "+OK\r\n"),
+        ("INCRBYFLOAT s 1.0", not_a_float),
+        ("SET s '11 '", "+OK\r\n"),
+        ("INCRBYFLOAT s 1.0", not_a_float),
+        ("GET n", "$3\r\n1.9\r\n"),
+    ]);
+}
+
 #[test]
 fn parts_of_values_are_read_and_written() {
     Node::new().client().script(&[

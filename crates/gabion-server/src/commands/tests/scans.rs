@@ -4,8 +4,6 @@ use super::support::{Client, Node, request, request_of};
 use crate::commands::cursors::CURSORS_MAX;
 use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
-use core::pin::pin;
-use core::task::{Context, Waker};
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::Reply;
 use proptest::prelude::*;
@@ -68,6 +66,32 @@ fn a_scan_gives_every_key_once() {
 }
 
 #[test]
+fn a_scan_ends_with_the_last_key_and_not_a_call_later() {
+    let node = Node::new();
+    let mut client = node.client();
+    for count in 1..=30 {
+        client.ask(&format!("SET key:{count:03} v"));
+        let (cursor, keys) = scan(&mut client, &format!("SCAN 0 COUNT {count}"));
+        assert_eq!((&cursor[..], keys.len()), ("0", count));
+        let (cursor, keys) = scan(&mut client, &format!("SCAN 0 MATCH key:* COUNT {count}"));
+        assert_eq!((&cursor[..], keys.len()), ("0", count));
+    }
+    let mut calls = 1;
+    assert_eq!(scan_all(&mut client, "", |_| calls += 1).len(), 30);
+    assert_eq!(calls, 3, "of ten keys each");
+    // A page of 1 MiB, which its bytes end: with nothing behind it, then with what was deleted, then with a key.
+    let node = Node::new();
+    let mut client = node.client();
+    (1..=16).for_each(|first| node.store.hold(vec![first; KEY_LEN_MAX].into(), Bytes::new()));
+    let mut next = || scan(&mut client, "SCAN 0 COUNT 100").0;
+    assert_eq!(next(), "0");
+    node.store.deleted.borrow_mut().insert("y".into());
+    assert_eq!(next(), "0");
+    node.store.hold("z".into(), Bytes::new());
+    assert_ne!(next(), "0");
+}
+
+#[test]
 fn bad_scans_get_the_words_of_redis() {
     let node = Node::new();
     let mut client = node.client();
@@ -79,6 +103,10 @@ fn bad_scans_get_the_words_of_redis() {
         ("SCAN 0 COUNT -1", "-ERR syntax error\r\n"),
         ("SCAN 0 COUNT x", "-ERR value is not an integer or out of range\r\n"),
         ("SCAN 0 FOO x", "-ERR syntax error\r\n"),
+        ("SCAN 0 MATCH", "-ERR syntax error\r\n"),
+        ("SCAN 0 TYPE", "-ERR syntax error\r\n"),
+        ("SCAN 0 TYPE nosuch", "*2\r\n$1\r\n0\r\n*0\r\n"),
+        ("SCAN", "-ERR wrong number of arguments for 'scan' command\r\n"),
         ("SCAN 12345", "-ERR unknown or expired cursor 12345: begin again with 0\r\n"),
         ("SCAN 0", "*2\r\n$1\r\n0\r\n*0\r\n"),
     ]);
@@ -236,24 +264,19 @@ fn a_scan_over_deleted_keys_gives_cursors_without_keys_and_comes_to_the_end() {
     assert!(cursor != "0" && keys.is_empty(), "{cursor} {keys:?}");
     let mut cursors = 0;
     assert_eq!(scan_all(&mut client, "COUNT 100", |_| cursors += 1), ["099"]);
-    assert_eq!(cursors, 10);
+    assert_eq!(cursors, 9);
     assert_eq!(scan(&mut client, "SCAN 0 MATCH 09*").1, ["099"], "its walk begins at 090");
 }
 
 #[test]
 fn others_come_between_the_pages_of_a_walk_over_deleted_keys() {
     let node = one_behind_deleted();
-    let polls = |work: &Work| {
-        let mut walk = pin!(node.commands.execute(&*node.store, work));
-        let mut cx = Context::from_waker(Waker::noop());
-        (0..).take_while(|_| walk.as_mut().poll(&mut cx).is_pending()).count()
-    };
     let call = |line: &str| Call::new(request(line)).unwrap();
     for line in ["DBSIZE", "KEYS *", "RANGE - +", "RANGE - + REV"] {
-        assert_eq!(polls(&Work::Call(call(line))), 10, "{line}");
+        assert_eq!(node.polls(&Work::Call(call(line))), 10, "{line}");
     }
     let scans = Transaction::of(vec![call("SCAN 0"); 5]);
-    assert_eq!(polls(&Work::Transaction(scans)), 4, "between the commands of a transaction");
+    assert_eq!(node.polls(&Work::Transaction(scans)), 4, "between the commands of a transaction");
 }
 
 /// What each way to walk over the keys finds, by itself and then in transactions that write.

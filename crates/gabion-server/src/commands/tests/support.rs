@@ -285,6 +285,13 @@ impl Node {
         let session = self.commands.connect(address, "127.0.0.1:6380".to_string(), &FixedHost);
         Client { node: self.clone(), session, is_closed: false }
     }
+
+    /// How often others come between while this runs.
+    pub(super) fn polls(&self, work: &Work) -> usize {
+        let mut run = pin!(self.commands.execute(&*self.store, work));
+        let mut cx = Context::from_waker(Waker::noop());
+        (0..).take_while(|_| run.as_mut().poll(&mut cx).is_pending()).count()
+    }
 }
 
 /// A connection to a node.
