@@ -58,6 +58,8 @@ pub(crate) const READ_LEN: usize = 64 << 10;
 pub(crate) enum Kind {
     /// It writes, or might.
     Write,
+    /// It notes keys, for EXEC to depend on.
+    Watch,
     /// It asks who holds what was written before it.
     Wait,
     Other,
@@ -503,6 +505,7 @@ impl Client {
             match kind {
                 Kind::Write if is_unknown(reply) => self.is_in_doubt = true,
                 Kind::Write if !is_error(reply) => self.is_in_doubt = false,
+                Kind::Watch if is_error(reply) => self.session.lose_watch(),
                 _ => {}
             }
             if self.is_in_doubt && *kind == Kind::Wait && !reply.is_error() {

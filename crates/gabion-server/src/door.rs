@@ -274,7 +274,11 @@ impl Server {
             client.position = client.position.max(self.last_end);
             client.write_turn = 0;
         }
-        let kind = if is_read { Kind::Other } else { Kind::Write };
+        let kind = match &work {
+            Work::Watch(_) => Kind::Watch,
+            _ if is_read => Kind::Other,
+            _ => Kind::Write,
+        };
         let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.position);

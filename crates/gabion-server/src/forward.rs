@@ -3,28 +3,33 @@
 //! ```text
 //!  Forward.bytes, ForwardReply.bytes:   0 u8  1: more parts follow, 0: the last part
 //!                                       1     the part
-//!  command (its parts joined)           0 u8  version, 1
-//!                                       1 u8  0 one command, 1 a transaction
+//!  command (its parts joined)           0 u8  version: 2 with watched keys, else 1
+//!                                       1 u8  0 one command, 1 a transaction, 2 WATCH (no command)
 //!                                       2 u8  version of RESP for the reply: 2 or 3
 //!                                       3 u8  0
 //!                                       4 u64 the connection's last position
 //!                                      12 u32 commands, then for each
 //!                                             u32 words, then for each u32 length and bytes
+//!                                      version 2 then: u64 and u64, the id under which keys are watched,
+//!                                             u32 keys, then for each u32 length and bytes
 //!  reply (its parts joined)             RESP
 //! ```
 //!
 //! Numbers are little-endian. The parts of one command follow each other on the connection between two
-//! members, other messages may come between.
+//! members, other messages may come between. What version 1 can say is said in it: a member of an earlier build knows it.
 
+use crate::commands::watch::{self, Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::units::RECORD_OPS_MAX;
+use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX};
 use gabion_base::{Error, LogPosition, ReplicaId, Result};
 use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Args, Protocol, Reply, Request};
 
 const VERSION: u8 = 1;
+/// Of what has watched keys.
+const VERSION_WATCH: u8 = 2;
 /// Longest part, in bytes: under the limit of a frame.
 const PART_LEN_MAX: usize = 4 << 20;
 /// Longest command with its bookkeeping: two requests of the largest size, as a transaction may be.
@@ -101,11 +106,12 @@ pub(crate) struct Command {
 /// A command in bytes.
 pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    let (kind, calls) = match work {
-        Work::Call(call) => (0, std::slice::from_ref(call)),
-        Work::Transaction(transaction) => (1, transaction.calls()),
+    let (kind, calls, watch) = match work {
+        Work::Call(call) => (0, std::slice::from_ref(call), None),
+        Work::Transaction(transaction) => (1, transaction.calls(), transaction.watch.as_ref()),
+        Work::Watch(watch) => (2, &[][..], Some(watch)),
     };
-    out.put_u8(VERSION);
+    out.put_u8(if watch.is_some() { VERSION_WATCH } else { VERSION });
     out.put_u8(kind);
     out.put_u8(if protocol == Protocol::Resp3 { 3 } else { 2 });
     out.put_u8(0);
@@ -118,6 +124,15 @@ pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> 
             out.put_bytes(arg);
         }
     }
+    if let Some(Watch { id, keys }) = watch {
+        out.put_u64(id.node);
+        out.put_u64(id.number);
+        out.put_u32(keys.len() as u32);
+        for key in keys {
+            out.put_u32(key.len() as u32);
+            out.put_bytes(key);
+        }
+    }
     out
 }
 
@@ -128,10 +143,15 @@ pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> 
 pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
     let mut r = Reader::new(bytes, "forwarded command");
     let (version, kind, protocol, zero) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
-    if version != VERSION || kind > 1 || zero != 0 {
+    let is_known = match version {
+        VERSION => kind <= 1,
+        VERSION_WATCH => kind == 1 || kind == 2,
+        _ => false,
+    };
+    if !is_known || zero != 0 {
         return Err(Error::unsupported(format!(
             "forwarded command of version {version} and kind {kind}; this build knows version \
-             {VERSION}, kinds 0 and 1"
+             {VERSION} with kinds 0 and 1, version {VERSION_WATCH} with kinds 1 and 2"
         )));
     }
     let protocol = match protocol {
@@ -141,7 +161,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
     };
     let position = LogPosition(r.u64()?);
     let count = r.u32()? as usize;
-    if count > RECORD_OPS_MAX || (kind == 0 && count != 1) {
+    if count > RECORD_OPS_MAX || (kind == 0 && count != 1) || (kind == 2 && count != 0) {
         return Err(Error::corruption(format!("forwarded command: {count} commands")));
     }
     let mut calls = Vec::with_capacity(count.min(64));
@@ -158,15 +178,34 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
         let call = Call::new(Request { args }).map_err(refused)?;
         calls.push(call);
     }
+    let watch = (version == VERSION_WATCH).then(|| decode_watch(bytes, &mut r)).transpose()?;
     r.finish()?;
-    let work = match (kind, calls.pop()) {
-        (0, Some(call)) => Work::Call(call),
-        (_, last) => {
+    let work = match (kind, calls.pop(), watch) {
+        (0, Some(call), None) => Work::Call(call),
+        (2, None, Some(watch)) => Work::Watch(watch),
+        (_, last, watch) => {
             calls.extend(last);
-            Work::Transaction(Transaction::of(calls))
+            Work::Transaction(Transaction { watch, ..Transaction::of(calls) })
         }
     };
     Ok(Command { work, protocol, position })
+}
+
+fn decode_watch(bytes: &Bytes, r: &mut Reader<'_>) -> Result<Watch> {
+    let id = WatchId { node: r.u64()?, number: r.u64()? };
+    let count = r.u32()? as usize;
+    if count > watch::KEYS_MAX {
+        return Err(Error::corruption(format!("forwarded command: {count} watched keys")));
+    }
+    let mut keys = Vec::with_capacity(count.min(64));
+    for _ in 0..count {
+        let len = r.u32()? as usize;
+        if len > KEY_LEN_MAX {
+            return Err(Error::corruption(format!("forwarded command: a key of {len} bytes")));
+        }
+        keys.push(bytes.slice_ref(r.bytes(len)?));
+    }
+    Ok(Watch { id, keys })
 }
 
 /// The other node checked the command against its own table, which is then not ours.
@@ -193,7 +232,17 @@ mod tests {
             call(&["incr", "a"]),
             call(&["mset", "a", "", "b", "2"]),
         ]));
-        for (work, protocol) in [(one, Protocol::Resp2), (many, Protocol::Resp3)] {
+        let watch = Watch {
+            id: WatchId { node: 7, number: 9 },
+            keys: vec![Bytes::from_static(b"a"), Bytes::new()],
+        };
+        let watched = Transaction { watch: Some(watch.clone()), ..Transaction::of(Vec::new()) };
+        for (work, protocol) in [
+            (one, Protocol::Resp2),
+            (many, Protocol::Resp3),
+            (Work::Transaction(watched), Protocol::Resp2),
+            (Work::Watch(watch), Protocol::Resp3),
+        ] {
             let body = encode(&work, protocol, LogPosition(77));
             let mut joined = Vec::new();
             let mut whole = None;

@@ -3,6 +3,7 @@
 //! and their replies come.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+use crate::commands::watch::{Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
 use crate::forward;
 use crate::peers::{PREAMBLE_LEN, Preamble};
@@ -19,7 +20,7 @@ fn call(words: &[&str]) -> Call {
     Call::new(Request { args }).unwrap()
 }
 
-/// A call, one with many words, and a transaction.
+/// A call, one with many words, transactions, and WATCH.
 fn commands() -> Vec<Vec<u8>> {
     let keys: Vec<String> = (0..40).map(|n| format!("key{n:04}")).collect();
     let many: Vec<&str> = ["del"].into_iter().chain(keys.iter().map(String::as_str)).collect();
@@ -28,10 +29,18 @@ fn commands() -> Vec<Vec<u8>> {
         call(&["mset", "a", "", "b", "2"]),
         call(&["get", "a"]),
     ]);
+    let watch = Watch {
+        id: WatchId { node: 7, number: 0x0102_0304 },
+        keys: ["a", "", "key"].map(|key| Bytes::from_static(key.as_bytes())).to_vec(),
+    };
+    let calls = vec![call(&["incr", "a"])];
+    let watched = Transaction { watch: Some(watch.clone()), ..Transaction::of(calls) };
     [
         (Work::Call(call(&["set", "key", "value", "px", "1000"])), Protocol::Resp2),
         (Work::Call(call(&many)), Protocol::Resp3),
         (Work::Transaction(transaction), Protocol::Resp3),
+        (Work::Transaction(watched), Protocol::Resp2),
+        (Work::Watch(watch), Protocol::Resp2),
     ]
     .map(|(work, protocol)| forward::encode(&work, protocol, LogPosition(0x0102_0304_0500)))
     .to_vec()

@@ -57,7 +57,7 @@ impl Kept {
                 Work::Transaction(transaction) => {
                     Some(transaction).filter(|transaction| !transaction.ready.is_empty())
                 }
-                Work::Call(_) => None,
+                Work::Call(_) | Work::Watch(_) => None,
             },
         )
     }

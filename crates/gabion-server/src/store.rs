@@ -224,6 +224,10 @@ impl Store for NodeStore {
         self.0.node.borrow().tree().now_ms()
     }
 
+    fn term(&self) -> u64 {
+        self.0.node.borrow().chain().term().get()
+    }
+
     async fn look_up_many(
         &self,
         keys: &[Bytes],

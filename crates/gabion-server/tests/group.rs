@@ -7,6 +7,8 @@ mod pipelines;
 mod support;
 #[path = "group/warm.rs"]
 mod warm;
+#[path = "group/watch.rs"]
+mod watch;
 
 use gabion_base::units::KIB;
 use gabion_engine::TreeConfig;

@@ -39,7 +39,6 @@ pub(crate) const BITFIELD_TYPE: Reply = Reply::error(
 pub(crate) const BITFIELD_OVERFLOW: Reply = Reply::error("ERR Invalid OVERFLOW type specified");
 pub(crate) const BITFIELD_RO: Reply =
     Reply::error("ERR BITFIELD_RO only supports the GET subcommand");
-pub(crate) const NO_WATCH: Reply = Reply::error("ERR WATCH is not supported yet");
 pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
 pub(crate) const EXEC_ABORT: Reply =
     Reply::error("EXECABORT Transaction discarded because of previous errors.");
@@ -85,6 +84,14 @@ pub(crate) fn unknown_subcommand(command: &str, given: &[u8]) -> Reply {
     let given = shown(given);
     let help = command.to_ascii_uppercase();
     Reply::error_from(format!("ERR unknown subcommand '{given}'. Try {help} HELP."))
+}
+
+/// A connection watches more than it may.
+pub(crate) fn too_much_watched(keys: usize, bytes: usize) -> Reply {
+    let (keys_max, bytes_max) = (super::watch::KEYS_MAX, super::watch::KEY_BYTES_MAX);
+    Reply::error_from(format!(
+        "ERR {keys} watched keys of {bytes} bytes are over the limit of {keys_max} keys and {bytes_max} bytes"
+    ))
 }
 
 /// CONFIG SET has changed nothing.

@@ -2,13 +2,16 @@
 
 use super::expiry::{Told, When};
 use super::keyspace::{ReplyRoom, yield_now};
+use super::locks::KeySet;
 use super::overlay::Overlay;
 use super::store::Store;
 use super::table::{Id, Route};
 use super::timed::Timed;
+use super::watch::{Moment, Seen, Watch};
 use super::work::{Call, Transaction, Work};
 use super::{Commands, bitfield, bits, errors, expiry, keyspace, object, random, renames, strings};
 use gabion_base::Error;
+use gabion_engine::Found;
 use gabion_resp::Reply;
 
 /// How often a command is run again because a key that it had read expired before it wrote. One that reads for so
@@ -28,6 +31,11 @@ impl From<Reply> for Refusal {
     fn from(reply: Reply) -> Self {
         Self(reply)
     }
+}
+
+/// When a command runs.
+fn moment(store: &impl Store) -> Moment {
+    Moment { term: store.term(), group_ms: store.group_ms() }
 }
 
 /// The outcome of a command.
@@ -62,14 +70,36 @@ impl Commands {
                     Ok(reply) | Err(Refusal(reply)) => reply,
                 }
             }
+            Work::Watch(watch) => {
+                let keys = || KeySet::of(watch.keys.iter());
+                match self.locks.hold(keys, self.watch(store, watch)).await {
+                    Ok(reply) | Err(Refusal(reply)) => reply,
+                }
+            }
         }
+    }
+
+    /// Notes who watches keys, which are locked.
+    async fn watch<S: Store>(&self, store: &S, watch: &Watch) -> Outcome {
+        let mut seen = vec![Seen::default(); watch.keys.len()];
+        let look = |at: usize, found: Option<Found>| {
+            let expires_ms = found.as_ref().and_then(|found| found.expires_ms);
+            seen[at] = Seen { is_there: found.is_some(), expires_ms };
+            Ok(())
+        };
+        store.look_up_many(&watch.keys, look).await?;
+        let now = moment(store);
+        watch.keys.iter().zip(seen).for_each(|(key, seen)| {
+            self.watches.add(watch.id, key, seen, now);
+        });
+        Ok(Reply::OK)
     }
 
     /// Runs a command that writes; anew when a key that it had read expired before it wrote.
     async fn run_locked<S: Store>(&self, store: &S, call: &Call) -> Reply {
         let mut reruns = 0..RERUNS_MAX;
         loop {
-            let timed = Timed::new(store);
+            let timed = Timed::new(store, &self.watches);
             let reply = self.run(&timed, call).await;
             if !timed.is_overtaken() || reruns.next().is_none() {
                 return reply;
@@ -80,7 +110,7 @@ impl Commands {
     async fn run_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
         let mut reruns = 0..RERUNS_MAX;
         loop {
-            let timed = Timed::new(store);
+            let timed = Timed::new(store, &self.watches);
             let outcome = self.try_transaction(&timed, transaction).await;
             if !timed.is_overtaken() || reruns.next().is_none() {
                 return outcome;
@@ -89,6 +119,10 @@ impl Commands {
     }
 
     async fn try_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+        let is_unchanged = |watch: &Watch| self.watches.are_unchanged(watch, moment(store));
+        if !transaction.watch.as_ref().is_none_or(is_unchanged) {
+            return Ok(Reply::NullArray);
+        }
         let overlay = Overlay::new(store);
         let mut replies = Vec::with_capacity(transaction.calls.len());
         // While it goes on, and before anything is written: the queue is bounded, what it asks for is not.

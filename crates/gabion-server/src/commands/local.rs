@@ -28,8 +28,6 @@ impl Commands {
             Id::Auth => errors::NO_PASSWORD,
             Id::Client => self.client(client, args, host).unwrap_or_else(|error| error),
             Id::Select => select(&args[1]),
-            Id::Unwatch => Reply::OK,
-            Id::RefusedWatch => errors::NO_WATCH,
             Id::Wait => wait(args, host).unwrap_or_else(|error| error),
             Id::Config => self.config(args, host),
             Id::Info => self.info(&args[1..], host),

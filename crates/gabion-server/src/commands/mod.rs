@@ -12,7 +12,7 @@
 //!
 //! - [`table`]: every command, its route and its keys; `subcommands` of some. - [`session`]: a connection's state.
 //! - [`work`]: what is run where the data is. - [`execute`]: running it. - [`store`]: on what.
-//! - [`locks`]: atomic reads-and-writes at the head. - [`cursors`]: SCAN.
+//! - [`locks`]: atomic reads-and-writes at the head; `watch`: what EXEC depends on. - [`cursors`]: SCAN.
 //!
 //! Everything runs on the loop's thread. Time, numbers and options come from the [`Host`].
 
@@ -38,6 +38,7 @@ mod strings;
 mod subcommands;
 pub mod table;
 mod timed;
+pub(crate) mod watch;
 pub mod work;
 
 #[cfg(test)]
@@ -58,6 +59,7 @@ use random::Dice;
 use session::Client;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use watch::{WatchId, Watches};
 
 /// The version of Redis that the node says it is, where clients ask: the one whose replies it
 /// follows.
@@ -105,6 +107,10 @@ pub struct Commands {
     pub locks: KeyLocks,
     cursors: RefCell<CursorTable>,
     dice: Dice,
+    /// Keys that EXEC depends on; used at the head.
+    watches: Watches,
+    /// The number of this start of this node, and the next of what connections watch.
+    watch_ids: (u64, Cell<u64>),
     stats: Stats,
     clients: Clients,
     next_client_id: Cell<u64>,
@@ -114,7 +120,7 @@ pub struct Commands {
 type Clients = Rc<RefCell<BTreeMap<u64, Rc<Client>>>>;
 
 impl Commands {
-    /// Nothing yet. `seed` tells the cursors of this start of this node from all others: a random
+    /// Nothing yet. `seed` tells the cursors of this start of this node and what it watches from all others: a random
     /// number will do.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -122,10 +128,17 @@ impl Commands {
             locks: KeyLocks::new(),
             cursors: RefCell::new(CursorTable::new(seed)),
             dice: Dice::new(seed),
+            watches: Watches::default(),
+            watch_ids: (seed, Cell::new(0)),
             stats: Stats::default(),
             clients: Clients::default(),
             next_client_id: Cell::new(1),
         }
+    }
+
+    fn next_watch_id(&self) -> WatchId {
+        let (node, next) = &self.watch_ids;
+        WatchId { node: *node, number: next.replace(next.get() + 1) }
     }
 
     /// Connections now.

@@ -175,6 +175,10 @@ impl<S: Store> Store for Overlay<'_, S> {
         self.beneath.group_ms()
     }
 
+    fn term(&self) -> u64 {
+        self.beneath.term()
+    }
+
     async fn range(
         &self,
         start: Bound<&[u8]>,

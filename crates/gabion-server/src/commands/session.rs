@@ -3,6 +3,7 @@
 
 use super::keyspace::ReplyRoom;
 use super::table::{Id, TABLE, row_of};
+use super::watch::{self, Watch, WatchId};
 use super::work::{Call, Transaction, Work};
 use super::{Clients, Commands, Host, Route, errors};
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use core::slice;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_resp::limits::REQUEST_LEN_MAX;
 use gabion_resp::{Protocol, Reply, Request, TooLarge};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Most memory that the queued commands of a transaction take: arguments as long as those of one command may be,
@@ -59,6 +61,37 @@ pub struct Session {
     pub(crate) client: Rc<Client>,
     clients: Clients,
     queue: Option<Queue>,
+    watching: Option<Watching>,
+}
+
+/// What is watched until the next EXEC.
+struct Watching {
+    id: WatchId,
+    keys: BTreeSet<Bytes>,
+    bytes: usize,
+    /// It is not known whether the head knows of all of it, so EXEC fails.
+    is_lost: bool,
+}
+
+impl Watching {
+    /// Takes in those of the keys that are not watched yet, and returns them: a key that has changed since must not
+    /// be watched from now on.
+    fn add<'a>(&mut self, keys: impl Iterator<Item = &'a Bytes>) -> Result<Vec<Bytes>, Reply> {
+        let mut new = Vec::new();
+        for key in keys.filter(|key| !self.keys.contains(*key)) {
+            new.push(Bytes::copy_from_slice(key));
+        }
+        new.sort_unstable();
+        new.dedup();
+        let bytes = self.bytes + new.iter().map(Bytes::len).sum::<usize>();
+        let count = self.keys.len() + new.len();
+        if count > watch::KEYS_MAX || bytes > watch::KEY_BYTES_MAX {
+            return Err(errors::too_much_watched(count, bytes));
+        }
+        self.bytes = bytes;
+        self.keys.extend(new.iter().cloned());
+        Ok(new)
+    }
 }
 
 /// The commands since MULTI.
@@ -128,9 +161,17 @@ impl Session {
     /// Brings the connection back to its beginning.
     fn reset(&mut self) {
         self.set_queue(None);
+        self.watching = None;
         self.client.protocol.set(Protocol::Resp2);
         self.client.name.replace(Bytes::new());
         self.client.no_evict.set(false);
+    }
+
+    /// A WATCH of this connection was answered with an error: what it says of its keys is not known.
+    pub(crate) fn lose_watch(&mut self) {
+        if let Some(watching) = &mut self.watching {
+            watching.is_lost = true;
+        }
     }
 
     /// A command was refused: a transaction that it was meant for is lost.
@@ -177,7 +218,7 @@ impl Commands {
             no_evict: Cell::new(false),
         });
         self.clients.borrow_mut().insert(id, client.clone());
-        Session { client, clients: self.clients.clone(), queue: None }
+        Session { client, clients: self.clients.clone(), queue: None, watching: None }
     }
 
     /// Takes a request of a connection. Replies are due in the order of requests, and each is
@@ -203,6 +244,7 @@ impl Commands {
         match (spec.route, spec.id) {
             (Route::Local, Id::Quit) => Step::Close(Reply::OK),
             (Route::Local, Id::Gabion) => Step::Ask(call),
+            (Route::Local, Id::Watch) => self.watch_keys(session, &call),
             (Route::Local, Id::Wait) => Step::Wait(self.answer(session, &call, host)),
             (Route::Local, _) => Step::Reply(self.answer(session, &call, host)),
             _ => Step::Run(Work::Call(call)),
@@ -236,6 +278,7 @@ impl Commands {
             return error;
         }
         session.set_queue(None);
+        session.watching = None;
         errors::exec_abort_because(&error)
     }
 
@@ -248,7 +291,7 @@ impl Commands {
             Id::Multi => {
                 return Step::Reply(Reply::error("ERR MULTI calls can not be nested"));
             }
-            Id::RefusedWatch => {
+            Id::Watch => {
                 return Step::Reply(Reply::error("ERR WATCH inside MULTI is not allowed"));
             }
             Id::Discard | Id::Reset => {
@@ -270,15 +313,41 @@ impl Commands {
         Step::Reply(session.enqueue(&call))
     }
 
+    /// WATCH: the keys that are not watched yet are noted at the head.
+    fn watch_keys(&self, session: &mut Session, call: &Call) -> Step {
+        let watching = session.watching.get_or_insert_with(|| Watching {
+            id: self.next_watch_id(),
+            keys: BTreeSet::new(),
+            bytes: 0,
+            is_lost: false,
+        });
+        match watching.add(call.spec().keys_of(call.args())) {
+            Ok(keys) if keys.is_empty() => Step::Reply(Reply::OK),
+            Ok(keys) => Step::Run(Work::Watch(Watch { id: watching.id, keys })),
+            Err(error) => {
+                // Whoever goes on all the same relies on keys that nobody watches.
+                watching.is_lost = true;
+                self.stats.count_failed(call.row());
+                Step::Reply(error)
+            }
+        }
+    }
+
     fn exec(&self, session: &mut Session, exec: &Call, host: &impl Host) -> Step {
         self.stats.count_call(exec.row());
         let queue = session.queue.take().unwrap_or_default();
         session.set_queue(None);
+        let watching = session.watching.take();
         if queue.is_spoilt {
             self.stats.count_failed(exec.row());
             return Step::Reply(errors::EXEC_ABORT);
         }
-        let mut transaction = Transaction::default();
+        if watching.as_ref().is_some_and(|watching| watching.is_lost) {
+            return Step::Reply(Reply::NullArray);
+        }
+        let watch = watching
+            .map(|watching| Watch { id: watching.id, keys: watching.keys.into_iter().collect() });
+        let mut transaction = Transaction { watch, ..Transaction::default() };
         let mut room = ReplyRoom::of_exec();
         let is_without_data = queue.calls.iter().all(|call| call.spec().route == Route::Local);
         for (place, call) in queue.calls.into_iter().enumerate() {
@@ -298,7 +367,7 @@ impl Commands {
                 transaction.calls.push(call);
             }
         }
-        if transaction.calls.is_empty() {
+        if transaction.calls.is_empty() && transaction.watch.is_none() {
             return Step::Reply(transaction.merge(Vec::new()));
         }
         Step::Run(Work::Transaction(transaction))
@@ -316,6 +385,11 @@ impl Commands {
             Id::Discard if session.queue.is_none() => Reply::error("ERR DISCARD without MULTI"),
             Id::Discard => {
                 session.set_queue(None);
+                session.watching = None;
+                Reply::OK
+            }
+            Id::Unwatch => {
+                session.watching = None;
                 Reply::OK
             }
             Id::Reset => {

@@ -64,6 +64,9 @@ pub trait Store {
     /// The group's time, by which reads judge what has expired. It goes on while a command waits.
     fn group_ms(&self) -> u64;
 
+    /// The term in which this node is the head, if it is: while it stays the same, nobody else has written.
+    fn term(&self) -> u64;
+
     /// Gives `give` the place of each of `keys` with what it has, in no order, all from one state: by default one after
     /// the other, which is one for a command that has locked them.
     ///

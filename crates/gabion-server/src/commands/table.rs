@@ -84,8 +84,8 @@ impl Spec {
 
     /// Whether this row only holds the error that the command gets.
     #[must_use]
-    pub fn is_refused(&self) -> bool {
-        matches!(self.id, Id::RefusedWatch)
+    pub const fn is_refused(&self) -> bool {
+        false
     }
 
     /// Whether it has a Redis flag.
@@ -190,7 +190,6 @@ pub enum Id {
     Quit,
     RandomKey,
     Range,
-    RefusedWatch,
     Rename,
     RenameNx,
     Reset,
@@ -207,6 +206,7 @@ pub enum Id {
     Type,
     Unwatch,
     Wait,
+    Watch,
 }
 
 table! {
@@ -338,10 +338,13 @@ table! {
          The replies together are at most 64 MiB; past that nothing is written.";
     Discard "discard" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.0.0" "transactions"
         "Drops the queued commands." "";
-    RefusedWatch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"
-        "Makes EXEC depend on keys being unchanged." "Refused: WATCH is not supported yet.";
+    Watch "watch" -2 Local ["noscript" "loading" "stale" "fast" "no_multi"] (1 -1 1) "2.2.0" "transactions"
+        "Makes EXEC depend on keys being unchanged."
+        "Noted at the head. A connection watches at most 4,096 keys and 1 MiB of them, all connections at most 65,536 keys and 16 MiB: \
+         beyond that the oldest count as changed. After a change of the head all do, as after a WATCH that was answered with an error. \
+         Where EXEC answers nil, queued commands that touch no data (CLIENT, CONFIG) have run all the same.";
     Unwatch "unwatch" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.2.0" "transactions"
-        "Forgets watched keys." "Does nothing, as no key can be watched.";
+        "Forgets watched keys." "";
 
     Ping "ping" -1 Local ["fast"] (0 0 0) "1.0.0" "connection"
         "Returns PONG, or its argument." "";

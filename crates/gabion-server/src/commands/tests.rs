@@ -10,3 +10,4 @@ mod renames;
 mod scans;
 mod sessions;
 pub(crate) mod support;
+mod watch;

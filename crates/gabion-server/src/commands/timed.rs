@@ -2,6 +2,7 @@
 //! away, and nothing keeps keys from expiring.
 
 use super::store::{Op, Order, Page, Store};
+use super::watch::Watches;
 use bytes::Bytes;
 use core::cell::Cell;
 use core::ops::Bound;
@@ -13,14 +14,16 @@ use gabion_engine::Found;
 /// be run again then.
 pub(crate) struct Timed<'a, S> {
     beneath: &'a S,
+    /// Told of what is written.
+    watches: &'a Watches,
     /// The first expiry among what was read.
     soonest_ms: Cell<u64>,
     is_overtaken: Cell<bool>,
 }
 
 impl<'a, S: Store> Timed<'a, S> {
-    pub(crate) const fn new(beneath: &'a S) -> Self {
-        Self { beneath, soonest_ms: Cell::new(u64::MAX), is_overtaken: Cell::new(false) }
+    pub(crate) const fn new(beneath: &'a S, watches: &'a Watches) -> Self {
+        Self { beneath, watches, soonest_ms: Cell::new(u64::MAX), is_overtaken: Cell::new(false) }
     }
 
     /// Whether a write was refused because of what had expired meanwhile.
@@ -76,6 +79,10 @@ impl<S: Store> Store for Timed<'_, S> {
         self.beneath.group_ms()
     }
 
+    fn term(&self) -> u64 {
+        self.beneath.term()
+    }
+
     async fn range(
         &self,
         start: Bound<&[u8]>,
@@ -92,11 +99,15 @@ impl<S: Store> Store for Timed<'_, S> {
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.check()?;
-        self.beneath.put(key, value)
+        self.beneath.put(key, value)?;
+        self.watches.note_put(key);
+        Ok(())
     }
 
     fn write(&self, ops: &[Op]) -> Result<()> {
         self.check()?;
-        self.beneath.write(ops)
+        self.beneath.write(ops)?;
+        self.watches.note(ops);
+        Ok(())
     }
 }

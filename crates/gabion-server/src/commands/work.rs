@@ -10,6 +10,7 @@ use super::errors;
 use super::locks::KeySet;
 use super::subcommands;
 use super::table::{Id, Route, Spec, TABLE, row_of};
+use super::watch::Watch;
 use bytes::Bytes;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::{Reply, Request};
@@ -108,13 +109,15 @@ pub struct Transaction {
     pub(crate) calls: Vec<Call>,
     /// Replies of commands that touch no data, with their places among all.
     pub(crate) ready: Vec<(usize, Reply)>,
+    /// Keys that have to be unchanged for it to run.
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Transaction {
     /// A transaction of these commands, as another node has sent them.
     #[must_use]
     pub const fn of(calls: Vec<Call>) -> Self {
-        Self { calls, ready: Vec::new() }
+        Self { calls, ready: Vec::new(), watch: None }
     }
 
     /// The commands that touch data, in order.
@@ -149,7 +152,10 @@ impl Transaction {
         if self.calls.iter().any(|call| call.spec().keys.first == 0) {
             return KeySet::All;
         }
-        KeySet::of(self.calls.iter().flat_map(|call| call.spec().keys_of(call.args())))
+        let watched = self.watch.iter().flat_map(|watch| &watch.keys);
+        KeySet::of(
+            self.calls.iter().flat_map(|call| call.spec().keys_of(call.args())).chain(watched),
+        )
     }
 }
 
@@ -160,17 +166,19 @@ pub enum Work {
     Call(Call),
     /// Several as one.
     Transaction(Transaction),
+    /// Keys are to be watched.
+    Watch(Watch),
 }
 
 impl Work {
     /// Where it runs. A transaction runs at the head even if it only reads, under locks, as nothing
-    /// keeps writes from being applied between its reads at the tail.
+    /// keeps writes from being applied between its reads at the tail. WATCH does, as the head knows who writes.
     #[inline]
     #[must_use]
     pub fn route(&self) -> Route {
         match self {
             Self::Call(call) => call.route(),
-            Self::Transaction(_) => Route::ReadWrite,
+            Self::Transaction(_) | Self::Watch(_) => Route::ReadWrite,
         }
     }
 
@@ -178,7 +186,11 @@ impl Work {
     pub(crate) fn memory(&self) -> usize {
         match self {
             Self::Call(call) => call.memory(),
-            Self::Transaction(transaction) => transaction.calls.iter().map(Call::memory).sum(),
+            Self::Transaction(transaction) => {
+                let watch = transaction.watch.as_ref().map_or(0, Watch::memory);
+                transaction.calls.iter().map(Call::memory).sum::<usize>() + watch
+            }
+            Self::Watch(watch) => watch.memory(),
         }
     }
 }

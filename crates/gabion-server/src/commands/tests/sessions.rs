@@ -68,7 +68,6 @@ fn connection_commands_answer() {
         ("WAIT 1 x", "-ERR timeout is not an integer or out of range\r\n"),
         ("WAIT 1 -1", "-ERR timeout is negative\r\n"),
         ("UNWATCH", "+OK\r\n"),
-        ("WATCH a", "-ERR WATCH is not supported yet\r\n"),
         ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
         ("CONFIG GET APP*", "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n"),
         ("CONFIG GET none", "*0\r\n"),

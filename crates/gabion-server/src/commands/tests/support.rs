@@ -29,6 +29,7 @@ pub(super) struct MemoryStore {
     pub(super) group_ms: Cell<u64>,
     /// By how much the system's clock is ahead of the clock.
     pub(super) system_ahead_ms: Cell<i64>,
+    pub(super) term: Cell<u64>,
     /// Every record, in order.
     pub(super) records: RefCell<Vec<Vec<Op>>>,
     pub(super) is_slow: Cell<bool>,
@@ -159,6 +160,10 @@ impl Store for MemoryStore {
 
     fn group_ms(&self) -> u64 {
         self.group_ms.get()
+    }
+
+    fn term(&self) -> u64 {
+        self.term.get()
     }
 
     async fn look_up_many(
