@@ -39,6 +39,15 @@ pub(crate) const BITFIELD_TYPE: Reply = Reply::error(
 pub(crate) const BITFIELD_OVERFLOW: Reply = Reply::error("ERR Invalid OVERFLOW type specified");
 pub(crate) const BITFIELD_RO: Reply =
     Reply::error("ERR BITFIELD_RO only supports the GET subcommand");
+pub(crate) const BUSY_KEY: Reply = Reply::error("BUSYKEY Target key name already exists.");
+pub(crate) const BAD_TTL: Reply = Reply::error("ERR Invalid TTL value, must be >= 0");
+pub(crate) const BAD_IDLETIME: Reply = Reply::error("ERR Invalid IDLETIME value, must be >= 0");
+pub(crate) const BAD_FREQ: Reply = Reply::error("ERR Invalid FREQ value, must be >= 0 and <= 255");
+pub(crate) const BAD_CHECKSUM: Reply =
+    Reply::error("ERR DUMP payload version or checksum are wrong");
+pub(crate) const BAD_FORMAT: Reply = Reply::error("ERR Bad data format");
+pub(crate) const LCS_LEN_AND_IDX: Reply =
+    Reply::error("ERR If you want both the length and indexes, please just use IDX.");
 pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
 pub(crate) const EXEC_ABORT: Reply =
     Reply::error("EXECABORT Transaction discarded because of previous errors.");
@@ -182,6 +191,14 @@ pub(crate) fn bit_offset_too_large(offset: u64) -> Reply {
         "ERR bit offset is not an integer or out of range: {offset} is not below {}, the bits of \
          the longest value ({VALUE_LEN_MAX} bytes)",
         VALUE_LEN_MAX * 8
+    ))
+}
+
+/// The values of LCS are too long.
+pub(crate) fn lcs_too_large(cells: u64, max: u64) -> Reply {
+    Reply::error_from(format!(
+        "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len: the lengths \
+         plus one, multiplied, are {cells}, over the limit of {max}"
     ))
 }
 

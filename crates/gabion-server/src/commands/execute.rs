@@ -9,7 +9,9 @@ use super::table::{Id, Route};
 use super::timed::Timed;
 use super::watch::{Moment, Seen, Watch};
 use super::work::{Call, Transaction, Work};
-use super::{Commands, bitfield, bits, errors, expiry, keyspace, object, random, renames, strings};
+use super::{
+    Commands, bitfield, bits, dump, errors, expiry, keyspace, lcs, object, random, renames, strings,
+};
 use gabion_base::Error;
 use gabion_engine::Found;
 use gabion_resp::Reply;
@@ -173,6 +175,7 @@ impl Commands {
             Id::IncrBy => strings::incr_by(store, args).await,
             Id::DecrBy => strings::decr_by(store, args).await,
             Id::IncrByFloat => strings::incr_by_float(store, args).await,
+            Id::Lcs => self.lcs.hold(|| KeySet::All, lcs::lcs(store, args)).await,
             Id::GetBit => bits::get_bit(store, args).await,
             Id::SetBit => bits::set_bit(store, args).await,
             Id::BitCount => bits::bit_count(store, args).await,
@@ -183,6 +186,8 @@ impl Commands {
             Id::Rename => renames::rename(store, args).await,
             Id::RenameNx => renames::rename_nx(store, args).await,
             Id::Copy => renames::copy(store, args).await,
+            Id::Dump => dump::dump(store, args).await,
+            Id::Restore => dump::restore(store, args).await,
             Id::RandomKey => random::random_key(store, &self.dice).await,
             Id::Object => object::object(store, args).await,
             Id::Memory => object::memory(store, args).await,

@@ -20,11 +20,13 @@ mod bitfield;
 mod bits;
 pub mod cursors;
 mod describe;
+mod dump;
 pub(crate) mod errors;
 pub mod execute;
 mod expiry;
 mod info;
 pub mod keyspace;
+mod lcs;
 mod local;
 pub mod locks;
 mod long_double;
@@ -111,6 +113,8 @@ pub struct Commands {
     watches: Watches,
     /// The number of this start of this node, and the next of what connections watch.
     watch_ids: (u64, Cell<u64>),
+    /// Held by the LCS that goes on.
+    lcs: KeyLocks,
     stats: Stats,
     clients: Clients,
     next_client_id: Cell<u64>,
@@ -130,6 +134,7 @@ impl Commands {
             dice: Dice::new(seed),
             watches: Watches::default(),
             watch_ids: (seed, Cell::new(0)),
+            lcs: KeyLocks::new(),
             stats: Stats::default(),
             clients: Clients::default(),
             next_client_id: Cell::new(1),

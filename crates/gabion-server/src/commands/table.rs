@@ -154,6 +154,7 @@ pub enum Id {
     Del,
     DelIfEq,
     Discard,
+    Dump,
     Echo,
     Exec,
     Exists,
@@ -174,6 +175,7 @@ pub enum Id {
     IncrByFloat,
     Info,
     Keys,
+    Lcs,
     MGet,
     MSet,
     MSetNx,
@@ -193,6 +195,7 @@ pub enum Id {
     Rename,
     RenameNx,
     Reset,
+    Restore,
     Scan,
     Select,
     Set,
@@ -238,6 +241,9 @@ table! {
         "Returns a part of a value." "";
     GetRange "substr" 4 Read ["readonly"] (1 1 1) "1.0.0" "string"
         "Returns a part of a value (the old name of GETRANGE)." "";
+    Lcs "lcs" -3 Read ["readonly"] (1 2 1) "7.0.0" "string"
+        "Finds the longest subsequence that two values share."
+        "LEN, IDX, MINMATCHLEN, WITHMATCHLEN. Lengths plus one, multiplied: at most 134,217,728, as in Redis; one at a time at a node.";
     SetRange "setrange" 4 ReadWrite ["write" "denyoom"] (1 1 1) "2.2.0" "string"
         "Overwrites a part of a value." "Writes the whole value anew.";
     Append "append" 3 ReadWrite ["write" "denyoom" "fast"] (1 1 1) "2.0.0" "string"
@@ -313,6 +319,11 @@ table! {
     Scan "scan" -2 Read ["readonly"] (0 0 0) "2.8.0" "generic"
         "Walks over the keys."
         "In key order. COUNT is at most 65,536. A call passes 16,384 entries at most, what was deleted among them: its reply may have fewer keys than COUNT, or none, and a cursor to go on with. A node remembers the last 4,096 cursors, or those of the last 16 MiB of keys, of each walk the last three; an older one, or one of another node, is refused and the walk starts again.";
+    Dump "dump" 2 Read ["readonly"] (1 1 1) "2.6.0" "generic"
+        "Returns a value in the bytes of RDB files." "In version 10, that of Redis 7.0. Never compressed.";
+    Restore "restore" -4 ReadWrite ["write" "denyoom"] (1 1 1) "2.6.0" "generic"
+        "Sets a key to a value that DUMP returned."
+        "Strings of versions up to 12, that of Redis 7.4. REPLACE, ABSTTL; IDLETIME and FREQ are checked and not kept.";
     RandomKey "randomkey" 1 Read ["readonly"] (0 0 0) "1.0.0" "generic"
         "Returns a key by chance."
         "Chosen byte by byte where keys part: equally often where they are numbers or random digits of one length, more often a key with few neighbours. Two seeks for each byte, at most 24. Null only when there is no key.";
