@@ -69,5 +69,5 @@ pub use read::{
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};
 pub use sst::{BlockCodec, Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
-pub use tree::{JobContext, LevelStats, Pressure, Tree, TreeMemory, WriteState};
+pub use tree::{JobContext, KeyEstimate, LevelStats, Pressure, Tree, TreeMemory, WriteState};
 pub use version::{Version, Versions};

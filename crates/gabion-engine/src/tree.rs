@@ -30,9 +30,12 @@
 //! ```
 
 mod fork;
+mod keys;
 mod load;
 mod merging;
 mod range;
+
+pub use keys::KeyEstimate;
 
 use crate::batch::BatchReader;
 use crate::config::{Codecs, TreeConfig, WriteLimits};

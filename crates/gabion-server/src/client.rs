@@ -11,7 +11,7 @@
 //! Many clients send all of a pipeline before they read a reply. So requests are read on while replies wait to
 //! be read, up to a limit, and are begun as replies leave. Otherwise both ends would wait for each other.
 
-use crate::commands::{Session, Work};
+use crate::commands::{Session, Work, held_by_nobody};
 use bytes::BytesMut;
 use gabion_base::LogPosition;
 use gabion_base::units::VALUE_LEN_MAX;
@@ -77,6 +77,8 @@ struct Slot {
     may_be_long: bool,
     /// What the words of the request take while it is under way.
     words: usize,
+    /// The client asked for no reply.
+    is_muted: bool,
 }
 
 /// The bytes of replies that one connection has not read, counted also in the sum over all.
@@ -389,7 +391,9 @@ impl Client {
     ) -> u64 {
         self.long_out += u32::from(may_be_long);
         self.words_out += words;
-        self.slots.push_back(Slot { kind, protocol, reply: None, bytes: 0, may_be_long, words });
+        let is_muted = self.session.is_muted();
+        let slot = Slot { kind, protocol, reply: None, bytes: 0, may_be_long, words, is_muted };
+        self.slots.push_back(slot);
         self.first_slot + self.slots.len() as u64 - 1
     }
 
@@ -408,7 +412,8 @@ impl Client {
         let bytes = reply.memory();
         self.unread.add(bytes);
         let reply = Some((reply, turn));
-        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long: false, words: 0 });
+        let (may_be_long, words, is_muted) = (false, 0, self.session.is_muted());
+        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long, words, is_muted });
     }
 
     /// The reply for a place. Nothing happens when the place is gone or filled.
@@ -490,6 +495,7 @@ impl Client {
         let waiting = self.output.len() - self.sent;
         self.unread.add(waiting);
         self.unread.remove(std::mem::replace(&mut self.output_bytes, waiting));
+        self.session.set_output(self.unread.bytes);
         result
     }
 
@@ -497,8 +503,9 @@ impl Client {
         scratch.clear();
         let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
         while out.len() < OUTPUT_MAX
-            && let Some(Slot { kind, protocol, reply: Some((reply, turn)), bytes, .. }) =
-                self.slots.front()
+            && let Some(Slot {
+                kind, protocol, reply: Some((reply, turn)), bytes, is_muted, ..
+            }) = self.slots.front()
             && *turn <= acknowledged
         {
             // Here all before it are known, and none after it.
@@ -508,8 +515,10 @@ impl Client {
                 Kind::Watch if is_error(reply) => self.session.lose_watch(),
                 _ => {}
             }
-            if self.is_in_doubt && *kind == Kind::Wait && !reply.is_error() {
-                Reply::Integer(0).encode(*protocol, out);
+            if *is_muted {
+                // It was read as if it were sent.
+            } else if self.is_in_doubt && *kind == Kind::Wait {
+                held_by_nobody(reply.clone()).encode(*protocol, out);
             } else {
                 reply.encode(*protocol, out);
             }

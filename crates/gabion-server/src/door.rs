@@ -6,6 +6,7 @@
 use crate::admin::{self, Question, Scrub};
 use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
+use crate::connections;
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
@@ -17,6 +18,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Token};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 
 /// Most connections.
 pub(crate) const CLIENTS_MAX: usize = 20_000;
@@ -71,6 +73,7 @@ impl Server {
             return;
         }
         let _ = stream.set_nodelay(true);
+        connections::keep_alive(&stream, self.host.door.get().keepalive_s);
         let token = self.free_clients.pop().unwrap_or_else(|| {
             self.clients.push(None);
             self.clients.len() - 1
@@ -84,10 +87,12 @@ impl Server {
         }
         let local = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
         let session = self.commands.connect(address.to_string(), local, &*self.host);
-        self.next_serial += 1;
+        session.set_descriptor(stream.as_raw_fd());
+        // By its number SLOWLOG finds the connection again.
+        let serial = session.id();
         let traffic = &self.host.traffic;
         traffic.accepted.set(traffic.accepted.get() + 1);
-        let client = Client::new(stream, session, self.next_serial, &self.sums);
+        let client = Client::new(stream, session, serial, &self.sums);
         self.clients[token] = Some(Box::new(client));
     }
 
@@ -122,7 +127,7 @@ impl Server {
         self.put_back(token, client, is_alive);
     }
 
-    fn put_back(&mut self, token: usize, mut client: Box<Client>, is_alive: bool) {
+    pub(crate) fn put_back(&mut self, token: usize, mut client: Box<Client>, is_alive: bool) {
         if is_alive {
             client.count_input();
             self.clients[token] = Some(client);
@@ -177,6 +182,7 @@ impl Server {
 
     /// Returns false when the connection is over.
     fn take_requests(&mut self, token: usize, client: &mut Client) -> bool {
+        self.commands.begin_batch(&*self.host);
         while !client.is_blocked() {
             match client.input.next_request() {
                 Ok(Some(Incoming::Request(request))) => {
@@ -256,7 +262,7 @@ impl Server {
     }
 
     /// Lists a connection that is not in its place at the moment.
-    fn mark(&mut self, token: usize, client: &mut Client) {
+    pub(crate) fn mark(&mut self, token: usize, client: &mut Client) {
         if !client.is_listed {
             client.is_listed = true;
             self.listed.push(token);
@@ -329,6 +335,7 @@ impl Server {
                 continue;
             };
             if let Some((work, protocol)) = client.held.take() {
+                self.commands.begin_batch(&*self.host);
                 self.offer(token, &mut client, work, protocol);
             }
             let begun = client.held.is_none();

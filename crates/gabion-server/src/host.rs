@@ -1,24 +1,27 @@
 //! What commands may know of the process around them.
 
 use crate::PeerAddress;
-use crate::commands::{Host, MemberInfo, NotSet, ServerInfo};
+use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
 use crate::process;
-use crate::settings::{self, Settings};
+use crate::settings::{self, DoorSettings, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
-use gabion_base::Error;
+use gabion_base::units::VALUE_LEN_MAX;
+use gabion_base::{Error, ReplicaId};
 use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_db::jobs::JobThreads;
 use gabion_db::memory::{Budgets, Memory};
 use gabion_engine::Codecs;
 use gabion_media::BufferMeter;
-use gabion_node::Node;
+use gabion_node::{AckLevel, Node};
 use gabion_replication::MemberStatus;
+use gabion_resp::limits::REQUEST_LEN_MAX;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes and connections of the doors since the start.
 #[derive(Default)]
@@ -75,6 +78,10 @@ pub(crate) struct ServerHost {
     pub(crate) clients_max: usize,
     /// Steps by which jobs stand back.
     pub(crate) jobs_nice: u8,
+    /// What CONFIG SET changes of the door.
+    pub(crate) door: Cell<DoorSettings>,
+    /// From when on the time of commands is counted.
+    pub(crate) began: Instant,
     pub(crate) now_us: Cell<u64>,
     pub(crate) clock: Rc<Clock>,
 }
@@ -98,8 +105,13 @@ impl ServerHost {
         Memory::of(node, &self.buffers, budgets)
     }
 
+    /// Where clients reach another member.
+    fn address_of(&self, member: ReplicaId) -> Option<SocketAddr> {
+        self.peers.iter().find(|peer| peer.replica == member).map(|peer| peer.resp)
+    }
+
     fn member(&self, member: &MemberStatus, is_up: bool) -> Option<MemberInfo> {
-        let address = self.peers.iter().find(|peer| peer.replica == member.id)?.resp;
+        let address = self.address_of(member.id)?;
         Some(MemberInfo {
             address,
             is_up,
@@ -126,23 +138,41 @@ impl Host for ServerHost {
         self.node.borrow().is_head()
     }
 
+    fn acknowledges_durable(&self) -> bool {
+        self.node.borrow().config().ack == AckLevel::Durable
+    }
+
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn slowlog(&self) -> SlowlogLimits {
+        self.door.get().slowlog
+    }
+
     fn options(&self) -> Vec<(String, String)> {
         let node = self.node.borrow();
         let config = node.config();
-        let settings = Settings::of(&node, &self.cache);
+        let settings = Settings::of(&node, &self.cache, self.door.get());
         let Codecs { upper, bottom } = settings.codecs;
         let limits = settings.limits;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let options: [(&str, String); 24] = [
-            ("appendfsync", "everysec".into()),
-            ("appendonly", "yes".into()),
+        let head = (!node.is_head()).then(|| self.address_of(config.head())).flatten();
+        let head = head.map_or(String::new(), |at| format!("{} {}", at.ip(), at.port()));
+        let options = [
             ("bind", self.resp.ip().to_string()),
-            ("databases", "1".into()),
+            ("client-query-buffer-limit", REQUEST_LEN_MAX.to_string()),
+            ("proto-max-bulk-len", VALUE_LEN_MAX.to_string()),
             ("maxclients", self.clients_max.to_string()),
-            ("maxmemory", "0".into()),
-            ("maxmemory-policy", "noeviction".into()),
             ("port", self.resp.port().to_string()),
-            ("save", String::new()),
+            ("replicaof", head.clone()),
+            ("slaveof", head),
+            (settings::SLOWLOG_SLOWER_THAN, settings.door.slowlog.slower_than_us.to_string()),
+            (settings::SLOWLOG_LEN, settings.door.slowlog.entries_max.to_string()),
+            (settings::TCP_KEEPALIVE, settings.door.keepalive_s.to_string()),
+            (settings::TIMEOUT, settings.door.timeout_s.to_string()),
             ("gabion-ack", config.ack.as_str().into()),
             (settings::BLOCK_CACHE_BYTES, settings.block_cache_bytes.to_string()),
             (settings::BOTTOM_COMPRESSION, bottom),
@@ -159,18 +189,25 @@ impl Host for ServerHost {
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
             (settings::READER_STATES, settings.readers.states_max.to_string()),
         ];
-        options.map(|(name, value)| (name.to_owned(), value)).into()
+        let fixed = settings::FIXED.into_iter().map(|(name, value)| (name, value.to_owned()));
+        options.into_iter().chain(fixed).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {
-        let before = Settings::of(&self.node.borrow(), &self.cache);
-        let known = |name: &str| self.options().iter().any(|(other, _)| other == name);
-        let settings = before.with(options, known)?;
+        let before = Settings::of(&self.node.borrow(), &self.cache, self.door.get());
+        let all = self.options();
+        let value = |name: &str| {
+            let found = all.iter().find(|(other, _)| other == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        let settings = before.with(options, value)?;
         let grow = |count| match self.jobs.upgrade() {
             Some(jobs) => jobs.borrow_mut().grow(count),
             None => Err(Error::unavailable("the threads of jobs have ended")),
         };
-        settings.apply(&mut self.node.borrow_mut(), &self.cache, grow)
+        settings.apply(&mut self.node.borrow_mut(), &self.cache, grow)?;
+        self.door.set(settings.door);
+        Ok(())
     }
 
     fn info(&self) -> ServerInfo {
@@ -186,6 +223,7 @@ impl Host for ServerHost {
         let (cache, warmed) = (self.cache.stats(), self.cache.warmed());
         let stopped = counters.writes_stopped_ms;
         let by_what: Vec<_> = stopped.each().map(|(what, ms)| format!("{what}={ms}")).collect();
+        let keys = node.tree().key_estimate();
         let uptime_s = self.uptime_ms() / 1000;
         let us = |seconds: f64| (seconds * 1e6) as u64;
         ServerInfo {
@@ -211,6 +249,9 @@ impl Host for ServerHost {
             head: to_head.and_then(|m| self.member(m, m.is_connected && node.chain().is_joined())),
             replicas: replicas.filter_map(|member| self.member(member, true)).collect(),
             log_position: node.log_end().get(),
+            group: node.config().group.get(),
+            keys: keys.keys,
+            expiring_keys: keys.expiring,
             gabion: vec![
                 ("replica", me.get().to_string()),
                 ("term", node.chain().term().get().to_string()),

@@ -35,6 +35,7 @@ mod admin;
 mod client;
 pub mod commands;
 mod config;
+mod connections;
 mod door;
 mod events;
 mod forward;

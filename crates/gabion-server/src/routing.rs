@@ -148,6 +148,7 @@ impl Server {
         }
         let args: Args = [Bytes::from_static(b"EXISTS"), Bytes::new()].into_iter().collect();
         let Ok(call) = Call::new(Request { args }) else { return };
+        self.commands.begin_batch(&*self.host);
         let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, LogPosition::ZERO);
         self.note_reads(Reads::Asked);
         let _ = self.forward(self.tail, item);
@@ -215,6 +216,7 @@ impl Server {
         let command = forward::decode(&body)?;
         let origin = Origin::Peer { replica: from, connection, id };
         let protocol = command.protocol;
+        self.commands.begin_batch(&*self.host);
         let item = self.item(origin.clone(), command.work, protocol, command.position);
         let is_read = item.is_read();
         let place = if is_read { self.tail } else { self.head };
@@ -376,7 +378,8 @@ mod tests {
     fn kept(work: Work) -> Kept {
         let (protocol, position) = (Protocol::Resp2, LogPosition::ZERO);
         let origin = Origin::Probe;
-        Kept::of(Item { number: 0, origin, work, protocol, position, since_ms: 0, len: 0 })
+        let (since_ms, begun_ns, len) = (0, 0, 0);
+        Kept::of(Item { number: 0, origin, work, protocol, position, since_ms, begun_ns, len })
     }
 
     fn forwarded(work: Work) -> Forwarded {

@@ -1,7 +1,7 @@
 //! Running commands at this node: at once where nothing has to be waited for, else as tasks; and the
 //! queues of those that may not run yet.
 
-use crate::commands::{Route, Work};
+use crate::commands::{Asker, Route, Work};
 use crate::forward::Origin;
 use crate::server::Server;
 use crate::store::{Entry, entry};
@@ -44,6 +44,8 @@ pub(crate) struct Item {
     /// Reads must show at least the log up to here.
     pub(crate) position: LogPosition,
     pub(crate) since_ms: u64,
+    /// The same by the clock for the time of commands.
+    pub(crate) begun_ns: u64,
     pub(crate) len: usize,
 }
 
@@ -111,7 +113,8 @@ impl Server {
         let number = self.next_item;
         self.next_item += 1;
         let len = work.memory();
-        Item { number, origin, work, protocol, position, since_ms: self.now_ms, len }
+        let (since_ms, begun_ns) = (self.now_ms, self.commands.next_begins_ns());
+        Item { number, origin, work, protocol, position, since_ms, begun_ns, len }
     }
 
     /// Begins a command here: this node is the tail for a read, the head for anything else.
@@ -179,7 +182,10 @@ impl Server {
         self.store.probe(false);
         match outcome {
             Poll::Ready(_) if self.store.take_hit_gate() => self.gate(item),
-            Poll::Ready(reply) => Begun::Done(reply, self.reply_turn(item.is_read())),
+            Poll::Ready(reply) => {
+                self.note_time(&item);
+                Begun::Done(reply, self.reply_turn(item.is_read()))
+            }
             Poll::Pending => {
                 let (commands, store) = (self.commands.clone(), self.store.clone());
                 let finished = self.finished.clone();
@@ -200,6 +206,17 @@ impl Server {
                 Begun::Later
             }
         }
+    }
+
+    /// A command has ended here: how long it took since it came.
+    #[inline]
+    fn note_time(&self, item: &Item) {
+        let asker = || match &item.origin {
+            Origin::Client { serial, .. } => self.commands.asker(*serial),
+            Origin::Peer { replica, .. } => Asker::member(replica.get()),
+            Origin::Probe => Asker::default(),
+        };
+        self.commands.note_work(&item.work, item.begun_ns, asker, &*self.host);
     }
 
     /// The turn that must be acknowledged before a reply made now is shown. What the tail of a chain has
@@ -229,6 +246,7 @@ impl Server {
                     }
                 }
                 Finished::Command { item, reply, .. } => {
+                    self.note_time(&item);
                     let is_read = item.is_read();
                     let turn = self.reply_turn(is_read);
                     self.complete(&item.origin, item.protocol, is_read, reply, turn);

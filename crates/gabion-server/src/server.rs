@@ -120,7 +120,6 @@ pub(crate) struct Server {
     // Clients.
     pub(crate) clients: Vec<Option<Box<Client>>>,
     pub(crate) free_clients: Vec<usize>,
-    pub(crate) next_serial: u64,
     pub(crate) sums: Sums,
     /// Bytes of requests that may wait of all connections together.
     pub(crate) input_sum_max: usize,
@@ -178,7 +177,7 @@ impl Server {
     /// Runs until a signal or a failure.
     pub(crate) fn run(mut self) -> Result<ExitReason> {
         let mut events = Events::with_capacity(1024);
-        let mut next_tick_ms = 0_u64;
+        let (mut next_tick_ms, mut next_second_ms) = (0_u64, 0_u64);
         loop {
             let timeout = if self.is_busy() {
                 Duration::ZERO
@@ -226,6 +225,10 @@ impl Server {
                 self.tick_marks();
                 let commands = self.commands.calls_count();
                 self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
+                if self.now_ms >= next_second_ms {
+                    next_second_ms = self.now_ms + 1_000;
+                    self.close_idle();
+                }
             }
             self.take_turn();
             if let Some(reason) = self.exit.take() {
@@ -322,6 +325,7 @@ impl Server {
         }
         self.answer_lost();
         self.acknowledge();
+        self.close_killed();
         self.flush_clients();
         self.flush_peers();
     }

@@ -1,9 +1,9 @@
 //! The options that CONFIG SET changes while a replica runs, until it ends: they are of this process alone.
 
-use crate::commands::NotSet;
+use crate::commands::{NotSet, SLOWLOG_ENTRIES_MAX, SlowlogLimits};
 use bytes::Bytes;
 use gabion_base::Result as BaseResult;
-use gabion_base::number::parse_u64;
+use gabion_base::number::{parse_i64, parse_u64};
 use gabion_db::RunOptions;
 use gabion_db::cache::SharedCache;
 use gabion_engine::{Codecs, PinBudget, WriteLimits};
@@ -21,8 +21,53 @@ pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
+pub(crate) const SLOWLOG_LEN: &str = "slowlog-max-len";
+pub(crate) const SLOWLOG_SLOWER_THAN: &str = "slowlog-log-slower-than";
+pub(crate) const TCP_KEEPALIVE: &str = "tcp-keepalive";
+pub(crate) const TIMEOUT: &str = "timeout";
+
+/// Options of Redis that clients ask for, with the value that is true here. They cannot change.
+pub(crate) const FIXED: [(&str, &str); 36] = [
+    ("aclfile", ""),
+    ("activedefrag", "no"),
+    ("appendfsync", "everysec"),
+    ("appendonly", "yes"),
+    ("cluster-enabled", "no"),
+    ("daemonize", "no"),
+    ("databases", "1"),
+    ("enable-debug-command", "no"),
+    ("enable-module-command", "no"),
+    ("enable-protected-configs", "no"),
+    ("io-threads", "1"),
+    ("latency-monitor-threshold", "0"),
+    ("latency-tracking", "no"),
+    ("logfile", ""),
+    ("masterauth", ""),
+    ("masteruser", ""),
+    ("maxmemory", "0"),
+    ("maxmemory-clients", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("maxmemory-samples", "5"),
+    ("min-replicas-to-write", "0"),
+    ("min-slaves-to-write", "0"),
+    ("notify-keyspace-events", ""),
+    ("protected-mode", "yes"),
+    ("replica-priority", "100"),
+    ("replica-read-only", "no"),
+    ("replica-serve-stale-data", "no"),
+    ("requirepass", ""),
+    ("save", ""),
+    ("slave-priority", "100"),
+    ("slave-read-only", "no"),
+    ("slave-serve-stale-data", "no"),
+    ("supervised", "no"),
+    ("tls-port", "0"),
+    ("tracking-table-max-keys", "0"),
+    ("unixsocket", ""),
+];
+
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 11] = [
+const SETTABLE: [&str; 15] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
     COMPACTIONS_MAX,
@@ -34,7 +79,16 @@ const SETTABLE: [&str; 11] = [
     OPEN_FILES_BYTES,
     READER_AGE_MS,
     READER_STATES,
+    SLOWLOG_LEN,
+    SLOWLOG_SLOWER_THAN,
+    TCP_KEEPALIVE,
+    TIMEOUT,
 ];
+const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
+const NO_SECONDS: &str = "argument must be between 0 and 2147483647 inclusive";
+const NO_TIME: &str = "argument must be between -1 and 9223372036854775807 inclusive";
+const NO_ENTRIES: &str = "argument must be between 0 and 16384 inclusive";
+const _: () = assert!(SLOWLOG_ENTRIES_MAX == 16_384, "NO_ENTRIES says so");
 const NO_COUNT: &str = "argument must be between 1 and 64 inclusive";
 const _: () = assert!(RunOptions::COMPACTIONS_MAX == 64, "NO_COUNT says so");
 const NO_THREAD: &str = "a thread for compactions cannot be started";
@@ -44,6 +98,24 @@ const NO_RUNS: &str =
     "gabion-l0-trigger, gabion-l0-slowdown and gabion-l0-stop must not descend, from 1 to 1000";
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
+
+/// What is set of the door for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DoorSettings {
+    /// Seconds after which a connection is closed that asks nothing; 0: never.
+    pub(crate) timeout_s: u64,
+    /// Seconds of silence after which a new connection's other end is asked whether it lives; 0: never.
+    pub(crate) keepalive_s: u64,
+    /// Which commands SLOWLOG keeps.
+    pub(crate) slowlog: SlowlogLimits,
+}
+
+impl Default for DoorSettings {
+    /// Redis's.
+    fn default() -> Self {
+        Self { timeout_s: 0, keepalive_s: 300, slowlog: SlowlogLimits::default() }
+    }
+}
 
 /// What is to be set, or is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +132,13 @@ pub(crate) struct Settings {
     pub(crate) codecs: Codecs,
     /// When MemTables are sealed, and how many runs L0 may have.
     pub(crate) limits: WriteLimits,
+    /// What counts for connections.
+    pub(crate) door: DoorSettings,
 }
 
 impl Settings {
     /// Those of a replica.
-    pub(crate) fn of(node: &Node, cache: &SharedCache) -> Self {
+    pub(crate) fn of(node: &Node, cache: &SharedCache, door: DoorSettings) -> Self {
         Self {
             block_cache_bytes: cache.capacity(),
             open_files_bytes: cache.open_capacity(),
@@ -72,37 +146,47 @@ impl Settings {
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
             limits: node.tree().config().write_limits(),
+            door,
         }
     }
 
     /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at before values.
-    /// `is_known` says whether there is an option of the name, in lower case, be it one that cannot change.
-    pub(crate) fn with(
+    /// `value_of` is the value of the option of a name, in lower case, be it one that cannot change: that one may be set
+    /// to what it is.
+    pub(crate) fn with<'a>(
         mut self,
         options: &[(Bytes, Bytes)],
-        is_known: impl Fn(&str) -> bool,
+        value_of: impl Fn(&str) -> Option<&'a str>,
     ) -> Result<Self, NotSet> {
-        let mut names = Vec::new();
+        let mut names: Vec<String> = Vec::new();
         for (given, _) in options {
             let name = String::from_utf8_lossy(given).to_ascii_lowercase();
-            let refused = |why| Err(NotSet::Refused { name: given.clone(), why });
-            match SETTABLE.iter().find(|settable| **settable == name) {
-                Some(settable) if names.contains(settable) => {
-                    return refused("duplicate parameter");
-                }
-                Some(settable) => names.push(*settable),
-                None if is_known(&name) => return refused("can't set immutable config"),
-                None => return Err(NotSet::Unknown(given.clone())),
+            if names.contains(&name) {
+                return Err(NotSet::Refused { name: given.clone(), why: "duplicate parameter" });
+            }
+            if value_of(&name).is_none() && !SETTABLE.contains(&&*name) {
+                return Err(NotSet::Unknown(given.clone()));
+            }
+            names.push(name);
+        }
+        let mut settable = Vec::new();
+        for (name, (given, value)) in names.iter().zip(options) {
+            let is_so = |now: &str| value.eq_ignore_ascii_case(now.as_bytes());
+            if SETTABLE.contains(&&**name) {
+                settable.push((name, given, value));
+            } else if !value_of(name).is_some_and(is_so) {
+                let why = "can't set immutable config";
+                return Err(NotSet::Refused { name: given.clone(), why });
             }
         }
-        for (name, (given, value)) in names.into_iter().zip(options) {
+        for (name, given, value) in settable {
             self.set(name, value).map_err(|why| NotSet::Refused { name: given.clone(), why })?;
         }
         Ok(self)
     }
 
     fn set(&mut self, name: &str, value: &[u8]) -> Result<(), &'static str> {
-        let integer = parse_u64(value).ok_or("argument couldn't be parsed into an integer");
+        let integer = parse_u64(value).ok_or(NO_INTEGER);
         let codec = || {
             let text = std::str::from_utf8(value).unwrap_or_default();
             text.parse().map_err(|_| NO_CODEC)
@@ -122,6 +206,18 @@ impl Settings {
             L0_SLOWDOWN => self.limits.l0_slowdown = runs(integer?),
             L0_STOP => self.limits.l0_stop = runs(integer?),
             L0_TRIGGER => self.limits.l0_trigger = runs(integer?),
+            SLOWLOG_LEN => {
+                let most = usize::try_from(integer?).unwrap_or(usize::MAX);
+                self.door.slowlog.entries_max =
+                    Some(most).filter(|most| *most <= SLOWLOG_ENTRIES_MAX).ok_or(NO_ENTRIES)?;
+            }
+            SLOWLOG_SLOWER_THAN => {
+                let us = parse_i64(value).ok_or(NO_INTEGER)?;
+                self.door.slowlog.slower_than_us =
+                    Some(us).filter(|us| *us >= -1).ok_or(NO_TIME)?;
+            }
+            TCP_KEEPALIVE => self.door.keepalive_s = seconds(integer?)?,
+            TIMEOUT => self.door.timeout_s = seconds(integer?)?,
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
@@ -171,6 +267,10 @@ fn runs(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
+fn seconds(count: u64) -> Result<u64, &'static str> {
+    if count <= i32::MAX as u64 { Ok(count) } else { Err(NO_SECONDS) }
+}
+
 /// Bytes as Redis reads them: `k`, `m`, `g` are powers of 1,000; `kb`, `mb`, `gb` of 1,024.
 fn memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -199,12 +299,21 @@ mod tests {
         readers: PinBudget { age_ms_max: 5, states_max: 6 },
         codecs: Codecs { upper: Compression::None, bottom: None },
         limits: WriteLimits { memtable_len: 7, l0_trigger: 8, l0_slowdown: 9, l0_stop: 10 },
+        door: DoorSettings {
+            timeout_s: 0,
+            keepalive_s: 300,
+            slowlog: SlowlogLimits { slower_than_us: 11, entries_max: 12 },
+        },
     };
 
     fn with(options: &[(&str, &str)]) -> Result<Settings, NotSet> {
         let own = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let options: Vec<_> = options.iter().map(|(n, v)| (own(n), own(v))).collect();
-        BEFORE.with(&options, |name| name == "port")
+        BEFORE.with(&options, |name| match name {
+            "port" => Some("6379"),
+            "appendonly" => Some("yes"),
+            _ => None,
+        })
     }
 
     #[test]
@@ -240,6 +349,15 @@ mod tests {
         let limits =
             WriteLimits { memtable_len: 1 << 20, l0_trigger: 2, l0_slowdown: 3, l0_stop: 4 };
         assert_eq!(with(&all), Ok(Settings { limits, ..BEFORE }));
+        let slowlog = SlowlogLimits { slower_than_us: -1, entries_max: 16_384 };
+        let door = DoorSettings { timeout_s: 5, keepalive_s: 0, slowlog };
+        let all = [
+            (TIMEOUT, "5"),
+            (TCP_KEEPALIVE, "0"),
+            (SLOWLOG_SLOWER_THAN, "-1"),
+            (SLOWLOG_LEN, "16384"),
+        ];
+        assert_eq!(with(&all), Ok(Settings { door, ..BEFORE }));
         let far = with(&[(L0_STOP, "4294967297")]).map(|set| set.limits.l0_stop);
         assert_eq!(far, Ok(u32::MAX), "which no tree takes");
     }
@@ -262,9 +380,19 @@ mod tests {
         }
         let wanted = refused(READER_AGE_MS, "argument couldn't be parsed into an integer");
         assert_eq!(with(&[(READER_STATES, "1"), (READER_AGE_MS, "soon")]), wanted);
+        for text in ["-1", "2147483648"] {
+            let why = if text == "-1" { NO_INTEGER } else { NO_SECONDS };
+            assert_eq!(with(&[(TIMEOUT, text)]), refused(TIMEOUT, why), "{text}");
+        }
+        assert_eq!(with(&[(SLOWLOG_LEN, "16385")]), refused(SLOWLOG_LEN, NO_ENTRIES));
+        assert_eq!(with(&[(SLOWLOG_SLOWER_THAN, "-2")]), refused(SLOWLOG_SLOWER_THAN, NO_TIME));
         let soon = (READER_AGE_MS, "soon");
         assert_eq!(with(&[soon, ("Port", "1")]), refused("Port", "can't set immutable config"));
         assert_eq!(with(&[soon, ("Ports", "1")]), Err(NotSet::Unknown(name("Ports"))));
+        // What cannot change may be set to what it is, and not twice.
+        assert_eq!(with(&[("Port", "6379"), ("appendonly", "YES")]), Ok(BEFORE));
+        let twice = [("port", "1"), ("PORT", "2")];
+        assert_eq!(with(&twice), refused("PORT", "duplicate parameter"));
         let again = "GABION-reader-age-ms";
         assert_eq!(with(&[soon, (again, "1"), ("x", "1")]), refused(again, "duplicate parameter"));
     }

@@ -37,6 +37,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Instant;
 
 /// Bytes of data that one connection to the target has under way: four transfers keep the device busy, and
 /// their buffers nearly stay in the processor's cache.
@@ -153,6 +154,8 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         buffers: parts.buffers.clone(),
         clients_max: CLIENTS_MAX,
         jobs_nice: config.jobs_nice,
+        door: Cell::default(),
+        began: Instant::now(),
         now_us: Cell::new(clock.now_us()),
         clock: clock.clone(),
     });
@@ -197,7 +200,6 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         peer_replies: VecDeque::new(),
         clients: Vec::new(),
         free_clients: Vec::new(),
-        next_serial: 0,
         sums: Sums::default(),
         input_sum_max: config.client_input_bytes,
         door_is_stuck: false,

@@ -124,6 +124,35 @@ fn an_edit_that_removes_a_file_that_is_not_there_is_corruption() {
 }
 
 #[test]
+fn the_estimate_of_keys_follows_puts_deletes_flushes_and_clears() {
+    let mut driven = Driven::new(eager());
+    let estimate = |driven: &Driven| driven.replica.tree.key_estimate();
+    let none = KeyEstimate::default();
+    assert_eq!(estimate(&driven), none);
+    for name in ["a", "b", "c"] {
+        driven.put(name, b"1");
+    }
+    assert_eq!(estimate(&driven), KeyEstimate { keys: 3, expiring: 0 });
+    driven.flush();
+    assert_eq!(estimate(&driven), KeyEstimate { keys: 3, expiring: 0 });
+    let expiring = |batch: &mut BatchBuilder| {
+        batch.put_expiring(Keyspace::User, b"d", b"1", 1 << 40).unwrap();
+    };
+    driven.write(expiring);
+    assert_eq!(estimate(&driven), KeyEstimate { keys: 4, expiring: 1 });
+    driven.delete("a");
+    driven.flush();
+    driven.settle();
+    // The delete hides one of the older file, and the file of the expiring key holds no other.
+    assert_eq!(estimate(&driven).keys, 3);
+    driven.put("e", b"1");
+    driven.clear();
+    assert_eq!(estimate(&driven), none, "also what lies in the MemTable still");
+    driven.put("f", b"1");
+    assert_eq!(estimate(&driven).keys, 1);
+}
+
+#[test]
 fn an_edit_that_makes_files_of_a_level_overlap_is_corruption() {
     let mut driven = Driven::new(eager());
     driven.put("b", &[1; 3000]);

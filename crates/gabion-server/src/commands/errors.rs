@@ -116,11 +116,13 @@ pub(crate) fn not_set(not_set: NotSet) -> Reply {
     })
 }
 
-/// The subcommands of `command`, as its HELP.
-pub(crate) fn help(command: &'static str, subcommands: &[&'static str]) -> Reply {
-    let title = format!("{command} <subcommand> [<arg> ...]. Subcommands are:");
-    let names = subcommands.iter().chain(&["HELP"]).map(|name| Reply::simple(name));
-    Reply::Array(std::iter::once(Reply::Simple(Bytes::from(title))).chain(names).collect())
+/// The subcommand exists, and its words are not what it takes.
+pub(crate) fn subcommand_syntax(command: &str, given: &[u8]) -> Reply {
+    let given = shown(given);
+    let help = command.to_ascii_uppercase();
+    Reply::error_from(format!(
+        "ERR unknown subcommand or wrong number of arguments for '{given}'. Try {help} HELP."
+    ))
 }
 
 /// A time is not positive where it must be, or too large. `name` is the command's.

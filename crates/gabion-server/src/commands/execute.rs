@@ -62,7 +62,7 @@ impl Commands {
                     }
                 };
                 if reply.is_error() {
-                    self.stats.count_failed(call.row());
+                    self.stats.count_failed(call.counters(), &reply);
                 }
                 reply
             }
@@ -140,7 +140,7 @@ impl Commands {
             }
         }
         let failed = transaction.calls.iter().zip(&replies).filter(|(_, reply)| reply.is_error());
-        failed.for_each(|(call, _)| self.stats.count_failed(call.row()));
+        failed.for_each(|(call, error)| self.stats.count_failed(call.counters(), error));
         let ops = overlay.into_ops()?;
         if !ops.is_empty() {
             store.write(&ops)?;

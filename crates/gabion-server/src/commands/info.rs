@@ -1,6 +1,6 @@
 //! INFO: numbers about the node, in Redis's sections and under Redis's names where it has them.
 
-use super::{Commands, Host, REDIS_VERSION, TABLE};
+use super::{Commands, Host, REDIS_VERSION};
 use bytes::Bytes;
 use core::fmt::{Display, Write};
 use gabion_resp::Reply;
@@ -51,6 +51,12 @@ pub struct ServerInfo {
     pub replicas: Vec<MemberInfo>,
     /// The last position of the log at this node.
     pub log_position: u64,
+    /// The group, whose members share one log: the history of writes in Redis's terms.
+    pub group: u64,
+    /// About how many keys there are: what was deleted or set again counts until it is compacted.
+    pub keys: u64,
+    /// About how many of those may expire, at most.
+    pub expiring_keys: u64,
     /// Lines of the section `gabion`: names without blanks or colons, and values.
     pub gabion: Vec<(&'static str, String)>,
 }
@@ -69,7 +75,7 @@ pub struct MemberInfo {
 }
 
 /// Sections in the order of INFO; the flag says whether it is shown without being asked for.
-const SECTIONS: [(&str, bool); 9] = [
+const SECTIONS: [(&str, bool); 13] = [
     ("server", true),
     ("clients", true),
     ("memory", true),
@@ -77,9 +83,15 @@ const SECTIONS: [(&str, bool); 9] = [
     ("stats", true),
     ("replication", true),
     ("cpu", true),
+    ("modules", true),
     ("commandstats", false),
+    ("errorstats", true),
+    ("cluster", true),
+    ("keyspace", true),
     ("gabion", true),
 ];
+/// How often a second the loop looks whether anything is due.
+const HZ: u32 = 50;
 
 /// The text under construction.
 struct Lines(String);
@@ -115,71 +127,135 @@ impl Commands {
     fn info_section(&self, section: &str, info: &ServerInfo, host: &impl Host, out: &mut Lines) {
         match section {
             "server" => server(info, host.system_time_us(), out),
-            "clients" => {
-                out.line("connected_clients", self.clients_count());
-                out.line("maxclients", info.maxclients);
-                out.line("blocked_clients", self.locks.len());
-            }
-            "memory" => {
-                out.line("used_memory", info.memory_used);
-                out.line("used_memory_rss", info.memory_resident);
-                out.line("maxmemory", info.memory_max);
-                out.line("maxmemory_policy", "noeviction");
-                for (kind, bytes) in &info.memory_kinds {
-                    out.line(&format!("gabion_{kind}"), bytes);
-                }
-            }
-            "persistence" => {
-                // Everything is in the log before it is acknowledged.
-                out.line("loading", 0);
-                out.line("rdb_bgsave_in_progress", 0);
-                out.line("aof_enabled", 1);
-                out.line("aof_rewrite_in_progress", 0);
-            }
-            "stats" => {
-                out.line("total_connections_received", info.connections_received);
-                out.line("total_commands_processed", self.calls_count());
-                out.line("instantaneous_ops_per_sec", info.ops_per_second);
-                out.line("total_net_input_bytes", info.net_input_bytes);
-                out.line("total_net_output_bytes", info.net_output_bytes);
-                out.line("rejected_connections", info.connections_rejected);
-            }
+            "clients" => self.clients_section(info, out),
+            "memory" => memory(info, out),
+            "persistence" => persistence(info, host.unix_time_us(), out),
+            "stats" => self.stats_section(info, out),
             "replication" => replication(info, host.is_head(), out),
             "cpu" => {
                 out.line("used_cpu_sys", seconds(info.cpu_system_us));
                 out.line("used_cpu_user", seconds(info.cpu_user_us));
+                out.line("used_cpu_sys_children", seconds(0));
+                out.line("used_cpu_user_children", seconds(0));
             }
+            // There are none.
+            "modules" => {}
             "commandstats" => self.command_stats(out),
+            "errorstats" => {
+                for (word, count) in self.stats.errors() {
+                    out.line(&format!("errorstat_{word}"), format_args!("count={count}"));
+                }
+            }
+            "cluster" => out.line("cluster_enabled", 0),
+            "keyspace" => {
+                if info.keys > 0 {
+                    let (keys, expires) = (info.keys, info.expiring_keys);
+                    let text = format_args!("keys={keys},expires={expires},avg_ttl=0,estimate=1");
+                    out.line("db0", text);
+                }
+            }
             _ => info.gabion.iter().for_each(|(name, value)| out.line(name, value)),
         }
     }
 
+    fn clients_section(&self, info: &ServerInfo, out: &mut Lines) {
+        let clients = self.clients.borrow();
+        let watched = clients.values().map(|client| client.watched.get());
+        out.line("connected_clients", clients.len());
+        out.line("cluster_connections", 0);
+        out.line("maxclients", info.maxclients);
+        out.line("blocked_clients", self.locks.len());
+        out.line("tracking_clients", 0);
+        out.line("pubsub_clients", 0);
+        out.line("watching_clients", watched.clone().filter(|count| *count > 0).count());
+        out.line("clients_in_timeout_table", 0);
+        out.line("total_watched_keys", watched.sum::<usize>());
+        out.line("total_blocking_keys", 0);
+    }
+
+    fn stats_section(&self, info: &ServerInfo, out: &mut Lines) {
+        out.line("total_connections_received", info.connections_received);
+        out.line("total_commands_processed", self.calls_count());
+        out.line("instantaneous_ops_per_sec", info.ops_per_second);
+        out.line("total_net_input_bytes", info.net_input_bytes);
+        out.line("total_net_output_bytes", info.net_output_bytes);
+        out.line("rejected_connections", info.connections_rejected);
+        out.line("evicted_keys", 0);
+        out.line("evicted_clients", 0);
+        out.line("pubsub_channels", 0);
+        out.line("pubsub_patterns", 0);
+        out.line("pubsubshard_channels", 0);
+        out.line("latest_fork_usec", 0);
+        out.line("total_forks", 0);
+        out.line("tracking_total_keys", 0);
+        out.line("total_error_replies", self.stats.errors_total());
+    }
+
     fn command_stats(&self, out: &mut Lines) {
-        for (spec, row) in TABLE.iter().zip(&self.stats.rows) {
-            let (calls, rejected) = (row.calls.get(), row.rejected.get());
-            if calls + rejected > 0 {
-                let failed = row.failed.get();
-                out.line(
-                    &format!("cmdstat_{}", spec.name),
-                    format_args!("calls={calls},rejected_calls={rejected},failed_calls={failed}"),
-                );
-            }
+        for (name, row) in self.stats.rows() {
+            let (calls, us) = (row.calls.get(), row.ns.get() / 1000);
+            let (rejected, failed) = (row.rejected.get(), row.failed.get());
+            let per_call = if calls == 0 { 0.0 } else { row.ns.get() as f64 / 1e3 / calls as f64 };
+            out.line(
+                &format!("cmdstat_{name}"),
+                format_args!(
+                    "calls={calls},usec={us},usec_per_call={per_call:.2},rejected_calls={rejected},failed_calls={failed}"
+                ),
+            );
         }
     }
 }
 
 fn server(info: &ServerInfo, now_us: u64, out: &mut Lines) {
     out.line("redis_version", REDIS_VERSION);
+    out.line("redis_git_sha1", "00000000");
+    out.line("redis_git_dirty", 0);
+    out.line("redis_build_id", 0);
     out.line("redis_mode", "standalone");
     out.line("gabion_version", &info.version);
     out.line("os", &info.os);
     out.line("arch_bits", usize::BITS);
+    out.line("multiplexing_api", "epoll");
     out.line("process_id", info.process_id);
+    out.line("process_supervised", "no");
     out.line("run_id", &info.run_id);
     out.line("tcp_port", info.tcp_port);
     out.line("server_time_usec", now_us);
     out.line("uptime_in_seconds", info.uptime_s);
     out.line("uptime_in_days", info.uptime_s / 86_400);
+    out.line("hz", HZ);
+    out.line("configured_hz", HZ);
+    out.line("config_file", "");
+}
+
+fn memory(info: &ServerInfo, out: &mut Lines) {
+    out.line("used_memory", info.memory_used);
+    out.line("used_memory_human", human(info.memory_used));
+    out.line("used_memory_rss", info.memory_resident);
+    out.line("used_memory_rss_human", human(info.memory_resident));
+    out.line("maxmemory", info.memory_max);
+    out.line("maxmemory_human", human(info.memory_max));
+    out.line("maxmemory_policy", "noeviction");
+    let ratio = info.memory_resident as f64 / info.memory_used.max(1) as f64;
+    out.line("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
+    for (kind, bytes) in &info.memory_kinds {
+        out.line(&format!("gabion_{kind}"), bytes);
+    }
+}
+
+/// Everything is in the log before it is acknowledged, so there is nothing to save and nothing that was not.
+fn persistence(info: &ServerInfo, now_us: u64, out: &mut Lines) {
+    out.line("loading", 0);
+    out.line("async_loading", 0);
+    out.line("rdb_changes_since_last_save", 0);
+    out.line("rdb_bgsave_in_progress", 0);
+    out.line("rdb_last_save_time", (now_us / 1_000_000).saturating_sub(info.uptime_s));
+    out.line("rdb_last_bgsave_status", "ok");
+    out.line("aof_enabled", 1);
+    out.line("aof_rewrite_in_progress", 0);
+    out.line("aof_rewrite_scheduled", 0);
+    out.line("aof_last_bgrewrite_status", "ok");
+    out.line("aof_last_write_status", "ok");
 }
 
 /// The group in Redis's terms. Every node takes writes, so the others are slaves that are not read-only.
@@ -191,8 +267,11 @@ fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
         out.line("master_link_status", if head.is_up { "up" } else { "down" });
         out.line("master_last_io_seconds_ago", head.silent_s);
         out.line("master_sync_in_progress", 0);
+        out.line("slave_read_repl_offset", info.log_position);
         out.line("slave_repl_offset", info.log_position);
+        out.line("slave_priority", 100);
         out.line("slave_read_only", 0);
+        out.line("replica_announced", 1);
     }
     out.line("connected_slaves", info.replicas.len());
     for (i, replica) in info.replicas.iter().enumerate() {
@@ -203,7 +282,22 @@ fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
             format_args!("ip={ip},port={port},state=online,offset={offset},lag={lag}"),
         );
     }
+    out.line("master_failover_state", "no-failover");
+    // Whoever shares the history has the same.
+    out.line("master_replid", format_args!("{:040x}", info.group));
+    out.line("master_replid2", format_args!("{:040x}", 0));
     out.line("master_repl_offset", info.log_position);
+    out.line("second_repl_offset", -1);
+    out.line("repl_backlog_active", 0);
+}
+
+/// Bytes as Redis shows them to people.
+fn human(bytes: u64) -> String {
+    let units = [('T', 1_u64 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.2}{name}", bytes as f64 / unit as f64),
+        None => format!("{bytes}B"),
+    }
 }
 
 /// Microseconds as seconds with all their digits.

@@ -12,12 +12,18 @@
 //!
 //! - [`table`]: every command, its route and its keys; `subcommands` of some. - [`session`]: a connection's state.
 //! - [`work`]: what is run where the data is. - [`execute`]: running it. - [`store`]: on what.
+//! - What touches no data: `local`, and by command `clients`, `config`, `info`, `describe` (COMMAND), `slowlog`, `acl`,
+//!   `absent`.
 //! - [`locks`]: atomic reads-and-writes at the head; `watch`: what EXEC depends on. - [`cursors`]: SCAN.
 //!
 //! Everything runs on the loop's thread. Time, numbers and options come from the [`Host`].
 
+mod absent;
+mod acl;
 mod bitfield;
 mod bits;
+mod clients;
+mod config;
 pub mod cursors;
 mod describe;
 mod dump;
@@ -25,6 +31,7 @@ pub(crate) mod errors;
 pub mod execute;
 mod expiry;
 mod info;
+mod key_specs;
 pub mod keyspace;
 mod lcs;
 mod local;
@@ -35,9 +42,11 @@ mod overlay;
 mod random;
 mod renames;
 pub mod session;
+mod slowlog;
+mod stats;
 pub mod store;
 mod strings;
-mod subcommands;
+pub mod subcommands;
 pub mod table;
 mod timed;
 pub(crate) mod watch;
@@ -48,17 +57,24 @@ pub(crate) mod tests;
 
 pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
+pub(crate) use session::held_by_nobody;
 pub use session::{Session, Step};
+pub(crate) use slowlog::Asker;
+pub(crate) use slowlog::ENTRIES_MAX as SLOWLOG_ENTRIES_MAX;
+pub use slowlog::SlowlogLimits;
 pub(crate) use store::PageBuilder;
 pub use store::{Op, Order, Page, Store};
 pub use table::{Route, Spec, TABLE};
 pub use work::{Call, Transaction, Work};
 
 use bytes::Bytes;
+use clients::Killed;
 use core::cell::{Cell, RefCell};
 use cursors::CursorTable;
 use random::Dice;
 use session::Client;
+use slowlog::Slowlog;
+use stats::Stats;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use watch::{WatchId, Watches};
@@ -78,6 +94,12 @@ pub trait Host {
     fn replicas(&self) -> u32;
     /// Whether this node is the head of its group: `master` in Redis's terms.
     fn is_head(&self) -> bool;
+    /// Whether an acknowledged write is on the devices of all of those.
+    fn acknowledges_durable(&self) -> bool;
+    /// Nanoseconds by a clock that never goes back, read now; asked once per command.
+    fn clock_ns(&self) -> u64;
+    /// Which commands SLOWLOG keeps.
+    fn slowlog(&self) -> SlowlogLimits;
     /// The options that CONFIG GET shows: names in lower case, and values.
     fn options(&self) -> Vec<(String, String)>;
     /// Changes options, names and values as the client wrote them: all or none.
@@ -116,8 +138,15 @@ pub struct Commands {
     /// Held by the LCS that goes on.
     lcs: KeyLocks,
     stats: Stats,
+    slowlog: Slowlog,
+    /// When the last command that was timed ended.
+    lap_ns: Cell<u64>,
+    /// Where the time of transactions is counted, and that of WATCH.
+    exec_counters: usize,
+    watch_counters: usize,
     clients: Clients,
     next_client_id: Cell<u64>,
+    killed: RefCell<Vec<Killed>>,
 }
 
 /// The connections of a node, by id.
@@ -136,8 +165,13 @@ impl Commands {
             watch_ids: (seed, Cell::new(0)),
             lcs: KeyLocks::new(),
             stats: Stats::default(),
+            slowlog: Slowlog::default(),
+            lap_ns: Cell::default(),
+            exec_counters: table::row_of(b"exec").unwrap_or(0),
+            watch_counters: table::row_of(b"watch").unwrap_or(0),
             clients: Clients::default(),
             next_client_id: Cell::new(1),
+            killed: RefCell::default(),
         }
     }
 
@@ -155,53 +189,6 @@ impl Commands {
     /// Commands that have been handled.
     #[must_use]
     pub fn calls_count(&self) -> u64 {
-        self.stats.rows.iter().map(|row| row.calls.get()).sum()
-    }
-}
-
-/// Counters of one command.
-#[derive(Default)]
-struct RowStats {
-    calls: Cell<u64>,
-    /// Refused before they ran: wrong number of arguments, key too long.
-    rejected: Cell<u64>,
-    /// Ended with an error.
-    failed: Cell<u64>,
-}
-
-/// Counters of every command, by its row in the table.
-struct Stats {
-    rows: Vec<RowStats>,
-}
-
-impl Default for Stats {
-    fn default() -> Self {
-        Self { rows: TABLE.iter().map(|_| RowStats::default()).collect() }
-    }
-}
-
-impl Stats {
-    #[inline]
-    fn count_call(&self, row: usize) {
-        let calls = &self.rows[row].calls;
-        calls.set(calls.get() + 1);
-    }
-
-    fn count_rejected(&self, row: usize) {
-        let rejected = &self.rows[row].rejected;
-        rejected.set(rejected.get() + 1);
-    }
-
-    fn count_failed(&self, row: usize) {
-        let failed = &self.rows[row].failed;
-        failed.set(failed.get() + 1);
-    }
-
-    fn reset(&self) {
-        for row in &self.rows {
-            row.calls.set(0);
-            row.rejected.set(0);
-            row.failed.set(0);
-        }
+        self.stats.calls()
     }
 }

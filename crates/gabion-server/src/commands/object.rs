@@ -1,8 +1,9 @@
 //! OBJECT and MEMORY: what is known of one key's value beyond the value.
 
-use super::errors;
 use super::execute::Outcome;
 use super::store::Store;
+use super::table::Id;
+use super::{errors, subcommands};
 use bytes::Bytes;
 use gabion_base::number::parse_i64;
 use gabion_engine::memtable::ENTRY_OVERHEAD;
@@ -20,7 +21,7 @@ const IDLE_UNTRACKED: Reply = Reply::error("ERR idle time not tracked");
 
 pub(crate) async fn object(store: &impl Store, args: &[Bytes]) -> Outcome {
     let [_, sub, key] = args else {
-        return Ok(errors::help("OBJECT", &["ENCODING", "FREQ", "IDLETIME", "REFCOUNT"]));
+        return Ok(subcommands::help(Id::Object));
     };
     let Some(value) = store.get(key).await? else { return Ok(Reply::Null) };
     Ok(match &sub.to_ascii_lowercase()[..] {
@@ -44,7 +45,7 @@ fn encoding(value: &[u8]) -> &'static str {
 
 pub(crate) async fn memory(store: &impl Store, args: &[Bytes]) -> Outcome {
     let [_, _, key, options @ ..] = args else {
-        return Ok(errors::help("MEMORY", &["USAGE"]));
+        return Ok(subcommands::help(Id::Memory));
     };
     check_samples(options)?;
     let Some(value) = store.get(key).await? else { return Ok(Reply::Null) };

@@ -48,12 +48,35 @@ pub(crate) struct Client {
     pub(crate) protocol: Cell<Protocol>,
     /// Queued commands; −1 outside of MULTI.
     pub(crate) queued: Cell<i64>,
-    /// Row of the last command.
-    pub(crate) last_row: Cell<Option<usize>>,
+    /// Bytes that those take.
+    pub(crate) queued_bytes: Cell<usize>,
+    /// Watched keys.
+    pub(crate) watched: Cell<usize>,
+    /// Place of the counters of the last command.
+    pub(crate) last_command: Cell<Option<usize>>,
     pub(crate) name: RefCell<Bytes>,
     pub(crate) library_name: RefCell<Bytes>,
     pub(crate) library_version: RefCell<Bytes>,
     pub(crate) no_evict: Cell<bool>,
+    pub(crate) no_touch: Cell<bool>,
+    pub(crate) reply_mode: Cell<ReplyMode>,
+    /// The command that was handled last gets no reply.
+    pub(crate) is_muted: Cell<bool>,
+    /// CLIENT KILL named it.
+    pub(crate) is_killed: Cell<bool>,
+    /// Its socket's number, and bytes of replies that wait for it; the server's to tell.
+    pub(crate) descriptor: Cell<i32>,
+    pub(crate) output_bytes: Cell<usize>,
+}
+
+/// Whether a connection gets replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyMode {
+    On,
+    /// None until it is told otherwise.
+    Off,
+    /// None to the next command.
+    SkipsNext,
 }
 
 /// The state of one connection. Dropping it ends the connection's place in CLIENT LIST.
@@ -147,6 +170,28 @@ impl Session {
         self.client.protocol.get()
     }
 
+    /// Whether the request that was handled last gets no reply, also when it is an error.
+    #[inline]
+    #[must_use]
+    pub fn is_muted(&self) -> bool {
+        self.client.is_muted.get()
+    }
+
+    /// When it asked last, in microseconds since 1970.
+    pub(crate) fn active_us(&self) -> u64 {
+        self.client.active_us.get()
+    }
+
+    /// Its socket's number, for CLIENT LIST.
+    pub(crate) fn set_descriptor(&self, descriptor: i32) {
+        self.client.descriptor.set(descriptor);
+    }
+
+    /// Bytes of replies that wait for the client now, for CLIENT LIST.
+    pub(crate) fn set_output(&self, bytes: usize) {
+        self.client.output_bytes.set(bytes);
+    }
+
     /// The connection's number, as CLIENT ID gives it.
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -155,16 +200,26 @@ impl Session {
 
     fn set_queue(&mut self, queue: Option<Queue>) {
         self.client.queued.set(queue.as_ref().map_or(-1, |queue| queue.calls.len() as i64));
+        self.client.queued_bytes.set(queue.as_ref().map_or(0, |queue| queue.memory));
         self.queue = queue;
     }
 
     /// Brings the connection back to its beginning.
     fn reset(&mut self) {
         self.set_queue(None);
-        self.watching = None;
+        self.forget_watch();
         self.client.protocol.set(Protocol::Resp2);
         self.client.name.replace(Bytes::new());
         self.client.no_evict.set(false);
+        self.client.no_touch.set(false);
+        self.client.reply_mode.set(ReplyMode::On);
+        self.client.is_muted.set(false);
+    }
+
+    /// Nothing is watched any more; returns what was.
+    fn forget_watch(&mut self) -> Option<Watching> {
+        self.client.watched.set(0);
+        self.watching.take()
     }
 
     /// A WATCH of this connection was answered with an error: what it says of its keys is not known.
@@ -194,6 +249,7 @@ impl Session {
         }
         queue.calls.push(call.detached());
         self.client.queued.set(queue.calls.len() as i64);
+        self.client.queued_bytes.set(queue.memory);
         Reply::simple("QUEUED")
     }
 }
@@ -211,11 +267,19 @@ impl Commands {
             active_us: Cell::new(now),
             protocol: Cell::default(),
             queued: Cell::new(-1),
-            last_row: Cell::new(None),
+            queued_bytes: Cell::default(),
+            watched: Cell::default(),
+            last_command: Cell::new(None),
             name: RefCell::default(),
             library_name: RefCell::default(),
             library_version: RefCell::default(),
-            no_evict: Cell::new(false),
+            no_evict: Cell::default(),
+            no_touch: Cell::default(),
+            reply_mode: Cell::new(ReplyMode::On),
+            is_muted: Cell::default(),
+            is_killed: Cell::default(),
+            descriptor: Cell::new(-1),
+            output_bytes: Cell::default(),
         });
         self.clients.borrow_mut().insert(id, client.clone());
         Session { client, clients: self.clients.clone(), queue: None, watching: None }
@@ -226,6 +290,7 @@ impl Commands {
     #[inline]
     pub fn handle(&self, session: &mut Session, request: Request, host: &impl Host) -> Step {
         session.client.active_us.set(host.unix_time_us());
+        session.client.begin_reply();
         if request.args.first().is_some_and(|name| is_http(name)) {
             return Step::Drop;
         }
@@ -235,18 +300,25 @@ impl Commands {
                 return Step::Reply(self.refuse(session, row, error));
             }
         };
-        session.client.last_row.set(Some(call.row()));
+        session.client.last_command.set(Some(call.counters()));
         let spec = call.spec();
         if session.queue.is_some() {
             return self.handle_in_multi(session, call, host);
         }
-        self.stats.count_call(call.row());
+        self.stats.count_call(call.counters());
         match (spec.route, spec.id) {
             (Route::Local, Id::Quit) => Step::Close(Reply::OK),
             (Route::Local, Id::Gabion) => Step::Ask(call),
             (Route::Local, Id::Watch) => self.watch_keys(session, &call),
-            (Route::Local, Id::Wait) => Step::Wait(self.answer(session, &call, host)),
-            (Route::Local, _) => Step::Reply(self.answer(session, &call, host)),
+            (Route::Local, id) => {
+                let reply = self.answer(session, &call, host);
+                self.note_answer(&session.client, &call, host);
+                match id {
+                    Id::Wait | Id::WaitAof => Step::Wait(reply),
+                    _ if session.client.is_killed.get() => Step::Close(reply),
+                    _ => Step::Reply(reply),
+                }
+            }
             _ => Step::Run(Work::Call(call)),
         }
     }
@@ -259,6 +331,7 @@ impl Commands {
         host: &impl Host,
     ) -> Step {
         session.client.active_us.set(host.unix_time_us());
+        session.client.begin_reply();
         if is_http(&large.name) {
             return Step::Drop;
         }
@@ -273,12 +346,15 @@ impl Commands {
     /// A request did not pass its checks. One for EXEC ends the transaction.
     fn refuse(&self, session: &mut Session, row: Option<usize>, error: Reply) -> Reply {
         session.spoil();
-        row.iter().for_each(|&row| self.stats.count_rejected(row));
+        match row {
+            Some(row) => self.stats.count_rejected(row, &error),
+            None => self.stats.count_error(&error),
+        }
         if row.is_none_or(|row| TABLE[row].id != Id::Exec) {
             return error;
         }
         session.set_queue(None);
-        session.watching = None;
+        session.forget_watch();
         errors::exec_abort_because(&error)
     }
 
@@ -295,7 +371,7 @@ impl Commands {
                 return Step::Reply(Reply::error("ERR WATCH inside MULTI is not allowed"));
             }
             Id::Discard | Id::Reset => {
-                self.stats.count_call(call.row());
+                self.stats.count_call(call.counters());
                 return Step::Reply(self.answer(session, &call, host));
             }
             _ => {}
@@ -306,7 +382,7 @@ impl Commands {
             None
         };
         if let Some(refusal) = refusal {
-            self.stats.count_rejected(call.row());
+            self.stats.count_rejected(call.counters(), &refusal);
             session.spoil();
             return Step::Reply(refusal);
         }
@@ -321,25 +397,27 @@ impl Commands {
             bytes: 0,
             is_lost: false,
         });
-        match watching.add(call.spec().keys_of(call.args())) {
+        let added = watching.add(call.spec().keys_of(call.args()));
+        session.client.watched.set(watching.keys.len());
+        match added {
             Ok(keys) if keys.is_empty() => Step::Reply(Reply::OK),
             Ok(keys) => Step::Run(Work::Watch(Watch { id: watching.id, keys })),
             Err(error) => {
                 // Whoever goes on all the same relies on keys that nobody watches.
                 watching.is_lost = true;
-                self.stats.count_failed(call.row());
+                self.stats.count_failed(call.counters(), &error);
                 Step::Reply(error)
             }
         }
     }
 
     fn exec(&self, session: &mut Session, exec: &Call, host: &impl Host) -> Step {
-        self.stats.count_call(exec.row());
+        self.stats.count_call(exec.counters());
         let queue = session.queue.take().unwrap_or_default();
         session.set_queue(None);
-        let watching = session.watching.take();
+        let watching = session.forget_watch();
         if queue.is_spoilt {
-            self.stats.count_failed(exec.row());
+            self.stats.count_failed(exec.counters(), &errors::EXEC_ABORT);
             return Step::Reply(errors::EXEC_ABORT);
         }
         if watching.as_ref().is_some_and(|watching| watching.is_lost) {
@@ -351,15 +429,15 @@ impl Commands {
         let mut room = ReplyRoom::of_exec();
         let is_without_data = queue.calls.iter().all(|call| call.spec().route == Route::Local);
         for (place, call) in queue.calls.into_iter().enumerate() {
-            self.stats.count_call(call.row());
+            self.stats.count_call(call.counters());
             if call.spec().route == Route::Local {
                 let mut reply = self.answer(session, &call, host);
                 // With data it is shown when that is acknowledged; without, the writes before may be in doubt.
-                if is_without_data && call.spec().id == Id::Wait && !reply.is_error() {
-                    reply = Reply::Integer(0);
+                if is_without_data && matches!(call.spec().id, Id::Wait | Id::WaitAof) {
+                    reply = held_by_nobody(reply);
                 }
                 if let Err(error) = room.take(reply.memory()) {
-                    self.stats.count_failed(exec.row());
+                    self.stats.count_failed(exec.counters(), &error);
                     return Step::Reply(error);
                 }
                 transaction.ready.push((place, reply));
@@ -368,14 +446,19 @@ impl Commands {
             }
         }
         if transaction.calls.is_empty() && transaction.watch.is_none() {
-            return Step::Reply(transaction.merge(Vec::new()));
+            self.note_answer(&session.client, exec, host);
+            let reply = transaction.merge(Vec::new());
+            return if session.client.is_killed.get() {
+                Step::Close(reply)
+            } else {
+                Step::Reply(reply)
+            };
         }
         Step::Run(Work::Transaction(transaction))
     }
 
     /// Answers a command that touches no data.
     fn answer(&self, session: &mut Session, call: &Call, host: &impl Host) -> Reply {
-        let args = call.args();
         let reply = match call.spec().id {
             Id::Multi => {
                 session.set_queue(Some(Queue::default()));
@@ -385,21 +468,21 @@ impl Commands {
             Id::Discard if session.queue.is_none() => Reply::error("ERR DISCARD without MULTI"),
             Id::Discard => {
                 session.set_queue(None);
-                session.watching = None;
+                session.forget_watch();
                 Reply::OK
             }
             Id::Unwatch => {
-                session.watching = None;
+                session.forget_watch();
                 Reply::OK
             }
             Id::Reset => {
                 session.reset();
                 Reply::simple("RESET")
             }
-            _ => self.answer_plainly(&session.client, args, call.spec().id, host),
+            _ => self.answer_plainly(&session.client, call, host),
         };
         if reply.is_error() {
-            self.stats.count_failed(call.row());
+            self.stats.count_failed(call.counters(), &reply);
         }
         reply
     }
@@ -412,7 +495,23 @@ fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// The name of a client's last command, for CLIENT LIST.
-pub(crate) fn name_of_row(row: Option<usize>) -> &'static str {
-    row.map_or("NULL", |row| TABLE[row].name)
+impl Client {
+    /// A request came: whether it gets a reply was said by those before it.
+    #[inline]
+    fn begin_reply(&self) {
+        let mode = self.reply_mode.get();
+        self.is_muted.set(mode != ReplyMode::On);
+        if mode == ReplyMode::SkipsNext {
+            self.reply_mode.set(ReplyMode::On);
+        }
+    }
+}
+
+/// What WAIT or WAITAOF says when nobody is known to hold the writes.
+pub(crate) fn held_by_nobody(reply: Reply) -> Reply {
+    match reply {
+        Reply::Integer(_) => Reply::Integer(0),
+        Reply::Array(counts) => Reply::Array(vec![Reply::Integer(0); counts.len()]),
+        error => error,
+    }
 }

@@ -12,4 +12,5 @@ mod renames;
 mod scans;
 mod sessions;
 pub(crate) mod support;
+mod tools;
 mod watch;

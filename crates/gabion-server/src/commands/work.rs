@@ -18,7 +18,9 @@ use gabion_resp::{Reply, Request};
 /// A request whose command is known, with a fitting number of arguments and keys that may be keys.
 #[derive(Clone, Debug)]
 pub struct Call {
-    row: usize,
+    row: u32,
+    /// Where its calls are counted: the row, or that of its subcommand.
+    counters: u32,
     request: Request,
 }
 
@@ -42,11 +44,12 @@ impl Call {
         if !spec.accepts(request.args.len()) {
             return Err((Some(row), errors::arity(spec.name)));
         }
-        subcommands::check(spec, &request.args).map_err(|error| (Some(row), error))?;
+        let counters = subcommands::check(spec, &request.args);
+        let counters = counters.map_err(|error| (Some(row), error))?.unwrap_or(row);
         if let Some(key) = spec.keys_of(&request.args).find(|key| key.len() > KEY_LEN_MAX) {
             return Err((Some(row), errors::key_too_long(key.len())));
         }
-        Ok(Self { row, request })
+        Ok(Self { row: row as u32, counters: counters as u32, request })
     }
 
     /// The same call with memory of its own. What is kept for long must not keep a read buffer,
@@ -58,20 +61,20 @@ impl Call {
             start += arg.len();
             own.slice(start - arg.len()..start)
         });
-        Self { row: self.row, request: Request { args: args.collect() } }
+        Self { request: Request { args: args.collect() }, ..*self }
     }
 
     /// The command's row in the table.
     #[inline]
     #[must_use]
     pub fn spec(&self) -> &'static Spec {
-        &TABLE[self.row]
+        &TABLE[self.row as usize]
     }
 
-    /// The number of that row.
+    /// The place of its counters.
     #[inline]
-    pub(crate) const fn row(&self) -> usize {
-        self.row
+    pub(crate) const fn counters(&self) -> usize {
+        self.counters as usize
     }
 
     /// The words of the request, the command's name first.

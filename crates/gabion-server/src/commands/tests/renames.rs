@@ -223,6 +223,6 @@ fn touch_counts_and_object_and_memory_tell_what_they_know() {
         ("MEMORY DOCTOR", "-ERR unknown subcommand 'DOCTOR'. Try MEMORY HELP.\r\n"),
     ]);
     let mut client = Node::new().client();
-    assert!(client.ask("OBJECT HELP").contains("+ENCODING\r\n"));
-    assert!(client.ask("MEMORY HELP").contains("+USAGE\r\n"));
+    assert!(client.ask("OBJECT HELP").contains("+ENCODING <key>\r\n"));
+    assert!(client.ask("MEMORY HELP").contains("+USAGE <key> [SAMPLES <count>]\r\n"));
 }

@@ -41,10 +41,6 @@ fn connection_commands_answer() {
         ("SELECT 1", "-ERR DB index is out of range\r\n"),
         ("SELECT x", "-ERR value is not an integer or out of range\r\n"),
         ("CLIENT ID", ":1\r\n"),
-        (
-            "CONFIG HELP",
-            "*5\r\n+CONFIG <subcommand> [<arg> ...]. Subcommands are:\r\n+GET\r\n+RESETSTAT\r\n+SET\r\n+HELP\r\n",
-        ),
         ("CLIENT GETNAME", "$-1\r\n"),
         ("CLIENT SETNAME me", "+OK\r\n"),
         ("CLIENT GETNAME", "$2\r\nme\r\n"),
@@ -98,7 +94,10 @@ fn client_list_shows_every_connection_until_it_ends() {
     first.ask("CLIENT SETNAME one");
     second.ask("MULTI");
     let list = first.ask("CLIENT LIST");
-    assert!(list.contains("id=1 addr=127.0.0.1:5000 laddr=127.0.0.1:6380 name=one"), "{list}");
+    assert!(
+        list.contains("id=1 addr=127.0.0.1:5000 laddr=127.0.0.1:6380 fd=-1 name=one"),
+        "{list}"
+    );
     assert!(list.contains("id=2 ") && list.contains("flags=x") && list.contains("multi=0"));
     assert!(!first.ask("CLIENT LIST ID 2").contains("id=1 "));
     assert!(first.ask("CLIENT INFO").contains("cmd=client"));
@@ -128,8 +127,6 @@ fn hello_changes_the_protocol_and_says_who_the_server_is() {
         ("HELLO 2 FOO", "-ERR Syntax error in HELLO option 'FOO'\r\n"),
         ("GET none", "_\r\n"),
     ]);
-    let refused = client.ask("HELLO 2 AUTH user secret");
-    assert!(refused.starts_with("-ERR AUTH <password> called without any password"), "{refused}");
     client.script(&[
         ("RESET", "+RESET\r\n"),
         ("GET none", "$-1\r\n"),
@@ -266,7 +263,7 @@ fn a_subcommand_is_checked_when_it_is_queued_with_the_same_words_as_outside() {
         "CLIENT HELP x",
         "CLIENT SETINFO lib-name",
         "CLIENT NO-EVICT",
-        "CLIENT REPLY OFF",
+        "CLIENT REPLY",
         "CONFIG NOPE",
         "CONFIG GET",
         "CONFIG SET maxmemory",
@@ -458,7 +455,13 @@ fn info_shows_the_sections_that_are_asked_for() {
         "role:master\r\nconnected_slaves:2\r\n\
          slave0:ip=127.0.0.1,port=6381,state=online,offset=4096,lag=1\r\n\
          slave1:ip=127.0.0.1,port=6382,state=online,offset=4096,lag=1\r\n\
-         master_repl_offset:5000\r\n",
+         master_failover_state:no-failover\r\n",
+        "master_replid:0000000000000000000000000000000000000007\r\n",
+        "master_repl_offset:5000\r\n",
+        "used_memory_human:1.50M\r\n",
+        "# Cluster\r\ncluster_enabled:0\r\n\r\n\
+         # Keyspace\r\ndb0:keys=3,expires=1,avg_ttl=0,estimate=1\r\n",
+        "loading:0\r\n",
         "used_cpu_user:1.500000\r\n",
         "# Gabion\r\nterm:4\r\n",
     ] {
@@ -468,10 +471,18 @@ fn info_shows_the_sections_that_are_asked_for() {
     client.ask("GET");
     client.ask("GET a");
     let stats = client.ask("INFO commandstats");
-    assert!(stats.contains("cmdstat_get:calls=1,rejected_calls=1,failed_calls=0\r\n"), "{stats}");
+    assert!(
+        stats.contains(
+            "cmdstat_get:calls=1,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0\r\n"
+        ),
+        "{stats}"
+    );
     assert!(!stats.contains("# Server"));
     assert!(client.ask("INFO everything").contains("cmdstat_"));
     assert_eq!(client.ask("INFO nosuch"), "$0\r\n\r\n");
+    let two = client.ask("INFO keyspace Cluster");
+    assert!(two.contains("\r\n# Cluster\r\ncluster_enabled:0\r\n\r\n# Keyspace\r\n"), "{two}");
+    assert!(client.ask("INFO default commandstats").contains("cmdstat_get"));
     client.ask("CONFIG RESETSTAT");
     assert!(!client.ask("INFO commandstats").contains("cmdstat_get"));
     client.ask("HELLO 3");

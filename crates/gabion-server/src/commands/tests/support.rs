@@ -1,8 +1,8 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
 use crate::commands::{
-    Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session, Step,
-    Store, Work,
+    Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session,
+    SlowlogLimits, Step, Store, Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -219,6 +219,12 @@ impl Store for MemoryStore {
     }
 }
 
+thread_local! {
+    /// The clock by which commands are timed, and by how much a reading of it sets it forward.
+    static CLOCK_NS: Cell<u64> = const { Cell::new(0) };
+    pub(super) static CLOCK_STEP_NS: Cell<u64> = const { Cell::new(0) };
+}
+
 /// A host at a fixed time with three replicas.
 pub(crate) struct FixedHost;
 
@@ -237,6 +243,19 @@ impl Host for FixedHost {
 
     fn is_head(&self) -> bool {
         true
+    }
+
+    fn acknowledges_durable(&self) -> bool {
+        false
+    }
+
+    fn clock_ns(&self) -> u64 {
+        CLOCK_NS.set(CLOCK_NS.get() + CLOCK_STEP_NS.get());
+        CLOCK_NS.get()
+    }
+
+    fn slowlog(&self) -> SlowlogLimits {
+        SlowlogLimits::default()
     }
 
     fn options(&self) -> Vec<(String, String)> {
@@ -262,6 +281,10 @@ impl Host for FixedHost {
             replicas: [6381, 6382].map(replica).to_vec(),
             log_position: 5000,
             cpu_user_us: 1_500_000,
+            memory_used: 3 << 19,
+            group: 7,
+            keys: 3,
+            expiring_keys: 1,
             gabion: vec![("term", "4".to_string())],
             ..ServerInfo::default()
         }
@@ -320,7 +343,13 @@ impl Client {
                 self.is_closed = true;
                 reply
             }
-            Step::Run(work) => self.run(&work),
+            Step::Run(work) => {
+                let begun_ns = self.node.commands.next_begins_ns();
+                let reply = self.run(&work);
+                let asker = || self.node.commands.asker(self.session.id());
+                self.node.commands.note_work(&work, begun_ns, asker, &FixedHost);
+                reply
+            }
         }
     }
 

@@ -1,0 +1,66 @@
+//! What is done to connections without their asking: CLIENT KILL, the option `timeout`, keepalive.
+
+use crate::client::Client;
+use crate::server::Server;
+use mio::net::TcpStream;
+use rustix::net::sockopt;
+use std::time::Duration;
+
+/// Probes without an answer after which a connection is over.
+const PROBES: u32 = 3;
+
+/// Has the other end asked whether it lives when nothing came of it for so many seconds; with 0 it is not.
+pub(crate) fn keep_alive(stream: &TcpStream, seconds: u64) {
+    if seconds == 0 {
+        return;
+    }
+    // As Redis, which takes it well when the system does not: the option is a help, no promise.
+    let between = Duration::from_secs((seconds / u64::from(PROBES)).max(1));
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(seconds));
+    let _ = sockopt::set_tcp_keepintvl(stream, between);
+    let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
+}
+
+impl Server {
+    /// Closes the connections that CLIENT KILL named: what they asked for is given up like that of any whose client is
+    /// gone.
+    pub(crate) fn close_killed(&mut self) {
+        for killed in self.commands.take_killed() {
+            let is_it = |client: &Option<Box<Client>>| {
+                client.as_ref().is_some_and(|client| client.serial == killed.id)
+            };
+            let Some(token) = self.clients.iter().position(is_it) else { continue };
+            if !killed.after_replies {
+                self.close_client(token);
+            } else if let Some(mut client) = self.clients[token].take() {
+                client.is_closing = true;
+                self.mark(token, &mut client);
+                self.put_back(token, client, true);
+            }
+        }
+    }
+
+    /// Closes the connections that have asked nothing for as long as the option `timeout` says; called once a second.
+    pub(crate) fn close_idle(&mut self) {
+        let timeout_us = self.host.door.get().timeout_s * 1_000_000;
+        if timeout_us == 0 {
+            return;
+        }
+        let now_us = self.host.now_us.get();
+        for token in 0..self.clients.len() {
+            let is_idle = |client: &Client| {
+                now_us.saturating_sub(client.session.active_us()) > timeout_us && client.is_done()
+            };
+            if self.clients[token].as_ref().is_some_and(|client| is_idle(client)) {
+                self.close_client(token);
+            }
+        }
+    }
+
+    fn close_client(&mut self, token: usize) {
+        if let Some(client) = self.clients.get_mut(token).and_then(Option::take) {
+            self.put_back(token, client, false);
+        }
+    }
+}
