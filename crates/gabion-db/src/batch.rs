@@ -93,23 +93,27 @@ impl WriteBatch {
     }
 
     /// Sets a key.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.push(key, value, Kind::Put);
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.push(key.as_ref(), value.as_ref(), Kind::Put);
     }
 
     /// Sets a key until a time; see [`crate::Db::put_expiring`].
-    pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
-        self.push(key, value, Kind::PutExpiring(expiry));
+    #[inline]
+    pub fn put_expiring(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, expiry: Expiry) {
+        self.push(key.as_ref(), value.as_ref(), Kind::PutExpiring(expiry));
     }
 
     /// Adds to a counter; see [`crate::Db::add`].
-    pub fn add(&mut self, key: &[u8], delta: i64) {
-        self.push(key, &[], Kind::Add(delta));
+    #[inline]
+    pub fn add(&mut self, key: impl AsRef<[u8]>, delta: i64) {
+        self.push(key.as_ref(), &[], Kind::Add(delta));
     }
 
     /// Deletes a key, whether it is there or not.
-    pub fn delete(&mut self, key: &[u8]) {
-        self.push(key, &[], Kind::Delete);
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.push(key.as_ref(), &[], Kind::Delete);
     }
 
     /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. What the batch writes there before it is
@@ -119,8 +123,8 @@ impl WriteBatch {
     }
 
     /// Deletes all keys that begin with `prefix`; see [`crate::Db::delete_range`].
-    pub fn delete_prefix(&mut self, prefix: &[u8]) {
-        self.delete_engine_range(&EngineRange::of_prefix(prefix));
+    pub fn delete_prefix(&mut self, prefix: impl AsRef<[u8]>) {
+        self.delete_engine_range(&EngineRange::of_prefix(prefix.as_ref()));
     }
 
     fn delete_engine_range(&mut self, range: &EngineRange) {

@@ -63,8 +63,8 @@ impl Db {
     /// # std::fs::remove_dir_all(&dir).unwrap();
     /// # Ok::<(), gabion_base::Error>(())
     /// ```
-    pub fn checkpoint(&self, dir: &Path) -> Result<Copied> {
-        self.checkpoint_with(dir, None, &mut |_, _| {})
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<Copied> {
+        self.checkpoint_into(dir.as_ref(), None, &mut |_, _| {})
     }
 
     /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that was made
@@ -75,8 +75,8 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::checkpoint`]; limit exceeded for a length that no pool can have.
-    pub fn checkpoint_sized(&self, dir: &Path, pool_len: u64) -> Result<Copied> {
-        self.checkpoint_with(dir, Some(pool_len), &mut |_, _| {})
+    pub fn checkpoint_sized(&self, dir: impl AsRef<Path>, pool_len: u64) -> Result<Copied> {
+        self.checkpoint_into(dir.as_ref(), Some(pool_len), &mut |_, _| {})
     }
 
     /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] where `pool_len` is said, for whoever shows how far it is:
@@ -90,6 +90,15 @@ impl Db {
     /// # Errors
     /// As [`Self::checkpoint_sized`].
     pub fn checkpoint_with(
+        &self,
+        dir: impl AsRef<Path>,
+        pool_len: Option<u64>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Copied> {
+        self.checkpoint_into(dir.as_ref(), pool_len, progress)
+    }
+
+    fn checkpoint_into(
         &self,
         dir: &Path,
         pool_len: Option<u64>,

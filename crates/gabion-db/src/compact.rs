@@ -1,13 +1,12 @@
 //! Compacting on demand.
 
 use crate::Db;
-use crate::read::engine_key;
+use crate::iter::{Bounds, EngineRange};
 use gabion_base::{Error, Result};
-use gabion_engine::Keyspace;
 use gabion_node::{RangeState, WriteGate};
 
 impl Db {
-    /// Compacts all keys in `from..to`, or from `from` to the end without `to`, and waits for it: what was
+    /// Compacts all keys within bounds (`..` for all) and waits for it: what was
     /// written to them before is then in one level, in files without deleted or replaced values. Never needed: it makes
     /// reads of a range that was written once, or deleted, as cheap as they can be, and gives its space back at once
     /// instead of by and by. Where a [`Snapshot`](crate::Snapshot) reads them, the files from before stay beside the new
@@ -26,7 +25,7 @@ impl Db {
     /// }
     /// db.flush()?;
     /// db.delete_range("day:\x01".."day:\x0f")?;
-    /// db.compact_range(b"day:", Some(b"day;"))?;
+    /// db.compact_range("day:".."day;")?;
     /// let files: u64 = db.stats().levels.iter().map(|level| level.files).sum();
     /// assert_eq!(files, 1); // of the days that are left
     /// # drop(db);
@@ -42,13 +41,18 @@ impl Db {
     /// No space when a compaction of a file with what it overlaps needs more than the pool has left, or the flush does;
     /// corruption with the file's name when one is damaged; what made the store fail. What was compacted
     /// before stays so.
-    pub fn compact_range(&self, from: &[u8], to: Option<&[u8]>) -> Result<()> {
+    pub fn compact_range(&self, bounds: impl Bounds) -> Result<()> {
+        self.compact_engine_range(&EngineRange::new(&bounds))
+    }
+
+    fn compact_engine_range(&self, range: &EngineRange) -> Result<()> {
         self.flush()?;
-        // The engine's range includes its end: a file that begins there is taken along.
-        let to = to.map_or_else(|| vec![Keyspace::User as u8 + 1], engine_key);
+        if range.from >= range.to {
+            return Ok(());
+        }
         let mut core = self.lock();
         core.check()?;
-        let number = core.node.compact_range(&engine_key(from), Some(&to));
+        let number = core.node.compact_range(&range.from, Some(&range.to));
         self.shared().carry_on(&mut core);
         loop {
             core.check()?;

@@ -259,7 +259,11 @@ impl Db {
     /// # Errors
     /// Invalid input when the directory holds a store already or an option is out of its limits; no space;
     /// I/O.
-    pub fn create(dir: &Path, options: &Options) -> Result<Self> {
+    pub fn create(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        Self::create_in(dir.as_ref(), options)
+    }
+
+    fn create_in(dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         let [a, b, c, d, ..] = replica::random_id()?;
         let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
@@ -269,18 +273,23 @@ impl Db {
         Self::open(dir, options)
     }
 
-    /// Opens the store in `dir`. Of the options only those count that are not fixed: lengths of pool, ring and segments and the
-    /// tree's shape are those with which it was made, whatever is said here.
+    /// Opens the store in `dir`. What is fixed of the options, the lengths of pool, ring and segments and the tree's shape, is as
+    /// it was made, and is to be said as it was made or left at its default.
     ///
     /// Costs reading where files lie and applying the log from what is in files on: no more than MemTables hold, as a
     /// rule, and little after a [`Self::flush`]; a commit or two; and two threads besides those of
     /// [`RunOptions::compactions_max`]. No file of records is read, so one that is damaged is met by who reads it.
     ///
     /// # Errors
-    /// Not found; busy when another process, or another `Db` of this one, has it; invalid input when it is
+    /// Not found, also when `pool` is no pool of Gabion's; busy when another process, or another `Db` of this one, has it;
+    /// invalid input when an option that is fixed is another one than the store was made with, naming both, when it is
     /// a member of a group of several replicas, or [`RunOptions::limits`] are too much for its pool; corruption with its
     /// place; unsupported for another format.
-    pub fn open(dir: &Path, options: &Options) -> Result<Self> {
+    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        Self::open_in(dir.as_ref(), options)
+    }
+
+    fn open_in(dir: &Path, options: &Options) -> Result<Self> {
         Self::open_at(dir, options, Clock::start())
     }
 
@@ -288,7 +297,7 @@ impl Db {
     pub(crate) fn open_at(dir: &Path, options: &Options, clock: Clock) -> Result<Self> {
         options.run.check()?;
         let alone = |group: &GroupConfig, _| match group.members.len() {
-            1 => Ok(()),
+            1 => options.check_fixed(dir, group),
             count => Err(Error::invalid(format!(
                 "{}: belongs to a group of {count} replicas, a server runs those",
                 dir.display()
@@ -334,7 +343,11 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::create`].
-    pub fn open_or_create(dir: &Path, options: &Options) -> Result<Self> {
+    pub fn open_or_create(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        Self::open_or_create_in(dir.as_ref(), options)
+    }
+
+    fn open_or_create_in(dir: &Path, options: &Options) -> Result<Self> {
         match replica::holds_replica(dir)? {
             true => Self::open(dir, options),
             false => Self::create(dir, options),
@@ -360,8 +373,9 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, Durability::Ring)
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_bytes(key.as_ref(), value.as_ref(), Durability::Ring)
     }
 
     /// As [`Self::put`], with another durability.
@@ -390,7 +404,17 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.put_bytes(key.as_ref(), value.as_ref(), durability)
+    }
+
+    fn put_bytes(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, value)?;
         self.apply(durability, 1, key.len() + value.len(), true, |core| {
             core.node.put(Keyspace::User, key, value)
@@ -435,7 +459,17 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn put_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
+    #[inline]
+    pub fn put_expiring(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: Expiry,
+    ) -> Result<()> {
+        self.put_bytes_expiring(key.as_ref(), value.as_ref(), expiry)
+    }
+
+    fn put_bytes_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
         self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
             put_expiring(core, key, value, expiry, self.0.shared.clock())
@@ -485,7 +519,12 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn add(&self, key: &[u8], delta: i64) -> Result<()> {
+    #[inline]
+    pub fn add(&self, key: impl AsRef<[u8]>, delta: i64) -> Result<()> {
+        self.add_to_bytes(key.as_ref(), delta)
+    }
+
+    fn add_to_bytes(&self, key: &[u8], delta: i64) -> Result<()> {
         check_lengths(key, &[])?;
         self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, true, |core| {
             add(core, key, delta, self.0.shared.clock_ms())
@@ -502,8 +541,9 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.delete_with(key, Durability::Ring)
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_bytes(key.as_ref(), Durability::Ring)
     }
 
     /// As [`Self::delete`], with another durability.
@@ -513,7 +553,12 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.delete_bytes(key.as_ref(), durability)
+    }
+
+    fn delete_bytes(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, &[])?;
         self.apply(durability, 1, key.len(), false, |core| core.node.delete(Keyspace::User, key))
     }
@@ -639,8 +684,13 @@ impl Db {
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.look_up(key)?.map(|found| found.value))
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        self.get_bytes(key.as_ref())
+    }
+
+    fn get_bytes(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(look_up_newest(&self.0.shared, key)?.map(|found| found.value))
     }
 
     /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`]. Costs what
@@ -648,8 +698,8 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        look_up_newest(&self.0.shared, key)
+    pub fn look_up(&self, key: impl AsRef<[u8]>) -> Result<Option<Found>> {
+        look_up_newest(&self.0.shared, key.as_ref())
     }
 
     /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there. Costs what
@@ -657,7 +707,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn expires_at(&self, key: &[u8]) -> Result<Option<u64>> {
+    pub fn expires_at(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
@@ -685,29 +735,41 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::get`], each with its key.
-    pub fn multi_get<'a>(
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
-        keys: impl IntoIterator<Item = &'a [u8]>,
+        keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Option<Bytes>>> {
         look_up_many(&self.0.shared.newest(), &self.0.shared, keys)
     }
 
-    /// The pairs with keys in `from..to` at this moment; see [`Snapshot::range`].
+    /// The pairs with these keys at this moment, in order; see [`Snapshot::iter`].
     #[must_use]
-    pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
-        self.snapshot().into_range(from, to)
+    pub fn iter(&self, bounds: impl Bounds) -> Range {
+        Range::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
-    /// A cursor over the pairs with these keys at this moment; see [`Snapshot::iter`].
+    /// [`Self::iter`], by the name that it has in maps.
     #[must_use]
-    pub fn iter(&self, bounds: impl Bounds) -> Cursor {
+    pub fn range(&self, bounds: impl Bounds) -> Range {
+        self.iter(bounds)
+    }
+
+    /// The pairs whose keys begin with `prefix` at this moment, in order; see [`Snapshot::prefix`].
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Range::new(self.snapshot(), EngineRange::of_prefix(prefix.as_ref()))
+    }
+
+    /// A cursor over the pairs with these keys at this moment; see [`Snapshot::cursor`].
+    #[must_use]
+    pub fn cursor(&self, bounds: impl Bounds) -> Cursor {
         Cursor::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
-    /// A cursor over the pairs whose keys begin with `prefix` at this moment; see [`Snapshot::prefix`].
+    /// A cursor over the pairs whose keys begin with `prefix` at this moment; see [`Snapshot::cursor`].
     #[must_use]
-    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Cursor::new(self.snapshot(), EngineRange::of_prefix(prefix))
+    pub fn prefix_cursor(&self, prefix: impl AsRef<[u8]>) -> Cursor {
+        Cursor::new(self.snapshot(), EngineRange::of_prefix(prefix.as_ref()))
     }
 
     /// What the pairs with these keys take, about; see [`Snapshot::approximate_size`].

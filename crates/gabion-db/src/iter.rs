@@ -47,6 +47,16 @@ bounds! {
     [K] (Bound<K>, Bound<K>),
 }
 
+impl<B: Bounds + ?Sized> Bounds for &B {
+    fn start(&self) -> Bound<&[u8]> {
+        (**self).start()
+    }
+
+    fn end(&self) -> Bound<&[u8]> {
+        (**self).end()
+    }
+}
+
 /// The engine's keys from the first to before the second.
 #[derive(Clone)]
 pub(crate) struct EngineRange {
@@ -113,7 +123,7 @@ impl EngineRange {
 /// for key in ["ash", "beech", "cedar", "elm"] {
 ///     db.put(key.as_bytes(), b"tree")?;
 /// }
-/// let mut cursor = db.iter("b"..);
+/// let mut cursor = db.cursor("b"..);
 /// assert!(cursor.seek(b"c")?);
 /// assert_eq!(cursor.key(), Some(&b"cedar"[..]));
 /// assert!(cursor.prev()?);
@@ -146,7 +156,7 @@ impl EngineRange {
 ///     db.put(key.as_bytes(), &count.to_le_bytes())?;
 /// }
 /// // Sums what it is lent: nothing of it is copied.
-/// let (mut cursor, mut sum) = (db.iter("p"..), 0);
+/// let (mut cursor, mut sum) = (db.cursor("p"..), 0);
 /// while cursor.next()? {
 ///     let count = cursor.value().and_then(|value| value.try_into().ok());
 ///     sum += count.map_or(0, u64::from_le_bytes);
@@ -199,8 +209,8 @@ impl Cursor {
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
-    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        self.go(Move::Seek(&engine_key(key)))
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.go(Move::Seek(&engine_key(key.as_ref())))
     }
 
     /// To the last pair at or before `key`; to the last of the bounds when `key` is past them. Costs what [`Self::seek`]
@@ -208,8 +218,8 @@ impl Cursor {
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
-    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<bool> {
-        self.go(Move::SeekForPrev(&engine_key(key)))
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.go(Move::SeekForPrev(&engine_key(key.as_ref())))
     }
 
     /// To the next pair; to the first from before it. About 0.1 µs in cached blocks; after a [`Self::prev`] a seek.
@@ -301,9 +311,9 @@ impl IntoIterator for Cursor {
 /// for key in ["user:1", "user:2", "user:3", "zone:1"] {
 ///     db.put(key.as_bytes(), b"")?;
 /// }
-/// let mut newest = db.prefix(b"user:").into_iter().rev();
+/// let mut newest = db.prefix("user:").rev();
 /// assert_eq!(newest.next().transpose()?.unwrap().0, "user:3");
-/// assert_eq!(db.range(b"user:2", None).count(), 3);
+/// assert_eq!(db.iter("user:2"..).count(), 3);
 /// # drop((newest, db));
 /// # std::fs::remove_dir_all(&dir).unwrap();
 /// # Ok::<(), gabion_base::Error>(())

@@ -15,35 +15,62 @@
 //! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`BulkLoad`]: sorted pairs that become files at once.
-//! - [`Snapshot`]: the store at one moment. [`Cursor`] and [`Range`]: its pairs in order, either way.
+//! - [`Snapshot`]: the store at one moment. [`Range`]: its pairs in order, as an iterator; [`Cursor`]: lent, and sought in.
 //! - [`memory`]: what a store takes of it, by what for.
 //! - [`replica`], [`jobs`] and [`cache`]: opening a replica, the threads that work for one, what its readers have in
 //!   memory; shared with the server.
 //!
-//! ```
-//! use gabion_db::{Db, Durability, Options, WriteBatch};
+//! A store of events: appended, read by prefix, the latest first, kept for a while, copied while in use.
 //!
+//! ```
+//! use gabion_db::{Db, Durability, Expiry, Options, WriteBatch};
+//! use std::time::Duration;
+//!
+//! # fn main() -> gabion_db::Result<()> {
 //! # let dir = std::env::temp_dir().join(format!("gabion-db-doc-{}", std::process::id()));
 //! # let _ = std::fs::remove_dir_all(&dir);
-//! let options = Options { pool_len: 128 << 20, ..Options::default() };
+//! let options = Options { pool_len: 512 << 20, ..Options::default() };
 //! let db = Db::open_or_create(&dir, &options)?;
-//! db.put(b"stone", b"grey")?;
-//! let mut batch = WriteBatch::new();
-//! batch.put(b"cage", b"steel");
-//! batch.delete(b"stone");
-//! db.write(&batch, Durability::Flushed)?;
-//! assert_eq!(db.get(b"cage")?.as_deref(), Some(&b"steel"[..]));
-//! assert_eq!(db.get(b"stone")?, None);
-//! for pair in db.snapshot().range(b"a", Some(b"d")) {
-//!     let (key, value) = pair?;
-//!     assert_eq!((&key[..], &value[..]), (&b"cage"[..], &b"steel"[..]));
+//!
+//! // Appended: keys in the order of their time, an index and a counter beside them, all or nothing.
+//! for (at, who, what) in [(1_000, "ada", "login"), (1_002, "bob", "login"), (1_007, "ada", "post")] {
+//!     let event = format!("event:{who}:{at:012}");
+//!     let mut batch = WriteBatch::new();
+//!     batch.put(&event, what);
+//!     batch.put(format!("latest:{who}"), &event);
+//!     batch.add("events", 1);
+//!     db.write(&batch, Durability::Flushed)?; // survives a power cut from here on
 //! }
-//! db.delete_range("a".."d")?;
-//! assert_eq!(db.get(b"cage")?, None);
-//! drop(db);
+//! assert_eq!(db.get("events")?.as_deref(), Some(&b"3"[..]));
+//!
+//! // By prefix, in order; the latest is the first from behind.
+//! for pair in db.prefix("event:ada:") {
+//!     let (key, what) = pair?;
+//!     println!("{key:?} {what:?}");
+//! }
+//! let (_, what) = db.prefix("event:ada:").next_back().transpose()?.expect("there are some");
+//! assert_eq!(what, "post");
+//! assert_eq!(db.iter("event:ada:000000001000".."event:ada:000000001007").count(), 1);
+//!
+//! // What nobody needs tomorrow.
+//! db.put_expiring("session:ada", "open", Expiry::In(Duration::from_secs(86_400)))?;
+//!
+//! // One moment, whatever is written meanwhile; and that moment as a store of its own.
+//! let before = db.snapshot();
+//! db.delete_prefix("event:bob:")?;
+//! assert_eq!((before.prefix("event:").count(), db.prefix("event:").count()), (3, 2));
+//! db.checkpoint(dir.join("copy"))?;
+//! let copy = Db::open(dir.join("copy"), &options)?;
+//! assert_eq!(copy.prefix("event:").count(), 2);
+//! # drop((before, copy, db));
 //! # std::fs::remove_dir_all(&dir).unwrap();
-//! # Ok::<(), gabion_base::Error>(())
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! Every error is an [`Error`]: a [kind](ErrorKind) to act on, a message that names the thing and its limit, and the error that
+//! caused it as its source. All that signatures mention has a name in this crate; what a server's signatures are made of,
+//! in the crates that it exports whole.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -72,10 +99,23 @@ pub mod replica;
 mod views;
 
 pub use batch::{Expiry, WriteBatch};
+pub use bytes::Bytes;
+pub use cache::WarmStats;
+pub use checkpoint::Copied;
 pub use db::{Db, DbStats, Held, StoreTime};
-pub use gabion_engine::{Found, RangeSize};
+pub use gabion_base::{Error, ErrorKind, Result, SequenceNumber};
+pub use gabion_engine::sst::SstOptions;
+pub use gabion_engine::{
+    Codecs, Compression, Found, LevelStats, RangeSize, TreeConfig, WriteLimits,
+};
+pub use gabion_fabric::{Backend, BackendChoice};
+pub use gabion_node::{Counters, StoppedMs};
 pub use gabion_pool::Counts as SlotCounts;
 pub use iter::{Bounds, Cursor, Range};
 pub use load::{BulkLoad, Loaded};
+pub use memory::{Memory, MemoryKind};
 pub use options::{Durability, Options, RunOptions};
 pub use read::Snapshot;
+
+// What a server's signatures are made of, for whoever opens replicas or runs their jobs.
+pub use {gabion_base, gabion_engine, gabion_fabric, gabion_media, gabion_node, gabion_pool};

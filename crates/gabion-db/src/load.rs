@@ -97,7 +97,7 @@ impl Db {
     ) -> Result<Loaded> {
         let mut load = self.bulk_load()?;
         for (key, value) in pairs {
-            load.put(key.as_ref(), value.as_ref())?;
+            load.put(key, value)?;
         }
         load.finish()
     }
@@ -113,8 +113,9 @@ impl BulkLoad {
     /// too long: the load goes on without the pair. No space when the pool has no room for more beside what flushes,
     /// compactions and the log may need; limit exceeded past the files that one edit can name; what made the store
     /// fail: the load can only be dropped then.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.add(key, value, None)
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.add(key.as_ref(), value.as_ref(), None)
     }
 
     /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from this call on, not from
@@ -122,7 +123,17 @@ impl BulkLoad {
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
+    #[inline]
+    pub fn put_expiring(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: Expiry,
+    ) -> Result<()> {
+        self.add_expiring(key.as_ref(), value.as_ref(), expiry)
+    }
+
+    fn add_expiring(&mut self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         let now_ms = self.db.shared().expiry_base_ms();
         self.add(key, value, Some(expiry.at_ms(now_ms, self.db.shared().clock())))
     }

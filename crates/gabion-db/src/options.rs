@@ -1,10 +1,13 @@
 //! What a store is made with, and how it is run.
 
+use crate::replica::pool_path;
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{Codecs, TreeConfig, WriteLimits};
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions, check_memtable_len};
+use gabion_pool::{PoolConfig, Superblock};
+use std::path::Path;
 
 /// What a write that has returned survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -21,10 +24,15 @@ pub enum Durability {
     Flushed,
 }
 
-/// How a store is made and run.
+/// How a store is made and run: `Options { pool_len: 1 << 30, ..Options::default() }`. There may be more of them in later
+/// versions, so name what differs and leave the others to [`Options::default`].
+///
+/// What is fixed when a store is made cannot be changed by opening it: an option that is neither the default nor what the
+/// store was made with is refused, with both values. The default asks for nothing: it opens a store made in any way.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then. Default 4 GiB.
+    /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then:
+    /// [`Db::checkpoint_sized`](crate::Db::checkpoint_sized) copies a store into a pool of another length. Default 4 GiB.
     pub pool_len: u64,
     /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it runs it may have
     /// others ([`RunOptions::codecs`], [`RunOptions::limits`]).
@@ -83,8 +91,40 @@ impl Options {
         })
     }
 
-    /// Checks what a new store can be run with.
+    /// Refuses what is fixed and differs from what a store in `dir` was made with: whoever says it believes that it holds.
+    pub(crate) fn check_fixed(&self, dir: &Path, made: &GroupConfig) -> Result<()> {
+        let default = Self::default();
+        self.check_pool_len(dir)?;
+        check_same(dir, "ring_len", self.ring_len, default.ring_len, made.ring_len)?;
+        check_same(dir, "segment_len", self.segment_len, default.segment_len, made.segment_len)?;
+        let asked = self.group(made.group)?.tree;
+        if self.tree == default.tree || asked == made.tree {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "tree is {asked:?}: {} was made with {:?}, and that is fixed; RunOptions change codecs and limits",
+            dir.display(),
+            made.tree
+        )))
+    }
+
+    /// Refuses a length of the pool that is not that of the store in `dir`.
+    fn check_pool_len(&self, dir: &Path) -> Result<()> {
+        match pool_path(dir).metadata() {
+            Ok(pool) if pool.is_file() => {
+                check_same(dir, "pool_len", self.pool_len, Self::default().pool_len, pool.len())
+            }
+            // Of a device it is as much as there is; what is not there is told by whoever opens it.
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what a new store can be made and run with.
     pub(crate) fn check(&self) -> Result<()> {
+        let config =
+            PoolConfig { pool_id: [0; 16], group: GroupId(1), len: self.pool_len, region_id: 1 };
+        Superblock::plan(&config)
+            .map_err(|error| error.within(format!("pool_len is {}", self.pool_len)))?;
         self.run.check()?;
         match self.run.limits {
             Some(limits) => check_memtable_len(limits, self.pool_len, &self.tree),
@@ -95,6 +135,16 @@ impl Options {
     pub(crate) fn node(&self) -> NodeOptions {
         NodeOptions { compactions_max: self.run.compactions_max, ..NodeOptions::default() }
     }
+}
+
+fn check_same(dir: &Path, name: &str, asked: u64, default: u64, made: u64) -> Result<()> {
+    if asked == made || asked == default {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{name} is {asked}: {} was made with {made}, and that is fixed",
+        dir.display()
+    )))
 }
 
 /// Options that may change while a store is open.

@@ -31,8 +31,8 @@ impl Db {
     /// }
     /// let before = db.snapshot();
     /// db.delete_range("log:2026-01".."log:2026-02")?;
-    /// assert_eq!(db.iter(..).into_iter().count(), 1);
-    /// assert_eq!(before.iter(..).into_iter().count(), 3);
+    /// assert_eq!(db.iter(..).count(), 1);
+    /// assert_eq!(before.iter(..).count(), 3);
     ///
     /// // All at once: what was there goes, what comes instead is there.
     /// let mut batch = WriteBatch::new();
@@ -64,7 +64,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<()> {
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_prefix(prefix);
         self.write(&batch, Durability::Ring)

@@ -15,7 +15,7 @@ use gabion_node::Locate;
 use gabion_pool::{FilePlacement, Geometry, extents};
 use std::fmt;
 use std::future::Future;
-use std::ops::{Bound, Deref};
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -221,17 +221,27 @@ fn by_system(found: Found, shared: &Shared) -> Found {
 }
 
 /// What many of the user's keys have.
-pub(crate) fn look_up_many<'a>(
+pub(crate) fn look_up_many<K: AsRef<[u8]>>(
     view: &SharedView,
     shared: &Shared,
-    keys: impl IntoIterator<Item = &'a [u8]>,
+    keys: impl IntoIterator<Item = K>,
 ) -> Vec<Result<Option<Bytes>>> {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     for key in keys {
         bytes.push(Keyspace::User as u8);
-        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(key.as_ref());
         ends.push(bytes.len());
     }
+    look_up_engine_keys(view, shared, &bytes, &ends)
+}
+
+/// The keys stand one behind the other; each ends where `ends` says.
+fn look_up_engine_keys(
+    view: &SharedView,
+    shared: &Shared,
+    bytes: &[u8],
+    ends: &[usize],
+) -> Vec<Result<Option<Bytes>>> {
     let mut start = 0;
     let keys = ends.iter().map(|&end| &bytes[std::mem::replace(&mut start, end)..end]);
     let keys: Vec<&[u8]> = keys.collect();
@@ -327,8 +337,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.look_up(key)?.map(|found| found.value))
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        self.get_bytes(key.as_ref())
+    }
+
+    fn get_bytes(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(look_up(&self.view, &self.tables.source.0, key)?.map(|found| found.value))
     }
 
     /// The store that it is of.
@@ -340,7 +355,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
+    pub fn look_up(&self, key: impl AsRef<[u8]>) -> Result<Option<Found>> {
+        self.look_up_bytes(key.as_ref())
+    }
+
+    fn look_up_bytes(&self, key: &[u8]) -> Result<Option<Found>> {
         look_up(&self.view, &self.tables.source.0, key)
     }
 
@@ -359,7 +378,7 @@ impl Snapshot {
     /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
     /// db.put(b"elm", b"green")?;
     /// db.put(b"oak", b"brown")?;
-    /// let values = db.multi_get([&b"oak"[..], b"ash", b"elm"]).into_iter();
+    /// let values = db.multi_get(["oak", "ash", "elm"]).into_iter();
     /// let values = values.collect::<Result<Vec<_>, _>>()?;
     /// assert_eq!(values[0].as_deref(), Some(&b"brown"[..]));
     /// assert_eq!(values[1], None);
@@ -371,36 +390,59 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Self::get`], each with its key: a block that is damaged is the error of the keys that need it.
-    pub fn multi_get<'a>(
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
-        keys: impl IntoIterator<Item = &'a [u8]>,
+        keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Option<Bytes>>> {
         look_up_many(&self.view, &self.tables.source.0, keys)
     }
 
-    /// A cursor over the pairs with these keys, before the first: `iter(..)`, `iter("a".."b")`,
-    /// `iter(key..=other)`. Reads nothing yet.
+    /// The pairs with these keys in order, each a `Result` of key and value: `iter(..)`, `iter("a".."b")`,
+    /// `iter(key..=other)`; `rev()` of it descends. Reads nothing yet. Who keeps no pair does better with [`Self::cursor`].
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-iter-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 512 << 20, ..Options::default() })?;
+    /// db.put("elm", "green")?;
+    /// db.put("oak", "brown")?;
+    /// for pair in db.iter("a".."f") {
+    ///     let (key, value) = pair?;
+    ///     assert_eq!((&key[..], &value[..]), (&b"elm"[..], &b"green"[..]));
+    /// }
+    /// assert_eq!(db.iter(..).rev().count(), 2);
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_db::Error>(())
+    /// ```
     #[must_use]
-    pub fn iter(&self, bounds: impl Bounds) -> Cursor {
+    pub fn iter(&self, bounds: impl Bounds) -> Range {
+        Range::new(self.clone(), EngineRange::new(&bounds))
+    }
+
+    /// [`Self::iter`], by the name that it has in maps.
+    #[must_use]
+    pub fn range(&self, bounds: impl Bounds) -> Range {
+        self.iter(bounds)
+    }
+
+    /// The pairs whose keys begin with `prefix`, in order. Reads nothing yet.
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Range::new(self.clone(), EngineRange::of_prefix(prefix.as_ref()))
+    }
+
+    /// A cursor over the pairs with these keys, before the first. Reads nothing yet.
+    #[must_use]
+    pub fn cursor(&self, bounds: impl Bounds) -> Cursor {
         Cursor::new(self.clone(), EngineRange::new(&bounds))
     }
 
     /// A cursor over the pairs whose keys begin with `prefix`, before the first. Reads nothing yet.
     #[must_use]
-    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Cursor::new(self.clone(), EngineRange::of_prefix(prefix))
-    }
-
-    /// The pairs with keys in `from..to`, or from `from` to the end without `to`, ascending; `rev()` of it
-    /// descending. The same as `iter(from..to).into_iter()`.
-    #[must_use]
-    pub fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
-        self.clone().into_range(from, to)
-    }
-
-    pub(crate) fn into_range(self, from: &[u8], to: Option<&[u8]>) -> Range {
-        let end = to.map_or(Bound::Unbounded, Bound::Excluded);
-        Range::new(self, EngineRange::new(&(Bound::Included(from), end)))
+    pub fn prefix_cursor(&self, prefix: impl AsRef<[u8]>) -> Cursor {
+        Cursor::new(self.clone(), EngineRange::of_prefix(prefix.as_ref()))
     }
 
     /// What the pairs with these keys take in files and in memory, about, and how many entries they are; how

@@ -82,7 +82,8 @@ pub fn create_replica(
     if holds_replica(dir)? {
         let pool = pool_path(dir);
         check_pool(&pool).map_err(|error| error.within("no store is made over what is there"))?;
-        return Err(Error::invalid(format!("{}: holds a replica already", dir.display())));
+        let what = if group.members.len() == 1 { "store" } else { "replica" };
+        return Err(Error::invalid(format!("{}: holds a {what} already", dir.display())));
     }
     clear_creation(dir)?;
     let result = make_pool(dir, new.into(), group.ring_len, |medium, pool_id| {

@@ -127,7 +127,7 @@ fn is_within(key: &[u8], bounds: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
 fn check_cursor(snapshot: &Snapshot, model: &Model, random: &mut Random) {
     let bounds = (any_bound(random), any_bound(random));
     let pairs: Vec<_> = model.iter().filter(|(key, _)| is_within(key, &bounds)).collect();
-    let mut cursor = snapshot.iter(bounds.clone());
+    let mut cursor = snapshot.cursor(bounds.clone());
     // 0 is before the first.
     let (mut place, past, mut backwards) = (0, pairs.len() + 1, random.below(2) == 0);
     for _ in 0..random.below(100) {
@@ -183,19 +183,19 @@ fn check_cursor(snapshot: &Snapshot, model: &Model, random: &mut Random) {
 
 /// Everything that there is, by every way of reading.
 fn check(db: &Db, model: &Model, random: &mut Random) {
-    let all: Vec<_> = db.range(b"", None).map(|pair| pair.unwrap()).collect();
+    let all: Vec<_> = db.iter(..).map(|pair| pair.unwrap()).collect();
     assert_eq!(all.len(), model.len());
     for ((key, value), (wanted_key, wanted)) in all.iter().zip(model) {
         assert!(key[..] == wanted_key[..] && value[..] == wanted[..], "{wanted_key:?}");
     }
     let (from, to) = (key(random.below(3_000)), key(random.below(3_000)));
-    let found: Vec<_> = db.range(&from, Some(&to)).map(|pair| pair.unwrap().0).collect();
+    let found: Vec<_> = db.range(&from..&to).map(|pair| pair.unwrap().0).collect();
     let wanted = model.keys().filter(|&key| *key >= from && *key < to);
     assert!(found.iter().map(|key| &key[..]).eq(wanted.map(|key| &key[..])));
     let snapshot = db.snapshot();
     (0..10).for_each(|_| check_cursor(&snapshot, model, random));
     let prefix = &from[..random.below(from.len() as u64 + 1) as usize];
-    let found: Vec<_> = db.prefix(prefix).into_iter().map(|pair| pair.unwrap().0).collect();
+    let found: Vec<_> = db.prefix(prefix).map(|pair| pair.unwrap().0).collect();
     let wanted = model.keys().filter(|key| key.starts_with(prefix));
     assert!(found.iter().map(|key| &key[..]).eq(wanted.map(|key| &key[..])));
     let keys: Vec<Vec<u8>> = (0..50).map(|_| key(random.below(3_000))).collect();
@@ -248,7 +248,7 @@ fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
             }
         }
         check(&db, &model, &mut random);
-        let then: Vec<_> = snapshot.0.range(b"", None).map(|pair| pair.unwrap().0).collect();
+        let then: Vec<_> = snapshot.0.iter(..).map(|pair| pair.unwrap().0).collect();
         assert!(then.iter().map(|key| &key[..]).eq(snapshot.1.keys().map(|key| &key[..])));
         (0..10).for_each(|_| check_cursor(&snapshot.0, &snapshot.1, &mut random));
         drop(snapshot);
@@ -340,7 +340,7 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     (0..3).for_each(|n| batch.put(&[n], &vec![n; 1 << 19]));
     let text = db.write(&batch, Durability::Ring).unwrap_err().to_string();
     assert!(text.contains("a batch of 3 operations"), "{text}");
-    assert_eq!(db.range(b"", None).count(), 0);
+    assert_eq!(db.iter(..).count(), 0);
     db.put(&[9; KEY_LEN_MAX], b"").unwrap();
     assert!(db.failure().is_none());
 
@@ -387,9 +387,9 @@ fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
         [b"", b"\0", b"\0\xff", b"a", b"a\xff", b"a\xff\xff", b"b\0", b"\xff", b"\xff\xff\xff\xff"];
     for prefix in prefixes {
         let wanted = keys.iter().filter(|key| key.starts_with(prefix));
-        let found: Vec<_> = db.prefix(prefix).into_iter().map(|pair| pair.unwrap().0).collect();
+        let found: Vec<_> = db.prefix(prefix).map(|pair| pair.unwrap().0).collect();
         assert!(found.iter().map(|key| &key[..]).eq(wanted.copied()), "{prefix:?}: {found:?}");
-        let mut cursor = db.prefix(prefix);
+        let mut cursor = db.prefix_cursor(prefix);
         assert_eq!(cursor.seek_to_last().unwrap(), !found.is_empty());
         assert_eq!(cursor.key(), found.last().map(|key| &key[..]));
     }
@@ -400,12 +400,12 @@ fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
 fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
     let dir = Dir::new("cursor");
     let db = Db::create(&dir.0, &options()).unwrap();
-    let mut empty = db.iter(..);
+    let mut empty = db.cursor(..);
     assert!(!empty.is_valid() && empty.pair().is_none());
     assert!(!empty.next().unwrap() && !empty.prev().unwrap() && !empty.seek_to_last().unwrap());
     ["a", "b", "c"].iter().for_each(|key| db.put(key.as_bytes(), b"v").unwrap());
     assert!(!empty.seek_to_first().unwrap(), "it reads the moment at which it was made");
-    let mut cursor = db.iter("a"..="b");
+    let mut cursor = db.cursor("a"..="b");
     assert!(!cursor.prev().unwrap());
     assert!(cursor.next().unwrap() && cursor.next().unwrap());
     assert_eq!(cursor.key(), Some(&b"b"[..]));
@@ -413,7 +413,7 @@ fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
     assert!(cursor.prev().unwrap());
     assert_eq!(cursor.key(), Some(&b"b"[..]));
     let (from, to) = (b"b".to_vec(), b"a".to_vec());
-    let mut reverse = db.iter(from..to);
+    let mut reverse = db.cursor(from..to);
     assert!(!reverse.next().unwrap() && !reverse.seek(b"a").unwrap());
     assert!(!reverse.seek_to_last().unwrap() && !reverse.seek_for_prev(b"c").unwrap());
     let cursors_go_to_other_threads = |_: &(dyn Send + Sync)| ();
@@ -495,14 +495,14 @@ fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
         (moments, oldest_ms)
     };
     (0..2_000).for_each(|n| db.put(&key(n), &[7; 100]).unwrap());
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(held(), (0, 0));
     let snapshot = db.snapshot();
-    let (clone, mut cursor) = (snapshot.clone(), snapshot.iter(..));
+    let (clone, mut cursor) = (snapshot.clone(), snapshot.cursor(..));
     assert_eq!(held().0, 1, "one moment");
     drop(snapshot);
     assert!(cursor.next().unwrap());
-    let mut pairs = db.range(b"", None);
+    let mut pairs = db.iter(..);
     pairs.next().unwrap().unwrap();
     pairs.next_back().unwrap().unwrap();
     assert_eq!(held().0, 2);
@@ -514,7 +514,7 @@ fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
 
     // What compactions replace stays for the one that is left.
     (0..2_000).for_each(|n| db.put(&key(n), &[8; 100]).unwrap());
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let slots = db.stats().slots;
     assert!(slots.retired > 0, "{slots:?}");
     drop(cursor);
@@ -534,10 +534,10 @@ fn a_snapshot_can_be_read_after_the_store_was_closed() {
     (0..2_000).for_each(|n| db.put(&key(n), &[7; 100]).unwrap());
     let snapshot = db.snapshot();
     drop(db);
-    assert_eq!(snapshot.range(b"", None).filter(|pair| pair.is_ok()).count(), 2_000);
+    assert_eq!(snapshot.iter(..).filter(|pair| pair.is_ok()).count(), 2_000);
     assert_eq!(Db::open(&dir.0, &options()).unwrap_err().kind(), ErrorKind::Busy);
     drop(snapshot);
-    assert_eq!(Db::open(&dir.0, &options()).unwrap().range(b"", None).count(), 2_000);
+    assert_eq!(Db::open(&dir.0, &options()).unwrap().iter(..).count(), 2_000);
 }
 
 #[test]
@@ -559,7 +559,7 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
             let notices = db.take_notices().join("; ");
             assert_eq!(notices.contains("a flush had failed"), says, "{notices}");
             assert!(mark.symlink_metadata().is_err());
-            assert_eq!(db.range(b"", None).count(), 2_000);
+            assert_eq!(db.iter(..).count(), 2_000);
         }
     }
 }
@@ -640,7 +640,7 @@ fn options_change_while_a_store_is_open() {
     assert_eq!(error.to_string(), wanted);
     let run = limits_change(&db, put);
     db.wait_until_quiet().unwrap();
-    assert_eq!(db.range(b"", None).count(), 4_500);
+    assert_eq!(db.iter(..).count(), 4_500);
     let db_limits = db.write_limits();
     drop(db);
 
@@ -695,7 +695,7 @@ fn child_that_is_killed() {
 /// of what was there before all. Returns the number.
 fn past_the_log(db: &Db, dir: &Path, mut before: Vec<u64>) -> Vec<u64> {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
-    let pairs: Vec<_> = db.prefix(b"past: ").into_iter().map(Result::unwrap).collect();
+    let pairs: Vec<_> = db.prefix(b"past: ").map(Result::unwrap).collect();
     let keys = pairs.iter().map(|(key, _)| &key[b"past: ".len()..]);
     let found: Vec<u64> = keys.filter(|key| *key != b"newest").map(number).collect();
     let newest = db.get(b"past: newest").unwrap().map(|value| number(&value));
@@ -746,7 +746,7 @@ fn what_was_acknowledged_survives_kills_of_the_process() {
         let newest = newest(&db);
         assert!(newest == last || newest == last + 1, "acknowledged {last}, found {newest}");
         let first = newest.saturating_sub(99).max(1);
-        let keys: Vec<_> = db.range(b"key", Some(b"kez")).map(|pair| pair.unwrap().0).collect();
+        let keys: Vec<_> = db.iter("key".."kez").map(|pair| pair.unwrap().0).collect();
         assert!(keys.iter().map(|key| key.to_vec()).eq((first..=newest).map(key)));
         past = past_the_log(&db, &dir.0, past);
         last = last.max(newest);
@@ -810,7 +810,7 @@ fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
             .unwrap();
         assert_eq!(ended.code(), Some(CHILDS_CODE), "{ended}");
         db = Db::open(&dir.0, &options()).unwrap();
-        assert_eq!(db.range(b"", None).count(), 0);
+        assert_eq!(db.iter(..).count(), 0);
     }
 }
 
@@ -857,7 +857,7 @@ fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
         }
     });
     assert!(db.stats().counters.writes_slowed_ms > 0);
-    let values = db.range(b"", None).map(|pair| pair.unwrap().1[..].to_vec());
+    let values = db.iter(..).map(|pair| pair.unwrap().1[..].to_vec());
     assert!(values.eq((0..12_000).map(|n| vec![(n / 3) as u8; 300])));
 }
 
@@ -882,7 +882,7 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
     drop(maker);
     drop(Db::open_or_create(&store, &options()).unwrap());
     let error = Db::create(&store, &options()).unwrap_err();
-    assert!(error.to_string().contains("holds a replica already"), "{error}");
+    assert!(error.to_string().contains("holds a store already"), "{error}");
 }
 
 /// A thread that learned of it with its first job would end the store.

@@ -157,7 +157,7 @@ fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
 
     store.db.set_run_options(RunOptions { open_files_len: third, ..run }).unwrap();
     // In the order of the keys each file is opened once.
-    assert_eq!(store.db.iter(..).into_iter().count() as u64, RECORDS);
+    assert_eq!(store.db.iter(..).count() as u64, RECORDS);
     assert!((1..=third).contains(&store.compare("few open files")("open_files")));
     // Some are found beside their files again, the others in turns.
     for n in (0..RECORDS).step_by(97).chain((0..RECORDS).step_by(89)) {

@@ -184,7 +184,7 @@ mod tests {
         }
         db.flush().unwrap();
         db.wait_until_quiet().unwrap();
-        assert_eq!(db.iter(..).into_iter().count() as u64, records);
+        assert_eq!(db.iter(..).count() as u64, records);
         let len = db.stats().index_bytes as u64;
         drop(db);
         std::fs::remove_dir_all(&dir).unwrap();

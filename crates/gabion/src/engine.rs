@@ -148,7 +148,7 @@ impl Engine for Embedded {
     }
 
     fn scan(&self, from: &[u8], count: usize, read: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
-        let mut cursor = self.db.iter(from..);
+        let mut cursor = self.db.cursor(from..);
         for _ in 0..count {
             if !cursor.next()? {
                 break;

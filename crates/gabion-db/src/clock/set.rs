@@ -58,7 +58,7 @@ fn check_lives(db: &Db, clock: fn() -> u64) {
     db.put_expiring(b"soon", b"1", Expiry::AtMs(soon_ms)).unwrap();
     let shown_ms = db.expires_at(b"soon").unwrap().unwrap();
     assert!(shown_ms.abs_diff(soon_ms) < 1_000, "{shown_ms} in place of {soon_ms}");
-    let mut cursor = db.iter(&b"soon"[..]..);
+    let mut cursor = db.cursor(&b"soon"[..]..);
     cursor.next().unwrap();
     let shown_ms = cursor.expires_at().unwrap();
     assert!(shown_ms.abs_diff(soon_ms) < 1_000, "{shown_ms} in place of {soon_ms}");

@@ -30,7 +30,7 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
         db.delete(&key(n)).unwrap();
         model.remove(&key(n));
     }
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     check(&db, &model, &mut random);
     let stats = db.stats();
     assert_eq!(levels(&stats).len(), 1, "{:?}", stats.levels);
@@ -40,15 +40,15 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     db.wait_until_quiet().unwrap();
     assert_eq!(db.stats().levels, stats.levels);
     assert_eq!(db.stats().compaction_debt, 0);
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(db.stats().counters.compactions, stats.counters.compactions);
 
     model.keys().for_each(|key| db.delete(key).unwrap());
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(file_bytes(&db.stats()), 0, "{:?}", db.stats().levels);
     drop(db);
     let db = Db::open(&dir.0, &options()).unwrap();
-    assert_eq!(db.range(b"", None).count(), 0);
+    assert_eq!(db.iter(..).count(), 0);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
             db.put(&key(n), &value).unwrap();
             model.insert(key(n), value);
         }
-        db.compact_range(b"", None).unwrap();
+        db.compact_range(..).unwrap();
     };
     fill(&db, &mut model, 1);
     let plain = file_bytes(&db.stats());
@@ -71,12 +71,12 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
     let before = db.run_options();
     let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
     db.set_run_options(RunOptions { codecs: Some(codecs), ..before }).unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let stats = db.stats();
     let packed = file_bytes(&stats);
     assert!(packed * 2 < plain, "{packed} of {plain} bytes");
     check(&db, &model, &mut random);
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(db.stats().counters.compactions, stats.counters.compactions);
 
     // So has what is written from now on.
@@ -95,7 +95,7 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
 
     let run = RunOptions { codecs: Some(codecs), ..options().run };
     let db = Db::open(&dir.0, &Options { run, ..options() }).unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert!(file_bytes(&db.stats()) * 2 < plain);
     check(&db, &model, &mut random);
 }
@@ -158,11 +158,11 @@ fn what_packs_to_a_fraction_is_written_anew_unpacked_when_the_codec_changes() {
     let db = Db::create(&dir.0, &options).unwrap();
     let (mut model, mut random) = (Model::new(), Random(6));
     fill_with(&db, &mut model, |n| packable(n, 8));
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let packed = file_bytes(&db.stats());
     assert!(packed < 400_000, "{packed} bytes of 4 MB");
     use_codecs(&db, Codecs::default());
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let unpacked = file_bytes(&db.stats());
     assert!((4_000_000..4_400_000).contains(&unpacked), "{unpacked} bytes, {packed} before");
     check(&db, &model, &mut random);
@@ -218,7 +218,7 @@ fn a_merge_that_packs_worse_than_its_inputs_is_given_more_slots() {
     let (mut model, mut random) = (Model::new(), Random(8));
     fill_with_what_packs_only_apart(&db, &mut model, 4_000);
     let apart = file_bytes(&db.stats());
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let together = file_bytes(&db.stats());
     assert!(together > 3 * apart, "{together} bytes of {apart}");
     check(&db, &model, &mut random);
@@ -231,18 +231,18 @@ fn a_merge_that_packs_worse_than_the_pool_has_room_for_waits_and_the_store_goes_
     let db = Db::create(&dir.0, &options).unwrap();
     let (mut model, mut random) = (Model::new(), Random(9));
     fill_with_what_packs_only_apart(&db, &mut model, 6_500);
-    let error = db.compact_range(b"", None).unwrap_err();
+    let error = db.compact_range(..).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::NoSpace, "{error}");
     assert!(db.failure().is_none());
     check(&db, &model, &mut random);
     drop(db);
     // Nor does the next start find anything wrong.
     let db = Db::open(&dir.0, &options).unwrap();
-    assert_eq!(db.compact_range(b"", None).unwrap_err().kind(), gabion_base::ErrorKind::NoSpace);
+    assert_eq!(db.compact_range(..).unwrap_err().kind(), gabion_base::ErrorKind::NoSpace);
     check(&db, &model, &mut random);
     // There is room left for what gives room.
     db.delete_range(key(0)..key(6_500)).unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(file_bytes(&db.stats()), 0, "{:?}", db.stats().levels);
     db.put(b"key", b"value").unwrap();
 }
@@ -261,22 +261,22 @@ fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
         (from..from + 200).for_each(|n| db.put(&key(n), &[1; 100]).unwrap());
         db.flush().unwrap();
     }
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let before = db.stats();
     // A deleted key in the first file too, which nobody asks to be compacted.
     db.delete(&key(0)).unwrap();
     db.flush().unwrap();
     (1_000..1_200).for_each(|n| db.delete(&key(n)).unwrap());
     db.flush().unwrap();
-    db.compact_range(&key(1_000), None).unwrap();
+    db.compact_range(key(1_000)..).unwrap();
     let stats = db.stats();
     assert_eq!(levels(&before), [1], "{:?}", before.levels);
     let half = file_bytes(&before) / 2;
     let left = file_bytes(&stats);
     assert!((half - 2_000..half + 2_000).contains(&left), "{left} of {:?}", stats.levels);
-    assert_eq!(db.range(b"", None).count(), 199);
-    db.compact_range(b"", None).unwrap();
-    assert_eq!(db.range(b"", None).count(), 199);
+    assert_eq!(db.iter(..).count(), 199);
+    db.compact_range(..).unwrap();
+    assert_eq!(db.iter(..).count(), 199);
     assert_eq!(levels(&db.stats()).len(), 1);
 }
 
@@ -295,13 +295,13 @@ fn a_compaction_ends_while_writers_go_on_and_several_take_turns() {
         });
         let compact = |from| {
             let db = db.clone();
-            scope.spawn(move || (0..2).for_each(|_| db.compact_range(from, None).unwrap()))
+            scope.spawn(move || (0..2).for_each(|_| db.compact_range(from..).unwrap()))
         };
         let calls = [compact(b"" as &[u8]), compact(b"key01")];
         calls.into_iter().for_each(|call| call.join().unwrap());
         ended.store(true, Ordering::Relaxed);
     });
-    assert_eq!(db.range(b"", None).count(), 3_000);
+    assert_eq!(db.iter(..).count(), 3_000);
 }
 
 /// Snapshots keep every file that is replaced, until no slot is left for the next one.
@@ -314,17 +314,17 @@ fn a_compaction_without_room_says_so_and_the_store_goes_on() {
     let (error, deleted) = (0..20)
         .find_map(|round| {
             (0..20).for_each(|n| db.delete(&key(n * 100 + round)).unwrap());
-            let result = db.compact_range(b"", None);
+            let result = db.compact_range(..);
             kept.push(db.snapshot());
             result.err().map(|error| (error, (round as usize + 1) * 20))
         })
         .expect("the pool holds no twenty copies");
     assert_eq!(error.kind(), gabion_base::ErrorKind::NoSpace, "{error}");
-    assert_eq!(kept[0].range(b"", None).count(), 2_000);
+    assert_eq!(kept[0].iter(..).count(), 2_000);
     assert!(db.failure().is_none());
     kept.clear();
-    db.compact_range(b"", None).unwrap();
-    assert_eq!(db.range(b"", None).count(), 2_000 - deleted);
+    db.compact_range(..).unwrap();
+    assert_eq!(db.iter(..).count(), 2_000 - deleted);
     assert_eq!(levels(&db.stats()).len(), 1);
 }
 

@@ -41,9 +41,9 @@ fn what_is_added_from_several_threads_counts_once_each_through_flushes_compactio
             "{what}"
         );
         assert_eq!(db.get(b"text").unwrap().unwrap(), &b"none"[..], "{what}");
-        let pairs: Vec<_> = db.prefix(b"of").into_iter().map(|pair| pair.unwrap().1).collect();
+        let pairs: Vec<_> = db.prefix(b"of").map(|pair| pair.unwrap().1).collect();
         assert_eq!(pairs, [&b"3000"[..]; 4], "{what}");
-        let back: Vec<_> = db.prefix(b"of").into_iter().rev().map(|pair| pair.unwrap().1).collect();
+        let back: Vec<_> = db.prefix(b"of").rev().map(|pair| pair.unwrap().1).collect();
         assert_eq!(back, pairs, "{what}");
     };
     check(&db, "as written");
@@ -52,7 +52,7 @@ fn what_is_added_from_several_threads_counts_once_each_through_flushes_compactio
     check(&db, "opened anew");
     db.flush().unwrap();
     check(&db, "flushed");
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     check(&db, "compacted");
     let entries = db.approximate_size(..).unwrap().entries;
     assert_eq!(entries, 4 + 3 + 6_000, "operands became values");
@@ -71,7 +71,7 @@ fn a_snapshot_and_a_checkpoint_show_the_sum_of_their_moment() {
     let snapshot = db.snapshot();
     db.checkpoint(&copy).unwrap();
     db.add(b"n", 100).unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(snapshot.get(b"n").unwrap().unwrap(), &b"11"[..]);
     assert_eq!(number(&db, b"n"), Some(111));
     db.delete(b"n").unwrap();
@@ -108,7 +108,7 @@ fn a_counter_that_expires_is_gone_with_what_was_added_and_begins_anew() {
         std::thread::sleep(Duration::from_millis(1));
     }
     db.flush().unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(db.get(b"soon").unwrap(), None, "what was added does not come to light");
     db.add(b"soon", 3).unwrap();
     db.add(b"late", 1).unwrap();
@@ -118,6 +118,6 @@ fn a_counter_that_expires_is_gone_with_what_was_added_and_begins_anew() {
             (number(&db, b"late"), db.expires_at(b"late").unwrap()),
             (Some(43), Some(hour_ms))
         );
-        db.compact_range(b"", None).unwrap();
+        db.compact_range(..).unwrap();
     }
 }

@@ -60,7 +60,7 @@ fn a_store_whose_compactions_need_what_is_damaged_says_so_and_neither_waits_nor_
                 batch.delete_prefix(b"key");
                 db.write(&batch, Durability::Flushed)
             },
-            |db| db.compact_range(b"", None),
+            |db| db.compact_range(..),
         ];
         for (at, call) in calls.into_iter().enumerate() {
             let db = db.clone();

@@ -71,7 +71,7 @@ fn a_load_replaces_what_was_there_when_it_finished_and_is_replaced_by_what_follo
         }
         check(&db, &model, &mut random);
         let then: Vec<_> = before.1.into_iter().collect();
-        assert_eq!(all(before.0.range(b"", None)), then);
+        assert_eq!(all(before.0.iter(..)), then);
         drop(before.0);
         write_some(&db, &mut model, &mut random);
         if round % 4 == 1 {
@@ -79,12 +79,12 @@ fn a_load_replaces_what_was_there_when_it_finished_and_is_replaced_by_what_follo
             db = Db::open(&dir.0, &options()).unwrap();
         }
         if round % 5 == 3 {
-            db.compact_range(b"", None).unwrap();
+            db.compact_range(..).unwrap();
         }
         check(&db, &model, &mut random);
     }
     db.wait_until_quiet().unwrap();
-    assert_eq!(all(db.range(b"", None)), model.into_iter().collect::<Vec<_>>());
+    assert_eq!(all(db.iter(..)), model.into_iter().collect::<Vec<_>>());
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_load_into_an_empty_range_lies_in_the_last_level_and_is_written_once() {
     db.put(&key(200), b"later").unwrap();
     db.load_sorted((100..5_100).map(|n| (key(n), b"anew"))).unwrap();
     assert_eq!(db.get(&key(200)).unwrap().unwrap(), &b"anew"[..]);
-    assert_eq!(db.range(b"", None).count(), 5_002);
+    assert_eq!(db.iter(..).count(), 5_002);
     assert_eq!(db.load_sorted(std::iter::empty::<(&[u8], &[u8])>()).unwrap(), Loaded::default());
 }
 
@@ -137,7 +137,7 @@ fn what_is_not_ascending_or_too_long_is_refused_by_name_and_the_load_goes_on() {
     load.put(&long[..KEY_LEN_MAX], b"3").unwrap();
     let loaded = load.finish().unwrap();
     assert_eq!(loaded.entries, 2);
-    assert_eq!(db.range(b"", None).count(), 2);
+    assert_eq!(db.iter(..).count(), 2);
     let error = db.load_sorted([(b"b", b"1"), (b"a", b"1")]).unwrap_err();
     assert!(error.message().contains("key \"a\" is not after \"b\""), "{error}");
     assert_eq!(db.get(b"b").unwrap(), None);
@@ -183,7 +183,7 @@ fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {
     assert_eq!(small.entries, 15);
     drop(db);
     let db = Db::open(&dir.0, &options).unwrap();
-    assert_eq!(db.range(b"", None).count(), 17);
+    assert_eq!(db.iter(..).count(), 17);
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn loads_and_writes_of_several_threads_do_not_lose_each_other() {
             });
         }
     });
-    for pair in db.range(b"", None) {
+    for pair in db.iter(..) {
         let (key, found) = pair.unwrap();
         let thread = u64::from(key[6] - b'0');
         assert_eq!(found, value(thread, 3), "{}", key.escape_ascii());
     }
-    assert_eq!(db.range(b"", None).count(), 6_000);
+    assert_eq!(db.iter(..).count(), 6_000);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_checkpoint_has_what_was_loaded_before_it() {
     // And goes on from there, below and above.
     copy.load_sorted((0..10).map(|n| (key(n), b"of the copy"))).unwrap();
     copy.put(&key(4), b"newest").unwrap();
-    copy.compact_range(b"", None).unwrap();
+    copy.compact_range(..).unwrap();
     assert_eq!(copy.get(&key(3)).unwrap().unwrap(), &b"of the copy"[..]);
     assert_eq!(copy.get(&key(4)).unwrap().unwrap(), &b"newest"[..]);
 }
@@ -272,20 +272,20 @@ fn a_range_that_was_deleted_is_filled_by_a_load_and_one_that_was_loaded_is_empti
     let db = Db::create(&dir.0, &options()).unwrap();
     for round in 0..4 {
         db.load_sorted((0..600).map(|n| (key(n), vec![round; 100]))).unwrap();
-        assert_eq!(db.range(b"", None).count(), 600);
+        assert_eq!(db.iter(..).count(), 600);
         db.delete_range(key(100)..key(500)).unwrap();
         if round % 2 == 0 {
             db.flush().unwrap();
         }
-        assert_eq!(db.range(b"", None).count(), 200);
+        assert_eq!(db.iter(..).count(), 200);
         db.load_sorted((150..160).map(|n| (key(n), b"again"))).unwrap();
-        assert_eq!(db.range(b"", None).count(), 210);
+        assert_eq!(db.iter(..).count(), 210);
         let names: Vec<_> = (90..170).map(key).collect();
         let values = db.multi_get(names.iter().map(|name| &name[..])).into_iter();
         assert_eq!(values.filter_map(Result::unwrap).count(), 20);
         if round == 2 {
-            db.compact_range(b"", None).unwrap();
-            assert_eq!(db.range(b"", None).count(), 210);
+            db.compact_range(..).unwrap();
+            assert_eq!(db.iter(..).count(), 210);
         }
     }
 }

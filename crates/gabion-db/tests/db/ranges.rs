@@ -50,13 +50,13 @@ fn ranges_with_any_bounds_are_deleted_as_in_a_map_through_flushes_compactions_an
             }
         }
         check(&db, &model, &mut random);
-        let then: Vec<_> = snapshot.0.range(b"", None).map(|pair| pair.unwrap().0).collect();
+        let then: Vec<_> = snapshot.0.iter(..).map(|pair| pair.unwrap().0).collect();
         assert!(then.iter().map(|key| &key[..]).eq(snapshot.1.keys().map(|key| &key[..])));
         (0..10).for_each(|_| check_cursor(&snapshot.0, &snapshot.1, &mut random));
         drop(snapshot);
         match round % 3 {
             0 => db.flush().unwrap(),
-            1 => db.compact_range(b"", None).unwrap(),
+            1 => db.compact_range(..).unwrap(),
             _ => {}
         }
         check(&db, &model, &mut random);
@@ -69,7 +69,7 @@ fn ranges_with_any_bounds_are_deleted_as_in_a_map_through_flushes_compactions_an
     db.delete_range(key(1_000)..key(1_500)).unwrap();
     db.checkpoint(&copy.0).unwrap();
     db.delete_range(..).unwrap();
-    assert!(db.range(b"", None).next().is_none());
+    assert!(db.iter(..).next().is_none());
     model.retain(|name, _| *name < key(1_000) || *name >= key(1_500));
     check(&Db::open(&copy.0, &options()).unwrap(), &model, &mut random);
 }
@@ -96,9 +96,9 @@ fn readers_see_a_range_deleted_and_filled_anew_at_once_or_not_at_all() {
                 while !ended.load(Ordering::Relaxed) || reads == 0 {
                     let snapshot = db.snapshot();
                     let rows: Vec<_> = match reader {
-                        0 => snapshot.range(b"row", None).map(|pair| pair.unwrap().1).collect(),
+                        0 => snapshot.iter("row"..).map(|pair| pair.unwrap().1).collect(),
                         1 => {
-                            let rows = snapshot.prefix(b"row").into_iter().rev();
+                            let rows = snapshot.prefix(b"row").rev();
                             rows.map(|pair| pair.unwrap().1).collect()
                         }
                         _ => {
@@ -148,7 +148,7 @@ fn too_many_range_deletes_in_a_batch_and_keys_that_are_too_long_change_nothing()
     assert_eq!(db.get(b"k").unwrap(), None);
     db.put(&[0xff; 3], b"v").unwrap();
     db.delete_prefix(&[0xff]).unwrap();
-    assert!(db.range(b"", None).next().is_none());
+    assert!(db.iter(..).next().is_none());
 }
 
 #[test]
@@ -159,11 +159,11 @@ fn the_longest_keys_are_bounds_as_any_other() {
         let longest = vec![byte; KEY_LEN_MAX];
         let shorter = &longest[1..];
         let put = || [shorter, &longest, b"a"].iter().for_each(|key| db.put(key, b"v").unwrap());
-        let all = || -> Vec<_> { db.iter(..).into_iter().map(|pair| pair.unwrap().0).collect() };
+        let all = || -> Vec<_> { db.iter(..).map(|pair| pair.unwrap().0).collect() };
         let (included, excluded) = (Bound::Included(&longest), Bound::Excluded(&longest));
         put();
-        assert_eq!(db.iter((Bound::Included(&longest), included)).into_iter().count(), 1);
-        assert_eq!(db.iter((excluded, Bound::Unbounded)).into_iter().count(), 0);
+        assert_eq!(db.iter((Bound::Included(&longest), included)).count(), 1);
+        assert_eq!(db.iter((excluded, Bound::Unbounded)).count(), 0);
         db.delete_range((excluded, Bound::Unbounded)).unwrap();
         assert_eq!(all(), [b"a", shorter, &longest]);
         db.delete_range((included, included)).unwrap();

@@ -30,7 +30,7 @@ fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
     let db = Db::create(&dir.0, &options).unwrap();
     put_all(&db, 1);
     db.flush().unwrap();
-    db.compact_range(b"", None).unwrap();
+    db.compact_range(..).unwrap();
     let stats = db.stats();
     assert_eq!((stats.cache_bytes, stats.index_bytes), (0, 0), "nobody has read anything");
     assert_eq!(stats.warmed, WarmStats::default());
@@ -39,7 +39,7 @@ fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
     for round in 2..4 {
         put_all(&db, round);
         db.flush().unwrap();
-        db.compact_range(b"", None).unwrap();
+        db.compact_range(..).unwrap();
         let (again, bytes_again) = read_all(&db, round);
         assert!(again * 20 < misses, "round {round}: {again} misses instead of {misses}");
         assert!(bytes_again * 20 < bytes, "round {round}: {bytes_again} bytes instead of {bytes}");

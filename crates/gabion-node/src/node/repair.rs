@@ -346,7 +346,11 @@ impl Node {
         damaged.step = Step::Waits { until_ms: now_ms.saturating_add(damaged.pause_ms) };
         damaged.pause_ms = (damaged.pause_ms * 2).min(PAUSE_MS_MAX);
         if damaged.no_good_copy && !had_none {
-            self.say(format!("{file} is damaged, and no other replica has a whole copy of it"));
+            let copies = match self.config.members.len() {
+                1 => "reads that need what is damaged fail",
+                _ => "no other replica has a whole copy of it",
+            };
+            self.say(format!("{file} is damaged, and {copies}"));
         }
     }
 

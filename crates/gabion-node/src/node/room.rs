@@ -204,8 +204,8 @@ impl Node {
             let left = (spare.above() - taken).max(0);
             if left < wanted as i64 {
                 return Err(Error::no_space(format!(
-                    "the pool of replica {} has {left} slots left for a load, {wanted} are wanted",
-                    member.get()
+                    "{} has {left} slots left for a load, {wanted} are wanted",
+                    self.pool_of(member)
                 )));
             }
         }
@@ -249,14 +249,18 @@ impl Node {
         moves && (self.jobs_running() > 0 || self.apply.waiting_count() > 0)
     }
 
+    /// A member's pool in messages: a store alone has one.
+    fn pool_of(&self, member: ReplicaId) -> String {
+        match self.config.members.len() {
+            1 => "the pool".into(),
+            _ => format!("the pool of replica {}", member.get()),
+        }
+    }
+
     /// Why puts are not taken, while room is short.
     pub(super) fn full(&self) -> Option<String> {
         let (member, spare) = self.room.short?;
-        let whose = if member == self.me && self.config.members.len() == 1 {
-            "the pool".into()
-        } else {
-            format!("the pool of replica {}", member.get())
-        };
+        let whose = self.pool_of(member);
         Some(format!(
             "{whose} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log",
             spare.available,

@@ -163,7 +163,11 @@ impl Node {
         } else if self.tree.sealed_count() > self.options.sealed_max {
             Some((WriteStop::Flush, "flush is behind"))
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            Some((WriteStop::Edits, "a replica applies edits late"))
+            let who = match self.config.members.len() {
+                1 => "edits are applied late",
+                _ => "a replica applies edits late",
+            };
+            Some((WriteStop::Edits, who))
         } else if let Some(ring) = self.ring_lag() {
             Some(ring)
         } else {

@@ -182,7 +182,7 @@ fn a_file_is_noted_once_however_many_reads_meet_its_damage() {
         replica.said(),
         [
             format!("{file} is damaged: the damage"),
-            format!("{file} is damaged, and no other replica has a whole copy of it")
+            format!("{file} is damaged, and reads that need what is damaged fail")
         ]
     );
 }

@@ -9,6 +9,7 @@ use gabion_base::Result;
 use gabion_db::{Db, DbStats};
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::ops::Bound;
 
 pub(super) fn run(
     place: &DbPlace,
@@ -29,7 +30,8 @@ pub(super) fn run(
 pub(super) fn compact(db: &Db, from: &[u8], to: Option<&[u8]>, out: &mut Out) -> Told {
     let before = db.stats();
     let mut progress = Progress::new();
-    let result = progress.during(|| db.compact_range(from, to), || so_far(db, &before));
+    let bounds = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
+    let result = progress.during(|| db.compact_range(bounds), || so_far(db, &before));
     progress.clear();
     result?;
     let after = db.stats();

@@ -121,10 +121,10 @@ fn one(db: &Db, words: &[Vec<u8>], out: &mut Out) -> Told {
             done(db.delete_range((Bound::Included(*from), to)), out)
         }
         (b"scan" | b"rscan", bounds @ ([] | [_] | [_, _] | [_, _, _])) => {
-            scan(db.iter(range(bounds)), way(&command), limit(bounds.get(2))?, out)
+            scan(db.cursor(range(bounds)), way(&command), limit(bounds.get(2))?, out)
         }
         (b"prefix" | b"rprefix", [prefix, max @ ..]) if max.len() < 2 => {
-            scan(db.prefix(prefix), way(&command), limit(max.first())?, out)
+            scan(db.prefix_cursor(prefix), way(&command), limit(max.first())?, out)
         }
         (b"size", bounds @ ([] | [_] | [_, _])) => {
             tell_size(&db.approximate_size(range(bounds))?, out)
