@@ -175,7 +175,8 @@ impl Commands {
             Id::IncrBy => strings::incr_by(store, args).await,
             Id::DecrBy => strings::decr_by(store, args).await,
             Id::IncrByFloat => strings::incr_by_float(store, args).await,
-            Id::Lcs => self.lcs.hold(|| KeySet::All, lcs::lcs(store, args)).await,
+            // These are the largest, and every command's future has room for each that is not apart.
+            Id::Lcs => Box::pin(self.lcs.hold(|| KeySet::All, lcs::lcs(store, args))).await,
             Id::GetBit => bits::get_bit(store, args).await,
             Id::SetBit => bits::set_bit(store, args).await,
             Id::BitCount => bits::bit_count(store, args).await,
@@ -188,7 +189,7 @@ impl Commands {
             Id::Copy => renames::copy(store, args).await,
             Id::Dump => dump::dump(store, args).await,
             Id::Restore => dump::restore(store, args).await,
-            Id::RandomKey => random::random_key(store, &self.dice).await,
+            Id::RandomKey => Box::pin(random::random_key(store, &self.dice)).await,
             Id::Object => object::object(store, args).await,
             Id::Memory => object::memory(store, args).await,
             Id::Del => keyspace::del(store, args).await,
