@@ -67,16 +67,25 @@ pub enum ExitReason {
     Failed(Error),
 }
 
+/// The exit code of a process that cannot work as it is told, or with what the system gives it; another would end as well.
+pub const EXIT_CONFIGURATION: u8 = 78;
+
 /// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure while it
-/// ran, 75 when another process holds the pool, 78 for a configuration that cannot work, else 1.
+/// ran, 75 when another process holds the pool, 78 for a configuration that cannot work, or limits of the system that
+/// are too low, else 1.
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {
     match result {
         Ok(ExitReason::Signal) => 0,
         Ok(ExitReason::Failed(_)) => 70,
         Err(error) if error.kind() == ErrorKind::Busy => 75,
-        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
-            78
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::LimitExceeded
+            ) =>
+        {
+            EXIT_CONFIGURATION
         }
         Err(_) => 1,
     }

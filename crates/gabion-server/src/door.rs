@@ -7,6 +7,7 @@ use crate::admin::{self, Question, Scrub};
 use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
+use crate::descriptors::are_used_up;
 use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
@@ -16,12 +17,14 @@ use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
-use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 
-/// Most connections.
-pub(crate) const CLIENTS_MAX: usize = 20_000;
+/// Clients that are accepted in one turn, as in Redis, so that others have their turn too.
+const ACCEPTS_MAX: usize = 1_000;
+/// Shortest time between two notes that clients cannot be accepted, in ms.
+const FULL_NOTE_MS: u64 = 60_000;
 /// Bytes that a connection may bring in one turn.
 const TURN_BYTES_MAX: usize = 512 << 10;
 /// How long a client that is closed amid its requests is read on after the last reply, in ms.
@@ -40,6 +43,19 @@ fn too_far_ahead(client: &Client) -> Reply {
     ))
 }
 
+/// Whether a call for the next client failed for that one alone: it is gone, for example.
+fn is_of_one_client(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
+}
+
+/// Tells a client that it is one too many, and closes its connection. What it has sent by then is read, as the system
+/// would send a reset otherwise, which may come before the words.
+fn refuse(mut stream: TcpStream) {
+    let _ = stream.write(b"-ERR max number of clients reached\r\n");
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read(&mut [0; 1024]);
+}
+
 /// A client that has sent as much ahead as it may.
 pub(crate) struct Ahead {
     token: usize,
@@ -52,27 +68,57 @@ pub(crate) struct Ahead {
 impl Server {
     /// Accepts whoever waits at the door.
     pub(crate) fn accept_clients(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             match self.resp.accept() {
                 Ok((stream, address)) => self.admit(stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.door_is_stuck = true;
-                    return;
+                Err(error) if is_of_one_client(&error) => {}
+                Err(error) if are_used_up(&error) => match self.turn_one_away(&error) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
+                    Some(Err(_)) | None => return self.door_is_stuck = true,
+                },
+                Err(error) => {
+                    self.note_full(&error.to_string());
+                    return self.door_is_stuck = true;
                 }
             }
         }
+        self.door_has_more = true;
+    }
+
+    /// Tells the next client that there is no descriptor for it, with the one that is kept back for that.
+    fn turn_one_away(&mut self, error: &io::Error) -> Option<io::Result<()>> {
+        let resp = &self.resp;
+        let outcome = self.spare.lend(|| resp.accept().map(|(stream, _)| refuse(stream)));
+        if let Some(Ok(())) = outcome {
+            self.count_rejected(&error.to_string());
+        }
+        outcome
+    }
+
+    fn count_rejected(&mut self, why: &str) {
+        let traffic = &self.host.traffic;
+        traffic.rejected.set(traffic.rejected.get() + 1);
+        self.note_full(why);
+    }
+
+    /// Says that clients are not accepted; those that try again and again fill no log.
+    fn note_full(&mut self, why: &str) {
+        if self.full_noted_ms.is_some_and(|then| self.now_ms - then < FULL_NOTE_MS) {
+            return;
+        }
+        self.full_noted_ms = Some(self.now_ms);
+        let connected = self.clients.len() - self.free_clients.len();
+        note!("door for clients: {connected} are connected and no more are accepted: {why}");
     }
 
     fn admit(&mut self, mut stream: TcpStream, address: SocketAddr) {
-        if self.clients.len() - self.free_clients.len() >= CLIENTS_MAX {
-            let traffic = &self.host.traffic;
-            traffic.rejected.set(traffic.rejected.get() + 1);
-            let _ = stream.write(b"-ERR max number of clients reached\r\n");
-            return;
+        let most = self.host.clients_max;
+        if self.clients.len() - self.free_clients.len() >= most {
+            refuse(stream);
+            return self.count_rejected(&format!("maxclients is {most}"));
         }
-        let _ = stream.set_nodelay(true);
         connections::keep_alive(&stream, self.host.door.get().keepalive_s);
         let token = self.free_clients.pop().unwrap_or_else(|| {
             self.clients.push(None);
@@ -85,7 +131,8 @@ impl Server {
             note!("door for clients: {error}");
             return self.free_clients.push(token);
         }
-        let local = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+        // The door listens on one address of the machine.
+        let local = self.host.resp.to_string();
         let session = self.commands.connect(address.to_string(), local, &*self.host);
         session.set_descriptor(stream.as_raw_fd());
         // By its number SLOWLOG finds the connection again.

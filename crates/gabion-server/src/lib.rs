@@ -8,7 +8,8 @@
 //!
 //! - [`run()`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
-//! - `server`: the loop and its turns; `door` and `client`: connections of clients; `mesh` and `peers`:
+//! - `server`: the loop and its turns; `door` and `client`: connections of clients (`listen` and `descriptors`: how many
+//!   may come); `mesh` and `peers`:
 //!   connections of members, commands that they forward (`forward`); `run`: commands at this node;
 //!   `store`: the node as what commands run on; `shipping` and `warm`: threads (those of jobs: `gabion-db`); `admin` and
 //!   `status`: `GABION …`.
@@ -36,12 +37,14 @@ mod client;
 pub mod commands;
 mod config;
 mod connections;
+mod descriptors;
 mod door;
 mod events;
 mod forward;
 mod host;
 #[cfg(test)]
 mod hostile;
+mod listen;
 mod marks;
 mod mesh;
 mod peers;
@@ -57,7 +60,9 @@ mod store;
 mod warm;
 
 pub use admin::RecordDigest;
-pub use config::{ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, exit_code};
+pub use config::{
+    EXIT_CONFIGURATION, ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, exit_code,
+};
 pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
 pub use start::run;

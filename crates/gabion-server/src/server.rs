@@ -12,6 +12,7 @@
 use crate::ExitReason;
 use crate::client::{Client, READ_LEN, Sums};
 use crate::commands::Commands;
+use crate::descriptors::Spare;
 use crate::door::Ahead;
 use crate::events::Event;
 use crate::forward::Origin;
@@ -125,6 +126,12 @@ pub(crate) struct Server {
     pub(crate) input_sum_max: usize,
     /// Nobody could be accepted, most likely for want of descriptors.
     pub(crate) door_is_stuck: bool,
+    /// More wait at the door than are accepted in one turn.
+    pub(crate) door_has_more: bool,
+    /// A descriptor for telling a client that there is none.
+    pub(crate) spare: Spare,
+    /// When it was said last that clients are not accepted.
+    pub(crate) full_noted_ms: Option<u64>,
     /// When a connection that spoke HTTP was noted last.
     pub(crate) http_noted_ms: Option<u64>,
     /// When it was said last why a connection of the target ended.
@@ -242,6 +249,7 @@ impl Server {
         self.executor.has_ready()
             || !self.eager.is_empty()
             || !self.listed.is_empty()
+            || self.door_has_more
             || self.turn_is_used
     }
 
@@ -309,6 +317,9 @@ impl Server {
 
     /// Everything that follows from what came in.
     fn take_turn(&mut self) {
+        if std::mem::take(&mut self.door_has_more) {
+            self.accept_clients();
+        }
         for token in std::mem::take(&mut self.eager) {
             self.serve_client(token);
         }

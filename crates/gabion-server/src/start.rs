@@ -2,9 +2,10 @@
 
 use crate::client::Sums;
 use crate::commands::Commands;
-use crate::door::CLIENTS_MAX;
+use crate::descriptors::{Descriptors, Spare};
 use crate::events::{Event, Mailbox};
 use crate::host::{ServerHost, Traffic};
+use crate::listen::{listen, listen_to_clients};
 use crate::peers::Peer;
 use crate::run::WaitingReads;
 use crate::server::{
@@ -26,14 +27,12 @@ use gabion_fabric::nvme::{TargetEvent, TargetOptions, TargetServer};
 use gabion_media::nvme::TargetConfig;
 use gabion_media::task::Executor;
 use gabion_node::{GroupConfig, PoolSource, ReadMeter};
-use mio::net::{TcpListener, UnixStream};
+use mio::net::UnixStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Poll};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -51,26 +50,16 @@ const TARGET_IN_FLIGHT_LEN: usize = 4 * TRANSFER_LEN_MAX;
 pub fn run(config: ServerConfig) -> Result<ExitReason> {
     config.check()?;
     gabion_proc::keep_freed_memory();
-    allow_descriptors();
+    let descriptors = Descriptors::take(&config)?;
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", 0, move || {
-        let _ = sender.send(prepare(config).and_then(Server::run));
+        let _ = sender.send(prepare(config, descriptors).and_then(Server::run));
     })?;
     let result = receiver.recv();
     let _ = handle.join();
     result.unwrap_or_else(|_| {
         Ok(ExitReason::Failed(Error::io("thread gabion-loop ended by a panic")))
     })
-}
-
-/// Raises the number of descriptors that the process may have to the most that it may ask for: each
-/// connection takes one.
-fn allow_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        note!("the limit of descriptors stays as it is: {error}");
-    }
 }
 
 fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
@@ -102,22 +91,18 @@ fn check_members(
     Ok(())
 }
 
-fn listen(address: SocketAddr, what: &str) -> Result<TcpListener> {
-    TcpListener::bind(address).map_err(refused(format!("{what}: cannot listen on {address}")))
-}
-
 /// Opens everything; what is returned runs.
 #[expect(clippy::too_many_lines, reason = "a list of the server's parts, one a line")]
-fn prepare(config: ServerConfig) -> Result<Server> {
+fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
     let clock = Rc::new(Clock::start());
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
     let signals = watch_signals()?;
     let check = |group: &GroupConfig, me| check_members(&config, group, me);
     let opened = open_replica(&config.data, config.io, config.node.clone(), &clock, check)?;
-    for remark in &opened.remarks {
+    for remark in opened.remarks.iter().chain(&descriptors.remark()) {
         note!("{remark}");
     }
-    let resp = listen(config.resp, "door for clients")?;
+    let resp = listen_to_clients(config.resp)?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let (sender, inbox) = channel();
     let cache = Arc::new(SharedCache::new(config.block_cache_bytes, config.open_files_bytes));
@@ -152,7 +137,7 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         cache,
         jobs: Rc::downgrade(&threads.jobs),
         buffers: parts.buffers.clone(),
-        clients_max: CLIENTS_MAX,
+        clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
         door: Cell::default(),
         began: Instant::now(),
@@ -202,7 +187,10 @@ fn prepare(config: ServerConfig) -> Result<Server> {
         free_clients: Vec::new(),
         sums: Sums::default(),
         input_sum_max: config.client_input_bytes,
+        spare: Spare::new(),
         door_is_stuck: false,
+        door_has_more: false,
+        full_noted_ms: None,
         http_noted_ms: None,
         target_noted_ms: None,
         listed: Vec::new(),

@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+pub mod unprivileged;
+
 use bytes::BytesMut;
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId};
