@@ -1,6 +1,6 @@
 //! One replica's process, as its supervisor sees it.
 
-use crate::cluster::{failed, replica_dir};
+use crate::cluster::{check_replica, failed, replica_dir};
 use crate::options::ProcessOptions;
 use crate::owned::{self, is_log, log_text};
 use gabion_base::Result;
@@ -36,6 +36,8 @@ pub(crate) struct Replica {
 pub(crate) struct Death {
     pub(crate) pid: u32,
     pub(crate) how: String,
+    /// Every further one would end so too, for what it was told or given.
+    pub(crate) is_final: bool,
     /// The last thing that it said.
     pub(crate) last_words: Option<String>,
     pub(crate) restart_in: Duration,
@@ -63,6 +65,7 @@ impl Replica {
     ///
     /// To be called by the main thread: the child ends with the thread that started it.
     pub(crate) fn start(&mut self) -> Result<()> {
+        check_replica(&self.data, self.number)?;
         self.bound_log();
         let path = self.log_path();
         let log = owned::open_log(&path, self.number)?;
@@ -113,7 +116,8 @@ impl Replica {
         let restart_in = self.pause();
         let said_something = status.code().is_some_and(|code| code != 0);
         let last_words = if said_something { last_line(&self.log_path()) } else { None };
-        Some(Death { pid, how: how_it_ended(status), last_words, restart_in })
+        let is_final = status.code() == Some(i32::from(gabion_server::EXIT_CONFIGURATION));
+        Some(Death { pid, how: how_it_ended(status), is_final, last_words, restart_in })
     }
 
     /// Starts the next process when its time has come. Returns whether it did.
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn a_start_that_fails_is_tried_again_after_pauses_that_double_up_to_a_limit() {
         let data = std::env::temp_dir().join(format!("gabion-no-start-{}", std::process::id()));
-        // Its log cannot be opened, as its directory is not there.
+        // Its directory is not there.
         let mut replica = Replica::new(1, &data, &ProcessOptions::default());
         let mut pauses = Vec::new();
         for _ in 0..8 {

@@ -441,12 +441,51 @@ pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
 /// # Errors
 /// Not found, with what to type; see [`load`].
 pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
-    load(data)?.ok_or_else(|| {
+    if let Some(settings) = load(data)? {
+        return Ok(settings);
+    }
+    if !is_unfinished(data)
+        && data.is_dir()
+        && let Some(dir) = replica_dirs(data)?.first()
+    {
+        return Err(without_settings(data, dir));
+    }
+    let place = data.display();
+    Err(Error::not_found(format!("no data in {place}: start with `gabion up`, or say --data")))
+}
+
+/// Replicas are there, and what they were made with is not.
+fn without_settings(data: &Path, dir: &Path) -> Error {
+    Error::not_found(format!(
+        "{} is there, but {} is missing: put it back from a copy, or say another --data; nothing was \
+         touched",
+        dir.display(),
+        settings_path(data).display()
+    ))
+}
+
+/// Checks that a replica has what a start of it needs, so that what is missing is named and not what was tried on
+/// its way.
+///
+/// # Errors
+/// Not found, with what to do; I/O where it is there and cannot be used.
+pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
+    let dir = replica_dir(data, number);
+    let pool = dir.join("pool");
+    let missing = |path: &Path| {
         Error::not_found(format!(
-            "no data in {}: start with `gabion up`, or say --data",
-            data.display()
+            "replica {number}: {} is missing: put it back from where it was moved or from a copy, or \
+             remove all data with `gabion destroy` and begin anew",
+            path.display()
         ))
-    })
+    };
+    let check = |path: &Path, what: &str, result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(path)),
+        result => result.map_err(|e| failed(path, what, e)),
+    };
+    check(&dir, "cannot be read", std::fs::read_dir(&dir).map(drop))?;
+    let open = OpenOptions::new().read(true).write(true).open(&pool);
+    check(&pool, "cannot be opened", open.map(drop))
 }
 
 /// The addresses for clients of all replicas, from the data or, with `--port`, from what answers there.
@@ -594,7 +633,7 @@ pub(crate) fn is_unfinished(data: &Path) -> Result<bool> {
 /// Removes what an interrupted creation or removal left. Returns whether there was anything.
 ///
 /// # Errors
-/// Corruption when replicas are there without `cluster.json` and nothing says why; I/O.
+/// Not found when replicas are there without `cluster.json` and nothing says why; I/O.
 pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
     let has_settings = settings_path(data).symlink_metadata().is_ok();
     if is_unfinished(data)? {
@@ -608,10 +647,7 @@ pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
         return Ok(true);
     }
     if !has_settings && let Some(dir) = replica_dirs(data)?.first() {
-        return Err(Error::corruption(format!(
-            "{} is there, but cluster.json is not; nothing was touched",
-            dir.display()
-        )));
+        return Err(without_settings(data, dir));
     }
     Ok(false)
 }

@@ -18,14 +18,15 @@ use gabion_bench::grouped;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How often it is said how far something is that nobody is told of.
 const SAY_EVERY: Duration = Duration::from_millis(200);
 
-/// Nothing drawn is wider than this.
-pub(crate) const WIDTH: usize = 79;
+/// Nothing drawn is wider than this on a terminal that does not say how wide it is.
+const WIDTH: usize = 79;
 
 /// CPU roles as they are drawn, each with what it is made of; both ends of shipping are one.
 const PARTS: [(&str, &[&str]); 5] = [
@@ -62,7 +63,8 @@ impl Row {
     }
 }
 
-/// The block, line by line.
+/// The block, line by line. Where it is redrawn, long lines are cut to the screen: a reason that is told may have any
+/// length.
 pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     let mut lines = vec![heading(rows, address)];
     lines.push(format!(
@@ -83,9 +85,6 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     lines.extend(rows.iter().filter_map(damaged));
     lines.extend(rows.iter().filter_map(set_apart));
     lines.extend(claim(rows));
-    for line in &mut lines {
-        cut(line, WIDTH);
-    }
     lines
 }
 
@@ -255,10 +254,22 @@ fn everywhere(spent: &Cpu, replicas: usize) -> f64 {
     jobs * replicas as f64 + spent.of(&["requests", "other"])
 }
 
-fn cut(line: &mut String, width: usize) {
-    if let Some((end, _)) = line.char_indices().nth(width) {
-        line.truncate(end);
+/// The lines as they are drawn: cut where there is a width, whole where they go to a file or another program.
+fn block(lines: &[String], width: Option<usize>) -> String {
+    let mut out = String::new();
+    for line in lines {
+        let end = width.and_then(|width| line.char_indices().nth(width)).map(|(end, _)| end);
+        out.push_str(&line[..end.unwrap_or(line.len())]);
+        out.push('\n');
     }
+    out
+}
+
+/// Columns of a terminal, less one, so that no line wraps.
+fn width_of(terminal: impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(terminal);
+    let width = size.map_or(0, |size| usize::from(size.ws_col).saturating_sub(1));
+    if width == 0 { WIDTH } else { width }
 }
 
 /// The part of the terminal that is redrawn.
@@ -278,15 +289,8 @@ impl Screen {
 
     /// Draws the block in place of the last one.
     pub(crate) fn draw(&mut self, lines: &[String]) {
-        let width = rustix::termios::tcgetwinsize(io::stdout())
-            .map_or(WIDTH, |size| usize::from(size.ws_col).saturating_sub(1));
         let mut out = self.erasure();
-        for line in lines {
-            let mut line = line.clone();
-            cut(&mut line, if width == 0 { WIDTH } else { width });
-            out.push_str(&line);
-            out.push('\n');
-        }
+        out.push_str(&block(lines, self.is_terminal.then(|| width_of(io::stdout()))));
         self.drawn = if self.is_terminal { lines.len() } else { 0 };
         put(&out);
     }
@@ -338,7 +342,7 @@ impl Progress {
 
     pub(crate) fn say(&mut self, text: &str) {
         if self.drawn {
-            let text: String = text.chars().take(WIDTH).collect();
+            let text: String = text.chars().take(width_of(io::stderr())).collect();
             eprint!("\r\x1b[K{text}");
             let _ = io::stderr().flush();
             self.is_there = true;
@@ -457,13 +461,17 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_the_screen_whatever_the_numbers() {
+    fn no_line_is_wider_than_the_screen_whatever_the_numbers_and_in_a_file_it_is_whole() {
         let mut rows = rows("every-replica", [99_999.0; 6], 16);
         rows[1].status = None;
         rows[1].note = Some("x".repeat(200));
-        for line in lines(&rows, address()) {
+        let lines = lines(&rows, address());
+        for line in block(&lines, Some(WIDTH)).lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
+        assert_eq!(block(&lines, None), lines.join("\n") + "\n");
+        assert!(lines[3].ends_with(&"x".repeat(200)), "{}", lines[3]);
+        assert_eq!(block(&["äöü".into(), "ab".into()], Some(2)), "äö\nab\n");
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn prepare(
     }
     if let Some(mut settings) = cluster::load(data)? {
         settings.check_fixed(&options.fixed, data)?;
+        settings.members().try_for_each(|number| cluster::check_replica(data, number))?;
         let port = options.port.unwrap_or(settings.port);
         let has_moved = port != settings.port;
         settings.port = port;
@@ -331,7 +332,8 @@ impl Group {
         if let Some(words) = &death.last_words {
             line = format!("{line}: {words}");
         }
-        if !self.has_been_ready && replica.deaths >= START_DEATHS_MAX {
+        let is_enough = death.is_final || replica.deaths >= START_DEATHS_MAX;
+        if !self.has_been_ready && is_enough {
             let log = replica.log_path();
             return Err(Error::unavailable(format!("{line}; its log: {}", log.display())));
         }

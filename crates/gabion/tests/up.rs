@@ -20,8 +20,12 @@ use std::time::{Duration, Instant};
 
 #[path = "up/db.rs"]
 mod db;
+#[path = "up/start.rs"]
+mod start;
 #[path = "up/stores.rs"]
 mod stores;
+#[path = "../../gabion-server/tests/support/unprivileged.rs"]
+mod unprivileged;
 #[path = "up/verify.rs"]
 mod verify;
 
