@@ -444,8 +444,8 @@ pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
     if let Some(settings) = load(data)? {
         return Ok(settings);
     }
-    if !is_unfinished(data)
-        && data.is_dir()
+    if data.is_dir()
+        && !is_unfinished(data)?
         && let Some(dir) = replica_dirs(data)?.first()
     {
         return Err(without_settings(data, dir));
@@ -484,7 +484,7 @@ pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
         result => result.map_err(|e| failed(path, what, e)),
     };
     check(&dir, "cannot be read", std::fs::read_dir(&dir).map(drop))?;
-    let open = OpenOptions::new().read(true).write(true).open(&pool);
+    let open = File::options().read(true).write(true).open(&pool);
     check(&pool, "cannot be opened", open.map(drop))
 }
 
