@@ -224,6 +224,10 @@ impl Store for NodeStore {
         self.0.node.borrow().tree().now_ms()
     }
 
+    fn set_probing(&self, is_probing: bool) -> bool {
+        self.0.tables.source.is_probing.replace(is_probing)
+    }
+
     fn term(&self) -> u64 {
         self.0.node.borrow().chain().term().get()
     }

@@ -6,6 +6,8 @@
 mod descriptors;
 #[path = "group/pipelines.rs"]
 mod pipelines;
+#[path = "group/scripts.rs"]
+mod scripts;
 mod support;
 #[path = "group/warm.rs"]
 mod warm;

@@ -4,6 +4,7 @@ use super::expiry::{Told, When};
 use super::keyspace::{ReplyRoom, yield_now};
 use super::locks::KeySet;
 use super::overlay::Overlay;
+use super::scripts::Held;
 use super::store::Store;
 use super::table::{Id, Route};
 use super::timed::Timed;
@@ -12,9 +13,11 @@ use super::work::{Call, Transaction, Work};
 use super::{
     Commands, bitfield, bits, dump, errors, expiry, keyspace, lcs, object, random, renames, strings,
 };
+use core::future::Future;
 use gabion_base::Error;
 use gabion_engine::Found;
 use gabion_resp::Reply;
+use std::rc::Rc;
 
 /// How often a command is run again because a key that it had read expired before it wrote. One that reads for so
 /// long that some key always does would hold its locks for ever: its client gets `TRYAGAIN`, and nothing was done.
@@ -54,6 +57,15 @@ impl Commands {
     /// caller holds the reply back until the state that it shows is acknowledged.
     pub async fn execute<S: Store>(&self, store: &S, work: &Work) -> Reply {
         match work {
+            Work::Call(call) if call.is_script() => {
+                let reply =
+                    self.with_keys(call.key_set(), |held| self.run_alone(store, call, held));
+                let reply = reply.await;
+                if reply.is_error() {
+                    self.stats.count_failed(call.counters(), &reply);
+                }
+                reply
+            }
             Work::Call(call) => {
                 let reply = match call.route() {
                     Route::Local | Route::Read => self.run(store, call).await,
@@ -66,8 +78,14 @@ impl Commands {
                 }
                 reply
             }
+            Work::Transaction(transaction) if transaction.has_script() => {
+                let run = |held| self.run_transaction(store, transaction, held);
+                self.with_keys(transaction.key_set(), run).await
+            }
             Work::Transaction(transaction) => {
-                let run = self.run_transaction(store, transaction);
+                // Without scripts nothing turns out to be needed.
+                let held = Rc::new(Held::new(KeySet::All));
+                let run = self.run_transaction(store, transaction, held);
                 match self.locks.hold(|| transaction.key_set(), run).await {
                     Ok(reply) | Err(Refusal(reply)) => reply,
                 }
@@ -77,6 +95,47 @@ impl Commands {
                 match self.locks.hold(keys, self.watch(store, watch)).await {
                     Ok(reply) | Err(Refusal(reply)) => reply,
                 }
+            }
+        }
+    }
+
+    /// Runs what has scripts, with locks of these keys and then of those that a script turns out to need.
+    async fn with_keys<F: Future<Output = Outcome>>(
+        &self,
+        mut keys: KeySet,
+        run: impl Fn(Rc<Held>) -> F,
+    ) -> Reply {
+        for round in 1.. {
+            let held = Rc::new(Held::new(keys.clone()));
+            let outcome = self.locks.hold(|| keys.clone(), run(held.clone())).await;
+            match held.next(round) {
+                Some(more) => keys = more,
+                None => {
+                    let (Ok(reply) | Err(Refusal(reply))) = outcome;
+                    return reply;
+                }
+            }
+        }
+        unreachable!("the last round holds all keys")
+    }
+
+    /// Runs a script by itself; anew when a key that it had read expired before it wrote.
+    async fn run_alone<S: Store>(&self, store: &S, call: &Call, held: Rc<Held>) -> Outcome {
+        let mut reruns = 0..RERUNS_MAX;
+        loop {
+            let timed = Timed::new(store, &self.watches);
+            let overlay = Overlay::new(&timed);
+            let mut outcome = self.run_script(&overlay, call, &held).await;
+            if outcome.is_ok() {
+                let ops = overlay.into_ops()?;
+                if !ops.is_empty()
+                    && let Err(error) = timed.write(&ops)
+                {
+                    outcome = Err(error.into());
+                }
+            }
+            if !timed.is_overtaken() || reruns.next().is_none() {
+                return outcome;
             }
         }
     }
@@ -109,18 +168,28 @@ impl Commands {
         }
     }
 
-    async fn run_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+    async fn run_transaction<S: Store>(
+        &self,
+        store: &S,
+        transaction: &Transaction,
+        held: Rc<Held>,
+    ) -> Outcome {
         let mut reruns = 0..RERUNS_MAX;
         loop {
             let timed = Timed::new(store, &self.watches);
-            let outcome = self.try_transaction(&timed, transaction).await;
+            let outcome = self.try_transaction(&timed, transaction, &held).await;
             if !timed.is_overtaken() || reruns.next().is_none() {
                 return outcome;
             }
         }
     }
 
-    async fn try_transaction<S: Store>(&self, store: &S, transaction: &Transaction) -> Outcome {
+    async fn try_transaction<S: Store>(
+        &self,
+        store: &S,
+        transaction: &Transaction,
+        held: &Held,
+    ) -> Outcome {
         let is_unchanged = |watch: &Watch| self.watches.are_unchanged(watch, moment(store));
         if !transaction.watch.as_ref().is_none_or(is_unchanged) {
             return Ok(Reply::NullArray);
@@ -130,7 +199,15 @@ impl Commands {
         // While it goes on, and before anything is written: the queue is bounded, what it asks for is not.
         let mut room = ReplyRoom::of_exec();
         for call in &transaction.calls {
-            let reply = self.run(&overlay, call).await;
+            let reply = if call.is_script() {
+                let (Ok(reply) | Err(Refusal(reply))) = self.run_script(&overlay, call, held).await;
+                reply
+            } else {
+                self.run(&overlay, call).await
+            };
+            if held.wants_more() {
+                return Err(Refusal(reply));
+            }
             overlay.check()?;
             room.take(reply.memory())?;
             replies.push(reply);
@@ -149,7 +226,7 @@ impl Commands {
     }
 
     /// Runs one command without locks.
-    async fn run<S: Store>(&self, store: &S, call: &Call) -> Reply {
+    pub(super) async fn run<S: Store>(&self, store: &S, call: &Call) -> Reply {
         let args = call.args();
         let told = |is_left, in_seconds| Told { is_left, in_seconds };
         let outcome = match call.spec().id {

@@ -128,7 +128,12 @@ impl Commands {
         match section {
             "server" => server(info, host.system_time_us(), out),
             "clients" => self.clients_section(info, out),
-            "memory" => memory(info, out),
+            "memory" => {
+                memory(info, out);
+                let (count, bytes) = self.scripts.stats();
+                out.line("number_of_cached_scripts", count);
+                out.line("used_memory_scripts", bytes);
+            }
             "persistence" => persistence(info, host.unix_time_us(), out),
             "stats" => self.stats_section(info, out),
             "replication" => replication(info, host.is_head(), out),

@@ -18,6 +18,7 @@ impl Commands {
                 [_, text] => Reply::Bulk(text.clone()),
                 _ => errors::arity("ping"),
             },
+            Id::Script => self.scripts.answer(args),
             Id::Echo => Reply::Bulk(args[1].clone()),
             Id::Hello => hello(client, &args[1..], host.is_head()).unwrap_or_else(|error| error),
             Id::Auth => acl::auth(args),

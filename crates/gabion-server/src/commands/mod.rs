@@ -14,7 +14,7 @@
 //! - [`work`]: what is run where the data is. - [`execute`]: running it. - [`store`]: on what.
 //! - What touches no data: `local`, and by command `clients`, `config`, `info`, `describe` (COMMAND), `slowlog`, `acl`,
 //!   `absent`.
-//! - [`locks`]: atomic reads-and-writes at the head; `watch`: what EXEC depends on. - [`cursors`]: SCAN.
+//! - [`locks`]: atomic reads-and-writes at the head; `watch`: what EXEC depends on; `scripts`: EVAL. - [`cursors`]: SCAN.
 //!
 //! Everything runs on the loop's thread. Time, numbers and options come from the [`Host`].
 
@@ -41,6 +41,7 @@ mod object;
 mod overlay;
 mod random;
 mod renames;
+mod scripts;
 pub mod session;
 mod slowlog;
 mod stats;
@@ -72,6 +73,7 @@ use clients::Killed;
 use core::cell::{Cell, RefCell};
 use cursors::CursorTable;
 use random::Dice;
+use scripts::Scripts;
 use session::Client;
 use slowlog::Slowlog;
 use stats::Stats;
@@ -131,6 +133,7 @@ pub struct Commands {
     pub locks: KeyLocks,
     cursors: RefCell<CursorTable>,
     dice: Dice,
+    scripts: Scripts,
     /// Keys that EXEC depends on; used at the head.
     watches: Watches,
     /// The number of this start of this node, and the next of what connections watch.
@@ -157,10 +160,15 @@ impl Commands {
     /// number will do.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        Self::with_scripts(seed, Scripts::new())
+    }
+
+    fn with_scripts(seed: u64, scripts: Scripts) -> Self {
         Self {
             locks: KeyLocks::new(),
             cursors: RefCell::new(CursorTable::new(seed)),
             dice: Dice::new(seed),
+            scripts,
             watches: Watches::default(),
             watch_ids: (seed, Cell::new(0)),
             lcs: KeyLocks::new(),

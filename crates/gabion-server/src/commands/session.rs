@@ -319,6 +319,10 @@ impl Commands {
                     _ => Step::Reply(reply),
                 }
             }
+            _ if call.is_script() => match self.scripts.prepare(call) {
+                Ok(call) => Step::Run(Work::Call(call)),
+                Err(error) => Step::Reply(error),
+            },
             _ => Step::Run(Work::Call(call)),
         }
     }
@@ -441,6 +445,11 @@ impl Commands {
                     return Step::Reply(error);
                 }
                 transaction.ready.push((place, reply));
+            } else if call.is_script() {
+                match self.scripts.prepare(call) {
+                    Ok(call) => transaction.calls.push(call),
+                    Err(error) => transaction.ready.push((place, error)),
+                }
             } else {
                 transaction.calls.push(call);
             }

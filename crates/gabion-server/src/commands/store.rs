@@ -127,6 +127,12 @@ pub trait Store {
         }
     }
 
+    /// Whether reads that would have to wait for the device wait for ever from now on and leave it alone, for whoever
+    /// polls one only once; returns what was so before.
+    fn set_probing(&self, _is_probing: bool) -> bool {
+        false
+    }
+
     /// The first keys of a range, or the last in descending order. The page ends after `limit` keys, or with the pair
     /// that brings keys and values together to `bytes_max` or over, or when it took too many steps to find more. So it
     /// may have no pairs though the range goes on: the end is where there is no `resume_after`. Each page passes a

@@ -227,6 +227,16 @@ subcommands! {
     Object "object|refcount" 3 ["readonly"] (2 2 1) "2.2.3"
         "<key>" "Return how often the value is referred to: once.";
 
+    Script "script|exists" -3 ["noscript"] (0 0 0) "2.6.0"
+        "<sha1> [<sha1> ...]" "Tell which scripts this node keeps.";
+    Script "script|flush" -2 ["noscript"] (0 0 0) "2.6.0"
+        "[ASYNC|SYNC]" "Forget the scripts that this node keeps.";
+    Script "script|help" 2 ["loading" "stale"] (0 0 0) "5.0.0" "" "Print this help.";
+    Script "script|kill" 2 ["noscript" "allow_busy"] (0 0 0) "2.6.0"
+        "" "End the script that runs: none does for longer than its limit.";
+    Script "script|load" 3 ["noscript" "stale"] (0 0 0) "2.6.0"
+        "<script>" "Keep a script at this node, and return its SHA-1.";
+
     Slowlog "slowlog|get" -2 ["admin" "loading" "stale"] (0 0 0) "2.2.12"
         "[<count>]" "Return the newest entries (default: 10, -1: all): number, time, microseconds, words, client, its name.";
     Slowlog "slowlog|help" 2 ["loading" "stale"] (0 0 0) "6.2.0" "" "Print this help.";
@@ -273,6 +283,7 @@ pub(crate) const fn is_container(id: Id) -> bool {
             | Id::Memory
             | Id::Module
             | Id::Object
+            | Id::Script
             | Id::Slowlog
     )
 }

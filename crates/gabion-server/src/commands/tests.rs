@@ -10,6 +10,7 @@ mod lcs;
 mod pipeline;
 mod renames;
 mod scans;
+mod scripts;
 mod sessions;
 pub(crate) mod support;
 mod tools;

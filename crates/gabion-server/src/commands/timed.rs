@@ -83,6 +83,10 @@ impl<S: Store> Store for Timed<'_, S> {
         self.beneath.term()
     }
 
+    fn set_probing(&self, is_probing: bool) -> bool {
+        self.beneath.set_probing(is_probing)
+    }
+
     async fn range(
         &self,
         start: Bound<&[u8]>,

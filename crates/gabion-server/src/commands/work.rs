@@ -8,6 +8,7 @@
 
 use super::errors;
 use super::locks::KeySet;
+use super::scripts::{self, is_script};
 use super::subcommands;
 use super::table::{Id, Route, Spec, TABLE, row_of};
 use super::watch::Watch;
@@ -46,8 +47,15 @@ impl Call {
         }
         let counters = subcommands::check(spec, &request.args);
         let counters = counters.map_err(|error| (Some(row), error))?.unwrap_or(row);
-        if let Some(key) = spec.keys_of(&request.args).find(|key| key.len() > KEY_LEN_MAX) {
-            return Err((Some(row), errors::key_too_long(key.len())));
+        let is_long = |key: &&Bytes| key.len() > KEY_LEN_MAX;
+        let mut long = spec.keys_of(&request.args).find(is_long).map(Bytes::len);
+        if is_script(spec.id)
+            && let Ok((keys, _)) = scripts::arguments(&request.args)
+        {
+            long = keys.iter().find(is_long).map(Bytes::len);
+        }
+        if let Some(len) = long {
+            return Err((Some(row), errors::key_too_long(len)));
         }
         Ok(Self { row: row as u32, counters: counters as u32, request })
     }
@@ -97,8 +105,17 @@ impl Call {
         self.args().iter().map(|arg| arg.len() + size_of::<Bytes>()).sum()
     }
 
-    /// The keys that it locks.
+    /// Whether it runs a script.
+    pub(crate) fn is_script(&self) -> bool {
+        is_script(self.spec().id)
+    }
+
+    /// The keys that it locks; of a script those that it declares.
     pub(crate) fn key_set(&self) -> KeySet {
+        if self.is_script() {
+            let keys = scripts::arguments(self.args()).map_or(&[][..], |(keys, _)| keys);
+            return KeySet::of(keys.iter());
+        }
         if self.spec().keys.first == 0 {
             return KeySet::All;
         }
@@ -152,13 +169,19 @@ impl Transaction {
 
     /// The keys that it locks: all, when one of its commands names none.
     pub(crate) fn key_set(&self) -> KeySet {
-        if self.calls.iter().any(|call| call.spec().keys.first == 0) {
-            return KeySet::All;
+        let mut keys: Vec<Bytes> = self.watch.iter().flat_map(|watch| watch.keys.clone()).collect();
+        for call in &self.calls {
+            match call.key_set() {
+                KeySet::All => return KeySet::All,
+                KeySet::Some(more) => keys.extend(more),
+            }
         }
-        let watched = self.watch.iter().flat_map(|watch| &watch.keys);
-        KeySet::of(
-            self.calls.iter().flat_map(|call| call.spec().keys_of(call.args())).chain(watched),
-        )
+        KeySet::of(keys.iter())
+    }
+
+    /// Whether one of its commands is a script.
+    pub(crate) fn has_script(&self) -> bool {
+        self.calls.iter().any(Call::is_script)
     }
 }
 

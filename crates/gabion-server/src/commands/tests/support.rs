@@ -1,5 +1,6 @@
 //! A store in memory whose reads can be made to wait, a host with fixed numbers, and a client.
 
+use crate::commands::scripts::Scripts;
 use crate::commands::{
     Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session,
     SlowlogLimits, Step, Store, Work,
@@ -305,7 +306,11 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new() -> Self {
-        Self { store: Rc::default(), commands: Rc::new(Commands::new(42)) }
+        // A clock that goes on by being asked: whatever runs long comes to its end, and as late on any machine.
+        let asked = Cell::new(0);
+        let clock = Rc::new(move || asked.replace(asked.get() + 10));
+        let commands = Commands::with_scripts(42, Scripts::with_clock(clock));
+        Self { store: Rc::default(), commands: Rc::new(commands) }
     }
 
     pub(super) fn client(&self) -> Client {

@@ -1,0 +1,252 @@
+-- The world of a script. Run once in each state of Lua, with the functions that are written in Rust; gives the function
+-- that runs a script. Nothing that a script can reach leads to a table that outlives it, so none can change the world of
+-- the next: what it gets are views of the libraries, made for it alone.
+local native = ...
+local error, getmetatable, ipairs, loadstring, next, pairs = error, getmetatable, ipairs, loadstring, next, pairs
+local pcall, rawget, rawset, select, setfenv, setmetatable = pcall, rawget, rawset, select, setfenv, setmetatable
+local tonumber, tostring, type, unpack, xpcall = tonumber, tostring, type, unpack, xpcall
+local string, table, math, coroutine = string, table, math, coroutine
+local concat, sort, sub, rep, floor = table.concat, table.sort, string.sub, string.rep, math.floor
+local resume = coroutine.resume
+
+-- `over` is set when the script has to end; whatever catches errors raises this one on.
+local state = native.state
+-- What `getmetatable` finds at a view.
+local LOCKED = {}
+local READONLY = "Attempt to modify a readonly table"
+-- Longer tables are not sorted without letting time pass.
+local SORT_MAX = 1000
+
+local function give_up()
+  error(state, 0)
+end
+
+-- Behind a protected call: an error that ends the script is raised again.
+local function caught(ok, ...)
+  if state.over then give_up() end
+  if not ok then
+    local err = native.value((...))
+    if state.over then give_up() end
+    if type(err) == "table" then
+      local text = rawget(err, "err")
+      if type(text) == "string" then err = text end
+    end
+    return false, err
+  end
+  return ok, ...
+end
+
+-- The same where the error was handled.
+local function handled(ok, ...)
+  if not ok then native.value((...)) end
+  if state.over then give_up() end
+  return ok, ...
+end
+
+local base = {
+  _VERSION = _VERSION, assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs,
+  rawequal = rawequal, rawget = rawget, select = select, tonumber = tonumber, tostring = tostring,
+  type = type, unpack = unpack,
+}
+
+function base.pcall(...)
+  return caught(pcall(...))
+end
+
+function base.xpcall(f, handler)
+  return handled(xpcall(f, function(err)
+    if state.over then return err end
+    return handler(native.value(err))
+  end))
+end
+
+function base.getmetatable(value)
+  local found = getmetatable(value)
+  if found ~= LOCKED then return found end
+  return setmetatable({}, { __metatable = LOCKED, __newindex = function() error(READONLY, 2) end })
+end
+
+function base.setmetatable(value, meta)
+  if getmetatable(value) == LOCKED then error(READONLY, 2) end
+  return setmetatable(value, meta)
+end
+
+function base.rawset(value, key, new)
+  if getmetatable(value) == LOCKED then error(READONLY, 2) end
+  return rawset(value, key, new)
+end
+
+function base.collectgarbage(option)
+  if option == "count" then return native.memory() / 1024 end
+  return 0
+end
+
+-- The globals of the script that runs.
+local current
+
+function base.loadstring(text, name)
+  local chunk, err = native.load(text, name or text)
+  if chunk then return setfenv(chunk, current) end
+  return nil, err
+end
+
+function base.load(reader, name)
+  local parts = {}
+  while true do
+    local part = reader()
+    if part == nil or part == "" then break end
+    if type(part) ~= "string" then return nil, "reader function must return a string" end
+    parts[#parts + 1] = part
+  end
+  return base.loadstring(concat(parts), name or "=(load)")
+end
+
+-- The library's own search goes as deep and takes as long as a pattern says.
+local find, match, text_of = native.find, native.match, native.text_of
+string.find, string.match = find, match
+string.dump = nil
+
+function string.gmatch(text, pattern)
+  text, pattern = text_of(text, 1, "gmatch"), text_of(pattern, 2, "gmatch")
+  local at = 1
+  local function go_on(first, last, ...)
+    if not first then at = #text + 2 return nil end
+    at = last < first and last + 2 or last + 1
+    if select("#", ...) == 0 then return sub(text, first, last) end
+    return ...
+  end
+  return function()
+    if at > #text + 1 then return nil end
+    return go_on(native.find_from(text, pattern, at))
+  end
+end
+string.gfind = string.gmatch
+
+local function replacement(kind, with, whole, ...)
+  local capture = whole
+  if select("#", ...) > 0 then capture = (...) end
+  local new
+  if kind == "string" then return native.expand(with, whole, ...) end
+  if kind == "table" then new = with[capture]
+  elseif select("#", ...) > 0 then new = with(...)
+  else new = with(whole) end
+  if not new then return whole end
+  if type(new) ~= "string" and type(new) ~= "number" then
+    error("invalid replacement value (a " .. type(new) .. ")", 3)
+  end
+  return new
+end
+
+function string.gsub(text, pattern, with, count_max)
+  text, pattern = text_of(text, 1, "gsub"), text_of(pattern, 2, "gsub")
+  local kind = type(with)
+  if kind == "number" then with, kind = tostring(with), "string" end
+  if kind ~= "string" and kind ~= "table" and kind ~= "function" then
+    error("bad argument #3 to 'gsub' (string/function/table expected)", 2)
+  end
+  count_max = tonumber(count_max) or #text + 1
+  local is_anchored = sub(pattern, 1, 1) == "^"
+  local parts, at, count = {}, 1, 0
+  local function take(first, last, ...)
+    if not first then return false end
+    parts[#parts + 1] = sub(text, at, first - 1)
+    parts[#parts + 1] = replacement(kind, with, sub(text, first, last), ...)
+    count = count + 1
+    if last < first then
+      parts[#parts + 1] = sub(text, first, first)
+      at = first + 1
+    else
+      at = last + 1
+    end
+    return true
+  end
+  while count < count_max and at <= #text + 1 do
+    if not take(native.find_from(text, pattern, at)) or is_anchored then break end
+  end
+  parts[#parts + 1] = sub(text, at)
+  return concat(parts), count
+end
+
+function string.rep(text, count)
+  text, count = text_of(text, 1, "rep"), tonumber(count)
+  if not count then error("bad argument #2 to 'rep' (number expected)", 2) end
+  if text == "" or count < 1 then return "" end
+  if #text * count > native.memory_max then error("resulting string too large", 2) end
+  return rep(text, count)
+end
+
+function table.sort(list, before)
+  if not before and type(list) == "table" and #list > SORT_MAX then
+    before = function(a, b) return a < b end
+  end
+  return sort(list, before)
+end
+
+function coroutine.resume(...)
+  return caught(resume(...))
+end
+
+math.random, math.randomseed = native.random, native.random_seed
+
+local redis = native.redis
+function redis.status_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = "ERR wrong number or type of arguments" }
+  end
+  return { ok = text }
+end
+function redis.error_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = "ERR wrong number or type of arguments" }
+  end
+  if sub(text, 1, 1) == "-" then text = sub(text, 2) end
+  -- A word alone is no code, as in Redis.
+  if not string.find(text, " ", 1, true) then text = "ERR " .. text end
+  return { err = text }
+end
+function redis.replicate_commands() return true end
+function redis.set_repl() end
+function redis.breakpoint() return false end
+function redis.debug() end
+
+local function locked(index)
+  return { __index = index, __metatable = LOCKED, __newindex = function() error(READONLY, 2) end }
+end
+local views = {
+  bit = locked(native.bit), cjson = locked(native.cjson), coroutine = locked(coroutine),
+  math = locked(math), os = locked({ clock = native.clock }), string = locked(string), table = locked(table),
+}
+local strings = getmetatable("")
+strings.__metatable = LOCKED
+strings.__index = string
+
+setmetatable(base, { __index = function(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end })
+local above_base, above_redis = { __index = base }, { __index = redis }
+
+local function on_error(err)
+  if state.over then return err end
+  err = native.value(err)
+  if state.over then return err end
+  if type(err) ~= "table" then err = { err = "ERR " .. tostring(err) } end
+  local source, line = native.where()
+  if source then
+    rawset(err, "source", source)
+    rawset(err, "line", line)
+  end
+  return err
+end
+
+return function(script, keys, argv, call, protected_call)
+  local globals = setmetatable({ KEYS = keys, ARGV = argv }, above_base)
+  for name, meta in pairs(views) do globals[name] = setmetatable({}, meta) end
+  local api = setmetatable({ call = call, pcall = protected_call }, above_redis)
+  globals.redis = setmetatable({}, locked(api))
+  current = setmetatable({}, locked(globals))
+  globals._G = current
+  setfenv(script, current)
+  return xpcall(script, on_error)
+end
