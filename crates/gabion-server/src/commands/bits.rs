@@ -108,13 +108,18 @@ pub(crate) async fn bit_count(store: &impl Store, args: &[Bytes]) -> Outcome {
 /// How many of these bits are set.
 fn count_ones(value: &[u8], bits: Range<usize>) -> usize {
     let (first, last) = (bits.start / 8, bits.end / 8);
-    let ones = |bytes: &[u8]| bytes.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
+    let ones = |bytes: &[u8]| {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let in_words = words.iter().map(|word| u64::from_ne_bytes(*word).count_ones());
+        in_words.chain(rest.iter().map(|byte| byte.count_ones())).map(|ones| ones as usize).sum()
+    };
     // Up to the end of the range, less what comes before it.
     let before = |byte: usize, bit: usize| {
         let mask = !(0xff_u8 >> (bit % 8));
         value.get(byte).map_or(0, |byte| (byte & mask).count_ones() as usize)
     };
-    ones(&value[first..last]) + before(last, bits.end) - before(first, bits.start)
+    let whole: usize = ones(&value[first..last]);
+    whole + before(last, bits.end) - before(first, bits.start)
 }
 
 /// What stands behind `BITPOS key bit`.

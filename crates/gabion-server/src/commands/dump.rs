@@ -14,6 +14,7 @@ mod lzf;
 use super::errors;
 use super::execute::Outcome;
 use super::expiry::put_until;
+use super::keyspace::yield_now;
 use super::store::Store;
 use bytes::Bytes;
 use crc64::crc64;
@@ -29,6 +30,8 @@ const VERSION_MAX: u16 = 12;
 const FOOTER_LEN: usize = 10;
 /// The type of a string.
 const TYPE_STRING: u8 = 0;
+/// Bytes that are summed before others have their turn.
+const TURN_LEN: usize = 1 << 20;
 /// Longest text that may be kept as a number.
 const NUMBER_LEN_MAX: usize = 11;
 
@@ -38,9 +41,21 @@ pub(crate) async fn dump(store: &impl Store, args: &[Bytes]) -> Outcome {
     out.push(TYPE_STRING);
     put_string(&mut out, &value);
     out.extend_from_slice(&VERSION.to_le_bytes());
-    let crc = crc64(&out);
+    let crc = checksum(&out).await;
     out.extend_from_slice(&crc.to_le_bytes());
     Ok(Reply::Bulk(out.into()))
+}
+
+/// The CRC-64 of `data`. After each MiB others have their turn.
+async fn checksum(data: &[u8]) -> u64 {
+    let mut crc = 0;
+    for (place, part) in data.chunks(TURN_LEN).enumerate() {
+        if place > 0 {
+            yield_now().await;
+        }
+        crc = crc64(crc, part);
+    }
+    crc
 }
 
 fn put_string(out: &mut Vec<u8>, value: &[u8]) {
@@ -162,12 +177,12 @@ fn parse_value(body: &[u8]) -> Result<Vec<u8>, Bad> {
 }
 
 /// The value that DUMP has told.
-fn parse(payload: &[u8]) -> Result<Vec<u8>, Reply> {
+async fn parse(payload: &[u8]) -> Result<Vec<u8>, Reply> {
     let (body, footer) = payload.split_last_chunk::<FOOTER_LEN>().ok_or(errors::BAD_CHECKSUM)?;
     let [low, high, crc @ ..] = *footer;
     let is_known = u16::from_le_bytes([low, high]) <= VERSION_MAX;
     let checked = &payload[..payload.len() - size_of_val(&crc)];
-    if !is_known || crc64(checked) != u64::from_le_bytes(crc) {
+    if !is_known || checksum(checked).await != u64::from_le_bytes(crc) {
         return Err(errors::BAD_CHECKSUM);
     }
     Ok(parse_value(body)?)
@@ -229,7 +244,7 @@ pub(crate) async fn restore(store: &impl Store, args: &[Bytes]) -> Outcome {
     }
     let ttl = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
     let ttl = u64::try_from(ttl).map_err(|_| errors::BAD_TTL)?;
-    let value = parse(&args[3])?;
+    let value = parse(&args[3]).await?;
     let base_ms = if options.is_absolute { 0 } else { store.now_ms() };
     // Times are compared as signed numbers.
     let expires_ms = (base_ms + ttl).min(i64::MAX as u64);

@@ -26,7 +26,7 @@ const LAST_CHOICE: usize = 64;
 /// Bytes of keys in one page of them.
 const PAGE_BYTES: usize = 1 << 20;
 /// How often a draw looks in vain: what was deleted and lies there still takes a page to pass.
-const MISSES_MAX: usize = 8;
+const MISSES_MAX: usize = 3;
 
 /// Random numbers that nobody has to rely on: SplitMix64.
 pub(crate) struct Dice(Cell<u64>);
@@ -69,7 +69,11 @@ impl Edge {
         let page = walk.page(store, 1, PAGE_BYTES, false).await?;
         Ok(match (page.pairs.into_iter().next(), page.resume_after) {
             (Some((key, _)), _) => Self::Key(key),
-            (None, Some(last)) => Self::Passed(last),
+            (None, Some(last)) => {
+                // It was a turn's work.
+                yield_now().await;
+                Self::Passed(last)
+            }
             (None, None) => Self::Empty,
         })
     }
@@ -127,7 +131,6 @@ async fn draw(store: &impl Store, dice: &Dice) -> Result<Option<Bytes>, Refusal>
             if misses == MISSES_MAX {
                 return Ok(seen);
             }
-            yield_now().await;
             continue;
         };
         levels += 1;

@@ -1,7 +1,7 @@
 //! DUMP and RESTORE: bytes as Redis 7.0.15 gave them, with `rdbcompression no` and then `yes`.
 
 use super::support::{Client, Node, request_of};
-use crate::commands::Op;
+use crate::commands::{Call, Op, Work};
 use bytes::Bytes;
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_resp::Reply;
@@ -97,7 +97,7 @@ fn what_redis_has_compressed_is_restored() {
 /// A payload of these bytes with a footer that is right.
 fn payload_of(body: &[u8], version: u16) -> Vec<u8> {
     let mut payload = [body, &version.to_le_bytes()].concat();
-    let crc = crate::commands::dump::crc64::crc64(&payload);
+    let crc = crate::commands::dump::crc64::crc64(0, &payload);
     payload.extend_from_slice(&crc.to_le_bytes());
     payload
 }
@@ -193,6 +193,17 @@ fn restored_keys_expire_and_replace_only_where_that_is_asked() {
         Some(&vec![Op::Delete("k".into())]),
         "what has expired is not written"
     );
+}
+
+#[test]
+fn others_come_between_the_parts_of_a_long_value() {
+    let node = Node::new();
+    node.store.hold("k".into(), Bytes::from(vec![b'v'; 4 << 20]));
+    let payload = dump(&mut node.client());
+    let polls = |words: &[&[u8]]| node.polls(&Work::Call(Call::new(request_of(words)).unwrap()));
+    assert_eq!(polls(&[b"DUMP", b"k"]), 4);
+    assert_eq!(polls(&[b"RESTORE", b"l", b"0", &payload]), 4);
+    assert_eq!(node.client().ask("STRLEN l"), ":4194304\r\n");
 }
 
 proptest! {
