@@ -11,7 +11,7 @@
 //!
 //! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool has no
 //! name that anything opens; the next checkpoint into `DIR` throws it away, known by `checkpoint.unfinished`, which is in the
-//! directory before that is called `DIR.tmp`, and by the labels of its files ([`crate::owned`]). How the new pool comes by
+//! directory before that is called `DIR.tmp`, and by the labels of its files (`owned.rs`). How the new pool comes by
 //! its files and its tree: [`gabion_node::checkpoint`].
 
 use crate::Db;

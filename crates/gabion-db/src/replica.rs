@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
-//! whole, and what an interrupted creation left is thrown away by the next one: [`crate::owned`] says how it is known.
+//! whole, and what an interrupted creation left is thrown away by the next one: `owned.rs` says how it is known.
 
 use crate::clock::Clock;
 use crate::jobs::StoreParts;
