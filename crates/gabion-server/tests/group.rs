@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests")]
 
+#[path = "group/connections.rs"]
+mod connections;
 #[path = "group/descriptors.rs"]
 mod descriptors;
 #[path = "group/pipelines.rs"]

@@ -42,9 +42,9 @@ fn flags(entry: Entry) -> Flags {
         "mset" | "setex" | "psetex" | "restore" => SETS,
         "append" => &["RW", "insert"],
         "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => CHANGES,
-        "getdel" => REMOVES,
+        "getdel" | "move" => REMOVES,
         "del" | "unlink" | "delex" | "delifeq" => &["RM", "delete"],
-        "strlen" | "exists" | "type" | "touch" => LOOKS,
+        "strlen" | "exists" | "type" | "touch" | "watch" => LOOKS,
         "object|encoding" | "object|freq" | "object|idletime" | "object|refcount"
         | "memory|usage" => LOOKS,
         _ if entry.flags().contains(&"readonly") => READS,

@@ -1,0 +1,123 @@
+//! What is done to connections: closed by name or for idling, answered or not; and what a group's roles are.
+
+use super::support::{Client, Group, PATIENCE};
+use gabion_node::AckLevel;
+use gabion_resp::Reply;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// The connection ends, and nothing more comes of it.
+fn ends(client: &mut Client) {
+    let mut byte = [0];
+    let read = client.stream.read(&mut byte);
+    assert!(matches!(read, Ok(0)) || read.is_err_and(|error| error.raw_os_error().is_some()));
+}
+
+fn id_of(client: &mut Client) -> String {
+    let Reply::Integer(id) = client.call(&["CLIENT", "ID"]) else { panic!() };
+    id.to_string()
+}
+
+#[test]
+fn a_killed_connection_ends_and_who_kills_itself_is_told_first() {
+    let group = Group::start("killed", 1, AckLevel::Replicated);
+    group.await_ready();
+    let (mut me, mut other, mut third) = (group.client(1), group.client(1), group.client(1));
+    let (mine, others) = (id_of(&mut me), id_of(&mut other));
+    id_of(&mut third);
+    assert_eq!(me.call(&["CLIENT", "KILL", "ID", &others]), Reply::Integer(1));
+    ends(&mut other);
+    assert_eq!(me.call(&["CLIENT", "KILL", "ID", &others]), Reply::Integer(0));
+    // In a transaction with data, which is run all the same.
+    for words in [&["MULTI"][..], &["SET", "a", "1"]] {
+        me.call(words);
+    }
+    me.call(&["CLIENT", "KILL", "ID", &mine, "SKIPME", "no"]);
+    let expected = Reply::Array(vec![Reply::OK, Reply::Integer(1)]);
+    assert_eq!(me.call(&["EXEC"]), expected);
+    ends(&mut me);
+    assert_eq!(third.call(&["GET", "a"]), Reply::Bulk("1".into()));
+    let address = third.stream.local_addr().unwrap().to_string();
+    assert_eq!(third.call(&["CLIENT", "KILL", &address]), Reply::OK);
+    ends(&mut third);
+    assert_eq!(group.client(1).text(&["PING"]), "+PONG\r\n");
+}
+
+/// Also replies that come from another node, or later.
+#[test]
+fn a_connection_that_wants_no_replies_gets_none_and_its_commands_are_run() {
+    let group = Group::start("muted", 2, AckLevel::Replicated);
+    group.await_ready();
+    for id in 1..=2 {
+        let mut client = group.client(id);
+        for words in [
+            &["CLIENT", "REPLY", "OFF"][..],
+            &["SET", "a", "1"],
+            &["GET", "a"],
+            &["INCR", "a"],
+            &["NOPE"],
+            &["GABION", "STATUS"],
+            &["CLIENT", "REPLY", "ON"],
+            &["GET", "a"],
+            &["CLIENT", "REPLY", "SKIP"],
+            &["GET", "a"],
+            &["PING"],
+        ] {
+            client.send(words);
+        }
+        let replies = [Reply::OK, Reply::Bulk("2".into()), Reply::simple("PONG")];
+        replies.iter().for_each(|reply| assert_eq!(client.receive(), *reply, "at node {id}"));
+    }
+}
+
+#[test]
+fn a_connection_that_idles_for_longer_than_the_option_says_is_closed() {
+    let group = Group::start("idle", 1, AckLevel::Replicated);
+    group.await_ready();
+    let (mut idle, mut busy) = (group.client(1), group.client(1));
+    assert_eq!(idle.text(&["PING"]), "+PONG\r\n");
+    assert_eq!(busy.call(&["CONFIG", "SET", "timeout", "1"]), Reply::OK);
+    let id = id_of(&mut busy);
+    let until = Instant::now() + PATIENCE;
+    // One that asks stays.
+    while busy.call(&["CLIENT", "LIST"]).memory() > 0 && Instant::now() < until {
+        let list = busy.text(&["CLIENT", "LIST"]);
+        if list.matches("id=").count() == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    ends(&mut idle);
+    assert!(busy.text(&["CLIENT", "LIST"]).contains(&format!("id={id} ")));
+}
+
+#[test]
+fn roles_and_slow_commands_are_told_at_each_node() {
+    let group = Group::start("roles", 2, AckLevel::Durable);
+    group.await_ready();
+    let (mut head, mut tail) = (group.client(1), group.client(2));
+    for client in [&mut head, &mut tail] {
+        client.insist(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    }
+    head.call(&["CLIENT", "SETNAME", "me"]);
+    assert_eq!(head.call(&["SET", "a", "1"]), Reply::OK);
+    assert_eq!(head.call(&["WAITAOF", "1", "1", "0"]), Reply::Array(vec![Reply::Integer(1); 2]));
+    assert_eq!(head.call(&["GET", "a"]), Reply::Bulk("1".into()));
+    // What was passed on stands where it was run.
+    let here = head.text(&["SLOWLOG", "GET"]);
+    assert!(here.contains("$3\r\nSET\r\n") && here.contains("$2\r\nme\r\n"), "{here}");
+    assert!(!here.contains("$3\r\nGET\r\n$1\r\na\r\n"), "{here}");
+    let there = tail.text(&["SLOWLOG", "GET"]);
+    assert!(there.contains("$3\r\nGET\r\n$1\r\na\r\n$9\r\nreplica 1\r\n"), "{there}");
+    let door = |id| group.door(id).to_string();
+    let role = head.text(&["ROLE"]);
+    assert!(role.starts_with("*3\r\n$6\r\nmaster\r\n:"), "{role}");
+    assert!(role.contains(&format!("$9\r\n127.0.0.1\r\n$5\r\n{}\r\n", door(2))), "{role}");
+    let role = tail.text(&["ROLE"]);
+    let master =
+        format!("*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:{}\r\n$9\r\nconnected\r\n", door(1));
+    assert!(role.starts_with(&master), "{role}");
+    let replica_of = tail.text(&["CONFIG", "GET", "replicaof"]);
+    assert!(replica_of.contains(&format!("127.0.0.1 {}", door(1))), "{replica_of}");
+    assert!(tail.text(&["REPLICAOF", "NO", "ONE"]).starts_with("-ERR "));
+}
