@@ -114,7 +114,7 @@ impl Server {
     }
 
     fn admit(&mut self, mut stream: TcpStream, address: SocketAddr) {
-        let most = self.host.clients_max;
+        let most = self.host.door.get().clients_max;
         if self.clients.len() - self.free_clients.len() >= most {
             refuse(stream);
             return self.count_rejected(&format!("maxclients is {most}"));

@@ -75,6 +75,7 @@ pub(crate) struct ServerHost {
     pub(crate) jobs: Weak<RefCell<JobThreads>>,
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
+    /// Clients for which there are descriptors.
     pub(crate) clients_max: usize,
     /// Steps by which jobs stand back.
     pub(crate) jobs_nice: u8,
@@ -165,7 +166,7 @@ impl Host for ServerHost {
             ("bind", self.resp.ip().to_string()),
             ("client-query-buffer-limit", REQUEST_LEN_MAX.to_string()),
             ("proto-max-bulk-len", VALUE_LEN_MAX.to_string()),
-            ("maxclients", self.clients_max.to_string()),
+            (settings::CLIENTS_MAX, settings.door.clients_max.to_string()),
             ("port", self.resp.port().to_string()),
             ("replicaof", head.clone()),
             ("slaveof", head),
@@ -205,7 +206,7 @@ impl Host for ServerHost {
             Some(jobs) => jobs.borrow_mut().grow(count),
             None => Err(Error::unavailable("the threads of jobs have ended")),
         };
-        settings.apply(&mut self.node.borrow_mut(), &self.cache, grow)?;
+        settings.apply(&mut self.node.borrow_mut(), &self.cache, self.clients_max, grow)?;
         self.door.set(settings.door);
         Ok(())
     }
@@ -234,7 +235,7 @@ impl Host for ServerHost {
             process_id: std::process::id(),
             tcp_port: self.resp.port(),
             uptime_s,
-            maxclients: self.clients_max as u64,
+            maxclients: self.door.get().clients_max as u64,
             memory_resident: gabion_proc::memory_bytes(),
             memory_used: memory.bytes(),
             memory_max: 0,

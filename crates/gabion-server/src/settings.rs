@@ -21,13 +21,14 @@ pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 
+pub(crate) const CLIENTS_MAX: &str = "maxclients";
 pub(crate) const SLOWLOG_LEN: &str = "slowlog-max-len";
 pub(crate) const SLOWLOG_SLOWER_THAN: &str = "slowlog-log-slower-than";
 pub(crate) const TCP_KEEPALIVE: &str = "tcp-keepalive";
 pub(crate) const TIMEOUT: &str = "timeout";
 
 /// Options of Redis that clients ask for, with the value that is true here. They cannot change.
-pub(crate) const FIXED: [(&str, &str); 36] = [
+pub(crate) const FIXED: [(&str, &str); 37] = [
     ("aclfile", ""),
     ("activedefrag", "no"),
     ("appendfsync", "everysec"),
@@ -61,15 +62,17 @@ pub(crate) const FIXED: [(&str, &str); 36] = [
     ("slave-read-only", "no"),
     ("slave-serve-stale-data", "no"),
     ("supervised", "no"),
+    ("tcp-backlog", "511"),
     ("tls-port", "0"),
     ("tracking-table-max-keys", "0"),
     ("unixsocket", ""),
 ];
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 15] = [
+const SETTABLE: [&str; 16] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
+    CLIENTS_MAX,
     COMPACTIONS_MAX,
     COMPRESSION,
     L0_SLOWDOWN,
@@ -86,6 +89,8 @@ const SETTABLE: [&str; 15] = [
 ];
 const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
 const NO_SECONDS: &str = "argument must be between 0 and 2147483647 inclusive";
+const NO_CLIENTS: &str =
+    "argument must be between 1 and the number of clients for which the process has descriptors";
 const NO_TIME: &str = "argument must be between -1 and 9223372036854775807 inclusive";
 const NO_ENTRIES: &str = "argument must be between 0 and 16384 inclusive";
 const _: () = assert!(SLOWLOG_ENTRIES_MAX == 16_384, "NO_ENTRIES says so");
@@ -102,6 +107,8 @@ pub(crate) const SAME: &str = "same";
 /// What is set of the door for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DoorSettings {
+    /// Most connections.
+    pub(crate) clients_max: usize,
     /// Seconds after which a connection is closed that asks nothing; 0: never.
     pub(crate) timeout_s: u64,
     /// Seconds of silence after which a new connection's other end is asked whether it lives; 0: never.
@@ -110,10 +117,10 @@ pub(crate) struct DoorSettings {
     pub(crate) slowlog: SlowlogLimits,
 }
 
-impl Default for DoorSettings {
-    /// Redis's.
-    fn default() -> Self {
-        Self { timeout_s: 0, keepalive_s: 300, slowlog: SlowlogLimits::default() }
+impl DoorSettings {
+    /// Redis's, with as many connections as there may be.
+    pub(crate) fn new(clients_max: usize) -> Self {
+        Self { clients_max, timeout_s: 0, keepalive_s: 300, slowlog: SlowlogLimits::default() }
     }
 }
 
@@ -216,6 +223,8 @@ impl Settings {
                 self.door.slowlog.slower_than_us =
                     Some(us).filter(|us| *us >= -1).ok_or(NO_TIME)?;
             }
+            // Whether there are descriptors for so many comes out when it is applied.
+            CLIENTS_MAX => self.door.clients_max = usize::try_from(integer?).unwrap_or(usize::MAX),
             TCP_KEEPALIVE => self.door.keepalive_s = seconds(integer?)?,
             TIMEOUT => self.door.timeout_s = seconds(integer?)?,
             READER_AGE_MS => self.readers.age_ms_max = integer?,
@@ -233,15 +242,20 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes them so, or changes nothing. What is too much for smaller ones goes at once; compactions under way go on.
-    /// `grow` starts the threads that are missing for so many of them.
+    /// Makes them so, or changes nothing; those of the door are the caller's. What is too much for smaller ones goes at
+    /// once; compactions under way go on. `grow` starts the threads that are missing for so many of them, `clients_max`
+    /// is the most that there may be.
     pub(crate) fn apply(
         self,
         node: &mut Node,
         cache: &SharedCache,
+        clients_max: usize,
         grow: impl FnOnce(usize) -> BaseResult<()>,
     ) -> Result<(), NotSet> {
         let refused = |name: &'static str, why| NotSet::Refused { name: name.into(), why };
+        if !(1..=clients_max).contains(&self.door.clients_max) {
+            return Err(refused(CLIENTS_MAX, NO_CLIENTS));
+        }
         let limits = Some(self.limits);
         let before = node.tree().config().write_limits();
         let runs = WriteLimits { memtable_len: before.memtable_len, ..self.limits };
@@ -300,6 +314,7 @@ mod tests {
         codecs: Codecs { upper: Compression::None, bottom: None },
         limits: WriteLimits { memtable_len: 7, l0_trigger: 8, l0_slowdown: 9, l0_stop: 10 },
         door: DoorSettings {
+            clients_max: 100,
             timeout_s: 0,
             keepalive_s: 300,
             slowlog: SlowlogLimits { slower_than_us: 11, entries_max: 12 },
@@ -350,8 +365,9 @@ mod tests {
             WriteLimits { memtable_len: 1 << 20, l0_trigger: 2, l0_slowdown: 3, l0_stop: 4 };
         assert_eq!(with(&all), Ok(Settings { limits, ..BEFORE }));
         let slowlog = SlowlogLimits { slower_than_us: -1, entries_max: 16_384 };
-        let door = DoorSettings { timeout_s: 5, keepalive_s: 0, slowlog };
+        let door = DoorSettings { clients_max: 99, timeout_s: 5, keepalive_s: 0, slowlog };
         let all = [
+            (CLIENTS_MAX, "99"),
             (TIMEOUT, "5"),
             (TCP_KEEPALIVE, "0"),
             (SLOWLOG_SLOWER_THAN, "-1"),

@@ -11,6 +11,7 @@ use crate::run::WaitingReads;
 use crate::server::{
     MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, scratch, waker,
 };
+use crate::settings::DoorSettings;
 use crate::shipping::{SOCKET_LEN, ShipThread};
 use crate::store::{NodeStore, ProbeSource, SharedNode};
 use crate::warm::WarmThread;
@@ -139,7 +140,7 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
         buffers: parts.buffers.clone(),
         clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
-        door: Cell::default(),
+        door: Cell::new(DoorSettings::new(descriptors.clients_max())),
         began: Instant::now(),
         now_us: Cell::new(clock.now_us()),
         clock: clock.clone(),

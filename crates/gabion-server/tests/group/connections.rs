@@ -88,6 +88,14 @@ fn a_connection_that_idles_for_longer_than_the_option_says_is_closed() {
         std::thread::sleep(Duration::from_millis(50));
     }
     ends(&mut idle);
+    // One more than there may be is told so.
+    for (most, is_taken) in [("0", false), ("1000000", false), ("1", true)] {
+        let reply = busy.call(&["CONFIG", "SET", "maxclients", most]);
+        assert_eq!(reply == Reply::OK, is_taken, "{most}: {reply:?}");
+    }
+    assert!(busy.text(&["INFO", "clients"]).contains("maxclients:1\r\n"));
+    let refused = Reply::error("ERR max number of clients reached");
+    assert_eq!(group.client(1).receive(), refused);
     assert!(busy.text(&["CLIENT", "LIST"]).contains(&format!("id={id} ")));
 }
 
