@@ -207,6 +207,18 @@ impl MemTable {
         MemTableIter { cursor: Cursor::new(self.list.clone()) }
     }
 
+    /// The first and the last key of its entries and range deletes, the end of a range included; none while empty.
+    #[must_use]
+    pub(crate) fn bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (mut first, mut last) = (self.iter(), self.iter());
+        first.seek_to_first();
+        last.seek_to_last();
+        let of_entries = first.entry().zip(last.entry());
+        let of_entries = of_entries.map(|(first, last)| (first.key.to_vec(), last.key.to_vec()));
+        let of_ranges = self.range_deletes().map(|it| (it.start.to_vec(), it.end.to_vec()));
+        of_entries.into_iter().chain(of_ranges).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
     /// About how many entries have engine keys in `from..to` (to the end without `to`), and the bytes of
     /// memory charged for them. Exact up to 2,000 entries; beyond, both are estimated from 256 groups of up to
     /// 15 neighbours or more, with a standard error of a sixteenth of the count (and more of the bytes where

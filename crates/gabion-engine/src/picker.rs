@@ -621,9 +621,12 @@ impl<'a> Picker<'a> {
         gone
     }
 
-    /// Files of which every entry is below `floor`, in the user keyspace, or deleted by a range delete in a file above
-    /// them, and seen by no snapshot: they can go without being read. What a file hides of deeper levels, the range
-    /// delete hides too, and goes on to until nothing of it is left.
+    /// Files that can go without being read:
+    ///
+    /// - of which every entry is below `floor`, in the user keyspace, and seen by no snapshot;
+    /// - of which all is deleted by a range delete in a file above them, and seen by no snapshot. What such a file hides of
+    ///   deeper levels, the range delete hides too, and goes on to until nothing of it is left;
+    /// - that hold nothing but tombstones, with nothing older of their range below them that stays.
     #[must_use]
     pub fn pick_drop(
         &self,
@@ -632,18 +635,15 @@ impl<'a> Picker<'a> {
     ) -> Option<Pick> {
         let user = [crate::entry::Keyspace::User as u8];
         let deleted = self.deleted(oldest_snapshot);
-        let inputs: Vec<_> = self
-            .version
-            .files()
-            .filter(|(_, file)| {
-                let is_cleared = file.largest_sequence < floor
-                    && oldest_snapshot >= floor
-                    && file.smallest[..] >= user[..];
-                (is_cleared || deleted.contains(&file.id)) && !self.is_busy(file)
-            })
-            .take(DROP_FILES_MAX)
-            .map(|(level, file)| (level, file.clone()))
-            .collect();
+        let is_gone = |file: &FileMeta| {
+            let is_cleared = file.largest_sequence < floor
+                && oldest_snapshot >= floor
+                && file.smallest[..] >= user[..];
+            is_cleared || deleted.contains(&file.id)
+        };
+        let gone = self.gone_with_tombstones(is_gone);
+        let inputs = self.version.files().filter(|(_, file)| gone.contains(&file.id));
+        let inputs: Vec<_> = inputs.map(|(level, file)| (level, file.clone())).collect();
         let kind = JobKind::Drop;
         (!inputs.is_empty()).then(|| Pick {
             kind,
@@ -658,8 +658,6 @@ impl<'a> Picker<'a> {
 
 /// A file with range deletes that is no longer than this part of a whole one holds little besides.
 const RANGES_FILE_PART: u64 = 4;
-/// Most files of one drop: keeps its edit far below the limit.
-const DROP_FILES_MAX: usize = 10_000;
 
 /// In the middle between a file's first expiry and its last.
 fn half_expired_ms(file: &FileMeta) -> Option<u64> {
@@ -701,6 +699,7 @@ fn overlapping_set(oldest_first: &[Arc<FileMeta>], together: usize) -> Vec<Arc<F
 
 mod edits;
 mod range;
+mod tombstones;
 pub(crate) use range::{Gone, RangePosition, RangeStep};
 
 #[cfg(test)]

@@ -500,8 +500,9 @@ impl Tree {
         let table = self.sealed[at].table.clone();
         let was_longer = self.jobs.longer.filter(|(upto, _)| table.id() <= *upto);
         let len = was_longer.map_or(0, |(_, len)| len).max(self.config.memtable_len);
-        // Alone in the tree, a flush need not keep tombstones.
-        let bottommost = at == 0 && self.version().files().next().is_none();
+        // A tombstone above nothing hides nothing: it need not be written. Where writers delete what was never there, or
+        // in the order of its keys, a pool would fill up with them.
+        let bottommost = at == 0 && self.is_beside_all(&table);
         let pick = Pick {
             kind: JobKind::Flush,
             inputs: Vec::new(),
@@ -518,20 +519,14 @@ impl Tree {
         Some(inputs)
     }
 
-    /// Whether a MemTable is the oldest and nothing of the range of its keys lies in a file, as with keys that are written
-    /// in their order.
+    /// Whether nothing of the range of a MemTable, of which none is older, lies in a file, as with keys that are written in
+    /// their order.
     fn is_beside_all(&self, table: &MemTable) -> bool {
-        let (mut first, mut last) = (table.iter(), table.iter());
-        first.seek_to_first();
-        last.seek_to_last();
-        let (Some(first), Some(last)) = (first.entry(), last.entry()) else { return false };
-        let is_oldest = self.sealed.front().is_some_and(|sealed| sealed.table.id() == table.id());
-        let is_among =
-            |file: &FileMeta| file.largest[..] >= *first.key && file.smallest[..] <= *last.key;
+        let Some((first, last)) = table.bounds() else { return true };
+        let is_among = |file: &FileMeta| file.largest >= first && file.smallest <= last;
         let version = self.version();
-        is_oldest
-            && !version.level(0).iter().any(|file| is_among(file))
-            && !version.overlaps_from(1, first.key, last.key)
+        !version.level(0).iter().any(|file| is_among(file))
+            && !version.overlaps_from(1, &first, &last)
     }
 
     /// How many sealed MemTables are older than the one that a recipe flushes, if it flushes one that is here.
@@ -622,8 +617,6 @@ impl Tree {
             Some(table) => self.merging_of_flush(table),
             None => self.merging_of(&pick),
         };
-        let is_of_bottom =
-            pick.bottommost || memtables.first().is_some_and(|table| self.is_beside_all(table));
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -639,7 +632,7 @@ impl Tree {
                 snapshots,
                 now_ms: self.now_ms,
                 floor: self.floor,
-                sst: self.config.sst_of_job(pick.kind, is_of_bottom),
+                sst: self.config.sst_of_job(pick.kind, pick.bottommost),
                 merging,
             },
             memtables,

@@ -416,6 +416,7 @@ fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_lengt
     // A thousand small ones fill several files without an entry.
     let mut driven = Driven::new(TreeConfig { memtable_len: 1 << 20, ..small_config() });
     driven.put("k", b"v");
+    driven.put("l", b"v");
     driven.flush();
     for n in 0..900 {
         delete_range(&mut driven, &format!("k{n:04}a"), &format!("k{n:04}b"));
@@ -428,7 +429,7 @@ fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_lengt
     let lens: Vec<_> = edit.added.iter().map(|(_, meta)| meta.len).collect();
     assert!(lens.len() >= 3 && lens.iter().all(|len| *len <= 8 << 10), "{lens:?}");
     assert!(edit.added.iter().all(|(_, meta)| meta.entries == 0));
-    assert_eq!(now(&driven), ["k"]);
+    assert_eq!(now(&driven), ["k", "l"]);
 }
 
 #[test]

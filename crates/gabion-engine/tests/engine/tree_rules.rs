@@ -476,6 +476,37 @@ fn a_range_that_is_compacted_on_demand_and_an_l0_that_holds_writers_take_turns()
 }
 
 #[test]
+fn tombstones_above_nothing_are_not_flushed_and_those_of_flushes_side_by_side_are_dropped() {
+    let mut driven = Driven::new(small_config());
+    driven.put("m", b"v");
+    driven.flush();
+    for key in ["n", "o"] {
+        driven.delete(key);
+    }
+    driven.flush();
+    assert_eq!(driven.replica.tree.level_stats()[0].files, 1, "beside what is there");
+    driven.delete("l");
+    driven.delete("n");
+    driven.flush();
+    assert_eq!(driven.replica.tree.level_stats()[0].files, 2, "around what is there");
+    // Of two flushes the later does not know what the earlier makes.
+    let mut driven = Driven::new(small_config());
+    for key in ["a", "b"] {
+        driven.delete(key);
+        driven.seal();
+    }
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
+    for job in &jobs {
+        let edit = driven.edit(job);
+        driven.replica.tree.apply_edit(&edit).unwrap();
+    }
+    assert_eq!(driven.replica.tree.level_stats()[0].files, 1);
+    driven.settle();
+    assert_eq!(driven.replica.tree.version().files().count(), 0);
+}
+
+#[test]
 fn flushes_run_side_by_side_and_end_in_their_order() {
     let mut driven = Driven::new(small_config());
     for value in [b"1", b"2", b"3"] {
