@@ -264,7 +264,7 @@ impl Shared {
     /// thread, if no drain is under way.
     ///
     /// # Errors
-    /// What made the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; what made the store fail.
     pub(crate) fn wait_durable<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -283,6 +283,9 @@ impl Shared {
         }
         while core.node.durable_everywhere() < end {
             core.check()?;
+            if let Some(error) = core.node.log_waits_in_vain() {
+                return Err(error);
+            }
             core = self.wait(core);
         }
         Ok(())

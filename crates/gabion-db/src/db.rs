@@ -117,8 +117,10 @@ pub struct Held {
 enum Wish {
     /// To write, and not only to delete.
     Put,
-    /// To delete.
+    /// To delete keys.
     Delete,
+    /// To delete ranges, or everything.
+    Clear,
     /// To have kept what is written.
     Keep,
 }
@@ -136,7 +138,14 @@ fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
         match core.node.write_gate() {
             WriteGate::Open => return Ok(core),
             WriteGate::Full { takes_deletes: true, .. } if !has_put => return Ok(core),
-            WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
+            WriteGate::Full { takes_clears: true, .. }
+                if matches!(wish, Wish::Clear | Wish::Keep) =>
+            {
+                return Ok(core);
+            }
+            WriteGate::Full { reason, takes_clears, .. } if gives_up || takes_clears => {
+                return Err(Error::no_space(reason));
+            }
             WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
             WriteGate::Wait(_) | WriteGate::Full { .. } => match core.node.writes_wait_in_vain() {
                 None => {
@@ -189,9 +198,9 @@ fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks lengths and counts. Whether the batch does more than delete, and the bytes of its operands.
-fn check_batch(batch: &WriteBatch) -> Result<(bool, usize)> {
-    let (mut has_put, mut operands_len, mut ranges) = (false, 0, 0);
+/// Checks lengths and counts. What the batch is for, and the bytes of its operands.
+fn check_batch(batch: &WriteBatch) -> Result<(Wish, usize)> {
+    let (mut wish, mut operands_len, mut ranges) = (Wish::Clear, 0, 0);
     for op in batch.operations() {
         let (key, value) = match op {
             Op::Put(key, value) | Op::PutExpiring(key, value, _) => (key, value),
@@ -199,8 +208,9 @@ fn check_batch(batch: &WriteBatch) -> Result<(bool, usize)> {
         };
         check_lengths(key, value)?;
         match op {
-            Op::Put(..) | Op::PutExpiring(..) => has_put = true,
-            Op::Add(..) => (has_put, operands_len) = (true, operands_len + OPERAND_LEN),
+            Op::Put(..) | Op::PutExpiring(..) => wish = Wish::Put,
+            Op::Add(..) => (wish, operands_len) = (Wish::Put, operands_len + OPERAND_LEN),
+            Op::Delete(_) if wish == Wish::Clear => wish = Wish::Delete,
             Op::Delete(_) => {}
             Op::DeleteRange(_, to) => {
                 check_lengths(to.unwrap_or_default(), &[])?;
@@ -213,7 +223,7 @@ fn check_batch(batch: &WriteBatch) -> Result<(bool, usize)> {
             "a batch with {ranges} range deletes; the limit is {MEMTABLE_RANGES_MAX}"
         )));
     }
-    Ok((has_put, operands_len))
+    Ok((wish, operands_len))
 }
 
 /// What time it is; see [`Db::time`].
@@ -416,7 +426,7 @@ impl Db {
 
     fn put_bytes(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, value)?;
-        self.apply(durability, 1, key.len() + value.len(), true, |core| {
+        self.apply(durability, 1, key.len() + value.len(), Wish::Put, |core| {
             core.node.put(Keyspace::User, key, value)
         })
     }
@@ -471,7 +481,7 @@ impl Db {
 
     fn put_bytes_expiring(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
         check_lengths(key, value)?;
-        self.apply(Durability::Ring, 1, key.len() + value.len(), true, |core| {
+        self.apply(Durability::Ring, 1, key.len() + value.len(), Wish::Put, |core| {
             put_expiring(core, key, value, expiry, self.0.shared.clock())
         })
     }
@@ -526,7 +536,7 @@ impl Db {
 
     fn add_to_bytes(&self, key: &[u8], delta: i64) -> Result<()> {
         check_lengths(key, &[])?;
-        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, true, |core| {
+        self.apply(Durability::Ring, 1, key.len() + OPERAND_LEN, Wish::Put, |core| {
             add(core, key, delta, self.0.shared.clock_ms())
         })
     }
@@ -560,7 +570,9 @@ impl Db {
 
     fn delete_bytes(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_lengths(key, &[])?;
-        self.apply(durability, 1, key.len(), false, |core| core.node.delete(Keyspace::User, key))
+        self.apply(durability, 1, key.len(), Wish::Delete, |core| {
+            core.node.delete(Keyspace::User, key)
+        })
     }
 
     /// Carries out a batch, all or nothing: readers see none of it or all. Waits while flushes or
@@ -583,9 +595,9 @@ impl Db {
                 Durability::Flushed => self.sync(),
             };
         }
-        let (has_put, operands_len) = check_batch(batch)?;
+        let (wish, operands_len) = check_batch(batch)?;
         let bytes = batch.byte_len() + operands_len;
-        self.apply(durability, batch.len(), bytes, has_put, |core| {
+        self.apply(durability, batch.len(), bytes, wish, |core| {
             // When it is written, and not when it began to wait.
             let now_ms = self.0.shared.clock_ms();
             batch.operations().try_for_each(|op| match op {
@@ -606,11 +618,11 @@ impl Db {
         durability: Durability,
         count: usize,
         bytes: usize,
-        has_put: bool,
+        wish: Wish,
         write: impl FnOnce(&mut Core) -> Result<()>,
     ) -> Result<()> {
         let shared = &self.0.shared;
-        let mut core = gate(shared, if has_put { Wish::Put } else { Wish::Delete })?;
+        let mut core = gate(shared, wish)?;
         let (len, room) = (bytes + count * OPERATION_OVERHEAD, core.node.turn_room());
         if len > room || count > RECORD_OPS_MAX {
             return Err(Error::limit(format!(
@@ -663,7 +675,7 @@ impl Db {
     /// [`Self::flush`] is.
     ///
     /// # Errors
-    /// What made the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; what made the store fail.
     pub fn sync(&self) -> Result<()> {
         let mut core = self.lock();
         // Flushes and compactions that are behind, for which writers wait, are nothing to what is in the log already.
@@ -671,7 +683,10 @@ impl Db {
             core.check()?;
             match core.node.durable_gate() {
                 WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
-                WriteGate::Wait(_) => core = self.0.shared.wait(core),
+                WriteGate::Wait(_) => match core.node.log_waits_in_vain() {
+                    None => core = self.0.shared.wait(core),
+                    Some(error) => return Err(error),
+                },
                 WriteGate::Open | WriteGate::Full { .. } => break,
             }
         }

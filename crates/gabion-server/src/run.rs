@@ -4,7 +4,7 @@
 use crate::commands::{Asker, Route, Work};
 use crate::forward::Origin;
 use crate::server::Server;
-use crate::store::{Entry, entry};
+use crate::store::{Entry, Wish, entry};
 use gabion_base::LogPosition;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
@@ -266,7 +266,7 @@ impl Server {
                 (node.write_gate(), node.jobs_pause())
             };
             // Whether it is a put comes out when it runs: what a delete waits for, all behind it do.
-            if matches!(entry(gate.clone(), jobs_pause, false), Entry::Wait(_)) {
+            if matches!(entry(gate.clone(), jobs_pause, Wish::Delete), Entry::Wait(_)) {
                 self.node.borrow_mut().hold_write(self.now_ms);
                 break;
             }

@@ -125,12 +125,12 @@ impl NodeStore {
         self.0.failure.borrow_mut().take()
     }
 
-    fn check_gate(&self, node: &Node, is_put: bool) -> Result<()> {
+    fn check_gate(&self, node: &Node, wish: Wish) -> Result<()> {
         let hit = |reason| {
             self.0.hit_gate.set(true);
             Err(Error::new(ErrorKind::Busy, reason))
         };
-        match entry(node.write_gate(), node.jobs_pause(), is_put) {
+        match entry(node.write_gate(), node.jobs_pause(), wish) {
             Entry::Open if self.0.running.get() > self.0.first_gated.get() => {
                 hit("an earlier write waits")
             }
@@ -159,13 +159,35 @@ pub(crate) enum Entry {
     Refused(Error),
 }
 
-/// What a write, which takes room when it `is_put`, meets at this gate. It waits for nothing but what passes by itself:
-/// what lags behind while jobs pause for want of room stays behind until somebody frees some.
-pub(crate) fn entry(gate: WriteGate, jobs_pause: bool, is_put: bool) -> Entry {
+/// What a write does where there is little room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It takes some.
+    Put,
+    /// It takes a little, and gives back more.
+    Delete,
+    /// It gives back everything.
+    Clear,
+}
+
+impl Wish {
+    fn of(ops: &[Op]) -> Self {
+        match ops {
+            ops if ops.iter().any(Op::is_put) => Self::Put,
+            ops if ops.iter().all(|op| matches!(op, Op::Clear)) => Self::Clear,
+            _ => Self::Delete,
+        }
+    }
+}
+
+/// What a write meets at this gate. It waits for nothing but what passes by itself: what lags behind while jobs pause for
+/// want of room stays behind until somebody frees some, and where only clears are taken nothing is behind.
+pub(crate) fn entry(gate: WriteGate, jobs_pause: bool, wish: Wish) -> Entry {
     match gate {
         WriteGate::Open => Entry::Open,
-        WriteGate::Full { takes_deletes: true, .. } if !is_put => Entry::Open,
-        WriteGate::Full { .. } if !is_put && !jobs_pause => {
+        WriteGate::Full { takes_deletes: true, .. } if wish != Wish::Put => Entry::Open,
+        WriteGate::Full { takes_clears: true, .. } if wish == Wish::Clear => Entry::Open,
+        WriteGate::Full { takes_clears: false, .. } if wish != Wish::Put && !jobs_pause => {
             Entry::Wait("there is no room, and more is behind")
         }
         WriteGate::Full { reason, .. } => Entry::Refused(Error::no_space(reason)),
@@ -281,7 +303,7 @@ impl Store for NodeStore {
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
-        self.check_gate(&node, true)?;
+        self.check_gate(&node, Wish::Put)?;
         self.judge(node.put(Keyspace::User, key, value))?;
         self.0.turn_ops.set(self.0.turn_ops.get() + 1);
         self.0.has_written.set(true);
@@ -290,7 +312,7 @@ impl Store for NodeStore {
 
     fn write(&self, ops: &[Op]) -> Result<()> {
         let mut node = self.0.node.borrow_mut();
-        self.check_gate(&node, ops.iter().any(Op::is_put))?;
+        self.check_gate(&node, Wish::of(ops))?;
         let len: usize = ops.iter().map(Op::len_max).sum();
         // All in one record: when the turn's has no room, it ends here.
         if len > node.turn_room() || self.0.turn_ops.get() + ops.len() > RECORD_OPS_MAX {
@@ -325,8 +347,8 @@ impl Store for NodeStore {
 mod tests {
     use super::*;
 
-    fn met(gate: WriteGate, jobs_pause: bool, is_put: bool) -> String {
-        match entry(gate, jobs_pause, is_put) {
+    fn met(gate: WriteGate, jobs_pause: bool, wish: Wish) -> String {
+        match entry(gate, jobs_pause, wish) {
             Entry::Open => "goes on".into(),
             Entry::Wait(_) => "waits".into(),
             Entry::Refused(error) => format!("{error:?}"),
@@ -335,18 +357,31 @@ mod tests {
 
     #[test]
     fn nothing_waits_for_room_that_only_others_can_make() {
-        let full = |takes_deletes| WriteGate::Full { reason: "full".into(), takes_deletes };
-        let (is_put, pause, oom) = (true, true, "[no space] full");
+        let full = |takes_deletes, takes_clears| WriteGate::Full {
+            reason: "full".into(),
+            takes_deletes,
+            takes_clears,
+        };
+        let (pause, oom) = (true, "[no space] full");
         for jobs_pause in [!pause, pause] {
-            assert_eq!(met(full(true), jobs_pause, is_put), oom);
-            assert_eq!(met(full(false), jobs_pause, is_put), oom);
-            assert_eq!(met(full(true), jobs_pause, !is_put), "goes on");
-            assert_eq!(met(WriteGate::Wait("lag"), jobs_pause, is_put), "waits");
-            assert_eq!(met(WriteGate::Open, jobs_pause, is_put), "goes on");
-            assert_eq!(met(WriteGate::Refuse("no".into()), jobs_pause, is_put), "[unavailable] no");
+            for (takes_deletes, takes_clears) in [(true, true), (false, true), (false, false)] {
+                assert_eq!(met(full(takes_deletes, takes_clears), jobs_pause, Wish::Put), oom);
+            }
+            assert_eq!(met(full(true, true), jobs_pause, Wish::Delete), "goes on");
+            // There is room for no more of them, but for what deletes everything.
+            assert_eq!(met(full(false, true), jobs_pause, Wish::Delete), oom);
+            assert_eq!(met(full(false, true), jobs_pause, Wish::Clear), "goes on");
+            for wish in [Wish::Put, Wish::Delete, Wish::Clear] {
+                assert_eq!(met(WriteGate::Wait("lag"), jobs_pause, wish), "waits");
+                assert_eq!(met(WriteGate::Open, jobs_pause, wish), "goes on");
+                let refused = met(WriteGate::Refuse("no".into()), jobs_pause, wish);
+                assert_eq!(refused, "[unavailable] no");
+            }
         }
         // What lags behind passes by itself, unless it is a flush that finds no room.
-        assert_eq!(met(full(false), !pause, !is_put), "waits");
-        assert_eq!(met(full(false), pause, !is_put), oom);
+        for wish in [Wish::Delete, Wish::Clear] {
+            assert_eq!(met(full(false, false), !pause, wish), "waits");
+            assert_eq!(met(full(false, false), pause, wish), oom);
+        }
     }
 }

@@ -533,10 +533,11 @@ impl Node {
         self.jobs.running.values().filter(is_open).count()
     }
 
-    /// Whether jobs wait for a pause to end, as the device had no room for the files of one.
+    /// Whether jobs wait for room that nothing under way gives them: for a pause to end, as the device had no room for the
+    /// files of one, or for slots. Who is behind them waits for as long.
     #[must_use]
     pub fn jobs_pause(&self) -> bool {
-        self.jobs.out_of_space().is_some()
+        self.jobs.out_of_space().is_some() || self.waits_in_vain_for_room()
     }
 
     /// Whether no flush and no compaction is under way or due; to be asked after [`Self::advance`].

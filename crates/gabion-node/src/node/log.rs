@@ -24,6 +24,8 @@ pub(super) struct Draining {
     /// Segments that have slots, and whether that is durable.
     pub(super) segments: BTreeMap<u64, bool>,
     in_flight: bool,
+    /// There were too few free slots for the next segment when it was last tried.
+    lacks_slots: bool,
     /// Somebody waits until the log is durable here up to this.
     wanted: LogPosition,
     /// Drained and flushed up to here, but a segment's place may not be durable yet.
@@ -260,6 +262,7 @@ impl Node {
 
     /// Gives slots to every segment that the ring may be drained into. Returns whether all have some.
     fn place_segments(&mut self) -> bool {
+        self.drain.lacks_slots = false;
         let segment_len = self.config.segment_len;
         let first = self.log.durable_end().get() / segment_len;
         let last = self.log.end().get() / segment_len;
@@ -272,7 +275,9 @@ impl Node {
         }
         let len = self.config.segment_len;
         let count = len.div_ceil(gabion_base::units::SLOT_LEN) as u32;
-        let Ok(slots) = self.pool.allocate(count) else { return false };
+        let allocated = self.pool.allocate(count);
+        self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
+        let Ok(slots) = allocated else { return false };
         let (file, term) = (FileId::log_segment(number), self.state.term);
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {
@@ -282,6 +287,22 @@ impl Node {
         self.drain.segments.insert(number, false);
         self.commits.staged.push(After::SegmentPlaced(number));
         true
+    }
+
+    /// What keeps the log from becoming durable, if nothing that is under way will change that: its next segment has no
+    /// slots.
+    #[must_use]
+    pub fn log_waits_in_vain(&self) -> Option<Error> {
+        let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
+        let counts = self.pool.counts();
+        (self.drain.lacks_slots && rests).then(|| {
+            Error::no_space(alloc::format!(
+                "the log needs slots for its next {} bytes, {} of {} are free",
+                self.config.segment_len,
+                counts.free,
+                counts.total
+            ))
+        })
     }
 
     pub(super) fn is_draining(&self) -> bool {

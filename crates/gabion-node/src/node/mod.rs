@@ -188,9 +188,12 @@ pub enum WriteGate {
     Full {
         /// How much room there is, and what is wanted.
         reason: String,
-        /// Whether deletes and clears are taken now; else they wait. They are refused while [`Node::jobs_pause`]: what
-        /// lags behind then stays behind until somebody gives the device room.
+        /// Whether deletes are taken now.
         takes_deletes: bool,
+        /// Whether range deletes and clears are, which take next to nothing and give back whole files. Where they are and
+        /// deletes are not, those are refused: there is room for no more of them. Where neither is, both wait for what
+        /// lags behind; they are refused while [`Node::jobs_pause`], as it stays behind then until somebody gives it room.
+        takes_clears: bool,
     },
     /// No: refused with this sentence.
     Refuse(String),

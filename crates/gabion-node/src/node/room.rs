@@ -6,11 +6,18 @@
 //! ```text
 //!   slots:  [ live files ··· | log ··· | files of no edit yet | free ······· ]
 //!                                       └────── available ────────────────┘
-//!   for_jobs: unflushed memory + one flush as it may turn out + the smallest compaction of any level
+//!   for_jobs: unflushed memory + one flush as it may turn out + the smallest compaction of any level + for_deletes
 //!   for_log:  segments until the log has as many as it may
+//!   for_deletes: one MemTable of them in files
 //!   short:  available < for_jobs + for_log ─► levels are compacted below their aims, MemTables sealed early;
 //!           with nothing left to do: puts are refused, deletes and FLUSHALL are not
+//!   below that by more than for_deletes, with nothing left to do: deletes are refused too, as what they took would be
+//!           missing to the jobs that give it back; range deletes and FLUSHALL are not
 //! ```
+//!
+//! Nobody waits for what does not come: where room is short, something lags behind and no job has been under way for
+//! [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
+//! ([`Node::jobs_pause`]).
 //!
 //! Members hold the same files and not the same slots: an edit that is applied later keeps what it removes, and
 //! granted slots are no use to the log. So each member tells the head how much room it has, and the head acts
@@ -55,6 +62,8 @@ pub(super) struct Room {
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
     sealed_ms: u64,
+    /// Since when room has been short with something behind and no job under way.
+    stuck_since_ms: Option<u64>,
     /// What jobs had done, and since when it has not been more.
     progress: (u64, u64),
 }
@@ -101,6 +110,7 @@ impl Node {
         let least = all.min_by_key(|(_, spare)| spare.above());
         self.room.short = least.filter(|(_, spare)| self.runs_jobs() && spare.above() < 0);
         self.note_progress();
+        self.note_stuck();
         self.seal_for_room();
     }
 
@@ -112,7 +122,10 @@ impl Node {
         };
         self.room.for_jobs = Some((edit, for_jobs));
         let (memory, tables) = self.tree.unflushed();
-        let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
+        let for_jobs = for_jobs
+            + memory.div_ceil(SLOT_LEN)
+            + PARTIAL_SLOTS * tables
+            + self.slots_for_deletes();
         let counts = self.pool.counts();
         let log = self.drain.segments.len() as u64 * self.segment_slots();
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
@@ -124,6 +137,17 @@ impl Node {
             for_jobs: slots(for_jobs),
             for_log: slots(self.slots_for_log()),
         }
+    }
+
+    /// Slots that deletes may take once puts are refused: what is deleted until a MemTable is full comes to so much at most.
+    fn slots_for_deletes(&self) -> u64 {
+        self.tree.config().memtable_len.div_ceil(SLOT_LEN) + PARTIAL_SLOTS
+    }
+
+    /// Whether deletes may go on while puts are refused: what they took so far is less than is kept for them.
+    pub(super) fn has_room_for_deletes(&self) -> bool {
+        let kept = self.slots_for_deletes() as i64;
+        self.room.short.is_none_or(|(_, spare)| spare.above() + kept >= 0)
     }
 
     /// Tells the head, when there is something new.
@@ -241,6 +265,19 @@ impl Node {
         if is_idle || done != self.room.progress.0 {
             self.room.progress = (done, self.now_ms);
         }
+    }
+
+    fn note_stuck(&mut self) {
+        let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
+        let is_stuck = is_idle && self.room.is_short() && self.lag().is_some();
+        self.room.stuck_since_ms =
+            is_stuck.then(|| self.room.stuck_since_ms.unwrap_or(self.now_ms));
+    }
+
+    /// Whether what lags behind lacks slots, which nothing has given back for so long that nobody is to wait for it.
+    pub(super) fn waits_in_vain_for_room(&self) -> bool {
+        let since_ms = self.room.stuck_since_ms;
+        since_ms.is_some_and(|since_ms| self.now_ms.saturating_sub(since_ms) >= STUCK_MS)
     }
 
     /// Whether something is under way that may end with more room.

@@ -96,7 +96,11 @@ impl Node {
             let lag = self.lag().map(|(_, reason)| reason);
             let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
             let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
-            return WriteGate::Full { reason, takes_deletes: lag.is_none() };
+            return WriteGate::Full {
+                reason,
+                takes_deletes: lag.is_none(),
+                takes_clears: lag.is_none(),
+            };
         }
         match (self.full(), self.lag().map(|(_, reason)| reason)) {
             (None, None) if self.writes_due_ms().is_some() => {
@@ -107,14 +111,27 @@ impl Node {
             (Some(_), lag) if self.makes_room() => {
                 WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
             }
-            (Some(reason), None) => {
-                let reason = format!("{reason}; deletes are taken");
-                WriteGate::Full { reason, takes_deletes: true }
+            (Some(_), None) if !self.has_room_for_deletes() && !self.tree.active_is_empty() => {
+                WriteGate::Wait("the pool is full, what was deleted is about to be flushed")
             }
-            (Some(reason), Some(lag)) => {
-                let reason = format!("{reason}; deletes wait, as {lag}");
-                WriteGate::Full { reason, takes_deletes: false }
+            (Some(reason), lag) => self.full_gate(&reason, lag),
+        }
+    }
+
+    /// The gate where there is no room and nothing makes any.
+    fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
+        let what_of_deletes = match lag {
+            None if self.has_room_for_deletes() => "deletes are taken".into(),
+            None => "deletes are refused, too, but for those of ranges and of everything".into(),
+            Some(lag) if self.waits_in_vain_for_room() => {
+                format!("deletes are refused, too, as {lag} and nothing gives slots back")
             }
+            Some(lag) => format!("deletes wait, as {lag}"),
+        };
+        WriteGate::Full {
+            reason: format!("{reason}; {what_of_deletes}"),
+            takes_deletes: lag.is_none() && self.has_room_for_deletes(),
+            takes_clears: lag.is_none(),
         }
     }
 

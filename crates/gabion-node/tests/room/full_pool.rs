@@ -168,6 +168,54 @@ fn full_until_it_expires(also: impl Fn(&mut Replica, u64)) {
     assert!(again > end / 4 * 3, "room for {again}, before for {end}");
 }
 
+/// Deletes keys that were never written, in their order, at any gate that takes it: so many that their tombstones would
+/// fill the pool several times.
+fn delete_what_is_not_there(replica: &mut Replica) {
+    let pad = "x".repeat(400);
+    for number in 0..4 * POOL_LEN / 400 {
+        let gate = gate_now(replica);
+        let is_taken = matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
+        assert!(is_taken, "at {number}: {gate:?}, {:?}", replica.node.tree().level_stats());
+        let key = format!("none {number:010}{pad}");
+        replica.node.delete(Keyspace::User, key.as_bytes()).unwrap();
+        replica.node.end_turn().unwrap();
+    }
+    replica.pass(2_000);
+    assert_eq!(gate(replica), WriteGate::Open, "{:?}", replica.node.tree().level_stats());
+}
+
+#[test]
+fn tombstones_of_keys_that_were_never_there_fill_no_pool() {
+    let mut replica = start();
+    replica.put("a pair");
+    replica.node.end_turn().unwrap();
+    delete_what_is_not_there(&mut replica);
+    let files: u64 = replica.node.tree().level_stats().iter().map(|level| level.files).sum();
+    assert!(files <= 2, "{:?}", replica.node.tree().level_stats());
+    assert!(fill(&mut replica, 0).0 > 2_000);
+}
+
+/// Deletes go on in a pool that is full, and each MemTable of them comes to nothing before the next is full.
+#[test]
+fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
+    let mut replica = start();
+    let (end, _) = fill(&mut replica, 0);
+    let pad = "x".repeat(400);
+    for number in 0..POOL_LEN / 400 {
+        let gate = gate_now(&mut replica);
+        let is_taken = matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
+        assert!(is_taken, "at {number}: {gate:?}, {:?}", replica.node.tree().level_stats());
+        // Beyond all keys, before them, and among them.
+        let key = format!("{} {number:010}{pad}", ["z", "a", "key 00050000"][number as usize % 3]);
+        replica.node.delete(Keyspace::User, key.as_bytes()).unwrap();
+        replica.node.end_turn().unwrap();
+    }
+    delete(&mut replica, 0..end);
+    replica.pass(2_000);
+    assert_eq!(gate(&mut replica), WriteGate::Open);
+    assert!(fill(&mut replica, 0).0 > end / 4 * 3);
+}
+
 #[test]
 fn a_full_pool_is_cleared_at_once() {
     let mut replica = start();

@@ -83,7 +83,7 @@ fn a_device_without_room_refuses_deletes_too_once_flushes_are_behind_and_says_so
     assert!(!replica.node.jobs_pause());
     replica.find_no_room(JobKind::Flush);
     replica.pass(0);
-    let WriteGate::Full { reason, takes_deletes } = replica.node.write_gate() else {
+    let WriteGate::Full { reason, takes_deletes, .. } = replica.node.write_gate() else {
         panic!("{:?}", replica.node.write_gate())
     };
     assert!(!takes_deletes && replica.node.jobs_pause());
