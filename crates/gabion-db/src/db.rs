@@ -143,9 +143,7 @@ fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
             {
                 return Ok(core);
             }
-            WriteGate::Full { reason, takes_clears, .. } if gives_up || takes_clears => {
-                return Err(Error::no_space(reason));
-            }
+            WriteGate::Full { reason, .. } if gives_up => return Err(Error::no_space(reason)),
             WriteGate::Refuse(reason) => return Err(Error::unavailable(reason)),
             WriteGate::Wait(_) | WriteGate::Full { .. } => match core.node.writes_wait_in_vain() {
                 None => {

@@ -181,13 +181,13 @@ impl Wish {
 }
 
 /// What a write meets at this gate. It waits for nothing but what passes by itself: what lags behind while jobs pause for
-/// want of room stays behind until somebody frees some, and where only clears are taken nothing is behind.
+/// want of room stays behind until somebody frees some.
 pub(crate) fn entry(gate: WriteGate, jobs_pause: bool, wish: Wish) -> Entry {
     match gate {
         WriteGate::Open => Entry::Open,
         WriteGate::Full { takes_deletes: true, .. } if wish != Wish::Put => Entry::Open,
         WriteGate::Full { takes_clears: true, .. } if wish == Wish::Clear => Entry::Open,
-        WriteGate::Full { takes_clears: false, .. } if wish != Wish::Put && !jobs_pause => {
+        WriteGate::Full { .. } if wish != Wish::Put && !jobs_pause => {
             Entry::Wait("there is no room, and more is behind")
         }
         WriteGate::Full { reason, .. } => Entry::Refused(Error::no_space(reason)),
@@ -368,8 +368,6 @@ mod tests {
                 assert_eq!(met(full(takes_deletes, takes_clears), jobs_pause, Wish::Put), oom);
             }
             assert_eq!(met(full(true, true), jobs_pause, Wish::Delete), "goes on");
-            // There is room for no more of them, but for what deletes everything.
-            assert_eq!(met(full(false, true), jobs_pause, Wish::Delete), oom);
             assert_eq!(met(full(false, true), jobs_pause, Wish::Clear), "goes on");
             for wish in [Wish::Put, Wish::Delete, Wish::Clear] {
                 assert_eq!(met(WriteGate::Wait("lag"), jobs_pause, wish), "waits");
@@ -378,7 +376,9 @@ mod tests {
                 assert_eq!(refused, "[unavailable] no");
             }
         }
-        // What lags behind passes by itself, unless it is a flush that finds no room.
+        // What lags behind passes by itself, unless it is a flush that finds no room; so do deletes that wait for others.
+        assert_eq!(met(full(false, true), !pause, Wish::Delete), "waits");
+        assert_eq!(met(full(false, true), pause, Wish::Delete), oom);
         for wish in [Wish::Delete, Wish::Clear] {
             assert_eq!(met(full(false, false), !pause, wish), "waits");
             assert_eq!(met(full(false, false), pause, wish), oom);

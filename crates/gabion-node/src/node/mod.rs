@@ -188,11 +188,11 @@ pub enum WriteGate {
     Full {
         /// How much room there is, and what is wanted.
         reason: String,
-        /// Whether deletes are taken now.
+        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give back what deletes took
+        /// before. They are refused while [`Node::jobs_pause`]: nothing under way gives any room then.
         takes_deletes: bool,
-        /// Whether range deletes and clears are, which take next to nothing and give back whole files. Where they are and
-        /// deletes are not, those are refused: there is room for no more of them. Where neither is, both wait for what
-        /// lags behind; they are refused while [`Node::jobs_pause`], as it stays behind then until somebody gives it room.
+        /// Whether range deletes and clears are taken now, which take next to nothing and give back whole files; else as
+        /// with deletes.
         takes_clears: bool,
     },
     /// No: refused with this sentence.

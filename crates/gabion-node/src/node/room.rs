@@ -15,8 +15,8 @@
 //!           missing to the jobs that give it back; range deletes and FLUSHALL are not
 //! ```
 //!
-//! Nobody waits for what does not come: where room is short, something lags behind and no job has been under way for
-//! [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
+//! Nobody waits for what does not come: where room is too short for deletes, or for what they wait for, and no job has
+//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
 //! ([`Node::jobs_pause`]).
 //!
 //! Members hold the same files and not the same slots: an edit that is applied later keeps what it removes, and
@@ -62,7 +62,7 @@ pub(super) struct Room {
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
     sealed_ms: u64,
-    /// Since when room has been short with something behind and no job under way.
+    /// Since when deletes have waited for room with no job under way.
     stuck_since_ms: Option<u64>,
     /// What jobs had done, and since when it has not been more.
     progress: (u64, u64),
@@ -269,12 +269,13 @@ impl Node {
 
     fn note_stuck(&mut self) {
         let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
-        let is_stuck = is_idle && self.room.is_short() && self.lag().is_some();
+        let waits = || self.lag().is_some() || !self.has_room_for_deletes();
+        let is_stuck = is_idle && self.room.is_short() && waits();
         self.room.stuck_since_ms =
             is_stuck.then(|| self.room.stuck_since_ms.unwrap_or(self.now_ms));
     }
 
-    /// Whether what lags behind lacks slots, which nothing has given back for so long that nobody is to wait for it.
+    /// Whether what deletes wait for lacks slots, which nothing has given back for so long that nobody is to wait for it.
     pub(super) fn waits_in_vain_for_room(&self) -> bool {
         let since_ms = self.room.stuck_since_ms;
         since_ms.is_some_and(|since_ms| self.now_ms.saturating_sub(since_ms) >= STUCK_MS)

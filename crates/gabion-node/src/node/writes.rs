@@ -111,26 +111,25 @@ impl Node {
             (Some(_), lag) if self.makes_room() => {
                 WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
             }
-            (Some(_), None) if !self.has_room_for_deletes() && !self.tree.active_is_empty() => {
-                WriteGate::Wait("the pool is full, what was deleted is about to be flushed")
-            }
             (Some(reason), lag) => self.full_gate(&reason, lag),
         }
     }
 
     /// The gate where there is no room and nothing makes any.
     fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
-        let what_of_deletes = match lag {
-            None if self.has_room_for_deletes() => "deletes are taken".into(),
-            None => "deletes are refused, too, but for those of ranges and of everything".into(),
-            Some(lag) if self.waits_in_vain_for_room() => {
+        let has_room = self.has_room_for_deletes();
+        let what_of_deletes = match (lag, self.waits_in_vain_for_room()) {
+            (None, _) if has_room => "deletes are taken".into(),
+            (None, false) => "deletes wait for those that are being flushed".into(),
+            (None, true) => "deletes are refused, too, but for those of ranges".into(),
+            (Some(lag), false) => format!("deletes wait, as {lag}"),
+            (Some(lag), true) => {
                 format!("deletes are refused, too, as {lag} and nothing gives slots back")
             }
-            Some(lag) => format!("deletes wait, as {lag}"),
         };
         WriteGate::Full {
             reason: format!("{reason}; {what_of_deletes}"),
-            takes_deletes: lag.is_none() && self.has_room_for_deletes(),
+            takes_deletes: lag.is_none() && has_room,
             takes_clears: lag.is_none(),
         }
     }

@@ -1,4 +1,4 @@
-//! Every crash point of twenty-two workloads: a replica alone in its group writes, flushes, compacts and trims,
+//! Every crash point of twenty-three workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
 //! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
 //!
@@ -424,6 +424,11 @@ fn long_values_and_batches_survive_every_crash_point() {
 #[test]
 fn a_range_that_is_filled_and_emptied_survives_every_crash_point() {
     all(&workloads::fill_and_empty());
+}
+
+#[test]
+fn tombstones_alone_survive_every_crash_point() {
+    all(&workloads::tombstones());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use crate::times;
 use gabion_base::FileKind;
 use gabion_base::units::MIB;
-use gabion_engine::Compression;
+use gabion_engine::{Compression, Keyspace};
 use gabion_node::{AckLevel, CompactionMode, Node, WriteGate};
 use gabion_sim::client::write_turn;
 use gabion_sim::{Faults, Options, World};
@@ -114,7 +114,7 @@ impl Filling {
         panic!("{}: a pool without end", self.what);
     }
 
-    /// Until the head takes deletes: at once, unless a member may be out.
+    /// Until the head takes deletes: they are never refused, unless a member may be out.
     fn wait_for_deletes(&mut self) {
         let takes_deletes = |gate: &WriteGate| {
             matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. })
@@ -124,7 +124,10 @@ impl Filling {
             if takes_deletes(&gate) {
                 return;
             }
-            assert!(self.may_lag, "{}: {gate:?}: {}", self.what, self.world.describe());
+            // They may wait for those before them, or for a load, and are not refused.
+            let is_refused = self.world.node(0).is_some_and(|node| node.jobs_pause());
+            let describe = || self.world.describe();
+            assert!(self.may_lag || !is_refused, "{}: {gate:?}: {}", self.what, describe());
             self.advance(100);
         }
         self.world.settle().unwrap_or_else(|error| panic!("{}: {error}", self.what));
@@ -199,6 +202,52 @@ fn a_group_whose_pools_are_full_takes_deletes_and_clears_and_then_puts_again() {
     let groups = [(3, Primary, Replicated), (3, EveryReplica, Replicated), (2, Primary, Durable)];
     for (seed, (replicas, compaction, ack)) in (1..).zip(groups).take(2 * times() as usize - 1) {
         fill_delete_clear(seed, replicas, compaction, ack);
+    }
+}
+
+/// Deletes keys of which none was ever written, ascending as a cleanup would, so many that their tombstones would fill
+/// the pool; now and then all processes are killed.
+fn delete_what_is_not_there(filling: &mut Filling, kills: bool) {
+    const NONE: u64 = 1 << 40;
+    // As long as a tombstone is in a file.
+    let pad = "x".repeat(500);
+    let (count, step) = (POOL_LEN / 500, 1_000);
+    for first in (0..count).step_by(step as usize) {
+        filling.wait_for_deletes();
+        let numbers = NONE + first..NONE + first + step;
+        if let Some(node) = filling.world.node_mut(0).filter(|node| is_taken(node, &[])) {
+            for number in numbers {
+                let key = format!("none {number}{pad}");
+                node.delete(Keyspace::User, key.as_bytes()).expect("deletes are taken");
+            }
+            node.end_turn().expect("deletes are taken");
+        }
+        filling.advance(20);
+        if kills && first.is_multiple_of(64 * step) {
+            filling.world.kill_all();
+            filling.advance(3_000);
+        }
+    }
+}
+
+#[test]
+fn tombstones_alone_fill_no_pool_of_a_group_and_wedge_none_that_is_full() {
+    let ways = [(1, CompactionMode::Primary), (3, CompactionMode::Primary)];
+    let more = [(3, CompactionMode::EveryReplica)];
+    let ways = ways.iter().chain(more.iter().filter(|_| times() > 1));
+    for (seed, (replicas, compaction)) in (1..).zip(ways) {
+        let mut filling = Filling::new(seed, *replicas, *compaction, AckLevel::Replicated);
+        delete_what_is_not_there(&mut filling, false);
+        filling.opens();
+        filling.fill();
+        let first = filling.next;
+        assert!(first > 1_000, "{}: full after {first} keys", filling.what);
+        delete_what_is_not_there(&mut filling, true);
+        filling.delete(0..first);
+        filling.opens();
+        filling.fill();
+        filling.clear();
+        filling.world.finish().unwrap_or_else(|error| panic!("{}: {error}", filling.what));
     }
 }
 

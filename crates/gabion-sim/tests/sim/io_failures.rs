@@ -426,6 +426,11 @@ fn every_call_fails_amid_a_few_hot_keys() {
 }
 
 #[test]
+fn every_call_fails_amid_tombstones_alone() {
+    every_call_fails_also_of_marked_starts(&workloads::tombstones());
+}
+
+#[test]
 fn every_call_fails_amid_a_range_that_is_filled_and_emptied() {
     every_call_fails(&workloads::fill_and_empty());
 }

@@ -134,6 +134,22 @@ pub(crate) fn fill_and_empty() -> Workload {
     })
 }
 
+/// Deletes of keys and ranges that were never written, ascending, beside a pair and over a few: MemTables of tombstones
+/// alone, of which no file is made, or one that is dropped.
+pub(crate) fn tombstones() -> Workload {
+    workload("tombstones", replicated(), 320, |n| {
+        let none = 100 + 2 * n;
+        match n % 40 {
+            3 => Turn::Write(vec![put(n % 7, n), put(100 + n, n)]),
+            12 => Turn::DeleteRange(none..none + 30),
+            13 | 21 | 22 => Turn::Seal,
+            30 if n > 200 => Turn::Restart,
+            33 => Turn::Sync,
+            _ => Turn::Write((none..none + 4).map(|key| (key, None)).collect()),
+        }
+    })
+}
+
 /// Clears of everything between puts: files below the floor are dropped unread.
 pub(crate) fn clears() -> Workload {
     workload("clears", replicated(), 200, |n| match n % 33 {
