@@ -216,6 +216,43 @@ fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
     assert!(fill(&mut replica, 0).0 > end / 4 * 3);
 }
 
+/// A reader keeps all files that compactions replace: what is deleted gives nothing back before it goes.
+#[test]
+fn deletes_that_give_nothing_back_are_refused_after_a_while_and_clears_are_not() {
+    let mut replica = start();
+    let (end, _) = fill(&mut replica, 0);
+    let reader = replica.node.tree().shared_view();
+    let mut refused = None;
+    let pad = [b'x'; 400];
+    for number in 0..POOL_LEN / 400 {
+        match gate_now(&mut replica) {
+            WriteGate::Open | WriteGate::Full { takes_deletes: true, .. } => {
+                // Among those that are there.
+                let beside = [&key(number % end)[..], &pad, &number.to_be_bytes()].concat();
+                replica.node.delete(Keyspace::User, &beside).unwrap();
+                replica.node.end_turn().unwrap();
+            }
+            _ if !replica.node.jobs_pause() => replica.pass(100),
+            WriteGate::Full { reason, takes_clears, .. } => {
+                refused = Some((reason, takes_clears));
+                break;
+            }
+            gate => panic!("{gate:?}"),
+        }
+        replica.work();
+    }
+    let (reason, takes_clears) = refused.expect("there is no room for deletes without end");
+    assert!(reason.contains("; deletes are refused, too, "), "{reason}");
+    assert!(takes_clears, "{reason}");
+    drop(reader);
+    replica.pass(2_000);
+    gate(&mut replica);
+    assert!(!replica.node.jobs_pause());
+    delete(&mut replica, 0..end);
+    replica.pass(2_000);
+    assert_eq!(gate(&mut replica), WriteGate::Open);
+}
+
 #[test]
 fn a_full_pool_is_cleared_at_once() {
     let mut replica = start();
