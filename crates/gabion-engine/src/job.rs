@@ -90,7 +90,7 @@ impl JobInputs {
 
     /// Whether there is room for it.
     pub(crate) fn fits(&self, room: Room) -> bool {
-        let (len, cuts) = (self.recipe.output_len, self.recipe.cuts.len() as u64);
+        let (len, cuts) = (self.recipe.output_len, self.cuts());
         !self.recipe.kind.makes_files() || self.outgoing().fits(len, cuts, room)
     }
 
@@ -103,7 +103,13 @@ impl JobInputs {
         if !self.recipe.kind.makes_files() {
             return 0;
         }
-        by(self.outgoing(), self.recipe.cuts.len() as u64)
+        by(self.outgoing(), self.cuts())
+    }
+
+    /// Where files end besides where they are full, at most.
+    fn cuts(&self) -> u64 {
+        let parts = if self.recipe.parted_from > 0 { crate::tree::PARTS } else { 0 };
+        self.recipe.cuts.len() as u64 + parts
     }
 
     fn check(&self) -> Result<()> {

@@ -49,6 +49,7 @@ struct Counts {
     memory_used: AtomicUsize,
     allocated: AtomicUsize,
     len: AtomicUsize,
+    deletes: AtomicUsize,
     // u64::MAX and 0 while empty.
     smallest_sequence: AtomicU64,
     largest_sequence: AtomicU64,
@@ -75,6 +76,7 @@ impl MemTable {
                 memory_used: AtomicUsize::new(0),
                 allocated: AtomicUsize::new(0),
                 len: AtomicUsize::new(0),
+                deletes: AtomicUsize::new(0),
                 smallest_sequence: AtomicU64::new(u64::MAX),
                 largest_sequence: AtomicU64::new(0),
                 operands_from_ms: AtomicU64::new(u64::MAX),
@@ -262,6 +264,38 @@ impl MemTable {
         self.counts.len.load(Ordering::Relaxed)
     }
 
+    /// Deletes of keys among the entries.
+    #[must_use]
+    pub fn deletes(&self) -> usize {
+        self.counts.deletes.load(Ordering::Relaxed)
+    }
+
+    /// The longest stretch of keys of which each is deleted, with none beside them that is not: its first and last key
+    /// and how many there are. Costs a look at each entry.
+    #[must_use]
+    pub(crate) fn longest_deleted(&self) -> Option<(Vec<u8>, Vec<u8>, u64)> {
+        let mut iter = self.iter();
+        iter.seek_to_first();
+        let (mut stretch, mut longest) = (Deleted::default(), Deleted::default());
+        let mut key: Option<Vec<u8>> = None;
+        while let Some(entry) = iter.entry() {
+            // Older versions of a key come after the newest.
+            if key.as_deref() != Some(entry.key) {
+                if entry.trailer.kind() == EntryKind::Delete {
+                    stretch.push(entry.key);
+                } else {
+                    longest = longest.max(core::mem::take(&mut stretch));
+                }
+                let key = key.get_or_insert_default();
+                key.clear();
+                key.extend_from_slice(entry.key);
+            }
+            iter.advance();
+        }
+        let Deleted { count, first, last } = longest.max(stretch);
+        (count > 0).then_some((first, last, count))
+    }
+
     /// Whether there are no entries and no range deletes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -294,6 +328,25 @@ impl MemTable {
         let first_ms = self.counts.expiry_first_ms.load(Ordering::Relaxed);
         let last_ms = self.counts.expiry_last_ms.load(Ordering::Relaxed);
         (first_ms <= last_ms).then_some(ExpirySpan { first_ms, last_ms })
+    }
+}
+
+/// A stretch of keys that are deleted. The one with more is the greater.
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Deleted {
+    count: u64,
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Deleted {
+    fn push(&mut self, key: &[u8]) {
+        if self.count == 0 {
+            self.first = key.to_vec();
+        }
+        self.count += 1;
+        self.last.clear();
+        self.last.extend_from_slice(key);
     }
 }
 
@@ -353,6 +406,10 @@ impl MemTableWriter<'_> {
             counts.allocated.store(allocated, Ordering::Relaxed);
         }
         counts.note_times(sequence, kind, value);
+        if kind == EntryKind::Delete {
+            let deletes = counts.deletes.load(Ordering::Relaxed);
+            counts.deletes.store(deletes + 1, Ordering::Relaxed);
+        }
         counts.add(sequence, key.len() + value.len() + ENTRY_OVERHEAD);
     }
 }

@@ -26,7 +26,11 @@
 //! ([`Picker::urgent`]), levels are compacted that are not over their aims, from L0 downwards: that is how deletes give
 //! back what they delete. Then files are written anew in which much has expired.
 //!
-//! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are. A file
+//! Before all that, unless writers are slowed down for L0, goes what tombstones hide that are dense (`tombstones`), so that
+//! nobody has to pass them for long.
+//!
+//! Files of which all is deleted by one range delete above them are dropped unread, as those below the floor are, and those
+//! that hold nothing but tombstones above nothing. A file
 //! that holds little but range deletes (`Picker::pick_ranges`) would never be picked for its length: when no level is
 //! over its aim it sinks, level by level, and at the last that has anything of its range it vanishes.
 //!
@@ -388,7 +392,7 @@ impl<'a> Picker<'a> {
     }
 
     /// Whether writers are slowed down for L0.
-    fn slows_writers(&self) -> bool {
+    pub(crate) fn slows_writers(&self) -> bool {
         self.version.runs().len() as u64 >= u64::from(self.config.l0_slowdown)
     }
 
@@ -701,6 +705,7 @@ mod edits;
 mod range;
 mod tombstones;
 pub(crate) use range::{Gone, RangePosition, RangeStep};
+pub(crate) use tombstones::tombstones_worth;
 
 #[cfg(test)]
 pub(crate) mod tests;

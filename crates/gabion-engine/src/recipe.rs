@@ -14,6 +14,7 @@
 //!      5 SstOptions
 //!      6 merging     u8 operator, u8 version, u64 first and last expiry, u64 operands above from; each ms,
 //!                    u64::MAX first and 0 last: none expires; u64::MAX: no operands above
+//!      7 parted from u32, not 0: so many tombstones in a row have files of their own (absent: as all other entries)
 //! ```
 //!
 //! Boundaries of output files are derived, never stored: a file is cut before the entry that would
@@ -38,6 +39,7 @@ const FIELD_CUTS: u16 = 3;
 const FIELD_SNAPSHOTS: u16 = 4;
 const FIELD_SST: u16 = 5;
 const FIELD_MERGING: u16 = 6;
+const FIELD_PARTED_FROM: u16 = 7;
 
 /// Most MemTables, input files, cuts or snapshots that one recipe may name.
 pub const RECIPE_ITEMS_MAX: usize = 65_536;
@@ -156,6 +158,9 @@ pub struct Recipe {
     pub sst: SstOptions,
     /// How operands are folded; none where the inputs hold no operands, and need not heed any above them.
     pub merging: Option<Merging>,
+    /// A file ends before and after so many tombstones in a row, so that they can be merged with what they delete, and
+    /// not with all that the rest of a wide file overlaps; 0: nowhere.
+    pub parted_from: u32,
 }
 
 impl Recipe {
@@ -186,6 +191,9 @@ impl Recipe {
         if let Some(merging) = self.merging {
             put_field(out, FIELD_MERGING, FIELD_CRITICAL, &merging.encode());
         }
+        if self.parted_from > 0 {
+            put_field(out, FIELD_PARTED_FROM, FIELD_CRITICAL, &self.parted_from.to_le_bytes());
+        }
     }
 
     /// The recipe that `bytes` hold, validated.
@@ -204,7 +212,7 @@ impl Recipe {
                 return Err(Error::corruption(format!("recipe: field {} out of order", field.tag)));
             }
             last_tag = field.tag;
-            if (FIELD_MEMTABLES..=FIELD_MERGING).contains(&field.tag) && !field.critical {
+            if (FIELD_MEMTABLES..=FIELD_PARTED_FROM).contains(&field.tag) && !field.critical {
                 return Err(Error::corruption(format!("recipe: field {} not critical", field.tag)));
             }
             let payload = Reader::new(field.payload, "recipe");
@@ -223,6 +231,7 @@ impl Recipe {
                 }
                 FIELD_SST => sst = Some(SstOptions::decode(field.payload)?),
                 FIELD_MERGING => recipe.merging = Some(Merging::decode(payload)?),
+                FIELD_PARTED_FROM => recipe.parted_from = parted_from(payload)?,
                 _ => field.skip_unknown("recipe")?,
             }
         }
@@ -309,7 +318,17 @@ fn decode_header(header: &[u8]) -> Result<Recipe> {
         floor: SequenceNumber(reader.u64()?),
         sst: SstOptions::default(),
         merging: None,
+        parted_from: 0,
     })
+}
+
+fn parted_from(mut payload: Reader<'_>) -> Result<u32> {
+    let parted_from = payload.u32()?;
+    if parted_from == 0 {
+        return Err(Error::corruption("recipe: files that are parted from 0 tombstones on"));
+    }
+    payload.finish()?;
+    Ok(parted_from)
 }
 
 fn ascending<T: PartialOrd>(items: &[T]) -> bool {

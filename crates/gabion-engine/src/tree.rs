@@ -29,6 +29,7 @@
 //! 64 Version … | u32 CRC32C of all before
 //! ```
 
+mod deletes;
 mod fork;
 mod keys;
 mod load;
@@ -61,6 +62,7 @@ use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
 
+pub(crate) use deletes::PARTS;
 pub use load::Loaded;
 
 const SNAPSHOT_VERSION: u16 = 1;
@@ -155,6 +157,8 @@ pub struct Tree {
     /// Group time.
     now_ms: u64,
     due: Due,
+    /// Of the active MemTable.
+    delete_runs: deletes::DeleteRuns,
     /// Nothing was replayed since it was opened: edits may run ahead of the log.
     opening: bool,
     jobs: Jobs,
@@ -235,6 +239,7 @@ impl Tree {
             floor_in_edits: floor,
             now_ms: 0,
             due,
+            delete_runs: deletes::DeleteRuns::default(),
             opening: true,
             jobs: Jobs::default(),
         }
@@ -404,6 +409,9 @@ impl Tree {
             kind => {
                 note_expiry(&mut self.due, kind, value, self.now_ms);
                 self.active.insert(key, sequence, kind, value);
+                if kind == EntryKind::Delete {
+                    self.note_delete(key);
+                }
             }
         }
         self.last_sequence = sequence;
@@ -451,11 +459,12 @@ impl Tree {
         )))
     }
 
-    /// Whether the active MemTable is full: the head appends a seal.
+    /// Whether the active MemTable is full, or holds enough that readers are better off without: the head appends a seal.
     #[must_use]
     pub fn needs_seal(&self) -> bool {
         self.active.memory_used() as u64 >= self.config.memtable_len
             || self.active.is_full_of_range_deletes()
+            || self.delete_runs.wants_seal()
     }
 
     /// Seals the active MemTable, which must be `expected`; the log goes on at `at`. Returns the
@@ -475,6 +484,7 @@ impl Tree {
         self.opening = false;
         let next = Arc::new(self.active.successor());
         let table = core::mem::replace(&mut self.active, next);
+        self.delete_runs = deletes::DeleteRuns::default();
         let last_sequence = self.last_sequence;
         self.sealed.push_back(Sealed { table, position: at, last_sequence });
         self.reshape();
@@ -581,7 +591,11 @@ impl Tree {
             .within(room, context.snapshots.len())
             .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
-        let pick = picker.pick_drop(self.floor, oldest).or_else(|| picker.pick());
+        let dense = || match picker.slows_writers() {
+            false => picker.pick_tombstones(oldest),
+            true => None,
+        };
+        let pick = picker.pick_drop(self.floor, oldest).or_else(dense).or_else(|| picker.pick());
         let pick = pick.or_else(|| picker.pick_ranges(oldest));
         let Some(pick) = pick.or_else(|| picker.pick_expired(self.now_ms)) else {
             self.jobs.idle_until_ms = picker.more_expired_ms(self.now_ms);
@@ -600,6 +614,7 @@ impl Tree {
         let picker = Picker::new(&self.config, self.versions.current(), &none_busy);
         !self.sealed.is_empty()
             || picker.pick_drop(self.floor, SequenceNumber::MAX).is_some()
+            || picker.pick_tombstones(SequenceNumber::MAX).is_some()
             || picker.pick().is_some()
             || picker.pick_ranges(SequenceNumber::MAX).is_some()
     }
@@ -634,6 +649,7 @@ impl Tree {
                 floor: self.floor,
                 sst: self.config.sst_of_job(pick.kind, pick.bottommost),
                 merging,
+                parted_from: 0,
             },
             memtables,
             files: pick.inputs,
@@ -642,13 +658,29 @@ impl Tree {
             return None;
         }
         if inputs.recipe.kind.makes_files() {
-            let cuts = inputs.recipe.cuts.len() as u64;
+            let cuts = inputs.recipe.cuts.len() as u64 + self.part(&mut inputs, context.slots_free);
             let count = inputs.outgoing().files_max(inputs.recipe.output_len, cuts);
             inputs.recipe.output_count = u32::try_from(count).unwrap_or(u32::MAX);
         }
         self.jobs.reserved = inputs.recipe.output_end();
         self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
         Some(inputs)
+    }
+
+    /// Has a flush give tombstones files of their own, if that is worth it and there are slots enough. Returns how many
+    /// files more it may then have.
+    fn part(&mut self, inputs: &mut JobInputs, slots_free: u64) -> u64 {
+        let keeps_deletes = inputs.recipe.kind == JobKind::Flush && !inputs.recipe.bottommost;
+        let deletes = inputs.memtables.iter().map(|table| table.deletes()).sum();
+        let parted_from = self.parted_from(deletes);
+        let room = self.room(JobKind::Flush, slots_free);
+        let len = inputs.recipe.output_len;
+        if !keeps_deletes || parted_from == 0 || !inputs.outgoing().fits(len, PARTS, room)
+        {
+            return 0;
+        }
+        inputs.recipe.parted_from = parted_from;
+        PARTS
     }
 
     /// The inputs of a recipe as this replica holds them, to make its files here. They are the same

@@ -10,6 +10,9 @@
 //! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of
 //! `output_len` at most, as whoever opens it holds them in memory, several times as long.
 //!
+//! Where the recipe says so (`parted_from`), a file ends before the last of so many tombstones in a row, if it holds other
+//! entries too, and after them.
+//!
 //! All lie within the bounds of the inputs, and so touch no file that is none of them.
 //!
 //! One edit names them all. How many there will be is reckoned when a job is picked, from bytes that may pack worse than
@@ -20,7 +23,7 @@
 use super::parting::{OwnBounds, Parting, bounds_touch};
 use super::{JobInputs, JobOutput};
 use crate::edit::Edit;
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryKind};
 use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, lower_bound_of, upper_bound_of};
 use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
 use crate::recipe::Recipe;
@@ -57,6 +60,10 @@ pub(super) struct Outputs<'a> {
     room_left: usize,
     /// Longest file: the recipe's `output_len`, or more, so that the edit can name all that are to come.
     output_len: u64,
+    /// Tombstones in a row that were written last.
+    tombstones: u32,
+    /// The open file has entries that are none.
+    has_others: bool,
 }
 
 /// Longest description of a file whose bounds are no longer than usual: 1,024 checksums of chunks, four stretches that
@@ -110,6 +117,8 @@ impl<'a> Outputs<'a> {
             room,
             room_left: room,
             output_len: recipe.output_len,
+            tombstones: 0,
+            has_others: false,
         }
     }
 
@@ -124,9 +133,11 @@ impl<'a> Outputs<'a> {
             self.take_ranges(Some(entry.key), sink, output).await?;
         }
         let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
-        if self.wants_end(entry.key, entry_len, 0) {
+        let is_tombstone = entry.trailer.kind() == EntryKind::Delete;
+        if self.wants_end(entry.key, entry_len, 0) | self.parts_before(is_tombstone) {
             self.end_before(entry.key, sink, output).await?;
         }
+        self.has_others |= !is_tombstone;
         output.stats.entries_out += 1;
         self.add(entry, sink)
     }
@@ -148,6 +159,16 @@ impl<'a> Outputs<'a> {
         let ranges_max = output_len / RANGES_PART + carried_len;
         let has_ranges = ranges_len > 0 && builder.ranges_len() + ranges_len > ranges_max;
         passed || is_long || has_ranges
+    }
+
+    /// Whether the open file is to end before an entry for the sake of tombstones: it follows enough of them, or is, among
+    /// others, the last that makes them enough.
+    #[inline]
+    fn parts_before(&mut self, is_tombstone: bool) -> bool {
+        let (from, before) = (self.recipe.parted_from, self.tombstones);
+        self.tombstones = if is_tombstone { before.saturating_add(1) } else { 0 };
+        let parts = if is_tombstone { self.has_others && self.tombstones == from } else { before >= from };
+        from > 0 && parts
     }
 
     /// Ends the open file before `key`, if it can. Versions of one key stay together.
@@ -361,6 +382,7 @@ impl<'a> Outputs<'a> {
         output.added.push((self.recipe.output_level, file.meta.clone()));
         self.next += 1;
         self.last_key.clear();
+        self.has_others = false;
         self.carried_len = 0;
         sink.finished(file).await
     }

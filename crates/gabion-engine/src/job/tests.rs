@@ -38,6 +38,7 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
         floor,
         sst: SstOptions::default(),
         merging: None,
+        parted_from: 0,
     }
 }
 

@@ -6,11 +6,46 @@
 //!   L1         [† †]               │ nothing below: dropped unread      ·  other entry
 //!   L6   [· · · · · · · · ·]◄──────┘    [· † · † †] written anew
 //! ```
+//!
+//! Whoever looks for the first key of a range passes the tombstones before it, and what they hide, one by one. Where a
+//! file has many, at least about as many as there are other entries below it in its range, they hide most of that, and a
+//! merge writes less than it drops. What random deletes of a large tree leave is not like that and waits for its
+//! level's turn: to merge it would be to write the tree anew for each MemTable. (RocksDB's CompactOnDeletionCollector
+//! and Pebble's tombstone-dense compactions look at the file alone.)
+//!
+//! How many entries a file has within a part of its range is guessed from the first bytes in which its bounds differ.
+//! What such a merge writes goes into short files, so that the next, of a queue from which ever more is taken at its
+//! front, need not write them all anew.
 
-use super::Picker;
+use super::{Pick, Picker, newest_first};
+use crate::config::TreeConfig;
 use crate::file::FileMeta;
+use crate::job::Outgoing;
+use crate::recipe::JobKind;
 use alloc::collections::BTreeSet;
-use gabion_base::FileId;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::units::{KIB, SLOT_LEN};
+use gabion_base::{FileId, SequenceNumber};
+
+/// A file is looked at if it has one tombstone for so many bytes of a MemTable: 1,024 for 16 MiB.
+const TOMBSTONE_PER: u64 = 16 * KIB;
+/// And if this part of its entries are tombstones.
+const DENSE_PART: u64 = 4;
+/// Or, where nothing lies below it and room is short, this part.
+const DENSE_PART_URGENT: u64 = 16;
+/// Bytes that may be written anew for each tombstone: what a reader passes in some 20 ns each is not worth more.
+const BYTES_PER_TOMBSTONE: u64 = 4 * KIB;
+/// What is left is written into files of this part of the usual length.
+const SHORT_PART: u64 = 8;
+/// Unless it comes to more usual lengths than this.
+const SHORT_INPUTS: u64 = 16;
+
+/// Tombstones that make it worth while to do something about them, where they are dense: see [`TOMBSTONE_PER`].
+pub(crate) const fn tombstones_worth(config: &TreeConfig) -> u64 {
+    let count = config.memtable_len / TOMBSTONE_PER;
+    if count == 0 { 1 } else { count }
+}
 
 /// Most files of one drop: keeps its edit far below the limit.
 const DROP_FILES_MAX: usize = 10_000;
@@ -37,6 +72,113 @@ impl Picker<'_> {
         gone
     }
 
+    /// The merge of a file that is dense in tombstones with what it deletes, one level down, or, where nothing lies below
+    /// it, with itself. Those that a snapshot, the oldest of all, would keep at the bottom wait for that.
+    pub(crate) fn pick_tombstones(&self, oldest_snapshot: SequenceNumber) -> Option<Pick> {
+        let is_free = |file: &Arc<FileMeta>| self.is_dense(file) && !self.is_busy(file);
+        let nothing = BTreeSet::new();
+        for level in (0..self.version.level_count()).rev() {
+            let files = self.version.level(level).iter().enumerate().rev();
+            for (at, file) in files.filter(|(_, file)| is_free(file)) {
+                let pick = if !self.is_lowest(level, at, &nothing) {
+                    self.pick_with_deleted(level, file)
+                } else if file.largest_sequence <= oldest_snapshot {
+                    self.pick_at_bottom(level, file)
+                } else {
+                    None
+                };
+                if pick.is_some() {
+                    return pick;
+                }
+            }
+        }
+        None
+    }
+
+    fn is_dense(&self, file: &FileMeta) -> bool {
+        let (least, part) = match self.urgent {
+            true => (1, DENSE_PART_URGENT),
+            false => (tombstones_worth(self.config), DENSE_PART),
+        };
+        file.deletes >= least && file.deletes.saturating_mul(part) >= file.entries
+    }
+
+    /// A file with nothing older of its range: without its tombstones.
+    fn pick_at_bottom(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
+        match level {
+            0 if self.is_l0_busy() => None,
+            0 => self.complete(0, alloc::vec![file.clone()], false),
+            _ => self.rewrite(level, file),
+        }
+    }
+
+    fn is_l0_busy(&self) -> bool {
+        self.version.level(0).iter().any(|file| self.is_busy(file))
+    }
+
+    /// A file with what it hides, if that is most of what lies there.
+    fn pick_with_deleted(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
+        let chosen = match level {
+            0 if self.is_l0_busy() => return None,
+            0 => self.with_older(file),
+            _ => alloc::vec![file.clone()],
+        };
+        let mut within = self.counts_below(level, &file.smallest, &file.largest);
+        for older in chosen.iter().filter(|older| older.id != file.id) {
+            within.add(older, &file.smallest, &file.largest);
+        }
+        if !within.are_deleted_by(file.deletes) {
+            return None;
+        }
+        let pick = self.complete(level, chosen, true)?;
+        let len = pick.inputs.iter().map(|(_, file)| file.len).fold(0, u64::saturating_add);
+        let most = (file.deletes + within.tombstones).saturating_mul(BYTES_PER_TOMBSTONE);
+        let is_worth = pick.kind == JobKind::TrivialMove || len <= most || self.urgent;
+        is_worth.then(|| self.in_short_files(pick, len))
+    }
+
+    /// A file of L0, newest first, with all older ones that it has to take along.
+    fn with_older(&self, file: &Arc<FileMeta>) -> Vec<Arc<FileMeta>> {
+        let older = self.version.level(0).iter().filter(|other| newest_first(file, other).is_lt());
+        let all: Vec<_> = core::iter::once(file).chain(older).cloned().collect();
+        super::overlapping_set(&all, 1)
+    }
+
+    /// The same job with outputs that are shorter, if there are slots for them.
+    fn in_short_files(&self, pick: Pick, len: u64) -> Pick {
+        let usual = self.config.sst_len;
+        let short = (usual / SHORT_PART).max(usual.min(SLOT_LEN));
+        let files = pick.inputs.iter().map(|(_, file)| &**file);
+        let codec = self.config.codecs().of_job(pick.kind, pick.bottommost);
+        let fits = || {
+            let outgoing = Outgoing::of_files(files, codec, self.snapshots);
+            outgoing.fits(short, pick.cuts.len() as u64, self.room)
+        };
+        let is_plain = pick.kind == JobKind::Compaction && pick.output_len == usual;
+        if is_plain && len <= SHORT_INPUTS.saturating_mul(usual) && fits() {
+            return Pick { output_len: short, ..pick };
+        }
+        pick
+    }
+
+    /// About how many entries the levels below one have between two keys.
+    fn counts_below(&self, level: u8, first: &[u8], last: &[u8]) -> Within {
+        let mut within = Within::default();
+        for file in self.version.files_within(level + 1..self.version.level_count(), first, last) {
+            within.add(file, first, last);
+        }
+        within
+    }
+
+    /// Whether so many tombstones between two keys, newer than all files, hide most of what these have there.
+    pub(crate) fn are_worth(&self, tombstones: u64, first: &[u8], last: &[u8]) -> bool {
+        let mut within = self.counts_below(0, first, last);
+        for file in self.version.level(0) {
+            within.add(file, first, last);
+        }
+        within.are_deleted_by(tombstones)
+    }
+
     /// Whether nothing older than a level's file `at` this place holds anything of its range, those `but` left out.
     fn is_lowest(&self, level: u8, at: usize, but: &BTreeSet<FileId>) -> bool {
         let file = &self.version.level(level)[at];
@@ -50,6 +192,77 @@ impl Picker<'_> {
             &file.largest,
         );
         !beside.any(|older| stays(older)) && !below.any(|older| stays(older))
+    }
+}
+
+/// About how many entries files have between two keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Within {
+    tombstones: u64,
+    others: u64,
+}
+
+impl Within {
+    /// Adds those of a file.
+    fn add(&mut self, file: &FileMeta, first: &[u8], last: &[u8]) {
+        let part = per_mille_within(file, first, last);
+        let of = |count: u64| (u128::from(count) * u128::from(part)).div_ceil(1000) as u64;
+        let tombstones = of(file.deletes);
+        self.tombstones = self.tombstones.saturating_add(tombstones);
+        self.others =
+            self.others.saturating_add(of(file.entries.saturating_sub(file.deletes)));
+    }
+
+    /// Whether so many more tombstones, and those that are there, may be of most of the others.
+    const fn are_deleted_by(self, tombstones: u64) -> bool {
+        let tombstones = tombstones.saturating_add(self.tombstones);
+        tombstones.saturating_mul(5) >= self.others.saturating_mul(4)
+    }
+}
+
+/// Which part of a file's range lies between two keys, in thousandths, if keys are spread evenly over it.
+fn per_mille_within(file: &FileMeta, first: &[u8], last: &[u8]) -> u64 {
+    let (smallest, largest) = (&file.smallest[..], &file.largest[..]);
+    if first > largest || last < smallest {
+        return 0;
+    }
+    let scale = Scale::between(smallest, largest);
+    let (from, to) = (scale.place(first.max(smallest)), scale.place(last.min(largest)));
+    let (low, high) = (scale.place(smallest), scale.place(largest));
+    let part = to.saturating_sub(from).saturating_mul(1000) / high.saturating_sub(low).max(1);
+    // Of one that touches the range something is in it.
+    u64::try_from(part).map_or(1000, |part| part.clamp(1, 1000))
+}
+
+/// Keys of a range as numbers.
+struct Scale<'a> {
+    smallest: &'a [u8],
+    largest: &'a [u8],
+    /// Bytes that all keys between the two begin with.
+    common: usize,
+}
+
+/// Bytes of a key, after those that all have, that tell its place.
+const SCALE_LEN: usize = 10;
+
+impl<'a> Scale<'a> {
+    fn between(smallest: &'a [u8], largest: &'a [u8]) -> Self {
+        let pairs = smallest.iter().zip(largest);
+        Self { smallest, largest, common: pairs.take_while(|(a, b)| a == b).count() }
+    }
+
+    /// A place that rises with the key. Digits, where both ends have them, are those of a decimal number.
+    fn place(&self, key: &[u8]) -> u128 {
+        let mut place = 0_u128;
+        for at in self.common..self.common + SCALE_LEN {
+            let digit = |key: &[u8]| key.get(at).is_some_and(u8::is_ascii_digit);
+            let byte = u128::from(key.get(at).copied().unwrap_or(0));
+            place = match digit(self.smallest) && digit(self.largest) {
+                true => place * 10 + byte.clamp(48, 57) - 48,
+                false => place * 256 + byte,
+            };
+        }
+        place
     }
 }
 

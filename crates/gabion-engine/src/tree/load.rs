@@ -69,6 +69,7 @@ impl Tree {
             floor: self.floor,
             sst: SstOptions { compression, ..self.config.sst.clone() },
             merging: None,
+            parted_from: 0,
         };
         let overlap_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let numbered = |file: FileMeta| {

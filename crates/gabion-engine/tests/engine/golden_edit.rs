@@ -48,6 +48,7 @@ fn recipe(kind: JobKind) -> Recipe {
         floor: SequenceNumber(5),
         sst: SstOptions::default(),
         merging: None,
+        parted_from: 0,
     }
 }
 

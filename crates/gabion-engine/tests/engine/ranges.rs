@@ -354,6 +354,7 @@ proptest! {
             floor: SequenceNumber(0),
             sst: SstOptions::default(),
             merging: None,
+            parted_from: 0,
         };
         let inputs = JobInputs { recipe, memtables: vec![Arc::new(table)], files: Vec::new() };
         let files = Files::default();

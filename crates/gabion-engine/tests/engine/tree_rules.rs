@@ -506,6 +506,35 @@ fn tombstones_above_nothing_are_not_flushed_and_those_of_flushes_side_by_side_ar
     assert_eq!(driven.replica.tree.version().files().count(), 0);
 }
 
+/// 64 are worth a compaction where MemTables have 1 MiB; at least a quarter of all deletes are a stretch.
+#[test]
+fn a_flush_gives_a_stretch_of_tombstones_a_file_of_its_own() {
+    let config = TreeConfig { memtable_len: 1 << 20, ..small_config() };
+    let flushed = |count: u64| {
+        let mut driven = Driven::new(config.clone());
+        driven.put("a", b"v");
+        driven.put("z", b"v");
+        driven.flush();
+        driven.put("b", b"v");
+        for number in 0..count {
+            driven.delete(&format!("m{number:04}"));
+        }
+        for key in ["n", "o", "y"] {
+            driven.put(key, b"v");
+        }
+        driven.delete("z");
+        driven.seal();
+        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let edit = driven.edit(&job);
+        assert!(edit.added.len() as u64 <= u64::from(job.recipe.output_count));
+        let counts = edit.added.iter().map(|(_, file)| (file.entries, file.deletes));
+        (job.recipe.parted_from, counts.collect::<Vec<_>>())
+    };
+    assert_eq!(flushed(62), (0, vec![(67, 63)]));
+    // The first of them follow a put.
+    assert_eq!(flushed(99), (25, vec![(25, 24), (75, 75), (4, 1)]));
+}
+
 #[test]
 fn flushes_run_side_by_side_and_end_in_their_order() {
     let mut driven = Driven::new(small_config());

@@ -35,6 +35,9 @@ use gabion_base::{Error, ReplicaId, Result};
 /// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
 /// is to be given back soon, not in a file each.
 const SEAL_EVERY_MS: u64 = 1_000;
+/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes a range key by key does
+/// not pause for that.
+const DELETES_REST_MS: u64 = 1_000;
 /// Slots that each MemTable's files may leave half empty.
 const PARTIAL_SLOTS: u64 = 2;
 /// The log takes this part of the pool at most, unless that is less than its least.
@@ -62,6 +65,8 @@ pub(super) struct Room {
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
     sealed_ms: u64,
+    /// How many keys are deleted in the MemTable that is being filled, since when, and whether that was looked at.
+    deletes: (u64, u64, bool),
     /// Since when deletes have waited for room with no job under way.
     stuck_since_ms: Option<u64>,
     /// What jobs had done, and since when it has not been more.
@@ -112,6 +117,7 @@ impl Node {
         self.note_progress();
         self.note_stuck();
         self.seal_for_room();
+        self.seal_for_readers();
     }
 
     fn spare(&mut self) -> Spare {
@@ -254,6 +260,25 @@ impl Node {
         let is_long = since_seal >= most / 2;
         if (is_long || (is_due && (gives_back || has_spans))) && self.not_writing().is_none() {
             self.room.sealed_ms = self.now_ms;
+            self.append_seal();
+        }
+    }
+
+    /// Seals a MemTable in which deletes have come to rest that readers would pass one by one.
+    fn seal_for_readers(&mut self) {
+        let deletes = self.tree.active_deletes();
+        let (before, since_ms, was_looked_at) = self.room.deletes;
+        if deletes != before {
+            self.room.deletes = (deletes, self.now_ms, false);
+            return;
+        }
+        let rests = self.now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
+        let may_seal = self.is_head() && !self.is_in_turn() && self.not_writing().is_none();
+        if deletes == 0 || was_looked_at || !rests || !may_seal {
+            return;
+        }
+        self.room.deletes.2 = true;
+        if self.tree.has_dense_deletes() {
             self.append_seal();
         }
     }

@@ -15,3 +15,4 @@ mod marks;
 mod no_space;
 mod pins;
 mod replica;
+mod tombstones;

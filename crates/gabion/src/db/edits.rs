@@ -139,6 +139,9 @@ fn recipe_fields(recipe: &Recipe) -> Value {
         "snapshots": recipe.snapshots.iter().map(|at| at.get()).collect::<Vec<_>>(),
         "now_ms": recipe.now_ms, "floor": recipe.floor.get(),
     });
+    if recipe.parted_from > 0 {
+        fields["parted_from"] = recipe.parted_from.into();
+    }
     if let Some(Merging { expiries, above_from_ms }) = recipe.merging {
         fields["merge_operator"] = "add-i64".into();
         fields["expiries_first_ms"] = expiries.map(|span| span.first_ms).into();
