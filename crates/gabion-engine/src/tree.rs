@@ -675,8 +675,7 @@ impl Tree {
         let parted_from = self.parted_from(deletes);
         let room = self.room(JobKind::Flush, slots_free);
         let len = inputs.recipe.output_len;
-        if !keeps_deletes || parted_from == 0 || !inputs.outgoing().fits(len, PARTS, room)
-        {
+        if !keeps_deletes || parted_from == 0 || !inputs.outgoing().fits(len, PARTS, room) {
             return 0;
         }
         inputs.recipe.parted_from = parted_from;

@@ -167,7 +167,8 @@ impl<'a> Outputs<'a> {
     fn parts_before(&mut self, is_tombstone: bool) -> bool {
         let (from, before) = (self.recipe.parted_from, self.tombstones);
         self.tombstones = if is_tombstone { before.saturating_add(1) } else { 0 };
-        let parts = if is_tombstone { self.has_others && self.tombstones == from } else { before >= from };
+        let parts =
+            if is_tombstone { self.has_others && self.tombstones == from } else { before >= from };
         from > 0 && parts
     }
 

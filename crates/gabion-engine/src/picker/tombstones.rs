@@ -209,8 +209,7 @@ impl Within {
         let of = |count: u64| (u128::from(count) * u128::from(part)).div_ceil(1000) as u64;
         let tombstones = of(file.deletes);
         self.tombstones = self.tombstones.saturating_add(tombstones);
-        self.others =
-            self.others.saturating_add(of(file.entries.saturating_sub(file.deletes)));
+        self.others = self.others.saturating_add(of(file.entries.saturating_sub(file.deletes)));
     }
 
     /// Whether so many more tombstones, and those that are there, may be of most of the others.

@@ -174,7 +174,8 @@ fn delete_what_is_not_there(replica: &mut Replica) {
     let pad = "x".repeat(400);
     for number in 0..4 * POOL_LEN / 400 {
         let gate = gate_now(replica);
-        let is_taken = matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
+        let is_taken =
+            matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
         assert!(is_taken, "at {number}: {gate:?}, {:?}", replica.node.tree().level_stats());
         let key = format!("none {number:010}{pad}");
         replica.node.delete(Keyspace::User, key.as_bytes()).unwrap();
@@ -203,7 +204,8 @@ fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
     let pad = "x".repeat(400);
     for number in 0..POOL_LEN / 400 {
         let gate = gate_now(&mut replica);
-        let is_taken = matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
+        let is_taken =
+            matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });
         assert!(is_taken, "at {number}: {gate:?}, {:?}", replica.node.tree().level_stats());
         // Beyond all keys, before them, and among them.
         let key = format!("{} {number:010}{pad}", ["z", "a", "key 00050000"][number as usize % 3]);

@@ -111,7 +111,8 @@ fn a_short_queue_that_moves_for_ever_has_few_tombstones_at_its_front() {
 }
 
 #[test]
-fn a_long_queue_that_moves_for_ever_has_few_tombstones_at_its_front_and_is_not_written_again_and_again() {
+fn a_long_queue_that_moves_for_ever_has_few_tombstones_at_its_front_and_is_not_written_again_and_again()
+ {
     push_and_pop(100_000);
 }
 
