@@ -28,6 +28,7 @@ use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, lower_bound_of, upper_bound_
 use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
 use crate::recipe::Recipe;
 use crate::sst::SstBuilder;
+use crate::tree::PARTS;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -64,6 +65,8 @@ pub(super) struct Outputs<'a> {
     tombstones: u32,
     /// The open file has entries that are none.
     has_others: bool,
+    /// How often a file ended for the sake of tombstones.
+    parts: u64,
 }
 
 /// Longest description of a file whose bounds are no longer than usual: 1,024 checksums of chunks, four stretches that
@@ -119,6 +122,7 @@ impl<'a> Outputs<'a> {
             output_len: recipe.output_len,
             tombstones: 0,
             has_others: false,
+            parts: 0,
         }
     }
 
@@ -162,14 +166,22 @@ impl<'a> Outputs<'a> {
     }
 
     /// Whether the open file is to end before an entry for the sake of tombstones: it follows enough of them, or is, among
-    /// others, the last that makes them enough.
+    /// others, the last that makes them enough. No more often than the recipe has files for, as what expires becomes
+    /// tombstones too.
     #[inline]
     fn parts_before(&mut self, is_tombstone: bool) -> bool {
         let (from, before) = (self.recipe.parted_from, self.tombstones);
+        if from == 0 {
+            return false;
+        }
         self.tombstones = if is_tombstone { before.saturating_add(1) } else { 0 };
-        let parts =
-            if is_tombstone { self.has_others && self.tombstones == from } else { before >= from };
-        from > 0 && parts
+        let is_part = match is_tombstone {
+            true => self.has_others && self.tombstones == from,
+            false => before >= from,
+        };
+        let parts = is_part && self.parts < PARTS;
+        self.parts += u64::from(parts);
+        parts
     }
 
     /// Ends the open file before `key`, if it can. Versions of one key stay together.

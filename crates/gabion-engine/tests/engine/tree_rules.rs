@@ -535,6 +535,32 @@ fn a_flush_gives_a_stretch_of_tombstones_a_file_of_its_own() {
     assert_eq!(flushed(99), (25, vec![(25, 24), (75, 75), (4, 1)]));
 }
 
+/// What a flush finds expired becomes tombstones, of which it is not known before how many they are.
+#[test]
+fn a_flush_parts_no_more_files_than_its_recipe_has_numbers_for() {
+    let mut driven = Driven::new(small_config());
+    driven.put("a", b"v");
+    driven.put("z", b"v");
+    driven.flush();
+    driven.delete("b");
+    for number in 0..60 {
+        driven.put(&format!("m{number:02}"), b"v");
+        let key = [&[Keyspace::User as u8], format!("m{number:02}+").as_bytes()].concat();
+        let stored = [&5_u64.to_le_bytes()[..], b"v"].concat();
+        let sequence = driven.replica.tree.last_sequence().next();
+        let tree = &mut driven.replica.tree;
+        tree.apply_operation(sequence, EntryKind::ExpiringPut, &key, &stored).unwrap();
+    }
+    driven.replica.tree.pass_time(10);
+    driven.seal();
+    let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    assert_eq!(job.recipe.parted_from, 1);
+    let edit = driven.edit(&job);
+    assert!((9..=u64::from(job.recipe.output_count)).contains(&(edit.added.len() as u64)));
+    let deletes: u64 = edit.added.iter().map(|(_, file)| file.deletes).sum();
+    assert_eq!(deletes, 61);
+}
+
 #[test]
 fn flushes_run_side_by_side_and_end_in_their_order() {
     let mut driven = Driven::new(small_config());

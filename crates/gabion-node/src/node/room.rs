@@ -283,6 +283,13 @@ impl Node {
         }
     }
 
+    /// Whether the head is about to look at deletes that rest in memory, and may seal them.
+    #[must_use]
+    pub const fn looks_at_deletes(&self) -> bool {
+        let (deletes, _, was_looked_at) = self.room.deletes;
+        deletes > 0 && !was_looked_at
+    }
+
     fn note_progress(&mut self) {
         let counters = &self.counters;
         let done = self.tree.last_edit() + counters.shipped_files + counters.job_written_bytes;

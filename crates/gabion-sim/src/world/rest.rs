@@ -63,7 +63,8 @@ impl World {
                 && (local || node.tree().last_edit() == edit)
                 && node.log_end() == head.log_end()
         };
-        self.expiring.is_empty() && head.chain().is_ready() && (0..self.machines.len()).all(same)
+        let is_ready = head.chain().is_ready() && !head.looks_at_deletes();
+        self.expiring.is_empty() && is_ready && (0..self.machines.len()).all(same)
     }
 
     /// Reads every key once more at the tail, as the last operations of the history.

@@ -211,7 +211,7 @@ fn delete_what_is_not_there(filling: &mut Filling, kills: bool) {
     const NONE: u64 = 1 << 40;
     // As long as a tombstone is in a file.
     let pad = "x".repeat(500);
-    let (count, step) = (POOL_LEN / 500, 1_000);
+    let (count, step) = (POOL_LEN / 500, 100);
     for first in (0..count).step_by(step as usize) {
         filling.wait_for_deletes();
         let numbers = NONE + first..NONE + first + step;
@@ -222,8 +222,8 @@ fn delete_what_is_not_there(filling: &mut Filling, kills: bool) {
             }
             node.end_turn().expect("deletes are taken");
         }
-        filling.advance(20);
-        if kills && first.is_multiple_of(64 * step) {
+        filling.advance(4);
+        if kills && first.is_multiple_of(512 * step) {
             filling.world.kill_all();
             filling.advance(3_000);
         }
