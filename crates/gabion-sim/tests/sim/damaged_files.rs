@@ -113,7 +113,11 @@ fn a_primary_whose_connections_for_files_are_lost_makes_others_for_its_repair() 
 #[test]
 fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     let (mut set_aside, what) = (0, "the primary's files rot");
-    for seed in 1..=8 {
+    // At rest few levels are left of which one is compacted soon.
+    for seed in 1..=60 {
+        if seed > 8 && set_aside > 0 {
+            return;
+        }
         let mut world = world(what, options(seed, 3), seed);
         for file in world.files(0) {
             world.rot(0, file);
