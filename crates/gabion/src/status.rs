@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses};
 use crate::options::StatusOptions;
 use crate::screen::{self, Screen, put};
-use gabion_base::{Error, Result};
+use gabion_base::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
@@ -155,6 +155,10 @@ fn note_of(error: &Error, address: SocketAddr) -> String {
     if is_refused(error) {
         return format!("does not run: nothing listens on port {}", address.port());
     }
+    // What it answers in place of its status, such as that it has too many clients.
+    if error.kind() == ErrorKind::Io {
+        return format!("does not say how it is: {}", error.message());
+    }
     "does not answer".to_owned()
 }
 
@@ -205,6 +209,10 @@ mod tests {
         assert_eq!(note(hanging), "does not answer");
         let port = free.port();
         assert_eq!(note(free), format!("does not run: nothing listens on port {port}"));
+        let full = Error::io("127.0.0.1:1: GABION STATUS: ERR max number of clients reached");
+        let said =
+            "does not say how it is: 127.0.0.1:1: GABION STATUS: ERR max number of clients reached";
+        assert_eq!(note_of(&full, free), said);
     }
 
     #[test]
