@@ -7,6 +7,10 @@
 //! cargo xtask interleavings what threads share without a lock (MemTables, open files, decoders): every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
 //! cargo xtask redis         redis-benchmark, redis-cli and redis-py against a real cluster
+//! cargo xtask redis-suites [tcl|redis-py]
+//!                           the test suites of Redis and of redis-py against a real cluster: what fails is listed
+//! cargo xtask clients [NAME...]
+//!                           client libraries of Redis in five languages against a real cluster
 //! cargo xtask kills [N]     N times (default 20) kill -9 of every process under load, and of some: nothing
 //!                           acknowledged is lost; GABION_KILL_SEED picks options and victims
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
@@ -18,13 +22,16 @@
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod bench;
+mod clients;
 mod cluster;
 mod kills;
+mod python;
 mod redis;
 mod rooms;
 mod shipping;
 mod soak;
 mod steps;
+mod suites;
 
 use std::process::ExitCode;
 
@@ -41,6 +48,9 @@ fn main() -> ExitCode {
         ["interleavings"] => steps::interleavings(),
         ["guest"] => steps::guest(),
         ["redis"] => redis::check(),
+        ["redis-suites"] => suites::check(None),
+        ["redis-suites", suite @ ("tcl" | "redis-py")] => suites::check(Some(suite)),
+        ["clients", ref names @ ..] => clients::check(names),
         ["kills"] => kills::check(None),
         ["kills", count] => match count.parse() {
             Ok(count) if count > 0 => kills::check(Some(count)),
@@ -55,7 +65,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

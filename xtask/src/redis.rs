@@ -1,9 +1,9 @@
 //! Redis's own programs and its Python library, unmodified, against a real cluster.
 
 use crate::cluster::{Cluster, need, output, program, run};
-use crate::steps::{Step, target_directory};
+use crate::python;
+use crate::steps::Step;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const REDIS_PY: &str = "redis==6.4.0";
@@ -18,7 +18,7 @@ pub(crate) fn check() -> Step {
     println!("\n── Redis: redis-benchmark, redis-cli and redis-py");
     need("redis-benchmark", "redis-tools")?;
     need("redis-cli", "redis-tools")?;
-    let python = python()?;
+    let python = python::environment("redis-py", &[REDIS_PY])?;
     let mut cluster = Cluster::new("redis", &program()?, &["--pool-size", "512MiB"])?;
     cluster.start()?;
     cluster.wait_ready()?;
@@ -31,28 +31,6 @@ pub(crate) fn check() -> Step {
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))?;
     cluster.verify_same(&[])?;
     cluster.stop()
-}
-
-/// A Python with redis-py, in an environment that later runs find again.
-fn python() -> Result<PathBuf, String> {
-    let environment = Path::new(&target_directory()?).join(REDIS_PY.replace("==", "-py-"));
-    let python = environment.join("bin/python");
-    let has_it = |python: &Path| {
-        let tried = Command::new(python).args(["-c", "import redis"]).output();
-        tried.is_ok_and(|output| output.status.success())
-    };
-    if !has_it(&python) {
-        need("python3", "python3-venv")?;
-        let make = || run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
-        if make().is_err() {
-            // Debian's Python comes without what makes environments.
-            let apt = ["install", "-y", "-qq", "--no-install-recommends", "python3-venv"];
-            run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(apt))?;
-            make()?;
-        }
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", REDIS_PY]))?;
-    }
-    Ok(python)
 }
 
 /// redis-benchmark, and then the counter must be what it counted to.

@@ -58,6 +58,8 @@ pub(crate) fn soak(hours: f64) -> Step {
         "hostile bytes",
         "options",
         "redis",
+        "redis-suites",
+        "clients",
         "guest",
         "chain, 25000 seeds",
         "planted",

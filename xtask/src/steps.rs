@@ -1,6 +1,6 @@
 //! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
 
-use crate::{kills, redis, rooms, shipping};
+use crate::{clients, kills, redis, rooms, shipping, suites};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -94,6 +94,8 @@ pub(crate) fn ci() -> Step {
     planted()?;
     interleavings()?;
     redis::check()?;
+    suites::check(None)?;
+    clients::check(&[])?;
     kills::check_all()?;
     shipping::check()?;
     guest()

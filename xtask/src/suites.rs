@@ -1,0 +1,76 @@
+//! The test suites of Redis and of its Python library, as they are published, against a real cluster.
+//!
+//! ```text
+//! Debian's source of Redis ── tests/unit/*.tcl ─┐
+//!                                               ├─► gabion up ─► how each test ended ─┐
+//! redis-py's source from PyPI ── tests/*.py ────┘                                     ├─► the step
+//!                              xtask/suites/*.txt: each test that fails, and why ─────┘
+//! ```
+//!
+//! Nothing of the suites is changed or kept here. Lists only shrink: a listed test that passes fails the step as well as
+//! one that fails and is not listed, and so does a number of tests other than the one recorded.
+
+mod list;
+mod redis_py;
+mod tcl;
+
+use crate::cluster::{Cluster, program};
+use crate::steps::{Step, target_directory};
+use list::{List, Outcome};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Both suites; `only` names one.
+pub(crate) fn check(only: Option<&str>) -> Step {
+    println!("\n── The suites of Redis and redis-py");
+    let begun = Instant::now();
+    let mut cluster = Cluster::new("suites", &program()?, &["--pool-size", "1GiB"])?;
+    cluster.start()?;
+    cluster.wait_ready()?;
+    let mut problems = Vec::new();
+    if only != Some("redis-py") {
+        problems.extend(tcl::check(cluster.port)?);
+    }
+    if only != Some("tcl") {
+        problems.extend(redis_py::check(cluster.port)?);
+    }
+    // A replica that ended amid a suite, or one that differs, fails the step whatever the tests say.
+    cluster.wait_ready()?;
+    cluster.verify_same(&[])?;
+    cluster.stop()?;
+    println!("── {:.0} s", begun.elapsed().as_secs_f64());
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let what_to_do = "mend it, or change the list in xtask/suites; what the suites said is in";
+    let place = directory()?;
+    Err(format!("{}\n{what_to_do} {}", problems.join("\n"), place.display()))
+}
+
+/// Where downloads and what the suites said are, so that later runs find them.
+fn directory() -> Result<PathBuf, String> {
+    let directory = Path::new(&target_directory()?).join("suites");
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Keeps what a suite said.
+fn keep(name: &str, said: &str) -> Step {
+    let path = directory()?.join(name);
+    std::fs::write(&path, said).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Prints the counts of a run and returns what contradicts its list.
+fn judge(suite: &str, list: &List, outcomes: Vec<Outcome>) -> Vec<String> {
+    let outcomes = list::numbered(outcomes);
+    let passed = outcomes.iter().filter(|outcome| outcome.failure.is_none()).count();
+    println!(
+        "{suite}: {passed} of {} tests pass, {} are listed as failing, {} are left out",
+        outcomes.len(),
+        list.fails.len(),
+        list.skips.len()
+    );
+    let problems = list::contradictions(list, &outcomes);
+    problems.into_iter().map(|problem| format!("{suite}: {problem}")).collect()
+}

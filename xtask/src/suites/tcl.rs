@@ -1,0 +1,202 @@
+//! The units of Redis's own test suite, in its external mode.
+
+use super::list::{List, Outcome};
+use super::{directory, judge, keep};
+use crate::cluster::{need, output, run, said};
+use crate::steps::Step;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const VERSION: &str = "7.0.15";
+const LIST: &str = include_str!("../../suites/tcl.txt");
+
+/// Those that a store of strings can be asked.
+const UNITS: [&str; 13] = [
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/keyspace",
+    "unit/scan",
+    "unit/expire",
+    "unit/multi",
+    "unit/protocol",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/other",
+    "unit/quit",
+    "unit/bitops",
+    "unit/bitfield",
+];
+
+/// Tests with these marks need DEBUG, Redis's stream of replication, SAVE, or a bound of memory that is set at run time.
+/// The suite leaves out by itself those that it marks as not for an external server and, with `--singledb`, those that need
+/// a second database.
+const LEFT_OUT: &str = "-needs:debug -needs:repl -needs:config-maxmemory -needs:save";
+
+/// Runs the units at a port; what contradicts the list.
+pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
+    need("tclsh", "tcl")?;
+    let source = source()?;
+    let list = List::read(LIST, "").map_err(|error| format!("xtask/suites/tcl.txt: {error}"))?;
+    let mut outcomes = Vec::new();
+    for unit in UNITS {
+        let mut command = Command::new("timeout");
+        command.args(["300", "./runtest", "--host", "127.0.0.1", "--port", &port.to_string()]);
+        // `--durable`: a test that breaks off has failed, and the next one is run.
+        command.args(["--singledb", "--durable", "--timeout", "120", "--tags", LEFT_OUT]);
+        command.args(["--single", unit]).current_dir(&source);
+        for skipped in list.skips.keys().filter_map(|name| name.strip_prefix(unit)) {
+            command.args(["--skiptest", skipped.trim_start_matches(": ")]);
+        }
+        let ended = command.output().map_err(|error| format!("runtest: {error}"))?;
+        let text = without_colours(&said(&ended));
+        keep(&format!("tcl-{}.log", unit.replace('/', "-")), &text)?;
+        let found = outcomes_of(unit, &text).map_err(|why| format!("Redis's {unit}: {why}"))?;
+        let passed = found.iter().filter(|outcome| outcome.failure.is_none()).count();
+        println!("  {unit}: {passed} of {} tests pass", found.len());
+        outcomes.extend(found);
+    }
+    Ok(judge("Redis's suite", &list, outcomes))
+}
+
+/// How each test of a unit ended, by what the suite said.
+fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
+    let (tests, _) = text.split_once("                   The End\n").ok_or_else(|| {
+        // What broke off and, in lines behind it, where.
+        let why = text.find("[exception]").map_or("without a word", |at| &text[at..]);
+        format!("it broke off: {}", why.lines().take(6).collect::<Vec<_>>().join("\n"))
+    })?;
+    let mut outcomes = Vec::new();
+    let mut lines = tests.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(passed) = line.strip_prefix("[ok]: ") {
+            // `name (12 ms)`.
+            let name = passed.rsplit_once(" (").map_or(passed, |(name, _)| name);
+            outcomes.push(Outcome { name: format!("{unit}: {name}"), failure: None });
+        } else if let Some(failed) = line.strip_prefix("[err]: ") {
+            let (name, why) = match failed.rsplit_once(" in tests/") {
+                // What was expected, or what broke off and, in the line behind, all of it.
+                Some((name, _)) => (name, [lines.next(), lines.peek().copied()]),
+                None => ("between its tests", [Some(failed), lines.peek().copied()]),
+            };
+            let failure = why.map(Option::unwrap_or_default).join(" / ").trim().to_owned();
+            outcomes.push(Outcome { name: format!("{unit}: {name}"), failure: Some(failure) });
+        }
+    }
+    Ok(outcomes)
+}
+
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
+/// The directory of Redis's source, which Debian's package of it holds as it was published.
+fn source() -> Result<PathBuf, String> {
+    let directory = directory()?;
+    let source = directory.join(format!("redis-{VERSION}"));
+    if source.exists() {
+        return Ok(source);
+    }
+    let apt = directory.join("apt");
+    let options = sources_of_packages(&apt)?;
+    let apt_get = |words: &[&str]| {
+        let mut command = Command::new("apt-get");
+        run(command.args(&options).args(["-qq"]).args(words).current_dir(&apt))
+    };
+    apt_get(&["update"])?;
+    let shown = output(Command::new("apt-cache").args(&options).args(["showsrc", "redis"]))?;
+    let versions: Vec<&str> =
+        shown.lines().filter_map(|line| line.strip_prefix("Version: ")).collect();
+    let is_wanted = |version: &&&str| version.contains(&format!("{VERSION}-"));
+    let version = versions.iter().find(is_wanted).ok_or_else(|| {
+        format!("the system's package sources have redis {versions:?}, not {VERSION}")
+    })?;
+    apt_get(&["source", "--download-only", &format!("redis={version}")])?;
+    let archive = apt.join(format!("redis_{VERSION}.orig.tar.gz"));
+    // Renamed when it is complete.
+    run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&apt))?;
+    let unpacked = apt.join(format!("redis-{VERSION}"));
+    fs::rename(&unpacked, &source).map_err(|error| format!("{}: {error}", unpacked.display()))?;
+    Ok(source)
+}
+
+/// Options with which apt reads source packages from where the system reads its packages. The system's own configuration
+/// and lists are not touched.
+fn sources_of_packages(apt: &Path) -> Result<Vec<String>, String> {
+    let _ = fs::remove_dir_all(apt);
+    for part in ["sources", "lists/partial", "cache/archives/partial"] {
+        make_directory(&apt.join(part))?;
+    }
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    files.extend(
+        fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|f| f.path()),
+    );
+    for file in files {
+        let is_list = file.extension().is_some_and(|end| end == "list" || end == "sources");
+        let Some(name) = file.file_name().filter(|_| is_list) else { continue };
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let lines: Vec<String> = text.lines().map(for_sources).collect();
+        let copy = apt.join("sources").join(name);
+        fs::write(&copy, lines.join("\n") + "\n")
+            .map_err(|error| format!("{}: {error}", copy.display()))?;
+    }
+    let at = |name: &str, place: &str| format!("{name}={}", apt.join(place).display());
+    let places = [
+        at("Dir::Etc::SourceList", "none"),
+        at("Dir::Etc::SourceParts", "sources"),
+        at("Dir::State::Lists", "lists"),
+        at("Dir::Cache", "cache"),
+        "APT::Sandbox::User=root".to_owned(),
+    ];
+    Ok(places.into_iter().flat_map(|place| ["-o".to_owned(), place]).collect())
+}
+
+/// A line of a list of packages as one of sources, in either of apt's two formats.
+fn for_sources(line: &str) -> String {
+    match line.strip_prefix("deb ") {
+        Some(rest) => format!("deb-src {rest}"),
+        None if line.starts_with("Types:") => "Types: deb-src".to_owned(),
+        None => line.to_owned(),
+    }
+}
+
+fn make_directory(path: &Path) -> Step {
+    fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_tests_are_read_from_what_the_suite_says() {
+        let text = without_colours(
+            "Testing unit/x\n[\u{1b}[0;32mok\u{1b}[0m]: A (of b) (3 ms)\n[ignore]: C: denied\n\
+             [err]: D in tests/unit/x.tcl\nwn command 'e'\nERR unknown command 'e'\n    while executing\n\
+             [err]: broke off\nhere\n[1/1 done]: unit/x (1 seconds)\n\n                   The End\n\n\
+             *** [err]: D in tests/unit/x.tcl\n",
+        );
+        let found = outcomes_of("unit/x", &text).unwrap();
+        let names: Vec<_> = found.iter().map(|outcome| &*outcome.name).collect();
+        assert_eq!(names, ["unit/x: A (of b)", "unit/x: D", "unit/x: between its tests"]);
+        assert_eq!(found[0].failure, None);
+        let failures = ["wn command 'e' / ERR unknown command 'e'", "broke off / here"];
+        assert_eq!(found[1].failure.as_deref(), Some(failures[0]));
+        assert_eq!(found[2].failure.as_deref(), Some(failures[1]));
+    }
+
+    #[test]
+    fn a_unit_that_does_not_come_to_its_end_broke_off() {
+        let found = outcomes_of("unit/x", "[ok]: A (3 ms)\n[exception]: x\n");
+        assert_eq!(found, Err("it broke off: [exception]: x".to_owned()));
+    }
+
+    #[test]
+    fn the_lists_of_packages_are_turned_into_lists_of_sources() {
+        assert_eq!(for_sources("deb [a=b] c d e"), "deb-src [a=b] c d e");
+        assert_eq!(for_sources("Types: deb"), "Types: deb-src");
+        assert_eq!(for_sources("Suites: d"), "Suites: d");
+    }
+}
