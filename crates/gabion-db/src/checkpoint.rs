@@ -104,6 +104,7 @@ impl Db {
         pool_len: Option<u64>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Copied> {
+        self.shared().check_process()?;
         // What readers see now: whole writes only, and all of which anybody was told.
         let snapshot = self.snapshot();
         let (group, term) = {
@@ -278,7 +279,7 @@ fn nameless(path: &Path) -> Option<Purpose> {
 /// Makes a directory that is marked as a checkpoint's before it has its name.
 fn make_marked(path: &Path) -> Result<()> {
     let new = new_directory(path)?;
-    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0 };
+    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0, number: 0 };
     let named =
         NewFile::write(&mark_path(&new), &label.encode()).and_then(|_| rename_new(&new, path));
     named.inspect_err(|_| {

@@ -15,6 +15,7 @@ use crate::read::Placements;
 use crate::views::Views;
 use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
 use gabion_engine::{FileMeta, SharedView, Tree};
+use gabion_fabric::fork::Process;
 use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, DrainOrder, Work, WorkId};
 use gabion_node::{Node, Output};
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     shape: u64,
     /// Why nothing can be written any more.
     failed: Option<Error>,
+    /// Nothing is written any more, as somebody closed the store.
+    pub(crate) is_closed: bool,
 }
 
 /// Whether the next drain that the machine wants stays with whoever has the lock.
@@ -93,9 +96,12 @@ pub(crate) struct Shared {
     /// Buffers of all threads.
     pub(crate) buffers: Arc<BufferMeter>,
     notices: Mutex<Vec<String>>,
+    /// The process that opened the store: a fork of it must not touch a thing.
+    process: Process,
 }
 
 impl Shared {
+    #[expect(clippy::too_many_arguments, reason = "the one production constructor")]
     pub(crate) fn new(
         node: Box<Node>,
         clock: Clock,
@@ -104,6 +110,7 @@ impl Shared {
         drains: Drains,
         group: GroupId,
         buffers: Arc<BufferMeter>,
+        process: Process,
     ) -> Self {
         let view = node.tree().shared_view();
         Self {
@@ -118,6 +125,7 @@ impl Shared {
                 threads: None,
                 own_drain: OwnDrain::No,
                 failed: None,
+                is_closed: false,
             }),
             progress: Condvar::new(),
             clock,
@@ -127,10 +135,46 @@ impl Shared {
             group,
             buffers,
             notices: Mutex::default(),
+            process,
         }
     }
 
+    /// Whether the store was opened by this process, and not by one that this is a fork of. Costs a load.
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// To be called before anything else: in a fork each lock may be held by a thread that is not there.
+    ///
+    /// # Errors
+    /// Invalid input, in a fork.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(self.forked()) }
+    }
+
+    /// For calls that return no error.
+    #[inline]
+    pub(crate) fn assert_process(&self) {
+        if !self.is_ours() {
+            panic!("{}", self.forked());
+        }
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        Error::invalid(format!(
+            "the store was opened by process {}, of which process {} is a fork: it is for the former alone",
+            self.process.id(),
+            std::process::id()
+        ))
+    }
+
+    /// # Panics
+    /// In a fork of the process that opened the store, where the lock may never be given back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.assert_process();
         match self.core.lock() {
             Ok(core) => core,
             // Whatever it was about to do is half done: nothing may be built on it.
@@ -386,12 +430,13 @@ impl Core {
 
     /// # Errors
     /// Why nothing can be written any more: what the device holds is not known, or a thread is gone. A
-    /// process that opens the store anew finds all that was acknowledged.
+    /// process that opens the store anew finds all that was acknowledged. Also a store that was closed.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {
             Some(error) => {
                 Err(error.clone().within("the store has failed and must be opened anew"))
             }
+            None if self.is_closed => Err(Error::unavailable("the store is closed")),
             None => Ok(()),
         }
     }

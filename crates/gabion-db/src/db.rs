@@ -10,14 +10,15 @@ use crate::jobs::{IoThread, JobThreads};
 use crate::memory::{Budgets, Memory};
 use crate::options::{Durability, Options, RunOptions};
 use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
-use crate::replica::{self, NewPool, OpenedReplica};
+use crate::replica::{self, LostRing, NewPool, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize, WriteLimits};
-use gabion_node::{AckLevel, Counters, GroupConfig, WriteGate};
+use gabion_fabric::fork::Process;
+use gabion_node::{AckLevel, Counters, GroupConfig, StopState, WriteGate};
 use gabion_pool::Counts as SlotCounts;
 use std::fmt;
 use std::path::Path;
@@ -30,11 +31,16 @@ const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
 const NICE: u8 = 0;
 
 /// An open store. A clone is the same store, and every method may be called on any thread. It closes with
-/// the last clone: then jobs under way are waited for, and the lock of the directory is given back.
+/// the last clone, as [`Self::close`] does but that nobody is told of an error: then jobs under way are waited for, and the
+/// lock of the directory is given back.
 ///
 /// Nothing needs to be done before a process ends: what was acknowledged is there when the store is opened
-/// again, after a kill too, but for writes at [`Durability::MemTable`]. A snapshot that outlives the last clone can
-/// still be read, and keeps the lock.
+/// again, after a kill too, but for writes at [`Durability::MemTable`]. Only a store that was closed can do without
+/// its file `ring`. A snapshot that outlives the last clone can still be read, and keeps the lock.
+///
+/// It belongs to the process that opened it. In a fork of that every call is an error; those that return none panic
+/// ([`Self::snapshot`], [`Self::iter`], [`Self::stats`] and the like), and dropping it there does nothing. A fork that lives on keeps the
+/// lock of the directory, as it has the open file.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
 
@@ -49,16 +55,57 @@ struct Open {
 }
 
 impl Drop for Open {
-    /// What no log has is written to a file. Threads end before the lock of the pool is given back: their writes must not
-    /// land later.
+    /// As [`Db::close`]. Threads end before the lock of the pool is given back: their writes must not land later.
     fn drop(&mut self) {
-        if self.shared.lock().node.has_unlogged() {
-            // Who wants to know whether it worked flushes before.
-            let _ = flush(&self.shared);
+        if !self.shared.is_ours() {
+            // Threads that are to be waited for are not there, and what is open is the parent's: all of it stays, until the
+            // process ends.
+            std::mem::forget(self.shared.clone());
+            return;
         }
+        // Who wants to know whether it worked closes before.
+        let _ = close(&self.shared);
         let threads = self.shared.lock().threads.take();
         drop(threads);
     }
+}
+
+/// As [`Db::close`].
+fn close(shared: &Shared) -> Result<()> {
+    shared.check_process()?;
+    let has_unlogged = {
+        let core = shared.lock();
+        match core.node.stop_state() {
+            StopState::Stopped => return Ok(()),
+            _ => core.check()?,
+        }
+        // There is nobody to carry anything out where the store did not come to be opened.
+        if core.threads.is_none() {
+            return Ok(());
+        }
+        core.node.has_unlogged()
+    };
+    // What no log has is written to a file.
+    let flushed = if has_unlogged { flush(shared) } else { Ok(()) };
+    let mut core = shared.lock();
+    core.node.stop();
+    loop {
+        shared.carry_on(&mut core);
+        core.check()?;
+        match core.node.stop_state() {
+            StopState::Stopped => break,
+            StopState::Stuck(why) => {
+                let error = Error::no_space(format!("the log cannot be written out: {why}"));
+                core.is_closed = true;
+                return Err(error);
+            }
+            StopState::Runs | StopState::Draining(_) | StopState::Marking => {
+                core = shared.wait(core);
+            }
+        }
+    }
+    core.is_closed = true;
+    flushed
 }
 
 /// What a store says of itself.
@@ -130,6 +177,7 @@ enum Wish {
 /// of a damaged file. What is in memory can be kept all the same: that is one file of L0 more, as nothing is written
 /// after it.
 fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
+    shared.check_process()?;
     let mut core = shared.lock();
     loop {
         core.check()?;
@@ -292,7 +340,8 @@ impl Db {
     /// Not found, also when `pool` is no pool of Gabion's; busy when another process, or another `Db` of this one, has it;
     /// invalid input when an option that is fixed is another one than the store was made with, naming both, when it is
     /// a member of a group of several replicas, or [`RunOptions::limits`] are too much for its pool; corruption with its
-    /// place; unsupported for another format.
+    /// place, and for a ring that is lost although the store was not closed, with what may be missing, unless
+    /// [`Options::accept_lost_ring`] is set; unsupported for another format.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
         Self::open_in(dir.as_ref(), options)
     }
@@ -311,7 +360,9 @@ impl Db {
                 dir.display()
             ))),
         };
-        let opened = replica::open_replica(dir, options.io, options.node(), &clock, alone)?;
+        let lost = if options.accept_lost_ring { LostRing::GoOn } else { LostRing::Refuse };
+        let (io, node) = (options.io, options.node());
+        let opened = replica::open_replica(dir, io, node, lost, &clock, alone)?;
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
         node.set_write_limits(options.run.limits)?;
@@ -324,6 +375,7 @@ impl Db {
             drains,
             parts.group,
             parts.buffers.clone(),
+            Process::this()?,
         ));
         shared.notices().extend(remarks);
         let sink = Sink(Arc::downgrade(&shared));
@@ -342,6 +394,36 @@ impl Db {
         }
         drop(core);
         Ok(db)
+    }
+
+    /// Closes the store, whoever else has a handle of it: what was written is flushed, and the store remembers that it
+    /// was closed, so that it can be opened again without its file `ring`. Then nothing is written any more; what is read stays
+    /// readable, from what handles, snapshots and cursors have.
+    ///
+    /// Costs the write of what the ring alone holds, at most [`Options::ring_len`], a flush of the device, and a commit with another;
+    /// and a [`Self::flush`] where something was written at [`Durability::MemTable`].
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-close-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let options = Options { pool_len: 128 << 20, ..Options::default() };
+    /// let db = Db::create(&dir, &options)?;
+    /// db.put(b"elm", b"green")?;
+    /// db.close()?;
+    /// std::fs::remove_file(dir.join("ring")).unwrap();
+    /// assert_eq!(Db::open(&dir, &options)?.get(b"elm")?.as_deref(), Some(&b"green"[..]));
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_base::Error>(())
+    /// ```
+    ///
+    /// # Durability
+    /// All that was written survives a power cut, the loss of the ring, and both.
+    ///
+    /// # Errors
+    /// What made the store fail; no space when the pool has no slot for the log. The store is as after a kill then.
+    pub fn close(self) -> Result<()> {
+        close(&self.0.shared)
     }
 
     /// Opens the store in `dir`, or makes it when there is none. Costs what [`Self::open`] or [`Self::create`] costs.
@@ -675,6 +757,7 @@ impl Db {
     /// # Errors
     /// No space where the log has no slot to grow into, and none is about to become free; what made the store fail.
     pub fn sync(&self) -> Result<()> {
+        self.0.shared.check_process()?;
         let mut core = self.lock();
         // Flushes and compactions that are behind, for which writers wait, are nothing to what is in the log already.
         loop {
@@ -752,7 +835,11 @@ impl Db {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Option<Bytes>>> {
-        look_up_many(&self.0.shared.newest(), &self.0.shared, keys)
+        let shared = &self.0.shared;
+        if let Err(forked) = shared.check_process() {
+            return keys.into_iter().map(|_| Err(forked.clone())).collect();
+        }
+        look_up_many(&shared.newest(), shared, keys)
     }
 
     /// The pairs with these keys at this moment, in order; see [`Snapshot::iter`].
@@ -790,6 +877,7 @@ impl Db {
     /// # Errors
     /// Corruption with file and offset; I/O.
     pub fn approximate_size(&self, bounds: impl Bounds) -> Result<RangeSize> {
+        self.0.shared.check_process()?;
         self.snapshot().approximate_size(bounds)
     }
 
@@ -827,6 +915,7 @@ impl Db {
     /// files, and it waits until it is tried again, or when the pool has too few slots for it, as where a snapshot keeps
     /// files that were replaced; corruption with the name of a file of it that is damaged. What made the store fail.
     pub fn wait_until_quiet(&self) -> Result<()> {
+        self.0.shared.check_process()?;
         let mut core = self.lock();
         loop {
             core.check()?;
@@ -890,6 +979,7 @@ impl Db {
     /// what made the store fail. Nothing has changed then.
     pub fn set_run_options(&self, options: RunOptions) -> Result<()> {
         options.check()?;
+        self.0.shared.check_process()?;
         let mut core = self.lock();
         core.check()?;
         core.node.check_write_limits(options.limits)?;
@@ -972,12 +1062,18 @@ impl Db {
     /// I/O, a ring that was gone, files that are damaged. Costs the lock of the sentences alone.
     #[must_use]
     pub fn take_notices(&self) -> Vec<String> {
+        if let Err(forked) = self.0.shared.check_process() {
+            return vec![forked.to_string()];
+        }
         std::mem::take(&mut *self.0.shared.notices())
     }
 
     /// The error of a store that cannot write any more, if it is one. Reads go on. Costs the lock of writers.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
+        if let Err(forked) = self.0.shared.check_process() {
+            return Some(forked);
+        }
         self.lock().check().err().filter(|error| error.kind() != ErrorKind::Busy)
     }
 }

@@ -232,6 +232,7 @@ impl Cursor {
     )]
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
+        self.snapshot.shared().check_process()?;
         // Nearly always there is nothing to wait for.
         match self.walk.try_next() {
             Some(stepped) => stepped,
@@ -249,6 +250,7 @@ impl Cursor {
     }
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
+        self.snapshot.shared().check_process()?;
         now(self.walk.go(to))
     }
 

@@ -69,6 +69,7 @@ impl Db {
     /// # Errors
     /// What made the store fail.
     pub fn bulk_load(&self) -> Result<BulkLoad> {
+        self.shared().check_process()?;
         let mut core = self.lock();
         core.check()?;
         let id = core.node.begin_load()?;
@@ -140,6 +141,7 @@ impl BulkLoad {
 
     fn add(&mut self, key: &[u8], value: &[u8], expires_ms: Option<u64>) -> Result<()> {
         let (db, id) = (&self.db, self.id);
+        db.shared().check_process()?;
         let builder = self.builder.as_mut().ok_or_else(ended)?;
         let number = || {
             let mut core = db.lock();
@@ -193,6 +195,7 @@ impl BulkLoad {
     /// No space, also for the flush of what is in memory; what made the store fail. Nothing was loaded then, unless
     /// the store failed at the very end: who opens it again finds all of it or nothing.
     pub fn finish(mut self) -> Result<Loaded> {
+        self.db.shared().check_process()?;
         let builder = self.builder.take().ok_or_else(ended)?;
         if let Some(file) = builder.finish() {
             self.hand_in(&file)?;
@@ -234,6 +237,9 @@ impl fmt::Debug for BulkLoad {
 impl Drop for BulkLoad {
     /// What did not come to its end is given up.
     fn drop(&mut self) {
+        if !self.db.shared().is_ours() {
+            return;
+        }
         let mut core = self.db.lock();
         core.node.forget_load(self.id);
         self.db.shared().carry_on(&mut core);

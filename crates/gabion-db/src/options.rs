@@ -17,7 +17,7 @@ pub enum Durability {
     /// handle, which cannot say when that failed; a kill before takes it along, whatever was logged later.
     MemTable,
     /// The kill of the process: it is in the log's ring, a mapped file. While the store is open the device gets it with
-    /// the flush of its MemTable, or when some ten seconds have passed.
+    /// the flush of its MemTable, or when some ten seconds have passed; at the latest when the store is closed.
     #[default]
     Ring,
     /// A power cut: the log is flushed up to it. Writes of several threads share a flush.
@@ -47,6 +47,11 @@ pub struct Options {
     pub run: RunOptions,
     /// What carries out I/O. Default: io_uring where the kernel has it.
     pub io: BackendChoice,
+    /// Whether a store is opened whose ring is lost, although the last process did not close it: writes at
+    /// [`Durability::Ring`] that were acknowledged in its last seconds may be missing then, and a notice says from when on
+    /// ([`crate::Db::take_notices`]). Default no: [`crate::Db::open`] refuses with the same words, so that the ring can be
+    /// brought back. After a clean close the ring is not needed, and neither is this.
+    pub accept_lost_ring: bool,
 }
 
 impl Default for Options {
@@ -58,6 +63,7 @@ impl Default for Options {
             ring_len: 128 << 20,
             run: RunOptions::default(),
             io: BackendChoice::Auto,
+            accept_lost_ring: false,
         }
     }
 }

@@ -142,11 +142,11 @@ pub(crate) fn new_ring_path(ring: &Path) -> PathBuf {
     ring.with_file_name("ring.new")
 }
 
-/// Makes the ring of a pool, of zeros.
+/// Makes the ring of a pool, of zeros, with its number.
 ///
 /// # Errors
 /// Invalid input when something is in the way; no space; I/O.
-pub(crate) fn make_ring(path: &Path, pool_id: PoolId, len: u64) -> Result<()> {
+pub(crate) fn make_ring(path: &Path, pool_id: PoolId, len: u64, number: u64) -> Result<()> {
     let new = new_ring_path(path);
     // One that is being made holds nothing, whoever's it was to be.
     match owner(&new, Purpose::Ring)? {
@@ -154,7 +154,7 @@ pub(crate) fn make_ring(path: &Path, pool_id: PoolId, len: u64) -> Result<()> {
         Owner::Gabion(_) => remove(&new)?,
         Owner::Other(what) => return Err(in_the_way(&new, &what)),
     }
-    let label = Label { purpose: Purpose::Ring, pool_id, len }.encode();
+    let label = Label { purpose: Purpose::Ring, pool_id, len, number }.encode();
     space::preallocate_marked(&new, len + BLOCK, Mark { at: len, bytes: &label })?;
     rename_new(&new, path).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
@@ -167,61 +167,129 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     std::fs::remove_file(path).map_err(|e| failed(path, "cannot be removed", e))
 }
 
-/// The ring of a pool that was opened, at a path; made anew where it is gone. Returns it, and whether it was.
+/// What lies where the ring of a pool should.
+pub(crate) enum RingFile {
+    /// The ring.
+    Whole(File),
+    /// The ring of an earlier build, which has no label yet.
+    Unlabelled(File),
+    /// One that a start made in place of one that was lost, and that did not come to its end. It holds nothing.
+    Begun(File),
+    /// Nothing.
+    Gone,
+}
+
+impl RingFile {
+    /// Why the ring is lost, in words that follow "its ring".
+    pub(crate) const fn why_lost(&self) -> Option<&'static str> {
+        match self {
+            Self::Whole(_) | Self::Unlabelled(_) => None,
+            Self::Begun(_) => Some("was lost before a start that was interrupted"),
+            Self::Gone => Some("is missing"),
+        }
+    }
+}
+
+/// Maps the ring of a pool for a replica that runs. One of an earlier build gets its label.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn map_ring(path: &Path, found: RingFile, pool: &OpenedPool) -> Result<MappedRing> {
+    let (pool_id, len) = (pool.store().pool_id, pool.group.ring_len);
+    let file = match found {
+        RingFile::Whole(file) | RingFile::Begun(file) => file,
+        RingFile::Gone => {
+            let made = File::options().read(true).write(true).open(path);
+            made.map_err(|e| failed(path, "cannot be opened", e))?
+        }
+        RingFile::Unlabelled(file) => {
+            let label = Label { purpose: Purpose::Ring, pool_id, len, number: 0 };
+            file.write_all_at(&label.encode(), len)
+                .and_then(|()| file.sync_all())
+                .map_err(|e| failed(path, "cannot be labelled", e))?;
+            file
+        }
+    };
+    MappedRing::map(&file, path, len)
+}
+
+/// Looks for the ring of a pool at a path and tells the pool where it is lost, as a start would: for tools that look at a
+/// replica. Nothing is changed.
+pub fn look_at_ring(path: &Path, pool: &mut OpenedPool) {
+    // What is not the ring is told by whoever wants to read it.
+    if let Ok(found) = find_ring(path, pool, false)
+        && let Some(why) = found.why_lost()
+    {
+        let number = pool.state.ring.number;
+        pool.replace_ring(why.to_owned(), number);
+    }
+}
+
+/// The ring of a pool at rest that was looked at, of which nothing is changed; zeros where it is lost.
+///
+/// # Errors
+/// Invalid input when what has the name is not the pool's ring; I/O.
+pub fn ring_at_rest(path: &Path, pool: &OpenedPool) -> Result<MappedRing> {
+    let len = pool.group.ring_len;
+    match find_ring(path, pool, false)? {
+        RingFile::Whole(file) | RingFile::Unlabelled(file) => {
+            MappedRing::map_private(&file, path, len)
+        }
+        RingFile::Begun(_) | RingFile::Gone => MappedRing::blank(len),
+    }
+}
+
+/// What a pool knows of its ring, for an error about what lies in its place.
+fn without_it(pool: &OpenedPool) -> String {
+    match pool.state.ring.stopped {
+        Some(stopped) => format!(
+            "It had stopped cleanly, with the log flushed up to {stopped}: move this away, and nothing is lost"
+        ),
+        None => "It had not stopped cleanly, so its ring may hold what nothing else does: bring that back, or move this \
+                 away to go on without"
+            .to_owned(),
+    }
+}
+
+/// The file of a pool's ring.
 ///
 /// # Errors
 /// Invalid input when what has the name is not the pool's ring: it stays as it is; I/O.
-pub(crate) fn open_ring(path: &Path, pool: &OpenedPool) -> Result<(MappedRing, bool)> {
-    let was_gone = matches!(named(path)?, Named::Nothing);
-    if was_gone {
-        make_ring(path, pool.store().pool_id, pool.group.ring_len)?;
-    }
-    let len = pool.group.ring_len;
-    let (file, is_labelled) = ring_file(path, pool, true)?;
-    if !is_labelled {
-        let label = Label { purpose: Purpose::Ring, pool_id: pool.store().pool_id, len };
-        file.write_all_at(&label.encode(), len)
-            .and_then(|()| file.sync_all())
-            .map_err(|e| failed(path, "cannot be labelled", e))?;
-    }
-    Ok((MappedRing::map(&file, path, len)?, was_gone))
-}
-
-/// The ring of a pool at rest, of which nothing is changed.
-///
-/// # Errors
-/// Not found; invalid input when what has the name is not the pool's ring; I/O.
-pub fn ring_at_rest(path: &Path, pool: &OpenedPool) -> Result<MappedRing> {
-    let (file, _) = ring_file(path, pool, false)?;
-    MappedRing::map_private(&file, path, pool.group.ring_len)
-}
-
-/// The file of a pool's ring, and whether it has its label.
-fn ring_file(path: &Path, pool: &OpenedPool, to_write: bool) -> Result<(File, bool)> {
+pub(crate) fn find_ring(path: &Path, pool: &OpenedPool, to_write: bool) -> Result<RingFile> {
     let not_ours = |what: &str| {
         Error::invalid(format!(
-            "{}: is not the ring of this pool: {what}; nothing was changed. Without the ring the pool opens with what \
-             was written to it: move this one away if there is no other",
-            path.display()
+            "{}: is not the ring of this pool: {what}; nothing was changed. {}",
+            path.display(),
+            without_it(pool)
         ))
     };
+    if matches!(named(path)?, Named::Nothing) {
+        return Ok(RingFile::Gone);
+    }
     let place = std::fs::canonicalize(path);
     if path.is_symlink() && place.is_err() {
         return Err(not_ours("it is a symbolic link that leads nowhere"));
     }
     let place = place.map_err(|e| failed(path, "is missing", e))?;
     match named(&place)? {
-        Named::Nothing => return Err(failed(path, "is missing", io::ErrorKind::NotFound.into())),
+        Named::Nothing => return Ok(RingFile::Gone),
         Named::Other(what) => return Err(not_ours(&format!("it is {what}"))),
         Named::File(_) => {}
     }
     let file = File::options().read(true).write(to_write).open(&place);
     let file = file.map_err(|e| failed(path, "cannot be opened", e))?;
     let found = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
-    let (len, pool_id) = (pool.group.ring_len, pool.store().pool_id);
+    let (len, pool_id, number) =
+        (pool.group.ring_len, pool.store().pool_id, pool.state.ring.number);
     match label_of(&file, path, found, Purpose::Ring)? {
         Some(label) if (label.pool_id, label.len, found) == (pool_id, len, len + BLOCK) => {
-            Ok((file, true))
+            match label.number {
+                found if found == number => Ok(RingFile::Whole(file)),
+                found if found == number + 1 => Ok(RingFile::Begun(file)),
+                found => Err(not_ours(&format!(
+                    "it is ring {found} of the pool, which has had ring {number} since"
+                ))),
+            }
         }
         Some(label) => Err(not_ours(&format!(
             "its {} bytes belong to pool {}, this is pool {} with a ring of {len}",
@@ -230,10 +298,11 @@ fn ring_file(path: &Path, pool: &OpenedPool, to_write: bool) -> Result<(File, bo
             hex(&pool_id)
         ))),
         // The label of one that is only now getting it may be there in part.
-        None if [len, len + BLOCK].contains(&found)
+        None if number == 0
+            && [len, len + BLOCK].contains(&found)
             && pool.knows_ring(&MappedRing::map_private(&file, path, len)?) =>
         {
-            Ok((file, false))
+            Ok(RingFile::Unlabelled(file))
         }
         None => Err(not_ours(&format!("it is {}, and not labelled as Gabion's", content(found)))),
     }

@@ -206,6 +206,7 @@ fn tables_of(shared: &Shared) -> Tables<Files<&Shared>, &SharedCache> {
 
 /// What a user's key has, by the newest view.
 pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
+    shared.check_process()?;
     look_up(&shared.newest(), shared, key)
 }
 
@@ -305,19 +306,25 @@ impl fmt::Debug for Snapshot {
 
 impl Clone for Snapshot {
     fn clone(&self) -> Self {
-        self.tables.source.0.moments.hold(self.moment);
+        // A fork may not lock what is counted, and nobody asks there.
+        if self.tables.source.0.is_ours() {
+            self.tables.source.0.moments.hold(self.moment);
+        }
         Self { view: self.view.clone(), tables: self.tables.clone(), moment: self.moment }
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.tables.source.0.moments.let_go(self.moment);
+        if self.tables.source.0.is_ours() {
+            self.tables.source.0.moments.let_go(self.moment);
+        }
     }
 }
 
 impl Snapshot {
     pub(crate) fn of(handle: &Handle) -> Self {
+        handle.assert_process();
         let moment = handle.moments.enter(handle.late_ms());
         Self { view: handle.newest(), tables: tables(handle), moment }
     }
@@ -360,6 +367,7 @@ impl Snapshot {
     }
 
     fn look_up_bytes(&self, key: &[u8]) -> Result<Option<Found>> {
+        self.tables.source.0.check_process()?;
         look_up(&self.view, &self.tables.source.0, key)
     }
 
@@ -394,6 +402,9 @@ impl Snapshot {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Option<Bytes>>> {
+        if let Err(forked) = self.tables.source.0.check_process() {
+            return keys.into_iter().map(|_| Err(forked.clone())).collect();
+        }
         look_up_many(&self.view, &self.tables.source.0, keys)
     }
 
@@ -470,6 +481,7 @@ impl Snapshot {
     /// # Errors
     /// Corruption with file and offset; I/O.
     pub fn approximate_size(&self, bounds: impl Bounds) -> Result<RangeSize> {
+        self.tables.source.0.check_process()?;
         let EngineRange { from, to } = EngineRange::new(&bounds);
         now(self.view.approximate_size(&self.tables, &from, Some(&to)))
     }

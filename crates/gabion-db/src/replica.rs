@@ -9,13 +9,14 @@
 
 use crate::clock::Clock;
 use crate::jobs::StoreParts;
-use crate::owned::{self, Owner, in_the_way, make_ring, new_ring_path, open_ring, owner};
+use crate::owned::{self, Owner, RingFile, find_ring, in_the_way, make_ring, new_ring_path, owner};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::file::remove_mark;
 use gabion_fabric::fresh::{rename_new, sync_directory};
 use gabion_fabric::lock::lock_exclusive;
 use gabion_fabric::space::{Mark, preallocate_marked};
-use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_node::open::OpenedPool;
 use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
 use gabion_pool::label::POOL_LABEL_AT;
 use gabion_pool::{Label, PoolConfig, Purpose, Superblock, Trust};
@@ -25,7 +26,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use crate::owned::{check_pool, ring_at_rest};
+pub use crate::owned::{check_pool, look_at_ring, ring_at_rest};
 
 /// The pool's file in a replica's directory.
 pub fn pool_path(dir: &Path) -> PathBuf {
@@ -169,14 +170,14 @@ pub(crate) fn make_pool<T>(
     let pool_id = random_id()?;
     // Before anything is made of a length that no pool can have.
     Superblock::plan(&PoolConfig { pool_id, group: GroupId(1), len: new.len, region_id: 1 })?;
-    let label = Label { purpose: Purpose::NewPool, pool_id, len: new.len }.encode();
+    let label = Label { purpose: Purpose::NewPool, pool_id, len: new.len, number: 0 }.encode();
     preallocate_marked(unfinished, new.len, Mark { at: POOL_LABEL_AT, bytes: &label })?;
     let file = PoolFile::open(unfinished, DirectIo::Try)?;
     let options = MediumOptions { backend: new.io, notify: false, ..MediumOptions::default() };
     let medium = file.medium(options)?;
     let filled = fill(&BlockingMedium::new(medium), pool_id)?;
     drop(file);
-    make_ring(&ring_path(dir), pool_id, ring_len)?;
+    make_ring(&ring_path(dir), pool_id, ring_len, 0)?;
     rename_new(unfinished, whole)?;
     if let Err(error) = sync_directory(dir) {
         // Its name may not last: nobody is to take for made what could not be.
@@ -222,8 +223,44 @@ pub struct OpenedReplica {
     pub medium: BlockingMedium,
     /// The descriptor that says when the medium has results, for a loop that waits for several things.
     pub readiness: Option<i32>,
-    /// What an operator should know: features that the system refused, a ring that was gone. A line each.
+    /// What an operator should know: features that the system refused, a clock that is not believed. A line each.
     pub remarks: Vec<String>,
+}
+
+/// What is done about a ring that is gone, after a process that did not stop cleanly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostRing {
+    /// The replica starts and says what may be missing.
+    GoOn,
+    /// It does not start, and the ring can be brought back.
+    Refuse,
+}
+
+/// Opens the ring of a pool, or makes one in place of one that is gone.
+fn open_ring(
+    path: &Path,
+    pool: &mut OpenedPool,
+    medium: &BlockingMedium,
+    lost: LostRing,
+) -> Result<MappedRing> {
+    let (pool_id, len) = (pool.store().pool_id, pool.group.ring_len);
+    let found = find_ring(path, pool, true)?;
+    if let Some(why) = found.why_lost() {
+        let number = pool.state.ring.number + 1;
+        pool.replace_ring(why.to_owned(), number);
+        let loss = medium.block_on(pool.ring_loss(Box::new(MappedRing::blank(len)?)))?;
+        if let Some(loss) = loss.filter(|_| lost == LostRing::Refuse) {
+            return Err(Error::corruption(format!(
+                "{}: {loss}; if the ring lies elsewhere, bring it back, else open the store with \
+                 `accept_lost_ring` to go on without",
+                path.display()
+            )));
+        }
+        if matches!(found, RingFile::Gone) {
+            make_ring(path, pool_id, len, number)?;
+        }
+    }
+    owned::map_ring(path, found, pool)
 }
 
 /// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and the
@@ -231,12 +268,13 @@ pub struct OpenedReplica {
 /// replica goes by ([`Clock::open_at`]).
 ///
 /// # Errors
-/// Busy when another process has it; corruption with its place; unsupported for another format; what
-/// `check` says; I/O.
+/// Busy when another process has it; corruption with its place, and for a ring that is gone where that is refused;
+/// invalid input for what is not its ring; unsupported for another format; what `check` says; I/O.
 pub fn open_replica(
     dir: &Path,
     io: BackendChoice,
     options: NodeOptions,
+    lost: LostRing,
     clock: &Clock,
     check: impl FnOnce(&GroupConfig, ReplicaId) -> Result<()>,
 ) -> Result<OpenedReplica> {
@@ -270,14 +308,10 @@ pub fn open_replica(
             path.display()
         ));
     }
-    let pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
+    let mut pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
     check(&pool.group, pool.state.me)?;
     owned::unlabel_pool(&path);
-    let ring_path = ring_path(dir);
-    let (ring, was_gone) = open_ring(&ring_path, &pool)?;
-    if was_gone {
-        remarks.push(format!("{}: was gone; what only it held is lost here", ring_path.display()));
-    }
+    let ring = open_ring(&ring_path(dir), &mut pool, &medium, lost)?;
     let local = pool.store();
     let parts = StoreParts {
         file,

@@ -36,6 +36,8 @@ mod foreign;
 mod load;
 #[path = "db/ranges.rs"]
 mod ranges;
+#[path = "db/ring.rs"]
+mod ring;
 #[path = "db/warm.rs"]
 mod warm;
 
@@ -867,7 +869,8 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
     let dir = Dir::new("made-twice");
     let store = dir.0.join("store");
     std::fs::create_dir(&store).unwrap();
-    let label = Label { purpose: Purpose::NewPool, pool_id: [7; 16], len: 1 << 20 }.encode();
+    let label =
+        Label { purpose: Purpose::NewPool, pool_id: [7; 16], len: 1 << 20, number: 0 }.encode();
     let half_made = [&[1; 8192][..], &label].concat();
     std::fs::write(store.join("pool.new"), &half_made).unwrap();
     let maker = std::fs::File::open(&store).unwrap();

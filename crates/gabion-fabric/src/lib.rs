@@ -21,6 +21,7 @@
 pub mod blocking;
 mod engine;
 pub mod file;
+pub mod fork;
 pub mod fresh;
 mod ledger;
 pub mod lock;

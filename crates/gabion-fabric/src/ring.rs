@@ -42,6 +42,17 @@ impl MappedRing {
         Ok(Self { map: map.into() })
     }
 
+    /// Memory of zeros, for tools that look at a replica whose ring is lost.
+    ///
+    /// # Errors
+    /// The system's, when it has none.
+    pub fn blank(len: u64) -> Result<Self> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let map = MmapOptions::new().len(len).map_anon();
+        let map = map.map_err(|e| failed(Path::new("ring"), "has no memory in its place", e))?;
+        Ok(Self { map: map.into() })
+    }
+
     fn check(&self, offset: u64, len: usize) -> usize {
         let total = self.map.len();
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);

@@ -8,14 +8,16 @@
 //! ```
 //!
 //! Only whole blocks are handed out, so no block is written twice with different content: a block
-//! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it.
+//! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it. The one
+//! exception is the block in which the log ends when a process stops (`Drains::last`): where the log goes on in it, it is
+//! written again with the same beginning, so whatever tears that write, what was there stays.
 //! After a failed flush nothing since the last good one counts (`Drains::rewind`, FAULTS.md E8);
 //! the ring still has it all, because it never overwrites what is not flushed.
 
 use crate::ring::Ring;
 use crate::{block_ceil, block_floor};
 use alloc::collections::VecDeque;
-use gabion_base::units::{KIB, TRANSFER_LEN_MAX};
+use gabion_base::units::{BLOCK_LEN, KIB, TRANSFER_LEN_MAX};
 use gabion_base::{FileId, LogPosition};
 use gabion_media::{Buffers, Bytes};
 
@@ -115,6 +117,29 @@ impl Drains {
             offset_in_segment: start % segment_len,
             data: data.slice(..len as usize),
             end: LogPosition(stop),
+        })
+    }
+
+    /// The block in which the log ends, up to there, and zeros behind: once all before it is handed out.
+    pub(crate) fn last(&mut self, ring: &Ring, end: u64, segment_len: u64) -> Option<Drain> {
+        let start = block_floor(end);
+        let is_handed_out = self.pieces.back().is_some_and(|piece| piece.end >= end);
+        if start == end || self.next < start || self.drained >= end || is_handed_out {
+            return None;
+        }
+        debug_assert!(ring.from() <= start, "the ring holds the block in which the log ends");
+        let mut data = self.buffers.take(TRANSFER_LEN_MAX);
+        let block = &mut data[..BLOCK_LEN];
+        block.fill(0);
+        ring.read(start, &mut block[..(end - start) as usize]);
+        let (data, lent) = Buffers::lend(data);
+        self.buffers.put(lent, BUFFERS_LEN_MAX);
+        self.pieces.push_back(Piece { end, done: false });
+        Some(Drain {
+            segment: FileId::log_segment(start / segment_len),
+            offset_in_segment: start % segment_len,
+            data: data.slice(..BLOCK_LEN),
+            end: LogPosition(end),
         })
     }
 

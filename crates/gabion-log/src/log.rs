@@ -421,6 +421,12 @@ impl Log {
         self.drains.next(&self.ring, self.end, self.config.segment_len, force)
     }
 
+    /// The rest of the log, less than a block, as a whole block; once [`Self::next_drain`] with `force` has nothing more. For
+    /// a process that stops: whatever is appended later has the block written again.
+    pub fn next_last_drain(&mut self) -> Option<Drain> {
+        self.drains.last(&self.ring, self.end, self.config.segment_len)
+    }
+
     /// A drain has been written, not flushed.
     pub fn drained(&mut self, end: LogPosition) {
         self.drains.done(end.get());

@@ -81,6 +81,8 @@ pub struct RecoveryReport {
     pub in_segments: LogPosition,
     /// Records found.
     pub records: u64,
+    /// The head's clock when it wrote the last of them, in ms; 0 without any.
+    pub last_ms: u64,
     /// A rotten middle that the log was cut at, on demand. The caller makes `watermark` durable and sees to
     /// it that the log goes on only with what it had up to there.
     pub rotten: Option<Rot>,
@@ -129,6 +131,7 @@ pub async fn recover(
         marks: Marks::new(start),
         window: Window::new(&config),
         records: 0,
+        last_ms: 0,
     };
     let ending = walk.walk(source).await?;
     let rotten = walk.judge_end(source, &ending, input.repair).await?;
@@ -141,6 +144,7 @@ pub async fn recover(
         watermark: LogPosition(walk.watermark),
         in_segments: LogPosition(in_segments),
         records: walk.records,
+        last_ms: walk.last_ms,
         rotten,
     };
     let durable = input.durable.max(start.position).get();
@@ -159,6 +163,7 @@ struct Walk {
     marks: Marks,
     window: Window,
     records: u64,
+    last_ms: u64,
 }
 
 impl Walk {
@@ -203,6 +208,7 @@ impl Walk {
             self.last_term = record.header.term;
             self.watermark = self.watermark.max(record.header.durable.get());
             self.records += 1;
+            self.last_ms = record.header.now_ms;
             self.marks.push(self.tail, self.config.ring_len);
         }
     }

@@ -16,6 +16,7 @@
 //! term. Files keep number, term and checksums.
 
 use crate::files::LocalStore;
+use crate::ring::RingState;
 use crate::state::{ReplicaState, Snapshot};
 use crate::work::{self, JobOrder};
 use crate::{CompactionMode, GroupConfig};
@@ -136,6 +137,7 @@ fn first_state(tree: &Tree, origin: &Origin) -> ReplicaState {
         // What was gone stays gone, whatever clock the copy meets.
         trimmed_ms: origin.view.now_ms(),
         durable: LogPosition::ZERO,
+        ring: RingState::new(),
     }
 }
 

@@ -26,6 +26,7 @@ mod files;
 pub mod message;
 mod node;
 pub mod open;
+pub mod ring;
 mod state;
 mod tlv;
 pub mod work;
@@ -36,7 +37,7 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
-    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StoppedMs,
-    TargetCommand, WriteGate, WriteStop, check_memtable_len,
+    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StopState,
+    StoppedMs, TargetCommand, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{ReplicaState, Snapshot, opaque};

@@ -6,11 +6,13 @@
 //! ```
 
 use crate::files::{LocalStore, PoolSegments};
+use crate::ring::{Fate, RingFound, RingLoss, RingState};
 use crate::state::{ReplicaState, Snapshot, opaque};
 use crate::{GroupConfig, Node, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
@@ -46,6 +48,7 @@ pub async fn create(
         trimmed: Anchor::START,
         trimmed_ms: 0,
         durable: LogPosition::ZERO,
+        ring: RingState::new(),
     };
     let tree = Tree::create(group.tree.clone(), group.group)?;
     let snapshot = Snapshot::encode(group, &state, &tree.snapshot());
@@ -65,6 +68,8 @@ pub struct OpenedPool {
     /// Edits that were applied since the placement log's last checkpoint, encoded.
     edits: BTreeMap<u64, Vec<u8>>,
     store: LocalStore,
+    /// What lies where the ring should.
+    ring: RingFound,
     /// Whether a replica is made of it, and not only looked at.
     is_to_run: bool,
     trust: Trust,
@@ -129,6 +134,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
         tree,
         edits,
         store,
+        ring: RingFound::Whole,
         is_to_run: false,
         trust: Trust::Readable,
     })
@@ -139,6 +145,47 @@ impl OpenedPool {
     #[must_use]
     pub fn store(&self) -> LocalStore {
         self.store.clone()
+    }
+
+    /// Says that the ring was lost, as `why` says in words that follow "its ring", and that the one in its place has this
+    /// number. Without a call the ring is the pool's.
+    pub fn replace_ring(&mut self, why: String, number: u64) {
+        self.ring = RingFound::Lost(why);
+        self.state.ring.number = number;
+    }
+
+    /// What lies where the ring should, as [`Self::replace_ring`] was told.
+    #[must_use]
+    pub const fn ring_found(&self) -> &RingFound {
+        &self.ring
+    }
+
+    /// What may be missing if a replica is made of the pool with `ring`; nothing after a clean stop, and
+    /// where the ring is the pool's. It writes to `ring`.
+    ///
+    /// # Errors
+    /// As [`Self::open_node`].
+    pub async fn ring_loss(&self, ring: Box<dyn MemoryRegion>) -> Result<Option<RingLoss>> {
+        let (_, report) = self.recover_log(ring, &self.segments()).await?;
+        Ok(self.judge_ring(&report))
+    }
+
+    /// The one judgement of a ring, for who starts a replica and for who looks at one.
+    fn judge_ring(&self, report: &RecoveryReport) -> Option<RingLoss> {
+        let RingFound::Lost(why) = &self.ring else { return None };
+        if self.state.ring.stopped.is_some() {
+            return None;
+        }
+        let is_alone = self.group.members.len() == 1;
+        Some(RingLoss {
+            why: why.clone(),
+            from: report.end,
+            len_max: self.group.ring_len,
+            since_ms: report.last_ms.max(self.state.trimmed_ms),
+            term: self.state.term,
+            fate: if is_alone { Fate::Gone(self.state.term.next()) } else { Fate::Open },
+            is_told: false,
+        })
     }
 
     /// Recovers the log and replays it. The result is a replica that has everything that it had, and
@@ -167,19 +214,26 @@ impl OpenedPool {
             // wrote again where they were rotten, and did not flush.
             self.store.medium.flush().await?;
         }
+        let loss = self.judge_ring(&report);
+        let stopped = self.state.ring.stopped.take();
+        if let Some(loss) = &loss {
+            self.state.ring.loss = Some(loss.clone());
+        }
         let lost = report.rotten.map(|rot| what_was_lost(&self.state, rot, report.watermark));
         if let Some(lost) = lost {
             self.state.durable = self.state.durable.max(lost.to);
         }
+        let gap = self.state.ring.loss.as_ref().and_then(RingLoss::gap);
         let chain = Chain::new(
             chain_config(&self.group, self.state.me, &options),
-            LocalState { lost, ..local_state(&self.state, &self.tree, &log)? },
+            LocalState { lost, gap, ..local_state(&self.state, &self.tree, &log)? },
             now_ms,
         )?;
         let (group, state) = (self.group, self.state);
         let mut node =
             Node::assemble(group, options, state, log, self.tree, self.pool, chain, now_ms);
         node.replay(&segments, self.edits, &report, lost).await?;
+        node.begin_ring(&self.ring, stopped, loss.as_ref());
         Ok((node, report))
     }
 
@@ -222,10 +276,13 @@ impl OpenedPool {
         ring: Box<dyn MemoryRegion>,
         segments: &PoolSegments,
     ) -> Result<(Log, RecoveryReport)> {
+        // What is in the log of a group of several may not be the group's, however durable it is here.
+        let is_alone = self.group.members.len() == 1;
+        let stopped = self.state.ring.stopped.filter(|_| is_alone).unwrap_or_default();
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
             start: self.state.trimmed,
-            durable: self.state.durable.max(self.tree.flushed().position),
+            durable: self.state.durable.max(self.tree.flushed().position).max(stopped),
             repair: self.is_to_run && self.group.members.len() > 1,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await
@@ -279,5 +336,6 @@ fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalStat
             edit: tree.last_edit(),
         },
         lost: None,
+        gap: None,
     })
 }

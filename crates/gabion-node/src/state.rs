@@ -3,6 +3,7 @@
 //! in the snapshot of each checkpoint together with the group's configuration and the tree.
 
 use crate::GroupConfig;
+use crate::ring::{RingLoss, RingState};
 use crate::tlv::{Tlv, TlvReader};
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
@@ -41,6 +42,8 @@ pub struct ReplicaState {
     /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that
     /// finds less has lost records, and the group does not go on without them (FAULTS.md E4).
     pub durable: LogPosition,
+    /// Its ring, and how the last process ended.
+    pub ring: RingState,
 }
 
 const TAG_COUNTERS: u16 = 1;
@@ -50,6 +53,12 @@ const TAG_SPANS: u16 = 2;
 const TAG_DURABLE: u16 = 3;
 /// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before the first trim.
 const TAG_TRIMMED_MS: u16 = 4;
+/// Critical, as a build that skips it takes any ring. Missing for the first ring of a pool.
+const TAG_RING_NUMBER: u16 = 5;
+/// There after a clean stop, and until the first start. A build that skips it writes a state without it.
+const TAG_STOPPED: u16 = 6;
+/// There after a ring was lost.
+const TAG_RING_LOSS: u16 = 7;
 
 impl ReplicaState {
     /// The state in bytes.
@@ -72,6 +81,17 @@ impl ReplicaState {
         if self.trimmed_ms > 0 {
             out.optional(TAG_TRIMMED_MS, &self.trimmed_ms.to_le_bytes());
         }
+        if self.ring.number > 0 {
+            out.critical(TAG_RING_NUMBER, &self.ring.number.to_le_bytes());
+        }
+        if let Some(stopped) = self.ring.stopped {
+            out.optional(TAG_STOPPED, &stopped.get().to_le_bytes());
+        }
+        if let Some(loss) = &self.ring.loss {
+            let mut bytes = Vec::new();
+            loss.encode(&mut bytes);
+            out.optional(TAG_RING_LOSS, &bytes);
+        }
         out.finish()
     }
 
@@ -80,7 +100,15 @@ impl ReplicaState {
     /// # Errors
     /// Corruption; unsupported for a critical field of a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let known = [TAG_COUNTERS, TAG_SPANS, TAG_DURABLE, TAG_TRIMMED_MS];
+        let known = [
+            TAG_COUNTERS,
+            TAG_SPANS,
+            TAG_DURABLE,
+            TAG_TRIMMED_MS,
+            TAG_RING_NUMBER,
+            TAG_STOPPED,
+            TAG_RING_LOSS,
+        ];
         let fields = TlvReader::read(bytes, "replica state", &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
         let me = ReplicaId(counters.u32()?);
@@ -93,14 +121,24 @@ impl ReplicaState {
         let spans = Span::decode_list(&mut list)?;
         list.finish()?;
         let number = |tag| match fields.field_if_there(tag) {
-            None => Ok(0),
+            None => Ok(None),
             Some(mut field) => {
                 let number = field.u64()?;
-                field.finish().map(|()| number)
+                field.finish().map(|()| Some(number))
             }
         };
-        let (durable, trimmed_ms) = (LogPosition(number(TAG_DURABLE)?), number(TAG_TRIMMED_MS)?);
-        Ok(Self { me, term, session, files_reserved, spans, trimmed, trimmed_ms, durable })
+        let durable = LogPosition(number(TAG_DURABLE)?.unwrap_or(0));
+        let trimmed_ms = number(TAG_TRIMMED_MS)?.unwrap_or(0);
+        let loss = fields.field_if_there(TAG_RING_LOSS).map(|mut field| {
+            let loss = RingLoss::decode(&mut field)?;
+            field.finish().map(|()| loss)
+        });
+        let ring = RingState {
+            number: number(TAG_RING_NUMBER)?.unwrap_or(0),
+            stopped: number(TAG_STOPPED)?.map(LogPosition),
+            loss: loss.transpose()?,
+        };
+        Ok(Self { me, term, session, files_reserved, spans, trimmed, trimmed_ms, durable, ring })
     }
 }
 

@@ -14,6 +14,7 @@ use gabion_base::{
 use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
 use gabion_node::message::{NodeMessage, ShippedFile, Spare};
+use gabion_node::ring::{Fate, RingLoss, RingState};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
 use gabion_pool::Placed;
 use std::fmt::Debug;
@@ -70,6 +71,7 @@ fn replica_state() -> ReplicaState {
         trimmed: Anchor { position: LogPosition(1 << 40), index: LogIndex(7), crc: 0xdead_beef },
         durable: LogPosition(1 << 41),
         trimmed_ms: 0,
+        ring: RingState::default(),
     }
 }
 
@@ -154,6 +156,32 @@ fn a_state_with_the_time_at_which_its_log_begins_has_these_bytes() {
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
 }
 
+/// What is known of a ring: another than the first, an unclean stop, and what may be gone; or a clean stop.
+fn states_of_rings() -> [ReplicaState; 2] {
+    let loss = RingLoss {
+        why: "is missing".into(),
+        from: LogPosition(0x0102_0304),
+        len_max: 1 << 20,
+        since_ms: 0x0506_0708_090a,
+        term: Term(3),
+        fate: Fate::TakenOver(ReplicaId(3)),
+        is_told: false,
+    };
+    let lost = RingState { number: 7, stopped: None, loss: Some(loss) };
+    let stopped = RingState { stopped: Some(LogPosition(1 << 41)), ..RingState::default() };
+    [lost, stopped].map(|ring| ReplicaState { ring, ..replica_state() })
+}
+
+#[test]
+fn a_state_that_knows_of_its_ring_has_these_bytes() {
+    let [lost, stopped] = states_of_rings();
+    assert_golden(&lost.encode(), golden!("replica_state_ring_lost"));
+    assert_golden(&stopped.encode(), golden!("replica_state_stopped"));
+    for state in [lost, stopped] {
+        assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+    }
+}
+
 /// Flips every bit and cuts at every byte; what is not refused must survive its own bytes. Returns
 /// how many flips were refused. `whole_at` are cuts that leave what an older build wrote.
 fn mangle<T: PartialEq + Debug>(
@@ -196,6 +224,11 @@ fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
     let before = ReplicaState { durable: LogPosition::ZERO, ..replica_state() }.encode().len();
     let state = replica_state().encode();
     assert!(mangle(&state, ReplicaState::decode, ReplicaState::encode, &[before]) > 100);
+    // The state, with the number of its ring where it has another than the first, and all.
+    let [lost, stopped] = states_of_rings().map(|state| state.encode());
+    let whole = [before, state.len(), state.len() + 16];
+    assert!(mangle(&lost, ReplicaState::decode, ReplicaState::encode, &whole) > 100);
+    assert!(mangle(&stopped, ReplicaState::decode, ReplicaState::encode, &whole[..2]) > 100);
 }
 
 /// A member of a later version may say or store what this one does not know.

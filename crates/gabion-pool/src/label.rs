@@ -7,7 +7,8 @@
 //!       12      4  purpose: 1 a pool that is being made, 2 a ring, 3 a checkpoint that is being made
 //!       16     16  pool id; of a checkpoint zero
 //!       32      8  bytes of the pool or the ring
-//!       40   4052  zero
+//!       40      8  which of the rings that the pool has had, from 0 on
+//!       48   4044  zero
 //!     4092      4  CRC32C of the 4,092 bytes before
 //! ```
 //!
@@ -68,6 +69,8 @@ pub struct Label {
     pub pool_id: PoolId,
     /// Bytes of the pool or the ring.
     pub len: u64,
+    /// Which of the rings that the pool has had: one more for each that is made in place of one that was lost.
+    pub number: u64,
 }
 
 impl Label {
@@ -80,6 +83,7 @@ impl Label {
         out.put_u32(self.purpose.number());
         out.put_bytes(&self.pool_id);
         out.put_u64(self.len);
+        out.put_u64(self.number);
         out.resize(CRC_AT, 0);
         out.put_u32(crc32c(&out));
         out
@@ -98,7 +102,8 @@ impl Label {
         }
         let number = reader.u32().ok()?;
         let purpose = Purpose::ALL.into_iter().find(|purpose| purpose.number() == number)?;
-        Some(Self { purpose, pool_id: reader.array().ok()?, len: reader.u64().ok()? })
+        let (pool_id, len) = (reader.array().ok()?, reader.u64().ok()?);
+        Some(Self { purpose, pool_id, len, number: reader.u64().ok()? })
     }
 }
 
@@ -109,7 +114,7 @@ mod tests {
     #[test]
     fn a_label_is_read_as_written_and_no_bit_of_it_may_differ() {
         for purpose in Purpose::ALL {
-            let label = Label { purpose, pool_id: [7; 16], len: 1 << 40 };
+            let label = Label { purpose, pool_id: [7; 16], len: 1 << 40, number: 1 << 33 };
             let block = label.encode();
             assert_eq!((block.len(), Label::decode(&block)), (BLOCK_LEN, Some(label)));
             for bit in 0..block.len() * 8 {

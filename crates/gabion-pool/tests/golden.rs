@@ -70,7 +70,7 @@ fn superblock() {
 
 #[test]
 fn label() {
-    let label = Label { purpose: Purpose::Ring, pool_id: POOL_ID, len: 128 << 20 };
+    let label = Label { purpose: Purpose::Ring, pool_id: POOL_ID, len: 128 << 20, number: 0 };
     assert_eq!(Label::decode(&label.encode()), Some(label));
     assert_golden(
         &label.encode(),

@@ -25,6 +25,19 @@ pub struct LocalState {
     pub progress: Progress,
     /// What the log lost: remembered durably until the log reaches it again.
     pub lost: Option<Lost>,
+    /// See [`MemberState::gap`](crate::MemberState::gap).
+    pub gap: Option<Term>,
+}
+
+/// Whether some member of a group has all that was in the ring of one that lost its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// This one.
+    Member(ReplicaId),
+    /// Each of them lost its own as well.
+    Nobody,
+    /// Not all have said.
+    Unknown,
 }
 
 /// A member's place in the chain.

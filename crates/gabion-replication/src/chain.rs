@@ -70,7 +70,7 @@ mod stream;
 
 use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
 use crate::planted::{Mutant, Planted};
-use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans};
+use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans, Whole};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
@@ -189,6 +189,8 @@ pub struct Chain {
     progress: Progress,
     /// What the log had lost at the start.
     lost: Option<Lost>,
+    /// What is said of a ring that was lost.
+    gap: Option<Term>,
     /// The log ends here once the node has carried out every `Place`.
     received: LogPosition,
     phase: Phase,
@@ -244,6 +246,7 @@ impl Chain {
             last_crc: state.last_crc,
             progress: Progress { end, durable: state.progress.durable.min(end), ..state.progress },
             lost: state.lost,
+            gap: state.gap,
             received: end,
             phase: Phase::Waiting,
             peers,
@@ -571,6 +574,34 @@ impl Chain {
         }
     }
 
+    /// Whether another member has all the records up to this term that this one ever acknowledged, and did not lose
+    /// its ring as well.
+    #[must_use]
+    pub fn whole_member(&self, term: Term) -> Whole {
+        let mut is_known = true;
+        for peer in &self.peers {
+            match peer.link.as_ref().and_then(|link| link.hello.as_ref()) {
+                Some((_, state)) if state.gap.is_none_or(|below| below <= term) => {
+                    return Whole::Member(peer.id);
+                }
+                Some(_) => {}
+                None => is_known = false,
+            }
+        }
+        if is_known { Whole::Nobody } else { Whole::Unknown }
+    }
+
+    /// Changes what the next Hello says of a ring that was lost.
+    pub fn set_gap(&mut self, gap: Option<Term>) {
+        self.gap = gap;
+    }
+
+    /// Whether the current term runs here, and the log has all that the group had when it told this replica of the term.
+    #[must_use]
+    pub fn has_caught_up(&self) -> bool {
+        self.is_joined() && self.read_target.is_none_or(|target| self.progress.end >= target)
+    }
+
     /// How far this replica is.
     #[must_use]
     pub fn progress(&self) -> Progress {
@@ -703,6 +734,7 @@ impl Chain {
             last_crc,
             progress: Progress { end, durable: self.progress.durable.min(end), ..self.told() },
             lost: self.still_lost(),
+            gap: self.gap,
             spans,
         })
     }

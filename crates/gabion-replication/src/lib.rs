@@ -34,8 +34,8 @@ pub mod spans;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, LocalState, MemberStatus, Role};
+pub use action::{Action, LocalState, MemberStatus, Role, Whole};
 pub use chain::{Chain, ChainConfig};
 pub use frame::{Encoded, Frame};
-pub use message::{Lost, MemberState, Message, Progress, Watermarks};
+pub use message::{ANY_TERM, Lost, MemberState, Message, Progress, Watermarks};
 pub use spans::{OPEN, Span, Spans};

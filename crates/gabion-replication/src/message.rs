@@ -22,6 +22,9 @@
 //!
 //!  field of Hello, critical, only from a member whose log lost records that were durable:
 //!     1  Lost       from, to, term u64
+//!
+//!  field of Hello, skipped by those who do not know it, only from a member whose ring was lost:
+//!     2  Gap        below u64
 //! ```
 
 use crate::Spans;
@@ -35,6 +38,9 @@ use gabion_base::{Error, LogPosition, Result, Term};
 
 /// Longest sentence in a message, in bytes.
 pub const TEXT_LEN_MAX: usize = 4096;
+
+/// In [`MemberState::gap`]: of whatever term.
+pub const ANY_TERM: Term = Term(u64::MAX);
 
 /// How far a member is. Every value only rises while its process lives, except where a log is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +116,9 @@ pub struct MemberState {
     pub spans: Spans,
     /// What its log lost and has not got back.
     pub lost: Option<Lost>,
+    /// Its ring was lost: records of terms below this one that it had acknowledged may be gone here. [`ANY_TERM`] until it
+    /// has heard whether others have them.
+    pub gap: Option<Term>,
 }
 
 impl MemberState {
@@ -207,6 +216,7 @@ pub(crate) const KIND_RECORDS: u8 = 4;
 const KIND_NODE: u8 = 16;
 /// The field of a Hello that an older build must not skip: it would go on without what was lost.
 const TAG_LOST: u16 = 1;
+const TAG_GAP: u16 = 2;
 pub(crate) const KIND_FORWARD: u8 = 17;
 pub(crate) const KIND_FORWARD_REPLY: u8 = 18;
 
@@ -247,6 +257,9 @@ impl Message {
                 state.spans.put(out);
                 if let Some(lost) = &state.lost {
                     put_lost(out, lost);
+                }
+                if let Some(gap) = state.gap {
+                    put_field(out, TAG_GAP, 0, &gap.get().to_le_bytes());
                 }
             }
             Self::NewTerm { oldest, end, last_crc, marks, spans } => {
@@ -308,6 +321,7 @@ impl Message {
                 progress: read_progress(r)?,
                 spans: Spans::read(r)?,
                 lost: None,
+                gap: None,
             }),
             2 => Self::NewTerm {
                 oldest: LogPosition(r.u64()?),
@@ -339,6 +353,11 @@ impl Message {
             match &mut message {
                 Self::Hello(state) if field.tag == TAG_LOST && state.lost.is_none() => {
                     state.lost = Some(read_lost(field.payload)?);
+                }
+                Self::Hello(state) if field.tag == TAG_GAP && state.gap.is_none() => {
+                    let mut r = Reader::new(field.payload, "what a ring held");
+                    state.gap = Some(Term(r.u64()?));
+                    r.finish()?;
                 }
                 _ => field.skip_unknown("message")?,
             }

@@ -56,6 +56,7 @@ mod settings;
 mod shipping;
 mod start;
 mod status;
+mod stop;
 mod store;
 mod warm;
 

@@ -240,6 +240,9 @@ impl Server {
             self.take_turn();
             if let Some(reason) = self.exit.take() {
                 self.say_goodbye();
+                if matches!(reason, ExitReason::Signal) {
+                    self.stop();
+                }
                 return Ok(reason);
             }
         }
@@ -266,13 +269,12 @@ impl Server {
     }
 
     fn take_signal(&mut self) {
-        let mut byte = [0; 1];
-        if let Ok(1) = self.signals.read(&mut byte) {
+        if self.is_signalled() {
             self.exit = Some(ExitReason::Signal);
         }
     }
 
-    fn take_event(&mut self, event: Event) {
+    pub(crate) fn take_event(&mut self, event: Event) {
         let mut node = self.node.borrow_mut();
         match event {
             Event::JobFile(id, file) => node.handle_job_file(id, file),
@@ -313,6 +315,11 @@ impl Server {
                 self.exit = Some(ExitReason::Failed(error));
             }
         }
+    }
+
+    /// Whether a signal came.
+    pub(crate) fn is_signalled(&mut self) -> bool {
+        matches!(self.signals.read(&mut [0]), Ok(1))
     }
 
     /// Everything that follows from what came in.
@@ -367,7 +374,7 @@ impl Server {
 
     /// Lets the node carry on with what tasks told, and does what it wants done. Returns whether that was
     /// anything.
-    fn carry_on(&mut self) -> bool {
+    pub(crate) fn carry_on(&mut self) -> bool {
         for event in self.local_events.take() {
             self.take_event(event);
         }

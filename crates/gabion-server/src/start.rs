@@ -22,7 +22,7 @@ use gabion_base::{Error, ErrorKind, LogPosition, Result};
 use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, thread};
-use gabion_db::replica::{OpenedReplica, open_replica, random_id};
+use gabion_db::replica::{LostRing, OpenedReplica, open_replica, random_id};
 use gabion_engine::Tables;
 use gabion_fabric::nvme::{TargetEvent, TargetOptions, TargetServer};
 use gabion_media::nvme::TargetConfig;
@@ -99,7 +99,8 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
     let signals = watch_signals()?;
     let check = |group: &GroupConfig, me| check_members(&config, group, me);
-    let opened = open_replica(&config.data, config.io, config.node.clone(), &clock, check)?;
+    let (io, options) = (config.io, config.node.clone());
+    let opened = open_replica(&config.data, io, options, LostRing::GoOn, &clock, check)?;
     for remark in opened.remarks.iter().chain(&descriptors.remark()) {
         note!("{remark}");
     }

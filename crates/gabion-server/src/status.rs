@@ -4,6 +4,7 @@ use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
 use gabion_db::memory::{Memory, MemoryKind};
+use gabion_node::ring::Fate;
 use gabion_node::{DamagedFile, Node, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
@@ -66,6 +67,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "slots": slots(&node),
         "readers": readers(&node),
         "marks": node.marks_armed(),
+        "ring": ring(&node),
         "damage": node.damage().map(ToString::to_string),
         "damaged_files": damaged_files(&node),
         "unshipped_bytes": node.unshipped_bytes(),
@@ -97,6 +99,25 @@ fn obstacle(server: &Server, node: &Node) -> Option<String> {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }
     server.obstacle_to_forwarding()
+}
+
+/// What may be gone with a ring: null where nothing is, or nobody has to know any more.
+fn ring(node: &Node) -> Value {
+    node.ring_loss().map_or(Value::Null, |loss| {
+        let source = match loss.fate {
+            Fate::TakenOver(from) => Some(from.get()),
+            Fate::Open | Fate::Gone(_) => None,
+        };
+        json!({
+            "found": loss.why,
+            "from": loss.from.get(),
+            "len_max": loss.len_max,
+            "since_ms": loss.since_ms,
+            "fate": loss.fate_word(),
+            "source": source,
+            "message": loss.to_string(),
+        })
+    })
 }
 
 fn damaged_files(node: &Node) -> Vec<Value> {

@@ -10,13 +10,14 @@ use gabion_media::task::Executor;
 use gabion_media::{
     AlignedBuf, Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
 };
+use gabion_node::open::OpenedPool;
 use gabion_node::work::{self, BuildCredit, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
     Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
     RemoteCommand, TargetCommand, open,
 };
 use gabion_pool::{FilePlacement, Trust};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -238,6 +239,35 @@ pub struct Process {
     random: Random,
 }
 
+/// The number that stands in the label of a machine's ring; none while there is no ring.
+#[derive(Clone, Debug)]
+pub struct RingLabel(Rc<Cell<Option<u64>>>);
+
+impl RingLabel {
+    /// That of a ring with this number, or of none.
+    #[must_use]
+    pub fn new(number: Option<u64>) -> Self {
+        Self(Rc::new(Cell::new(number)))
+    }
+
+    /// The ring is gone: the next start makes one in its place.
+    pub fn lose(&self) {
+        self.0.set(None);
+    }
+
+    /// What `gabion-db` does with the file.
+    fn find(&self, pool: &mut OpenedPool) {
+        let known = pool.state.ring.number;
+        let why = match self.0.get() {
+            Some(number) if number == known => return,
+            Some(_) => "was lost before a start that was interrupted",
+            None => "is missing",
+        };
+        self.0.set(Some(known + 1));
+        pool.replace_ring(why.to_owned(), known + 1);
+    }
+}
+
 /// What a process wants of the world.
 pub enum Wish {
     /// Send a frame.
@@ -259,12 +289,26 @@ pub enum Wish {
 static KEEPS_FREED_MEMORY: Once = Once::new();
 
 impl Process {
-    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring.
+    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring, which is the pool's.
     #[must_use]
     pub fn start(
         incarnation: u64,
         handle: MediumHandle,
         ring: Box<dyn MemoryRegion>,
+        options: NodeOptions,
+        trust: Trust,
+        now_ms: u64,
+        random: Random,
+    ) -> Self {
+        Self::start_on(incarnation, handle, (ring, None), options, trust, now_ms, random)
+    }
+
+    /// As [`Self::start`], on a ring that may have been lost, as its label says.
+    #[must_use]
+    pub fn start_on(
+        incarnation: u64,
+        handle: MediumHandle,
+        (ring, label): (Box<dyn MemoryRegion>, Option<RingLabel>),
         options: NodeOptions,
         trust: Trust,
         now_ms: u64,
@@ -283,7 +327,10 @@ impl Process {
         let (out, medium) = (events.clone(), handle.clone());
         executor.spawn(async move {
             let opened = async {
-                let pool = open::open_pool(&medium, trust).await?;
+                let mut pool = open::open_pool(&medium, trust).await?;
+                if let Some(label) = label {
+                    label.find(&mut pool);
+                }
                 let store = pool.store();
                 let (node, _) = pool.open_node(ring, options, now_ms).await?;
                 Ok((Box::new(node), store))

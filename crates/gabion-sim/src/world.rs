@@ -31,6 +31,7 @@ use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
 use crate::{Random, check};
 use gabion_base::crc;
+use gabion_media::MemoryRegion;
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
 use links::Link;
@@ -237,7 +238,8 @@ impl World {
         for machine in &mut self.machines {
             if machine.process.is_none() && now_ms >= machine.down_until_ms {
                 machine.starts += 1;
-                let ring = Box::new(machine.ring.clone());
+                let ring: Box<dyn MemoryRegion> = Box::new(machine.ring.clone());
+                let ring = (ring, Some(machine.label.clone()));
                 let random = self.random.fork();
                 let handle = machine.disk.handle();
                 let starts = machine.starts;
@@ -245,7 +247,7 @@ impl World {
                 let flush_had_failed = machine.disk.flush_had_failed();
                 let trust = if flush_had_failed { Trust::Flushed } else { Trust::Readable };
                 let mut process =
-                    Process::start(starts, handle, ring, options, trust, now_ms, random);
+                    Process::start_on(starts, handle, ring, options, trust, now_ms, random);
                 process.replace_cache(self.options.cache_len);
                 if let Some(damage) = self.options.foreign_targets {
                     process.serve_foreign(damage);

@@ -13,6 +13,7 @@ use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use gabion_log::RecoveryReport;
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::open::OpenedPool;
+use gabion_node::ring::{RingFound, nothing_lost};
 use gabion_node::{FileMap, Node, NodeOptions, PoolSource, ReadMeter, open};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -49,10 +50,10 @@ impl AtRest {
         self.medium.block_on(future)
     }
 
-    /// The ring of the pool, to be changed in this process alone.
+    /// The ring of the pool, to be changed in this process alone; zeros where it is lost, which the replica then says.
     ///
     /// # Errors
-    /// Not found; invalid input when the file is not the pool's ring; I/O.
+    /// Invalid input when the file is not the pool's ring; I/O.
     pub(crate) fn ring(&self, pool: &OpenedPool) -> Result<Box<dyn MemoryRegion>> {
         Ok(Box::new(replica::ring_at_rest(&self.ring, pool)?))
     }
@@ -62,7 +63,26 @@ impl AtRest {
     /// # Errors
     /// See [`open::read_pool`].
     pub(crate) fn pool(&self) -> Result<OpenedPool> {
-        self.wait(open::read_pool(self.medium()))
+        let mut pool = self.wait(open::read_pool(self.medium()))?;
+        replica::look_at_ring(&self.ring, &mut pool);
+        Ok(pool)
+    }
+
+    /// What is to be said of the replica's ring, as its own start would say it, and whether writes may be missing.
+    ///
+    /// # Errors
+    /// As [`Self::pool`], and of its log.
+    pub(crate) fn ring_note(&self) -> Result<Option<(bool, String)>> {
+        let pool = self.pool()?;
+        let RingFound::Lost(why) = pool.ring_found() else {
+            let known = pool.state.ring.loss.as_ref().filter(|loss| !loss.is_told);
+            return Ok(known.map(|loss| (loss.may_miss(), loss.to_string())));
+        };
+        if let Some(stopped) = pool.state.ring.stopped {
+            return Ok(Some((false, nothing_lost(why, stopped))));
+        }
+        let loss = self.wait(pool.ring_loss(self.ring(&pool)?))?;
+        Ok(loss.map(|loss| (loss.may_miss(), loss.to_string())))
     }
 
     /// The replica as it would be after a start, its log replayed.

@@ -59,6 +59,13 @@ pub(crate) fn run(options: &DbOptions) -> Result<u8> {
     }
     let pool = open(&options.place)?;
     let mut out = Out::new(std::io::stdout(), options.place.json);
+    // What keeps the pool or its log from being read is told by the command.
+    if let Ok(Some((may_miss, note))) = pool.ring_note() {
+        eprintln!("gabion: {note}");
+        if may_miss {
+            out.count_damage();
+        }
+    }
     let told = look(pool, &options.command, &mut out);
     out.end(told)
 }

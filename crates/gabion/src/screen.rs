@@ -82,6 +82,7 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     ));
     lines.extend(rows.iter().map(row));
     lines.extend(rows.iter().filter_map(slowed));
+    lines.extend(rows.iter().filter_map(ring_lost));
     lines.extend(rows.iter().filter_map(damaged));
     lines.extend(rows.iter().filter_map(set_apart));
     lines.extend(claim(rows));
@@ -178,6 +179,18 @@ fn slowed(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.is_ready)?;
     let reason = Some(&status.reason).filter(|reason| !reason.is_empty())?;
     Some(format!("   replica {}: writes wait: {reason}", row.number))
+}
+
+/// What may be gone with a replica's ring, in a line; `up` and the replica's log have the sentence.
+fn ring_lost(row: &Row) -> Option<String> {
+    let status = row.status.as_ref().filter(|status| !status.ring.is_empty())?;
+    let (number, from) = (row.number, status.ring_from);
+    let what = match status.ring_fate.as_str() {
+        "taken-over" => "and its log taken over from another",
+        "gone" => "and acknowledged writes may be missing",
+        _ => "and it is not known yet whether others have it",
+    };
+    Some(format!("   replica {number}: ring lost at {from}, {what}"))
 }
 
 /// What a replica that runs met in its files.

@@ -48,6 +48,12 @@ pub(crate) struct Status {
     pub(crate) is_ready: bool,
     /// Why it is not ready.
     pub(crate) reason: String,
+    /// What may be gone with its ring, in a sentence.
+    pub(crate) ring: String,
+    /// What became of that: `open`, `taken-over` or `gone`.
+    pub(crate) ring_fate: String,
+    /// Its log is whole up to here.
+    pub(crate) ring_from: u64,
     /// What the first read met that found a file damaged, while the file is not repaired.
     pub(crate) damage: String,
     /// How many such files there are.
@@ -84,6 +90,9 @@ impl Status {
             term: number(&value["term"]),
             is_ready: value["ready"].as_bool().unwrap_or(false),
             reason: text(&value["reason"]),
+            ring: text(&value["ring"]["message"]),
+            ring_fate: text(&value["ring"]["fate"]),
+            ring_from: number(&value["ring"]["from"]),
             damage: text(&value["damage"]),
             damaged_files: value["damaged_files"].as_array().map_or(0, |files| files.len() as u64),
             repair: text(&value["damaged_files"][0]["state"]),

@@ -33,8 +33,10 @@ const SILENT_START_MAX: Duration = Duration::from_secs(3);
 const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 /// Deaths of one replica during start-up at which `up` gives up.
 const START_DEATHS_MAX: u32 = 3;
-/// How long a replica may take to stop before it is killed.
-const STOP_MAX: Duration = Duration::from_secs(15);
+/// How long a replica may take to stop before it is killed: it writes out what its ring alone holds.
+const STOP_MAX: Duration = Duration::from_secs(60);
+/// How long it may take before it is told what is waited for.
+const SILENT_STOP_MAX: Duration = Duration::from_secs(2);
 /// A signal that comes so soon after the first is no second wish: `timeout` and others signal the process and
 /// its group, which `up` is of.
 const SAME_WISH: Duration = Duration::from_millis(300);
@@ -288,7 +290,13 @@ impl Group {
             known.earlier_cpu.add(&spent);
         }
         let is_ready = status.is_ready;
+        let ring_before = known.last.as_ref().map_or("", |last| &last.ring);
+        let ring = Some(status.ring.clone()).filter(|ring| !ring.is_empty() && ring != ring_before);
         known.last = Some(*status);
+        if let Some(ring) = ring {
+            self.screen.say(&format!("replica {number}: {ring}"));
+        }
+        let known = &mut self.known[i];
         if is_ready
             && let Some(died_at) = known.died_at.take()
             && self.has_been_ready
@@ -389,10 +397,20 @@ impl Group {
         }
         let begun = Instant::now();
         let mut stopped = Stopped::Cleanly;
+        let mut is_told = false;
         while !self.replicas.iter_mut().fold(true, |all, replica| all & replica.is_gone()) {
             let told = self.inbox.recv_timeout(TICK / 4);
             if !matches!(stopped, Stopped::Cleanly) {
                 continue;
+            }
+            if !is_told && begun.elapsed() > SILENT_STOP_MAX {
+                is_told = true;
+                let left = self.replicas.iter().filter(|replica| replica.pid().is_some());
+                let left: Vec<String> = left.map(|replica| replica.number.to_string()).collect();
+                self.screen.say(&format!(
+                    "still writing out the log of replica {}; Ctrl-C again stops at once, as a crash would",
+                    left.join(", ")
+                ));
             }
             stopped = match told {
                 Ok(Event::Stop(signal)) if begun.elapsed() > SAME_WISH => Stopped::ByForce(signal),

@@ -9,6 +9,7 @@
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 #[path = "up/db.rs"]
 mod db;
+#[path = "up/ring.rs"]
+mod ring;
 #[path = "up/start.rs"]
 mod start;
 #[path = "up/stores.rs"]
@@ -81,7 +84,7 @@ impl Place {
                 }
             }
         });
-        let mut up = Up { child, lines, ready: String::new() };
+        let mut up = Up { child, lines, ready: String::new(), heard: RefCell::default() };
         up.ready = up.wait_for("ready: ");
         up
     }
@@ -152,6 +155,8 @@ struct Up {
     lines: Receiver<String>,
     /// The line that it said when it was ready.
     ready: String,
+    /// All that it has said so far.
+    heard: RefCell<Vec<String>>,
 }
 
 impl Up {
@@ -160,8 +165,12 @@ impl Up {
         loop {
             let left = PATIENCE.saturating_sub(begun.elapsed());
             match self.lines.recv_timeout(left) {
-                Ok(line) if line.contains(part) => return line,
-                Ok(_) => {}
+                Ok(line) => {
+                    self.heard.borrow_mut().push(line.clone());
+                    if line.contains(part) {
+                        return line;
+                    }
+                }
                 Err(error) => panic!("`{part}` was not said: {error}"),
             }
         }

@@ -194,7 +194,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     }
     drop(other);
     std::fs::remove_dir_all(dir.0.join("copy.tmp")).unwrap();
-    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0 };
+    let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0, number: 0 };
     std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
     std::fs::write(dir.0.join("copy.tmp/checkpoint.unfinished"), label.encode()).unwrap();
     // While somebody is at it, nobody else is.

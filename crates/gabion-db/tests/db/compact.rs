@@ -118,6 +118,7 @@ fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
         &dir.0,
         options.io,
         gabion_node::NodeOptions::default(),
+        replica::LostRing::Refuse,
         &gabion_db::clock::Clock::start(),
         |_, _| Ok(()),
     );

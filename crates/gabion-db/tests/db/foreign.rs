@@ -190,10 +190,10 @@ fn a_ring_that_is_gone_is_made_anew_over_nobody_elses() {
         let _ = std::fs::remove_file(store.join("theirs"));
     }
     // What was to become one is ours.
-    let label = Label { purpose: Purpose::Ring, pool_id: [1; 16], len: 1 << 20 };
+    let label = Label { purpose: Purpose::Ring, pool_id: [1; 16], len: 1 << 20, number: 0 };
     std::fs::write(store.join("ring.new"), label.encode()).unwrap();
     let db = Db::open(&store, &options()).unwrap();
-    assert!(db.take_notices().join("; ").contains("was gone"));
+    assert!(db.take_notices().join("; ").contains("its ring is missing"));
     assert!(!store.join("ring.new").exists());
 }
 
@@ -269,7 +269,8 @@ fn a_checkpoint_writes_and_removes_nothing_that_is_not_gabions() {
         for name in ["checkpoint.unfinished", "pool", "pool.new", "ring", "ring.new", "thesis"] {
             std::fs::create_dir(&tmp).unwrap();
             if name != "checkpoint.unfinished" {
-                let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0 };
+                let label =
+                    Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0, number: 0 };
                 std::fs::write(tmp.join("checkpoint.unfinished"), label.encode()).unwrap();
             }
             put_there(thing, &tmp.join(name));
@@ -303,7 +304,8 @@ fn steps(whole: &Path, into: &Path, step: usize) {
     let ring = std::fs::read(whole.join("ring")).unwrap();
     let label_of_ring = &ring[ring_len as usize..];
     let pool_id = Label::decode(label_of_ring).unwrap().pool_id;
-    let label = Label { purpose: Purpose::NewPool, pool_id, len: options().pool_len }.encode();
+    let (purpose, len) = (Purpose::NewPool, options().pool_len);
+    let label = Label { purpose, pool_id, len, number: 0 }.encode();
     let pool = into.join(if step < 8 { "pool.new" } else { "pool" });
     if step >= 4 {
         copy_sparse(&whole.join("pool"), &pool);

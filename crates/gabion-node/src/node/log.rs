@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
-use gabion_log::{RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
+use gabion_log::{Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
@@ -66,6 +66,9 @@ impl Node {
         count: u32,
         flags: RecordFlags,
     ) -> Result<LogPosition> {
+        if self.is_stopping() {
+            return Err(Error::unavailable("the replica stops: its log takes no more records"));
+        }
         self.append_unlogged()?;
         let kind = builder.kind();
         // A clock that is behind the group's time, after a change of head say, makes time stand still.
@@ -149,6 +152,9 @@ impl Node {
 
     /// How far the log must be flushed, at least, for something that waits.
     fn durable_wanted(&self) -> LogPosition {
+        if self.is_stopping() {
+            return self.log.end();
+        }
         let edit = self.apply.wants_durable().unwrap_or_default();
         let acks = match self.config.ack {
             AckLevel::Durable => self.log.end(),
@@ -160,7 +166,8 @@ impl Node {
     /// Orders the ring's next blocks to be written, and flushed when something waits for it or half
     /// of the ring is not safe to overwrite.
     pub(super) fn schedule_drains(&mut self) {
-        if self.drain.in_flight || self.held.is_some() {
+        // What the chain wants done to the log at the end is left to the next start.
+        if self.drain.in_flight || (self.held.is_some() && !self.is_stopping()) {
             return;
         }
         let durable = self.log.durable_end();
@@ -176,7 +183,7 @@ impl Node {
         }
         let (mut writes, mut ends) = (Vec::new(), Vec::new());
         while ends.len() < DRAINS_MAX {
-            let Some(drain) = self.log.next_drain(wanted) else { break };
+            let Some(drain) = self.next_drain(wanted) else { break };
             let Some(placement) = self.pool.placement(drain.segment) else {
                 return self
                     .fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
@@ -198,6 +205,11 @@ impl Node {
         let covered = if flush { self.log.drained_end().max(end) } else { LogPosition::ZERO };
         let order = DrainOrder { writes, flush, end };
         self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
+    }
+
+    fn next_drain(&mut self, wanted: bool) -> Option<Drain> {
+        let drain = self.log.next_drain(wanted);
+        drain.or_else(|| self.is_stopping().then(|| self.log.next_last_drain()).flatten())
     }
 
     /// Room in the ring below which what is drained is flushed; where that is done late, nothing is drained before.

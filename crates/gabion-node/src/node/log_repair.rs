@@ -60,7 +60,7 @@ impl Node {
 
     /// Whether records have to wait: what they overwrite may be the only sign of what was lost.
     pub(super) fn awaits_note(&self) -> bool {
-        self.log_repair.as_ref().is_some_and(|repair| !repair.is_noted)
+        self.awaits_ring_note() || self.log_repair.as_ref().is_some_and(|repair| !repair.is_noted)
     }
 
     /// Records come: says once from whom.

@@ -22,6 +22,7 @@ mod ranges;
 mod repair;
 mod room;
 mod shipping;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod time;
@@ -58,6 +59,7 @@ pub use memory::NodeMemory;
 pub use planted::Mutant;
 pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
+pub use stop::StopState;
 
 /// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as many as `gabion up` asks for.
 const MEMTABLES_OF_POOL: u64 = 16;
@@ -242,6 +244,7 @@ pub struct Node {
     ship: shipping::Shipping,
     grants: grants::Grants,
     drain: log::Draining,
+    stopping: stop::Stopping,
     repairs: repair::Repairs,
     marks: marks::Marks,
     commits: Commits,
@@ -294,6 +297,8 @@ enum After {
     Trimmed(LogPosition),
     SessionRaised,
     LossNoted,
+    RingNoted,
+    Stopped,
     Granted(Vec<gabion_pool::Placed>),
     BuiltPlaced(u64),
     LoadPlaced(LoadId),
@@ -405,6 +410,7 @@ impl Node {
             room: room::Room::default(),
             grants: grants::Grants::default(),
             drain: log::Draining::default(),
+            stopping: stop::Stopping::default(),
             repairs: repair::Repairs::default(),
             marks: marks::Marks::default(),
             commits: Commits::default(),
@@ -710,7 +716,15 @@ impl Node {
                 (node.outputs.len(), node.log.end(), edits)
             };
             let before = progress(self);
+            if self.is_stopping() {
+                self.advance_stop();
+                if before == progress(self) {
+                    break;
+                }
+                continue;
+            }
             self.pump_chain();
+            self.judge_ring_loss();
             self.apply_records();
             self.apply_edits();
             self.take_damage();
@@ -829,6 +843,8 @@ impl Node {
                 After::Trimmed(at) => self.trimmed(at),
                 After::SessionRaised => self.session_raised(),
                 After::LossNoted => self.loss_noted(),
+                After::RingNoted => self.ring_noted(),
+                After::Stopped => self.stopped(),
                 After::Granted(slots) => self.granted(slots),
                 After::BuiltPlaced(job) => self.built_placed(job),
                 After::LoadPlaced(load) => self.load_placed(load),

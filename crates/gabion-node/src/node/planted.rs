@@ -38,6 +38,10 @@ pub enum Mutant {
     TombstonesDropped,
     /// A start uses the file numbers again that the process before it used and said nothing of.
     FileNumbersAgain,
+    /// A start does not forget that the last process stopped cleanly.
+    MarkerKept,
+    /// A process that stops says so before its log is flushed.
+    MarkerBeforeLog,
     /// A new session's target is open before the old one's writes have ended (A13). Whoever drives the
     /// target does what is wrong: it is what waits.
     #[cfg(feature = "planted")]

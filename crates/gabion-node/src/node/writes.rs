@@ -202,6 +202,9 @@ impl Node {
         if let Some(error) = &self.writing.failed {
             return Some(error.to_string());
         }
+        if self.is_stopping() {
+            return Some("the replica stops".into());
+        }
         if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
             return Some(reason.into());
         }

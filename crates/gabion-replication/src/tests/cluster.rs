@@ -171,6 +171,7 @@ impl Node {
                 edit: self.edit,
             },
             lost,
+            gap: None,
         }
     }
 

@@ -47,6 +47,7 @@ fn one_of_each() -> Vec<Message> {
             progress: progress(),
             spans: spans(),
             lost: None,
+            gap: None,
         }),
         Message::NewTerm {
             oldest: LogPosition(0x100),
@@ -80,6 +81,16 @@ fn one_of_each() -> Vec<Message> {
             progress: progress(),
             spans: spans(),
             lost: Some(Lost { from: LogPosition(0x500), to: LogPosition(0x2800), term: Term(3) }),
+            gap: None,
+        }),
+        Message::Hello(MemberState {
+            session: 4,
+            oldest: LogPosition(0x100),
+            last_crc: 0xdead_beef,
+            progress: progress(),
+            spans: spans(),
+            lost: None,
+            gap: Some(Term(0x0102_0304)),
         }),
     ]
 }

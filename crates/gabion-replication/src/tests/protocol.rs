@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, HEARTBEAT_MS, TIMEOUT_MS};
 use crate::spans::{OPEN, Span};
-use crate::{Action, Chain, ChainConfig, Frame, LocalState, Message, Progress, Role, Spans};
+use crate::{Action, Chain, ChainConfig, Frame, LocalState, Message, Progress, Role, Spans, Whole};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -419,6 +419,7 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             progress: Progress { end, ..progress },
             spans,
             lost: [None, Some(crate::Lost { from, to: oldest, term: Term(2) })][len % 3 % 2],
+            gap: [None, Some(Term(2)), Some(crate::ANY_TERM)][len % 3],
         }),
         2 => Message::NewTerm { oldest, end, last_crc: 4, marks, spans },
         3 => Message::TermAccepted { last_crc: 5, progress },
@@ -484,4 +485,31 @@ fn carry_out(chain: &mut Chain) {
             _ => {}
         }
     }
+}
+
+#[test]
+fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
+    let hello = |gap| Message::Hello(crate::MemberState { gap, ..crate::MemberState::default() });
+    let say = |chain: &mut Chain, from: u32, gap| {
+        chain.handle_connected(ReplicaId(from), u64::from(from), 0);
+        let frame = Frame { connection: 1, ..frame(from, 2, 1, hello(gap)) };
+        chain.handle_message(ReplicaId(from), u64::from(from), frame, 0).unwrap();
+    };
+    let (term, any) = (Term(4), Some(crate::ANY_TERM));
+    let mut chain =
+        Chain::new(config(2), LocalState { gap: any, ..LocalState::default() }, 0).unwrap();
+    assert_eq!(chain.whole_member(term), Whole::Unknown);
+    say(&mut chain, 1, any);
+    assert_eq!(chain.whole_member(term), Whole::Unknown, "the third has not said anything");
+    say(&mut chain, 3, any);
+    assert_eq!(chain.whole_member(term), Whole::Nobody);
+    // One that lost what was there before this one did is whole since.
+    say(&mut chain, 3, Some(term.next()));
+    assert_eq!(chain.whole_member(term), Whole::Nobody);
+    say(&mut chain, 3, Some(term));
+    assert_eq!(chain.whole_member(term), Whole::Member(ReplicaId(3)));
+    say(&mut chain, 3, any);
+    say(&mut chain, 1, None);
+    assert_eq!(chain.whole_member(term), Whole::Member(ReplicaId(1)));
+    assert!(!chain.has_caught_up(), "no term runs");
 }

@@ -5,7 +5,7 @@ use crate::server::waker;
 use gabion_base::units::MIB;
 use gabion_base::{ConfigNumber, Generation, GroupId, ReplicaId, SequenceNumber, SlotIndex, Term};
 use gabion_db::clock::Clock;
-use gabion_db::replica::{OpenedReplica, create_replica, open_replica};
+use gabion_db::replica::{LostRing, OpenedReplica, create_replica, open_replica};
 use gabion_engine::cache::WarmCache;
 use gabion_engine::{
     EntryKind, FileSource, FinishedFile, ReadCache, SstBuilder, SstOptions, SstReader, Trailer,
@@ -79,8 +79,8 @@ impl Rig {
         };
         create_replica(&dir, 64 * MIB, &group, ReplicaId(1)).unwrap();
         let options = NodeOptions::default();
-        let (io, clock) = (BackendChoice::Threads, Clock::start());
-        let pool = open_replica(&dir, io, options, &clock, |_, _| Ok(())).unwrap();
+        let (io, clock, lost) = (BackendChoice::Threads, Clock::start(), LostRing::GoOn);
+        let pool = open_replica(&dir, io, options, lost, &clock, |_, _| Ok(())).unwrap();
         let (sender, events) = channel();
         let poll = mio::Poll::new().unwrap();
         let cache = Arc::new(SharedCache::new(64 << 20, 64 << 20));

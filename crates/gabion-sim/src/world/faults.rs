@@ -5,9 +5,12 @@ use crate::Random;
 use crate::lost::Moments;
 use gabion_base::SlotIndex;
 use gabion_base::units::SLOT_LEN;
-use gabion_media::simulated::{DiskStats, Fault, OperationClass};
-use gabion_node::AckLevel;
+use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedMemory};
+use gabion_node::{AckLevel, StopState};
 use gabion_pool::SlotState;
+
+/// Steps after which a process that is told to stop never will.
+const STOP_STEPS_MAX: u32 = 100_000;
 
 impl World {
     pub(super) fn inject_faults(&mut self) {
@@ -143,6 +146,50 @@ impl World {
             machine.disk.crash_process(seed);
         }
         true
+    }
+
+    /// A machine's ring is gone, as a file is that somebody removed. For a machine whose process has ended.
+    ///
+    /// # Panics
+    /// When it runs.
+    pub fn lose_ring(&mut self, index: usize) {
+        let machine = &mut self.machines[index];
+        assert!(machine.process.is_none(), "what a process has mapped stays");
+        self.events.push(format!("the ring of replica {} is gone", index + 1));
+        machine.ring = SimulatedMemory::new(self.group.ring_len as usize);
+        machine.label.lose();
+    }
+
+    /// Tells a process to stop, and lets it write its log out, which takes as long as its disk does; then it has ended. Returns
+    /// whether it had come to that: one that is not open yet is killed.
+    ///
+    /// # Errors
+    /// The node cannot stop.
+    pub fn stop_cleanly(&mut self, index: usize, seed: u64) -> Result<bool, String> {
+        let Some(process) = &mut self.machines[index].process else { return Ok(false) };
+        let is_open = process.node.is_some();
+        if let Some(node) = &mut process.node {
+            node.stop();
+        }
+        for _ in 0..STOP_STEPS_MAX {
+            let machine = &mut self.machines[index];
+            let Some(process) = &mut machine.process else { break };
+            let state = process.node.as_ref().map(|node| node.stop_state());
+            match state {
+                Some(StopState::Stopped) | None => break,
+                Some(StopState::Stuck(why)) => return Err(format!("replica {index}: {why}")),
+                Some(_) => {}
+            }
+            machine.disk.tick();
+            // What it would send goes nowhere: nobody listens to it any more.
+            let _ = process.pump(self.now_ms);
+        }
+        let has_stopped = self.node(index).is_some_and(|n| n.stop_state() == StopState::Stopped);
+        self.crash(index, None, seed);
+        if is_open && !has_stopped {
+            return Err(format!("replica {} does not stop", index + 1));
+        }
+        Ok(is_open)
     }
 
     /// What a machine's disk did so far.

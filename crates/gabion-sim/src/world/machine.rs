@@ -2,7 +2,7 @@
 
 use crate::Random;
 use crate::lost::Moments;
-use crate::process::Process;
+use crate::process::{Process, RingLabel};
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{ReplicaId, SlotIndex};
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
@@ -12,6 +12,7 @@ use gabion_pool::SlotState;
 pub(super) struct Machine {
     pub(super) disk: SimulatedDisk,
     pub(super) ring: SimulatedMemory,
+    pub(super) label: RingLabel,
     pub(super) process: Option<Process>,
     pub(super) starts: u64,
     pub(super) down_until_ms: u64,
@@ -41,6 +42,7 @@ impl Machine {
         Self {
             disk,
             ring: SimulatedMemory::new(group.ring_len as usize),
+            label: RingLabel::new(Some(0)),
             process: None,
             starts: 0,
             down_until_ms: 0,

@@ -23,6 +23,7 @@ mod planted;
 mod power;
 mod recovery_crash_points;
 mod rig;
+mod rings;
 mod rotten_log;
 mod slow_readers;
 mod small_rings;

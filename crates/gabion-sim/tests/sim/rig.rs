@@ -11,14 +11,14 @@ use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::Mutant;
 use gabion_node::{
     AckLevel, CompactionMode, GroupConfig, LoadGate, LoadId, LoadState, Node, NodeOptions,
-    WriteGate, open,
+    StopState, WriteGate, open,
 };
 use gabion_pool::Trust;
 use gabion_sim::client::{
     add_turn, delete_range_turn, engine_keys, load_files, twins_agree, write_turn_expiring,
     write_unlogged,
 };
-use gabion_sim::process::{Process, ReplicaTables, Wish};
+use gabion_sim::process::{Process, ReplicaTables, RingLabel, Wish};
 use gabion_sim::{Random, check};
 #[cfg(feature = "planted")]
 use std::cell::Cell;
@@ -97,6 +97,8 @@ pub(crate) enum Turn {
     Rest,
     /// The process is killed, and another one started on its disk and ring.
     Restart,
+    /// The process is told to stop, and another one started once it has.
+    Stop,
 }
 
 impl Turn {
@@ -108,7 +110,8 @@ impl Turn {
             | Self::Seal
             | Self::Compact
             | Self::Rest
-            | Self::Restart => {}
+            | Self::Restart
+            | Self::Stop => {}
             Self::Clear => records.clear(),
             Self::DeleteRange(keys) => {
                 for engine_key in keys.clone().flat_map(engine_keys) {
@@ -181,6 +184,37 @@ impl Replica {
         };
         let process = Process::start(1, handle, ring, options, trust, 0, Random::new(1));
         Self { disk, process, now_ms: 0 }
+    }
+
+    /// As [`Self::start`], on a ring that may have been lost, as its label says.
+    pub(crate) fn start_on(
+        disk: SimulatedDisk,
+        ring: Box<dyn MemoryRegion>,
+        label: RingLabel,
+    ) -> Self {
+        let handle = disk.handle();
+        let options = NodeOptions {
+            #[cfg(feature = "planted")]
+            planted: PLANTED.get(),
+            ..NodeOptions::default()
+        };
+        let ring = (ring, Some(label));
+        let (trust, random) = (Trust::Readable, Random::new(1));
+        let process = Process::start_on(1, handle, ring, options, trust, 0, random);
+        Self { disk, process, now_ms: 0 }
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        self.node().ok_or("the replica is not open")?.stop();
+        for _ in 0..20_000 {
+            match self.node().map(|node| node.stop_state()) {
+                Some(StopState::Stopped) => return Ok(()),
+                Some(StopState::Stuck(why)) => return Err(why.into()),
+                _ => self.pump()?,
+            }
+        }
+        Err("the replica does not stop".into())
     }
 
     pub(crate) fn node(&mut self) -> Option<&mut Node> {
@@ -363,6 +397,8 @@ pub(crate) struct Run {
     /// The same of a clear past the log.
     cleared: Option<Moment>,
     cleared_in_files: Option<Moment>,
+    /// When each stop had come to its end.
+    pub(crate) stops: Vec<Moment>,
     pub(crate) counters: String,
     /// The longest bound of a file at last, in bytes.
     pub(crate) longest_bound: usize,
@@ -434,6 +470,8 @@ pub(crate) struct Drive<'a> {
     pub(crate) marks_restarts: bool,
     /// What the disk had done at each restart, and when the replica was open.
     pub(crate) openings: Vec<(DiskStats, Option<DiskStats>)>,
+    /// When each stop had come to its end.
+    stops: Vec<Moment>,
 }
 
 impl<'a> Drive<'a> {
@@ -462,6 +500,7 @@ impl<'a> Drive<'a> {
             cleared_in_files: None,
             marks_restarts: false,
             openings: Vec::new(),
+            stops: Vec::new(),
         }
     }
 
@@ -500,13 +539,22 @@ impl<'a> Drive<'a> {
     fn takes(&mut self, turn: &Turn) -> bool {
         let under_way = self.began.len() - self.durable.len();
         let has_room = self.ack == AckLevel::Replicated || under_way < 3;
-        has_room && self.replica.is_writable() || matches!(turn, Turn::Restart)
+        match turn {
+            Turn::Restart => true,
+            Turn::Stop => self.replica.node().is_some(),
+            _ => has_room && self.replica.is_writable(),
+        }
     }
 
     fn carry_out(&mut self, turn: &Turn) -> Result<(), String> {
         let now = (self.now)();
+        if matches!(turn, Turn::Stop) {
+            self.replica.stop()?;
+            self.note();
+            self.stops.push((self.now)());
+        }
         match turn {
-            Turn::Restart => {
+            Turn::Restart | Turn::Stop => {
                 let disk = self.replica.disk.clone();
                 if self.marks_restarts {
                     disk.note_failed_flush();
@@ -748,6 +796,7 @@ impl Run {
             in_files,
             cleared,
             cleared_in_files: drive.cleared_in_files,
+            stops: drive.stops,
             counters,
             longest_bound,
         }
@@ -800,13 +849,22 @@ pub(crate) struct Recovery {
 impl Recovery {
     /// Starts a replica on a disk and a ring, which stay as they are.
     pub(crate) fn record(left: &SimulatedDisk, before: SimulatedMemory) -> Result<Self, String> {
+        Self::record_on(left, before, RingLabel::new(Some(0)))
+    }
+
+    /// The same with a ring that may have been lost, as its label says.
+    pub(crate) fn record_on(
+        left: &SimulatedDisk,
+        before: SimulatedMemory,
+        label: RingLabel,
+    ) -> Result<Self, String> {
         let disk = left.fork();
         disk.start_recording();
         let counted = effects(&disk);
         let memory = copy_of(&before);
         let ring =
             RecordedRing { memory, disk: disk.clone(), before: counted, writes: Rc::default() };
-        let mut replica = Replica::start(disk.clone(), Box::new(ring.clone()), Trust::Readable);
+        let mut replica = Replica::start_on(disk.clone(), Box::new(ring.clone()), label);
         replica.settle()?;
         let (found, found_ms) = (replica.records()?, replica.group_ms());
         replica.check_at_rest()?;

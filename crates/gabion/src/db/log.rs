@@ -4,13 +4,14 @@ use super::edits;
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use crate::screen::Progress;
-use gabion_base::{Error, ErrorKind, LogPosition};
+use gabion_base::{Error, LogPosition};
 use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::{BatchReader, Edit, EntryKind, Flushed, Keyspace, Operand};
 use gabion_log::{Ending, Record, RecordFlags, RecordKind, RecordScan, RecoveryReport, Seal, Seen};
 use gabion_media::MemoryRegion;
 use gabion_node::ReplicaState;
 use gabion_node::open::OpenedPool;
+use gabion_node::ring::RingFound;
 use serde_json::{Value, json};
 
 pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
@@ -101,10 +102,10 @@ pub(super) fn log_fields(
 
 /// The ring, or nothing where it cannot be had.
 fn ring(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Box<dyn MemoryRegion>>> {
-    match pool.ring(opened) {
-        // Named already, by recovery.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        ring => out.readable(0, ring),
+    match opened.ring_found() {
+        // Told already.
+        RingFound::Lost(_) => Ok(None),
+        RingFound::Whole => out.readable(0, pool.ring(opened)),
     }
 }
 

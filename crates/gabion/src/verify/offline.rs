@@ -62,6 +62,9 @@ impl Replica {
     fn look(&self, all: &[Self], progress: &mut Progress) -> Result<Found> {
         let version = self.node.tree().version().clone();
         let mut damage = Vec::new();
+        if let Some(loss) = self.node.ring_loss().filter(|loss| loss.may_miss()) {
+            damage.push(Damage { file: None, offset: None, message: loss.to_string() });
+        }
         let total: u64 = version.files().map(|(_, meta)| meta.rounded_len()).sum();
         for (_, meta) in version.files() {
             progress.say(&format!(
@@ -77,7 +80,7 @@ impl Replica {
         let bytes_read = self.source.meter.bytes();
         let records = match self.medium.block_on(self.digest()) {
             Ok(records) => Some(records),
-            Err(error) if is_damage(&error) && !damage.is_empty() => None,
+            Err(error) if is_damage(&error) && damage.iter().any(|d| d.file.is_some()) => None,
             Err(error) if is_damage(&error) => {
                 damage.push(Damage { file: None, offset: None, message: error.to_string() });
                 None
