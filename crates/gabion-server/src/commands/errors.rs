@@ -103,6 +103,13 @@ pub(crate) fn too_much_watched(keys: usize, bytes: usize) -> Reply {
     ))
 }
 
+/// The scripts of a transaction take more than it may have.
+pub(crate) fn scripts_too_long(bytes: usize, bytes_max: usize) -> Reply {
+    Reply::error_from(format!(
+        "ERR the scripts of a transaction and their arguments take {bytes} bytes, over the limit of {bytes_max}: no key was changed"
+    ))
+}
+
 /// CONFIG SET has changed nothing.
 pub(crate) fn not_set(not_set: NotSet) -> Reply {
     Reply::error_from(match not_set {

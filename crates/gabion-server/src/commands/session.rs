@@ -431,6 +431,7 @@ impl Commands {
             .map(|watching| Watch { id: watching.id, keys: watching.keys.into_iter().collect() });
         let mut transaction = Transaction { watch, ..Transaction::default() };
         let mut room = ReplyRoom::of_exec();
+        let mut scripts_memory = 0;
         let is_without_data = queue.calls.iter().all(|call| call.spec().route == Route::Local);
         for (place, call) in queue.calls.into_iter().enumerate() {
             self.stats.count_call(call.counters());
@@ -447,12 +448,21 @@ impl Commands {
                 transaction.ready.push((place, reply));
             } else if call.is_script() {
                 match self.scripts.prepare(call) {
-                    Ok(call) => transaction.calls.push(call),
+                    Ok(call) => {
+                        // A digest was queued, and the script goes to the head.
+                        scripts_memory += call.memory();
+                        transaction.calls.push(call);
+                    }
                     Err(error) => transaction.ready.push((place, error)),
                 }
             } else {
                 transaction.calls.push(call);
             }
+        }
+        if scripts_memory > QUEUE_MEMORY_MAX {
+            let error = errors::scripts_too_long(scripts_memory, QUEUE_MEMORY_MAX);
+            self.stats.count_failed(exec.counters(), &error);
+            return Step::Reply(error);
         }
         if transaction.calls.is_empty() && transaction.watch.is_none() {
             self.note_answer(&session.client, exec, host);

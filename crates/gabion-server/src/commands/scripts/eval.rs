@@ -4,6 +4,7 @@
 
 use super::engine::{Caller, Ended, Over, RUN_US_MAX, World};
 use super::{arguments, engine};
+use crate::commands::describe::{Entry, meant};
 use crate::commands::execute::{Outcome, Refusal};
 use crate::commands::locks::KeySet;
 use crate::commands::overlay::Overlay;
@@ -286,7 +287,8 @@ impl<S: Store> Calls<'_, S> {
                 Some(_) => error,
             })?;
         let spec = call.spec();
-        if spec.has_flag("noscript") {
+        let flags = meant(call.args()).map_or(spec.flags, Entry::flags);
+        if flags.contains(&"noscript") {
             return Err(Reply::error("ERR This Redis command is not allowed from script"));
         }
         if self.is_read_only && spec.has_flag("write") {

@@ -182,6 +182,10 @@ const ERRORS: &[(&str, &str)] = &[
         "ERR This Redis command is not allowed from script script: SHA, on @user_script:1.",
     ),
     (
+        "return redis.call('config', 'get', 'x')",
+        "ERR This Redis command is not allowed from script script: SHA, on @user_script:1.",
+    ),
+    (
         "return redis.call('info')",
         "ERR 'info' is answered by the node that a client is connected to and not allowed from script script: SHA, on @user_script:1.",
     ),
@@ -357,6 +361,22 @@ fn scripts_run_in_transactions_and_under_watch() {
     ask(&mut client, &["WATCH", "n"]);
     ask(&mut other, &["EVAL", incr, "1", "n"]);
     assert_eq!(run(&mut client), "*-1\r\n");
+}
+
+/// Each of the queued calls is short, and what goes to the head for it is not.
+#[test]
+fn the_scripts_of_a_transaction_are_bounded_together() {
+    let node = Node::new();
+    let mut client = node.client();
+    let script = format!("return 1 --{}", "x".repeat(1 << 20));
+    let sha = digest(&script);
+    ask(&mut client, &["SCRIPT", "LOAD", &script]);
+    ask(&mut client, &["MULTI"]);
+    (0..40).for_each(|_| drop(ask(&mut client, &["EVALSHA", &sha, "0"])));
+    let reply = ask(&mut client, &["EXEC"]);
+    let expected = "-ERR the scripts of a transaction and their arguments take ";
+    assert!(reply.starts_with(expected) && reply.contains("over the limit of 3"), "{reply}");
+    assert_eq!(ask(&mut client, &["EVALSHA", &sha, "0"]), ":1\r\n");
 }
 
 #[test]
