@@ -200,7 +200,7 @@ impl RequestParser {
     }
 
     /// Reads `$<len>CRLF` at the position and moves behind it.
-    #[inline]
+    #[inline(always)]
     fn bulk_header(&mut self, buffer: &BytesMut) -> Result<Option<usize>, ProtocolError> {
         match buffer.get(self.position) {
             None => return Ok(None),
@@ -223,6 +223,7 @@ impl RequestParser {
 
     /// The request at hand is over a limit since the header of this bulk string: what has come of it goes, and so
     /// will the rest.
+    #[cold]
     fn begin_to_drop(&mut self, buffer: &mut BytesMut, len: usize) {
         let name = self.ranges.first().map(|&(start, end)| &buffer[start as usize..end as usize]);
         let name = name.filter(|name| name.len() <= NAME_LEN_MAX).unwrap_or_default();
@@ -240,6 +241,7 @@ impl RequestParser {
     }
 
     /// Reads on in a request that is dropped. The position stays at the front of the buffer.
+    #[cold]
     fn drop_on(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
         while self.missing > 0 {
             let len = match self.bulk {
