@@ -10,9 +10,8 @@ use gabion_resp::Reply;
 pub(crate) const NO_CLUSTER: Reply = Reply::error("ERR This instance has cluster support disabled");
 pub(crate) const NO_FUNCTION: Reply = Reply::error("ERR Function not found");
 const NO_LIBRARY: Reply = Reply::error("ERR Library not found");
-const NO_LIBRARIES: Reply = Reply::error(
-    "ERR FUNCTION LOAD is not supported: there are no libraries of functions, EVAL runs scripts",
-);
+const NO_LIBRARIES: Reply =
+    Reply::error("ERR FUNCTION LOAD is not supported: there are no libraries of functions");
 const NO_MODULES: Reply = Reply::error(
     "ERR MODULE command not allowed. There are no modules, and the enable-module-command option is always \"no\"",
 );

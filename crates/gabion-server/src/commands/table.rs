@@ -459,7 +459,7 @@ table! {
     Module "module" -2 Local [] (0 0 0) "4.0.0" "server"
         "Describes modules." "LIST, HELP. There are none, and none can be loaded.";
     LastSave "lastsave" 1 Local ["loading" "stale" "fast"] (0 0 0) "1.0.0" "server"
-        "Returns when the data was saved." "When the node's process began: SAVE is refused, see below.";
+        "Returns when the data was saved." "When the node's process began: a write is in the log before it is acknowledged, so nothing is saved apart.";
     ReplicaOf "replicaof" 3 Local ["admin" "noscript" "stale"] (0 0 0) "5.0.0" "server"
         "Makes a node a replica of another." "`NO ONE` is taken by the head, which is one already. Anything else is refused: who is in a group is chosen when the data is made.";
     ReplicaOf "slaveof" 3 Local ["admin" "noscript" "stale"] (0 0 0) "1.0.0" "server"
