@@ -75,6 +75,8 @@ pub struct Executor {
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
     ready_count: Arc<AtomicUsize>,
+    /// The task at which [`Self::run_ready_while`] goes on where it was stopped.
+    stopped_at: usize,
 }
 
 impl Executor {
@@ -149,11 +151,28 @@ impl Executor {
     /// Polls every task that is ready, once each, in ascending order; tasks woken meanwhile wait for
     /// the next call. Returns how many ran.
     pub fn run_ready(&mut self) -> usize {
+        self.run_ready_while(|| true)
+    }
+
+    /// As [`Self::run_ready`], but no further task once `goes_on` says no, which is asked after each. At least one
+    /// runs, and the next call begins with those that had no turn.
+    pub fn run_ready_while(&mut self, mut goes_on: impl FnMut() -> bool) -> usize {
         if !self.has_ready() {
             return 0;
         }
-        let ready = self.ready();
-        ready.iter().filter(|&&id| self.run_one(id)).count()
+        let mut ready = self.ready();
+        let had_a_turn = ready.partition_point(|id| id.0 < self.stopped_at);
+        ready.rotate_left(had_a_turn);
+        let mut ran = 0;
+        for id in ready {
+            if ran > 0 && !goes_on() {
+                self.stopped_at = id.0;
+                return ran;
+            }
+            ran += usize::from(self.run_one(id));
+        }
+        self.stopped_at = 0;
+        ran
     }
 }
 
@@ -185,6 +204,48 @@ mod tests {
         executor.run_ready();
         assert!(executor.is_empty());
         assert!(!executor.has_ready());
+    }
+}
+
+#[cfg(test)]
+mod turns {
+    use super::*;
+    use alloc::rc::Rc;
+    use core::cell::RefCell;
+
+    /// Tasks that want to go on without end, and in which order they ran.
+    fn restless(count: usize) -> (Executor, Rc<RefCell<Vec<usize>>>) {
+        let (mut executor, order) = (Executor::new(), Rc::new(RefCell::new(Vec::new())));
+        for task in 0..count {
+            let order = order.clone();
+            executor.spawn(core::future::poll_fn(move |cx| {
+                order.borrow_mut().push(task);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }));
+        }
+        (executor, order)
+    }
+
+    #[test]
+    fn whoever_had_no_turn_when_it_was_over_comes_first_in_the_next() {
+        let (mut executor, order) = restless(5);
+        for _ in 0..5 {
+            let mut left = 2;
+            let goes_on = || {
+                left -= 1;
+                left > 0
+            };
+            assert_eq!(executor.run_ready_while(goes_on), 2);
+        }
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
+        order.borrow_mut().clear();
+        assert_eq!(executor.run_ready_while(|| false), 1, "one runs however short a turn is");
+        assert_eq!(executor.run_ready(), 5);
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 0]);
+        order.borrow_mut().clear();
+        assert_eq!(executor.run_ready(), 5);
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4], "nobody was left out");
     }
 }
 

@@ -63,6 +63,9 @@ const TICK_MS: u64 = 20;
 const TARGET_NOTE_MS: u64 = 10_000;
 /// Rounds of tasks and of commands that become possible by them, in one turn.
 const ROUNDS_MAX: usize = 8;
+/// How long tasks run in one turn, in microseconds, before others are heard: members, who take a silent node for lost,
+/// and clients. A task may take 2 ms at a time, and there may be thousands.
+const TASKS_US_MAX: u64 = 10_000;
 
 /// How long a reply waits for a member that is out, in ms.
 const UNACKNOWLEDGED_MAX_MS: u64 = 5_000;
@@ -331,13 +334,15 @@ impl Server {
             self.serve_client(token);
         }
         self.answer_lost();
+        let mut until_us = None;
         for _ in 0..ROUNDS_MAX {
-            let ran = self.executor.run_ready();
+            let ran = self.run_tasks(&mut until_us);
             let ended = self.take_finished();
             let begun = self.retry_gated() + self.retry_reads() + self.retry_held();
             let has_record = self.end_turn();
             let has_outputs = self.carry_on();
-            if ran + ended + begun == 0 && !has_record && !has_outputs {
+            let is_over = until_us.is_some_and(|until_us| self.clock.running_us() >= until_us);
+            if is_over || ran + ended + begun == 0 && !has_record && !has_outputs {
                 break;
             }
         }
@@ -346,6 +351,16 @@ impl Server {
         self.close_killed();
         self.flush_clients();
         self.flush_peers();
+    }
+
+    /// Polls the tasks that were woken while time is left of the turn, which begins with the first. Returns how many ran.
+    fn run_tasks(&mut self, until_us: &mut Option<u64>) -> usize {
+        if !self.executor.has_ready() {
+            return 0;
+        }
+        let clock = &self.clock;
+        let until_us = *until_us.get_or_insert_with(|| clock.running_us() + TASKS_US_MAX);
+        self.executor.run_ready_while(|| clock.running_us() < until_us)
     }
 
     /// Ends the turn when a reply depends on it: its writes become a record, and its replies wait until
