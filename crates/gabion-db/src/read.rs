@@ -211,6 +211,7 @@ pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found
 }
 
 fn look_up(view: &SharedView, shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
+    shared.check_process()?;
     let found = with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))?;
     Ok(found.map(|found| by_system(found, shared)))
 }
@@ -367,7 +368,6 @@ impl Snapshot {
     }
 
     fn look_up_bytes(&self, key: &[u8]) -> Result<Option<Found>> {
-        self.tables.source.0.check_process()?;
         look_up(&self.view, &self.tables.source.0, key)
     }
 
