@@ -6,18 +6,15 @@
 //! ```text
 //!   slots:  [ live files ··· | log ··· | files of no edit yet | free ······· ]
 //!                                       └────── available ────────────────┘
-//!   for_jobs: unflushed memory + one flush as it may turn out + the smallest compaction of any level + for_deletes
+//!   for_jobs: unflushed memory + one flush as it may turn out + the smallest compaction of any level
 //!   for_log:  segments until the log has as many as it may
-//!   for_deletes: one MemTable of them in files
 //!   short:  available < for_jobs + for_log ─► levels are compacted below their aims, MemTables sealed early;
 //!           with nothing left to do: puts are refused, deletes and FLUSHALL are not
-//!   below that by more than for_deletes, with nothing left to do: deletes are refused too, as what they took would be
-//!           missing to the jobs that give it back; range deletes and FLUSHALL are not
 //! ```
 //!
-//! Nobody waits for what does not come: where room is too short for deletes, or for what they wait for, and no job has
-//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
-//! ([`Node::jobs_pause`]).
+//! Nobody waits for what does not come: where something lags behind, room is short and no job has been under way for
+//! [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
+//! ([`Node::jobs_pause`]). Range deletes and FLUSHALL are taken then all the same, as they give back whole files.
 //!
 //! Members hold the same files and not the same slots: an edit that is applied later keeps what it removes, and
 //! granted slots are no use to the log. So each member tells the head how much room it has, and the head acts
@@ -128,10 +125,7 @@ impl Node {
         };
         self.room.for_jobs = Some((edit, for_jobs));
         let (memory, tables) = self.tree.unflushed();
-        let for_jobs = for_jobs
-            + memory.div_ceil(SLOT_LEN)
-            + PARTIAL_SLOTS * tables
-            + self.slots_for_deletes();
+        let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
         let counts = self.pool.counts();
         let log = self.drain.segments.len() as u64 * self.segment_slots();
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
@@ -143,17 +137,6 @@ impl Node {
             for_jobs: slots(for_jobs),
             for_log: slots(self.slots_for_log()),
         }
-    }
-
-    /// Slots that deletes may take once puts are refused: what is deleted until a MemTable is full comes to so much at most.
-    fn slots_for_deletes(&self) -> u64 {
-        self.tree.config().memtable_len.div_ceil(SLOT_LEN) + PARTIAL_SLOTS
-    }
-
-    /// Whether deletes may go on while puts are refused: what they took so far is less than is kept for them.
-    pub(super) fn has_room_for_deletes(&self) -> bool {
-        let kept = self.slots_for_deletes() as i64;
-        self.room.short.is_none_or(|(_, spare)| spare.above() + kept >= 0)
     }
 
     /// Tells the head, when there is something new.
@@ -301,8 +284,7 @@ impl Node {
 
     fn note_stuck(&mut self) {
         let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
-        let waits = || self.lag().is_some() || !self.has_room_for_deletes();
-        let is_stuck = is_idle && self.room.is_short() && waits();
+        let is_stuck = is_idle && self.room.is_short() && self.lag().is_some();
         self.room.stuck_since_ms =
             is_stuck.then(|| self.room.stuck_since_ms.unwrap_or(self.now_ms));
     }

@@ -117,20 +117,18 @@ impl Node {
 
     /// The gate where there is no room and nothing makes any.
     fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
-        let has_room = self.has_room_for_deletes();
-        let what_of_deletes = match (lag, self.waits_in_vain_for_room()) {
-            (None, _) if has_room => "deletes are taken".into(),
-            (None, false) => "deletes wait for those that are being flushed".into(),
-            (None, true) => "deletes are refused, too, but for those of ranges".into(),
-            (Some(lag), false) => format!("deletes wait, as {lag}"),
-            (Some(lag), true) => {
-                format!("deletes are refused, too, as {lag} and nothing gives slots back")
-            }
+        let in_vain = self.waits_in_vain_for_room();
+        let what_of_deletes = match lag {
+            None => "deletes are taken".into(),
+            Some(lag) if !in_vain => format!("deletes wait, as {lag}"),
+            Some(lag) => format!("deletes are refused, too, as {lag} and nothing gives slots back"),
         };
+        let log_goes_on =
+            self.load_lag().is_none() && self.ring_lag().is_none() && !self.is_log_long();
         WriteGate::Full {
             reason: format!("{reason}; {what_of_deletes}"),
-            takes_deletes: lag.is_none() && has_room,
-            takes_clears: lag.is_none(),
+            takes_deletes: lag.is_none(),
+            takes_clears: lag.is_none() || (in_vain && log_goes_on),
         }
     }
 
