@@ -41,9 +41,10 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     let mut outcomes = Vec::new();
     for unit in UNITS {
         let mut command = Command::new("timeout");
-        command.args(["300", "./runtest", "--host", "127.0.0.1", "--port", &port.to_string()]);
-        // `--durable`: a test that breaks off has failed, and the next one is run.
-        command.args(["--singledb", "--durable", "--timeout", "120", "--tags", LEFT_OUT]);
+        command.args(["900", "./runtest", "--host", "127.0.0.1", "--port", &port.to_string()]);
+        // `--durable`: a test that breaks off has failed, and the next one is run. Its limit is for a hang: one test pipelines
+        // 100,000 times a GET behind a SET, each of which waits for the acknowledgement before it.
+        command.args(["--singledb", "--durable", "--timeout", "600", "--tags", LEFT_OUT]);
         command.args(["--single", unit]).current_dir(&source);
         for skipped in list.skips.keys().filter_map(|name| name.strip_prefix(unit)) {
             command.args(["--skiptest", skipped.trim_start_matches(": ")]);
