@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// Kinds of errors that are counted one by one, as in Redis: a script may invent as many as it likes.
 const ERROR_KINDS_MAX: usize = 128;
+/// Longest word that tells one from another.
+const ERROR_WORD_MAX: usize = 64;
 
 /// Counters of one command or subcommand.
 #[derive(Default)]
@@ -68,7 +70,7 @@ impl Stats {
         let Reply::Error(text) = error else { return };
         add(&self.errors_total, 1);
         let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
-        let word = String::from_utf8_lossy(word);
+        let word = String::from_utf8_lossy(&word[..word.len().min(ERROR_WORD_MAX)]);
         let mut errors = self.errors.borrow_mut();
         if let Some(count) = errors.get_mut(&*word) {
             *count += 1;
@@ -125,6 +127,10 @@ mod tests {
         assert_eq!(stats.errors()[0], ("E0".to_owned(), 2));
         assert_eq!(stats.errors_total(), 1000);
         stats.count_error(&Reply::OK);
+        stats.reset();
+        // Of one that a script made up, no more than a word's length is kept.
+        stats.count_error(&Reply::error_from("A".repeat(1 << 20)));
+        assert_eq!(stats.errors(), [("A".repeat(ERROR_WORD_MAX), 1)]);
         stats.reset();
         assert_eq!((stats.errors().len(), stats.errors_total()), (0, 0));
     }

@@ -13,10 +13,12 @@
 use super::library;
 use super::pattern;
 use super::sha1::{Digest, hex};
-use super::values::{self, Word};
+use super::values;
+use crate::commands::errors;
 use bytes::Bytes;
 use gabion_base::HashMap;
 use gabion_resp::Reply;
+use gabion_resp::limits::REQUEST_LEN_MAX;
 use mlua::{
     Error, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, Variadic, VmState,
 };
@@ -33,6 +35,12 @@ const HOOK_INSTRUCTIONS: u32 = 50;
 const GARBAGE_MAX: usize = 4 << 20;
 /// Memory above which a state is given up, after that.
 const STATE_MAX: usize = 32 << 20;
+/// Longest text that is compiled, in bytes: Lua's compiler takes time with the square of it, and nothing interrupts it.
+pub(crate) const CODE_LEN_MAX: usize = 64 << 10;
+/// References to values that a state has at once from the start. Lua may have 8,000 in a stack.
+const REFERENCES: usize = 7_900;
+/// Bytes that Rust copies or reads between two looks at the clock.
+const PACE_BYTES: usize = 1 << 20;
 /// Functions that a state keeps.
 const FUNCTIONS_MAX: usize = 1_000;
 /// Frames of a stack that are looked at.
@@ -101,6 +109,8 @@ pub(crate) struct Engine {
     world: World,
     start: Function,
     functions: HashMap<Digest, Function>,
+    /// What the last collection left.
+    live: Cell<usize>,
 }
 
 /// What functions of a state share.
@@ -140,6 +150,33 @@ impl World {
     }
 }
 
+/// Looks at the clock from time to time while Rust does what no hook interrupts.
+pub(crate) struct Pace<'a> {
+    world: &'a World,
+    left: usize,
+}
+
+impl<'a> Pace<'a> {
+    pub(crate) const fn new(world: &'a World) -> Self {
+        Self { world, left: PACE_BYTES }
+    }
+
+    /// So many bytes, or what takes as long, come next.
+    ///
+    /// # Errors
+    /// The run is over.
+    pub(crate) fn take(&mut self, bytes: usize) -> mlua::Result<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => {
+                self.left = PACE_BYTES;
+                self.world.check()?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Engine {
     /// A state without scripts.
     ///
@@ -158,11 +195,12 @@ impl Engine {
         let hooked = world.clone();
         let every = HookTriggers::new().every_nth_instruction(HOOK_INSTRUCTIONS);
         lua.set_global_hook(every, move |_, _| hooked.check().map(|()| VmState::Continue))?;
+        grow_references(&lua)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         // Collects before what a script leaves comes to as much again as it uses.
         lua.gc_set_pause(120);
         lua.gc_set_step_multiplier(400);
-        Ok(Self { lua, world, start, functions: HashMap::default() })
+        Ok(Self { lua, world, start, functions: HashMap::default(), live: Cell::new(0) })
     }
 
     /// Bytes that the state takes.
@@ -177,6 +215,9 @@ impl Engine {
     pub(crate) fn compile(&mut self, digest: Digest, code: &[u8]) -> Result<(), String> {
         if self.functions.contains_key(&digest) {
             return Ok(());
+        }
+        if code.len() > CODE_LEN_MAX {
+            return Err(code_too_long(code.len()));
         }
         let chunk = self.lua.load(code).set_name("@user_script").set_mode(mlua::ChunkMode::Text);
         let function = chunk.into_function().map_err(|error| match error {
@@ -208,10 +249,11 @@ impl Engine {
         let _ = self.world.state.raw_set("over", false);
         run.is_running.set(true);
         let outcome = self.call(digest, keys, argv, caller);
-        run.is_running.set(false);
         let ended = self.judge(digest, outcome);
-        if self.memory() > GARBAGE_MAX {
+        run.is_running.set(false);
+        if self.memory() > self.live.get() + GARBAGE_MAX {
             let _ = self.lua.gc_collect();
+            self.live.set(self.memory());
         }
         ended
     }
@@ -234,10 +276,10 @@ impl Engine {
         let script = &self.functions[digest];
         let world = &self.world;
         self.lua.scope(|scope| {
-            let call = scope.create_function(|lua, words: Variadic<Word>| {
+            let call = scope.create_function(|lua, words: Variadic<Value>| {
                 call_command(lua, world, caller, &words, true)
             })?;
-            let protected = scope.create_function(|lua, words: Variadic<Word>| {
+            let protected = scope.create_function(|lua, words: Variadic<Value>| {
                 call_command(lua, world, caller, &words, false)
             })?;
             self.start.call((script, keys, argv, call, protected))
@@ -257,9 +299,9 @@ impl Engine {
             }
         };
         if is_good {
-            return match values::to_reply(&value, self.world.run.is_resp3.get()) {
+            return match values::to_reply(&value, &self.world) {
                 Ok(reply) => Ended::Reply(reply),
-                Err(error) => Ended::Over(Over::Refused(error)),
+                Err(over) => Ended::Over(over),
             };
         }
         match &value {
@@ -274,17 +316,35 @@ impl Engine {
     }
 }
 
+/// Takes the memory for references while there is a limit to none: where it is taken later and Lua refuses it, nothing
+/// catches the error, and the process ends. It is kept for as long as the state is.
+fn grow_references(lua: &Lua) -> mlua::Result<()> {
+    let held: Vec<_> =
+        (0..REFERENCES).map(|_| lua.create_string("")).collect::<mlua::Result<_>>()?;
+    drop(held);
+    Ok(())
+}
+
+/// Why a text of this length is not compiled.
+pub(crate) fn code_too_long(len: usize) -> String {
+    format!("the script is {len} bytes long, over the limit of {CODE_LEN_MAX}")
+}
+
 /// `redis.call`, or `redis.pcall`, which gives an error as a value.
 fn call_command(
     lua: &Lua,
     world: &World,
     caller: &dyn Caller,
-    words: &[Word],
+    words: &[Value],
     is_raised: bool,
 ) -> mlua::Result<Value> {
     world.check()?;
     let error = |text: &'static str| Reply::error(text);
-    let given: Option<Vec<Bytes>> = words.iter().map(|word| word.0.clone()).collect();
+    let len = values::texts_len(words);
+    if len > REQUEST_LEN_MAX as u64 {
+        return Err(world.end(Over::Refused(errors::arguments_too_long(len))));
+    }
+    let given: Option<Vec<Bytes>> = words.iter().map(values::word).collect();
     let is_resp3 = world.run.is_resp3.get();
     let reply = match given {
         _ if words.is_empty() => {

@@ -1,6 +1,6 @@
 //! What scripts find beside Lua's own libraries, and what stands in the place of some of it.
 
-use super::engine::{Raised, Run, World, caught, place, script_error, search_error};
+use super::engine::{Over, Pace, Raised, Run, World, caught, place, script_error, search_error};
 use super::pattern::{self, Capture, Match};
 use super::sha1::{hex, sha1};
 use super::{engine, json, values};
@@ -17,7 +17,11 @@ pub(crate) fn native(lua: &Lua, world: &World) -> mlua::Result<Table> {
     native.raw_set("memory", lua.create_function(|lua, ()| Ok(lua.used_memory()))?)?;
     let at = |lua: &Lua, ()| Ok(place(lua).map(|(source, _, line)| (source, line)).unzip());
     native.raw_set("where", lua.create_function(at)?)?;
+    let of = world.clone();
+    let load = move |lua: &Lua, (text, name): (Value, Value)| load(lua, &of, &text, &name);
     native.raw_set("load", lua.create_function(load)?)?;
+    let of = world.clone();
+    native.raw_set("check", lua.create_function(move |_, ()| of.check())?)?;
     let of = world.clone();
     let clock = move |_: &Lua, ()| Ok((of.clock)() as f64 / 1e6);
     native.raw_set("clock", lua.create_function(clock)?)?;
@@ -32,12 +36,18 @@ pub(crate) fn native(lua: &Lua, world: &World) -> mlua::Result<Table> {
 /// `load` of a text; of bytecode, which could break the state, never.
 fn load(
     lua: &Lua,
-    (text, name): (Value, Value),
+    world: &World,
+    text: &Value,
+    name: &Value,
 ) -> mlua::Result<(Option<Function>, Option<String>)> {
-    let Some(text) = text_of(&text) else {
+    world.check()?;
+    let Some(text) = text_of(text) else {
         return Err(script_error(lua, "bad argument #1 to 'loadstring' (string expected)"));
     };
-    let name = text_of(&name).unwrap_or_default();
+    if text.len() > engine::CODE_LEN_MAX {
+        return Ok((None, Some(engine::code_too_long(text.len()))));
+    }
+    let name = text_of(name).unwrap_or_default();
     let name = String::from_utf8_lossy(&name[..name.len().min(256)]).replace('\0', " ");
     let chunk = lua.load(text).set_name(name).set_mode(mlua::ChunkMode::Text);
     Ok(match chunk.into_function() {
@@ -96,6 +106,8 @@ fn add_searches(lua: &Lua, world: &World, native: &Table) -> mlua::Result<()> {
         argument(lua, &[vec![Value::Nil; at - 1], vec![value]].concat().into(), at - 1, &name)
     };
     native.raw_set("text_of", lua.create_function(text)?)?;
+    let of = world.clone();
+    let expand = move |lua: &Lua, words: Variadic<Value>| expand(lua, &of, &words);
     native.raw_set("expand", lua.create_function(expand)?)
 }
 
@@ -121,7 +133,8 @@ fn search(
         words.get(3).is_some_and(|value| !matches!(value, Value::Nil | Value::Boolean(false)));
     let found = if name == "find" && (is_plain || pattern::is_plain(&pattern)) {
         world.check()?;
-        let at = find_plain(&text[start..], &pattern);
+        // It takes time with the length of both, not with their product.
+        let at = memchr::memmem::find(&text[start..], &pattern);
         at.map(|at| (start + at, start + at + pattern.len())).map(|(start, end)| Match {
             start,
             end,
@@ -140,21 +153,6 @@ fn search(
         }
         Some(found) => captures(lua, &text, &found).collect(),
     }
-}
-
-/// Where `part` stands in `text`.
-fn find_plain(text: &[u8], part: &[u8]) -> Option<usize> {
-    let Some(&first) = part.first() else { return Some(0) };
-    let last = text.len().checked_sub(part.len())?;
-    let mut at = 0;
-    while at <= last {
-        at += text[at..=last].iter().position(|byte| *byte == first)?;
-        if text[at..].starts_with(part) {
-            return Some(at);
-        }
-        at += 1;
-    }
-    None
 }
 
 /// First and last byte of a match, and its captures.
@@ -177,13 +175,15 @@ fn captures<'a>(
 }
 
 /// The replacement that a text with `%1` in it means, for a match and its captures.
-fn expand(lua: &Lua, words: Variadic<Value>) -> mlua::Result<mlua::String> {
-    let with = argument(lua, &words, 0, "gsub")?;
+fn expand(lua: &Lua, world: &World, words: &Variadic<Value>) -> mlua::Result<mlua::String> {
+    let with = argument(lua, words, 0, "gsub")?;
     let with = with.as_bytes();
     let mut out = Vec::with_capacity(with.len());
     let mut rest = &with[..];
+    let mut pace = Pace::new(world);
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
+        pace.take(1)?;
         if byte != b'%' {
             out.push(byte);
             continue;
@@ -200,7 +200,14 @@ fn expand(lua: &Lua, words: Variadic<Value>) -> mlua::Result<mlua::String> {
         if at >= words.len() {
             return Err(script_error(lua, "invalid capture index"));
         }
-        out.extend_from_slice(&argument(lua, &words, at, "gsub")?.as_bytes());
+        let capture = argument(lua, words, at, "gsub")?;
+        let capture = capture.as_bytes();
+        pace.take(capture.len())?;
+        // Lua's limit of memory knows of the text only when it is complete.
+        if out.len() + capture.len() > engine::MEMORY_MAX {
+            return Err(world.end(Over::Memory));
+        }
+        out.extend_from_slice(&capture);
     }
     lua.create_string(&out)
 }
@@ -318,8 +325,16 @@ fn redis(lua: &Lua, world: &World) -> mlua::Result<Table> {
     let library = lua.create_table()?;
     let reply_error =
         |text: &str| Error::external(Raised { text: text.as_bytes().to_vec(), is_reply: true });
-    let digest = move |_: &Lua, words: Variadic<values::Word>| match &words[..] {
-        [text] => Ok(hex(&sha1(text.0.as_deref().unwrap_or_default()))),
+    let of = world.clone();
+    let digest = move |_: &Lua, words: Variadic<Value>| match &words[..] {
+        [text] => {
+            // A long text takes as long as many instructions.
+            of.check()?;
+            Ok(match text {
+                Value::String(text) => hex(&sha1(&text.as_bytes())),
+                other => hex(&sha1(&values::word(other).unwrap_or_default())),
+            })
+        }
         _ => Err(reply_error("ERR wrong number of arguments")),
     };
     library.raw_set("sha1hex", lua.create_function(digest)?)?;

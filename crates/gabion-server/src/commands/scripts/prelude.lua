@@ -7,15 +7,16 @@ local pcall, rawget, rawset, select, setfenv, setmetatable = pcall, rawget, raws
 local tonumber, tostring, type, unpack, xpcall = tonumber, tostring, type, unpack, xpcall
 local string, table, math, coroutine = string, table, math, coroutine
 local concat, sort, sub, rep, floor = table.concat, table.sort, string.sub, string.rep, math.floor
-local resume = coroutine.resume
+local create, resume = coroutine.create, coroutine.resume
+local insert, remove, maxn = table.insert, table.remove, table.maxn
 
 -- `over` is set when the script has to end; whatever catches errors raises this one on.
 local state = native.state
 -- What `getmetatable` finds at a view.
 local LOCKED = {}
 local READONLY = "Attempt to modify a readonly table"
--- Longer tables are not sorted without letting time pass.
-local SORT_MAX = 1000
+-- What C does with more items than these, no hook interrupts for too long.
+local ITEMS_MAX = 1000
 
 local function give_up()
   error(state, 0)
@@ -176,14 +177,78 @@ function string.rep(text, count)
 end
 
 function table.sort(list, before)
-  if not before and type(list) == "table" and #list > SORT_MAX then
-    before = function(a, b) return a < b end
+  if type(list) == "table" and #list > ITEMS_MAX then
+    -- One in C, as `rawequal`, would let no time pass.
+    local given = before
+    if type(given) == "function" then before = function(a, b) return (given(a, b)) end
+    elseif not given then before = function(a, b) return a < b end end
   end
   return sort(list, before)
 end
 
+-- As in Lua 5.1, at any place; what moves many items does it here, where the clock is asked.
+function table.insert(list, ...)
+  local count, at, value = select("#", ...), ...
+  if type(list) ~= "table" then
+    error("bad argument #1 to 'insert' (table expected, got " .. type(list) .. ")", 2)
+  end
+  local last = #list + 1
+  if count == 1 then
+    rawset(list, last, at)
+    return
+  end
+  if count ~= 2 then error("wrong number of arguments to 'insert'", 2) end
+  at = tonumber(at)
+  if not at then error("bad argument #2 to 'insert' (number expected)", 2) end
+  at = floor(at)
+  if at >= 1 and last - at <= ITEMS_MAX and at <= last then return insert(list, at, value) end
+  for i = last, at + 1, -1 do rawset(list, i, rawget(list, i - 1)) end
+  rawset(list, at, value)
+end
+
+function table.remove(list, at)
+  if type(list) ~= "table" then
+    error("bad argument #1 to 'remove' (table expected, got " .. type(list) .. ")", 2)
+  end
+  local last = #list
+  if at == nil then at = last end
+  at = tonumber(at)
+  if not at then error("bad argument #2 to 'remove' (number expected)", 2) end
+  at = floor(at)
+  if at < 1 or at > last then return end
+  if last - at <= ITEMS_MAX then return remove(list, at) end
+  local value = rawget(list, at)
+  for i = at, last - 1 do rawset(list, i, rawget(list, i + 1)) end
+  rawset(list, last, nil)
+  return value
+end
+
+function table.maxn(list)
+  native.check()
+  return maxn(list)
+end
+
+-- They call a function in C without end where that is one in C. `pairs` and `ipairs` do all that they did.
+table.foreach, table.foreachi, table.setn = nil, nil, nil
+
 function coroutine.resume(...)
   return caught(resume(...))
+end
+
+-- Behind a resume: an error goes on as it is, with the place where it went on, as in Lua.
+local function went_on(ok, ...)
+  if ok and not state.over then return ... end
+  if state.over then give_up() end
+  local err = native.value((...))
+  if state.over then give_up() end
+  error(err, type((...)) == "string" and 3 or 0)
+end
+
+function coroutine.wrap(f)
+  local thread = create(f)
+  return function(...)
+    return went_on(resume(thread, ...))
+  end
 end
 
 math.random, math.randomseed = native.random, native.random_seed

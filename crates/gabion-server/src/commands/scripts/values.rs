@@ -1,27 +1,36 @@
 //! Values between Redis and Lua, as Redis turns one into the other.
 
+use super::engine::{Over, World};
 use super::sha1::{Digest, hex};
 use crate::commands::keyspace::REPLY_LEN_MAX;
 use bytes::Bytes;
 use gabion_resp::Reply;
 use gabion_resp::limits::{ELEMENTS_MAX, REPLY_DEPTH_MAX};
-use mlua::{FromLua, Lua, Table, Value};
+use mlua::{Lua, Table, Value};
 
 /// Deepest nesting of what a script answers: inside EXEC it is one deeper, and other nodes read it.
 pub(crate) const DEPTH_MAX: usize = REPLY_DEPTH_MAX - 1;
 
-/// An argument of a command; none for what cannot be one.
-pub(crate) struct Word(pub(crate) Option<Bytes>);
+/// Values that are converted between two looks at the clock.
+const VALUES: usize = 1000;
 
-impl FromLua for Word {
-    fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
-        Ok(Self(match value {
-            Value::String(text) => Some(Bytes::copy_from_slice(&text.as_bytes())),
-            Value::Integer(number) => Some(Bytes::from(number.to_string())),
-            Value::Number(number) => Some(Bytes::from(number_text(number))),
-            _ => None,
-        }))
+/// An argument of a command; none for what cannot be one.
+pub(crate) fn word(value: &Value) -> Option<Bytes> {
+    match value {
+        Value::String(text) => Some(Bytes::copy_from_slice(&text.as_bytes())),
+        Value::Integer(number) => Some(Bytes::from(number.to_string())),
+        Value::Number(number) => Some(Bytes::from(number_text(*number))),
+        _ => None,
     }
+}
+
+/// Bytes of texts, which one string of Lua may give many times without taking them.
+pub(crate) fn texts_len(values: &[Value]) -> u64 {
+    let len = |value: &Value| match value {
+        Value::String(text) => text.as_bytes().len() as u64,
+        _ => 0,
+    };
+    values.iter().map(len).sum()
 }
 
 /// A number as an argument of a command: as short as it can be without being another.
@@ -143,61 +152,59 @@ fn from_pairs(lua: &Lua, pairs: &[(Bytes, Bytes)], is_resp3: bool) -> mlua::Resu
 /// What a script gives, as the client gets it.
 ///
 /// # Errors
-/// It is over a limit of replies.
-pub(crate) fn to_reply(value: &Value, is_resp3: bool) -> Result<Reply, Reply> {
-    let mut room = Room { elements: ELEMENTS_MAX, bytes: REPLY_LEN_MAX, is_resp3 };
+/// It is over a limit of replies, or of the run's time.
+pub(crate) fn to_reply(value: &Value, world: &World) -> Result<Reply, Over> {
+    let is_resp3 = world.run.is_resp3.get();
+    // The reply itself is no element of one.
+    let mut room = Room { elements: ELEMENTS_MAX + 1, bytes: REPLY_LEN_MAX, is_resp3, world };
     room.reply(value, DEPTH_MAX)
 }
 
 /// What a reply may still have.
-struct Room {
+struct Room<'a> {
     elements: usize,
     bytes: usize,
     is_resp3: bool,
+    world: &'a World,
 }
 
-impl Room {
-    fn reply(&mut self, value: &Value, depth: usize) -> Result<Reply, Reply> {
+impl Room<'_> {
+    /// Every value counts, wherever it stands: one table may stand in another as often as that has places.
+    fn reply(&mut self, value: &Value, depth: usize) -> Result<Reply, Over> {
+        self.elements = self.elements.checked_sub(1).ok_or_else(too_large)?;
+        if self.elements.is_multiple_of(VALUES) && !self.world.may_go_on() {
+            return Err(Over::Time);
+        }
         match value {
             Value::String(text) => Ok(Reply::Bulk(self.text(text)?)),
             Value::Integer(number) => Ok(Reply::Integer(*number)),
             Value::Number(number) => Ok(Reply::Integer(*number as i64)),
             Value::Boolean(is_true) if self.is_resp3 => Ok(Reply::Boolean(*is_true)),
             Value::Boolean(true) => Ok(Reply::Integer(1)),
-            Value::Table(_) if depth == 0 => Err(Reply::error_from(format!(
+            Value::Table(_) if depth == 0 => Err(Over::Refused(Reply::error_from(format!(
                 "ERR the reply of the script is nested over {DEPTH_MAX} deep, so nothing was written"
-            ))),
+            )))),
             Value::Table(table) => self.table(table, depth - 1),
             _ => Ok(Reply::Null),
         }
     }
 
-    fn text(&mut self, text: &mlua::String) -> Result<Bytes, Reply> {
+    fn text(&mut self, text: &mlua::String) -> Result<Bytes, Over> {
         let text = text.as_bytes();
-        self.take(text.len())?;
+        self.bytes = self.bytes.checked_sub(text.len()).ok_or_else(too_large)?;
         Ok(Bytes::copy_from_slice(&text))
     }
 
-    /// The same on one line.
-    fn line(&mut self, text: &mlua::String) -> Result<Bytes, Reply> {
-        let mut text = self.text(text)?.to_vec();
-        text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
-        Ok(Bytes::from(text))
+    /// The same on one line, which is no longer than an error may be.
+    fn line(&mut self, text: &mlua::String) -> Result<Bytes, Over> {
+        let text = text.as_bytes();
+        let mut line = text[..text.len().min(LINE_LEN_MAX)].to_vec();
+        self.bytes = self.bytes.checked_sub(line.len()).ok_or_else(too_large)?;
+        line.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
+        Ok(Bytes::from(line))
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), Reply> {
-        if self.elements == 0 || self.bytes < bytes {
-            return Err(Reply::error_from(format!(
-                "ERR the reply of the script is over the limit of {ELEMENTS_MAX} elements or \
-                 {REPLY_LEN_MAX} bytes, so nothing was written"
-            )));
-        }
-        self.elements -= 1;
-        self.bytes -= bytes;
-        Ok(())
-    }
-
-    fn table(&mut self, table: &Table, depth: usize) -> Result<Reply, Reply> {
+    fn table(&mut self, table: &Table, depth: usize) -> Result<Reply, Over> {
         let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
         if let Value::String(text) = field("err") {
             return Ok(Reply::Error(self.line(&text)?));
@@ -225,28 +232,32 @@ impl Room {
             let pairs = map.pairs::<Value, Value>().map_while(Result::ok);
             let pairs = pairs
                 .map(|(key, value)| Ok((self.reply(&key, depth)?, self.reply(&value, depth)?)));
-            return Ok(Reply::Map(pairs.collect::<Result<_, Reply>>()?));
+            return Ok(Reply::Map(pairs.collect::<Result<_, Over>>()?));
         }
         if let Value::Table(set) = field("set") {
             let keys = set.pairs::<Value, Value>().map_while(Result::ok);
             let keys = keys.map(|(key, _)| self.reply(&key, depth));
-            return Ok(Reply::Set(keys.collect::<Result<_, Reply>>()?));
+            return Ok(Reply::Set(keys.collect::<Result<_, Over>>()?));
         }
         self.list(table, depth)
     }
 
-    fn list(&mut self, table: &Table, depth: usize) -> Result<Reply, Reply> {
+    fn list(&mut self, table: &Table, depth: usize) -> Result<Reply, Over> {
         let mut items = Vec::new();
         loop {
             match table.raw_get::<Value>(items.len() + 1).unwrap_or(Value::Nil) {
                 Value::Nil => return Ok(Reply::Array(items)),
-                item => {
-                    self.take(0)?;
-                    items.push(self.reply(&item, depth)?);
-                }
+                item => items.push(self.reply(&item, depth)?),
             }
         }
     }
+}
+
+fn too_large() -> Over {
+    Over::Refused(Reply::error_from(format!(
+        "ERR the reply of the script is over the limit of {ELEMENTS_MAX} elements or \
+         {REPLY_LEN_MAX} bytes, so nothing was written"
+    )))
 }
 
 /// The error that ended a script, with its place.
@@ -266,12 +277,12 @@ pub(crate) fn to_error(error: &Table, digest: &Digest) -> Reply {
         out.push(b'.');
     }
     out.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
-    out.truncate(ERROR_LEN_MAX);
+    out.truncate(LINE_LEN_MAX);
     Reply::Error(Bytes::from(out))
 }
 
-/// Longest text of an error.
-const ERROR_LEN_MAX: usize = 32 << 10;
+/// Longest text of an error, and of whatever else is one line.
+const LINE_LEN_MAX: usize = 32 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -368,11 +368,11 @@ fn scripts_run_in_transactions_and_under_watch() {
 fn the_scripts_of_a_transaction_are_bounded_together() {
     let node = Node::new();
     let mut client = node.client();
-    let script = format!("return 1 --{}", "x".repeat(1 << 20));
+    let script = format!("return 1 --{}", "x".repeat(60 << 10));
     let sha = digest(&script);
     ask(&mut client, &["SCRIPT", "LOAD", &script]);
     ask(&mut client, &["MULTI"]);
-    (0..40).for_each(|_| drop(ask(&mut client, &["EVALSHA", &sha, "0"])));
+    (0..600).for_each(|_| drop(ask(&mut client, &["EVALSHA", &sha, "0"])));
     let reply = ask(&mut client, &["EXEC"]);
     let expected = "-ERR the scripts of a transaction and their arguments take ";
     assert!(reply.starts_with(expected) && reply.contains("over the limit of 3"), "{reply}");
@@ -507,6 +507,194 @@ fn the_libraries_do_what_those_of_lua_and_redis_do() {
     }
 }
 
+/// Scripts that would take all memory, or hide that they were told to end for it, once a key was written.
+const GREEDY: &[&str] = &[
+    "local t = {} while true do t[#t + 1] = ('x'):rep(1000000) .. #t end",
+    "local s = 'x' while true do s = s .. s end",
+    "local t = {} pcall(function() while true do t[#t + 1] = ('x'):rep(1000000) .. #t end end) return 1",
+    "local t = {} while true do pcall(function() t[#t + 1] = ('x'):rep(1000000) .. #t end) end",
+    "coroutine.wrap(function() local s = 'x' while true do s = s .. s end end)()",
+    "pcall(coroutine.wrap(function() local s = 'x' while true do s = s .. s end end)) return 1",
+    "coroutine.resume(coroutine.create(function() local s = 'x' while true do s = s .. s end end)) return 1",
+    "return #string.gsub(string.rep('a', 2^24), '.*', string.rep('%0', 2^20))",
+    "pcall(string.gsub, string.rep('a', 2^22), '(.*)', string.rep('%1', 2^20)) return 1",
+];
+
+/// Scripts that would keep C or Rust busy for long, where no hook interrupts it.
+const BUSY: &[&str] = &[
+    "table.insert({}, -2147483648, 1)",
+    "table.insert({}, -1/0, 1)",
+    "local t = {} for i = 1, 20000 do t[i] = i end while true do table.insert(t, 1, 1) end",
+    "local t = {} for i = 1, 20000 do t[i] = i end while true do table.insert(t, table.remove(t, 1)) end",
+    "local t = {} for i = 1, 20000 do t[i] = true end while true do pcall(table.sort, t, rawequal) end",
+    "while true do loadstring((' or x'):rep(100)) end",
+];
+
+#[test]
+fn no_script_takes_what_it_may_not_have_and_what_it_wrote_is_gone() {
+    const TIME: &str = "-ERR script ran over the limit of 100 ms, so nothing was written\r\n";
+    const MEMORY: &str =
+        "-ERR script took over the limit of 67108864 bytes of memory, so nothing was written\r\n";
+    let node = Node::new();
+    let mut client = node.client();
+    let scripts = GREEDY.iter().map(|script| (script, MEMORY));
+    for (script, expected) in scripts.chain(BUSY.iter().map(|script| (script, TIME))) {
+        let script = format!("redis.call('set', KEYS[1], 1) {script}");
+        assert_eq!(ask(&mut client, &["EVAL", &script, "1", "k"]), expected, "{script}");
+        assert_eq!(ask(&mut client, &["GET", "k"]), "$-1\r\n", "{script}");
+    }
+}
+
+#[test]
+fn arguments_of_a_command_are_bounded_before_they_are_copied() {
+    let arguments = "-ERR the arguments of one command or transaction take 117440512003 bytes, over the \
+                     limit of 16777216\r\n";
+    let script = "redis.call('set', KEYS[1], 1) local s, t = string.rep('x', 2^24), {}
+        for i = 1, 7000 do t[i] = s end pcall(redis.call, 'DEL', unpack(t)) return 1";
+    let node = Node::new();
+    let mut client = node.client();
+    assert_eq!(ask(&mut client, &["EVAL", script, "1", "k"]), arguments);
+    assert_eq!(ask(&mut client, &["GET", "k"]), "$-1\r\n");
+    let script = "local s, t = string.rep('x', 2^24), {} for i = 1, 4000 do t[i] = s end
+        return redis.pcall('PING', 'a') and redis.sha1hex(unpack(t))";
+    let reply = ask(&mut client, &["EVAL", script, "0"]);
+    assert!(reply.starts_with("-ERR wrong number of arguments script: "), "{reply}");
+}
+
+#[test]
+fn every_value_of_a_reply_counts_wherever_it_stands() {
+    let tables = [
+        "local m={map={}} for d=1,5 do local t={} for i=1,1000 do t[i]=m end m={map=t} end return m",
+        "local m={set={}} for d=1,2 do local t={} for i=1,1000 do t[{m}]=1 end m={set=t} end return m",
+        "local t={} for i=1,60000 do t[i]=i end local m={} for i=1,10 do m[i]={map=t} end return m",
+        "local t={} for i=1,1100 do t[i]={} end local m={} for i=1,1100 do m[i]={t} end return m",
+        "local t={} for i=1,1100 do t[i]={double=1} end local m={} for i=1,1100 do m[i]=t end return m",
+    ];
+    let node = Node::new();
+    let mut client = node.client();
+    for script in tables {
+        let reply = ask(&mut client, &["EVAL", script, "0"]);
+        let large = "-ERR the reply of the script is over the limit of 1048576 elements or 67108864 \
+                     bytes, so nothing was written\r\n";
+        assert!(reply == large, "{script}: {} {:.200}", reply.len(), reply);
+    }
+    let small = "local t={} for i=1,1000 do t[i]=i end return {map=t}";
+    assert!(ask(&mut client, &["EVAL", small, "0"]).starts_with("*2000\r\n"));
+}
+
+#[test]
+fn a_line_that_a_script_makes_up_is_bounded() {
+    let node = Node::new();
+    let mut client = node.client();
+    for (script, first) in [
+        ("return {err=('x'):rep(2^24)}", "-"),
+        ("return redis.error_reply(('x'):rep(2^22) .. ' y')", "-"),
+        ("return {ok=('x'):rep(2^24)}", "+"),
+        ("return {{ok=('x'):rep(2^24)}}", "*1\r\n+"),
+        ("error({err=('x'):rep(2^24)})", "-"),
+    ] {
+        let expected = format!("{first}{}\r\n", "x".repeat(32 << 10));
+        assert!(ask(&mut client, &["EVAL", script, "0"]) == expected, "{script}");
+    }
+    ask(&mut client, &["HELLO", "3"]);
+    let number = ask(&mut client, &["EVAL", "return {big_number=('1'):rep(2^24)}", "0"]);
+    assert_eq!(number.len(), (32 << 10) + 3);
+    let errors = node.commands.stats.errors();
+    assert!(errors.iter().all(|(word, _)| word.len() <= 64), "{}", errors.len());
+}
+
+#[test]
+fn a_text_that_takes_long_to_compile_is_none() {
+    let node = Node::new();
+    let mut client = node.client();
+    let long = format!("return x{}", " or x".repeat(80_000));
+    for words in [&["EVAL", &long, "0"][..], &["SCRIPT", "LOAD", &long]] {
+        assert_eq!(
+            ask(&mut client, words),
+            "-ERR Error compiling script (new function): the script is 400008 bytes long, over the \
+             limit of 65536\r\n"
+        );
+    }
+    for f in ["loadstring(s)", "load(function() local part = s s = nil return part end)"] {
+        let script = format!("local s = ('x'):rep(65537) return select(2, {f})");
+        let text = "the script is 65537 bytes long, over the limit of 65536";
+        assert_eq!(ask(&mut client, &["EVAL", &script, "0"]), format!("$55\r\n{text}\r\n"));
+    }
+    let fits = format!("return 1 --{}", "x".repeat(65_536 - 11));
+    assert_eq!(ask(&mut client, &["EVAL", &fits, "0"]), ":1\r\n");
+}
+
+#[test]
+fn a_plain_search_takes_time_with_the_length_of_texts_only() {
+    // With the product of the two it would be 2^45 steps: the test would not end.
+    let script = "local a, b = string.rep('a', 2^23), string.rep('a', 2^22)
+        return {a:find(b .. 'b', 1, true) or 0, a:find(b, 2, true) or 0}";
+    assert_eq!(eval(script), "*2\r\n:0\r\n:2\r\n");
+}
+
+#[test]
+fn coroutines_and_lists_are_as_in_lua() {
+    for (script, expected) in [
+        (
+            "local ok, e = pcall(coroutine.wrap(function() error({code=7}) end)) return e.code",
+            ":7\r\n",
+        ),
+        (
+            "local f = coroutine.wrap(function() error('x', 0) end)\nlocal ok, e = pcall(function()\nlocal a = f() return a end) return e",
+            "$16\r\nuser_script:3: x\r\n",
+        ),
+        (
+            "local ok, e = pcall(coroutine.wrap(function() redis.call('incr') end)) return e",
+            "$58\r\nERR Wrong number of args calling Redis command from script\r\n",
+        ),
+        (
+            "local n = 0 for i in coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i) end end) do n = n + i end return n",
+            ":6\r\n",
+        ),
+        (
+            "local f = coroutine.wrap(function() end) f() local ok, e = pcall(f) return e",
+            "$28\r\ncannot resume dead coroutine\r\n",
+        ),
+        (
+            "local t = {1, 2} table.insert(t, 3) table.insert(t, 1, 0) table.insert(t, 3, 1.5) return table.concat(t, ' ')",
+            "$11\r\n0 1 1.5 2 3\r\n",
+        ),
+        ("local t = {1} table.insert(t, 5, 7) return t[5]", ":7\r\n"),
+        (
+            "local t = {} for i = 1, 5000 do t[i] = i end table.insert(t, 1, 0) return {#t, t[1], t[2], t[5001]}",
+            "*4\r\n:5001\r\n:0\r\n:1\r\n:5000\r\n",
+        ),
+        (
+            "local t = {} for i = 1, 5000 do t[i] = i end local a = table.remove(t, 1) return {a, #t, t[1], t[4999]}",
+            "*4\r\n:1\r\n:4999\r\n:2\r\n:5000\r\n",
+        ),
+        (
+            "local t = {1, 2, 3} return {table.remove(t), table.remove(t, 1), #t, table.remove(t, 9) == nil}",
+            "*4\r\n:3\r\n:1\r\n:1\r\n:1\r\n",
+        ),
+        (
+            "local ok, e = pcall(table.insert, {}, 1, 2, 3) return e",
+            "$37\r\nwrong number of arguments to 'insert'\r\n",
+        ),
+    ] {
+        assert_eq!(eval(script), expected, "{script}");
+    }
+}
+
+/// Were it not refused in order, the process of the tests would end here.
+#[test]
+fn references_of_many_arguments_need_no_memory() {
+    let node = Node::new();
+    let mut client = node.client();
+    let script = "local t = {} for i = 1, 4000 do t[i] = 'x' end
+        local fill = {} while collectgarbage('count') < 65536 - 300 do fill[#fill + 1] = ('y'):rep(2^17) .. #fill end
+        while collectgarbage('count') < 65536 - 30 do fill[#fill + 1] = ('z'):rep(512) .. #fill end
+        return redis.sha1hex(unpack(t, 1, 4000))";
+    let reply = ask(&mut client, &["EVAL", script, "0"]);
+    assert!(reply.starts_with("-ERR "), "{reply}");
+    assert_eq!(ask(&mut client, &["EVAL", "return 1", "0"]), ":1\r\n");
+}
+
 /// Scripts, and a part of what they are answered.
 const REFUSED: &[(&str, &str)] = &[
     ("local function f(n) return 1 + f(n) end return f(1)", "stack overflow"),
@@ -534,21 +722,25 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("local t = {} t[1] = t return cjson.encode(t)", "excessive depth"),
     ("return cjson.decode(('['):rep(2000))", "too many nested"),
-    ("error(setmetatable({}, {__tostring = function() error('x') end}))", "-"),
+    (
+        "error(setmetatable({}, {__tostring = function() error('x') end}))",
+        "-ERR unknown error script: ",
+    ),
     ("return loadstring(('('):rep(1000) .. '1' .. (')'):rep(1000)) == nil", ":1"),
     (
         "for i = 1, 9 do redis.call('append', KEYS[1], ('x'):rep(1000000)) end return 1",
         "string exceeds maximum",
     ),
-    ("for i = 1, 70000 do redis.call('set', i, '') end return 1", "-ERR"),
+    (
+        "for i = 1, 70000 do redis.call('set', i, '') end return 1",
+        "-ERR script ran over the limit of 100 ms",
+    ),
 ];
 
 /// Each would run for ever, take all memory, or hide that it was told to end.
 #[test]
 fn what_is_over_a_limit_ends_and_writes_nothing() {
     const TIME: &str = "-ERR script ran over the limit of 100 ms, so nothing was written\r\n";
-    const MEMORY: &str =
-        "-ERR script took over the limit of 67108864 bytes of memory, so nothing was written\r\n";
     let node = Node::new();
     let mut client = node.client();
     for (script, expected) in [
@@ -577,16 +769,6 @@ fn what_is_over_a_limit_ends_and_writes_nothing() {
         ("return ('a'):rep(10000):find(('.-'):rep(50) .. 'b')", TIME),
         ("local function f() return f() end return f()", TIME),
         ("for i = 1, math.huge do local _ = ('x'):upper() end", TIME),
-        ("local t = {} while true do t[#t + 1] = ('x'):rep(1000000) .. #t end", MEMORY),
-        ("local s = 'x' while true do s = s .. s end", MEMORY),
-        (
-            "local t = {} pcall(function() while true do t[#t + 1] = ('x'):rep(1000000) .. #t end end) return 1",
-            MEMORY,
-        ),
-        (
-            "local t = {} while true do pcall(function() t[#t + 1] = ('x'):rep(1000000) .. #t end) end",
-            MEMORY,
-        ),
     ] {
         let script = format!("redis.call('set', KEYS[1], 1) {script}");
         assert_eq!(ask(&mut client, &["EVAL", &script, "1", "k"]), expected, "{script}");
