@@ -321,8 +321,13 @@ impl Client {
 
     /// Takes no more requests. The client may be in the middle of sending some, which are thrown away.
     pub(crate) fn close_amid_requests(&mut self) {
-        self.is_closing = true;
         self.held = None;
+        self.take_no_more();
+    }
+
+    /// The same, and what was taken is run and answered, also where it is held back.
+    pub(crate) fn take_no_more(&mut self) {
+        self.is_closing = true;
         self.input = Input::default();
         self.count_input();
         if !self.is_finished {

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::server::Server;
 use mio::net::TcpStream;
 use rustix::net::sockopt;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Probes without an answer after which a connection is over.
@@ -26,12 +27,19 @@ impl Server {
     /// Closes the connections that CLIENT KILL named: what they asked for is given up like that of any whose client is
     /// gone.
     pub(crate) fn close_killed(&mut self) {
-        for killed in self.commands.take_killed() {
-            let is_it = |client: &Option<Box<Client>>| {
-                client.as_ref().is_some_and(|client| client.serial == killed.id)
+        let killed = self.commands.take_killed();
+        if killed.is_empty() {
+            return;
+        }
+        // One pass for all: CLIENT KILL may name every connection.
+        let killed: BTreeMap<u64, bool> =
+            killed.into_iter().map(|killed| (killed.id, killed.after_replies)).collect();
+        for token in 0..self.clients.len() {
+            let serial = self.clients[token].as_ref().map(|client| client.serial);
+            let Some(&after_replies) = serial.and_then(|serial| killed.get(&serial)) else {
+                continue;
             };
-            let Some(token) = self.clients.iter().position(is_it) else { continue };
-            if !killed.after_replies {
+            if !after_replies {
                 self.close_client(token);
             } else if let Some(mut client) = self.clients[token].take() {
                 client.is_closing = true;
@@ -41,7 +49,7 @@ impl Server {
         }
     }
 
-    /// Closes the connections that have asked nothing for as long as the option `timeout` says; called once a second.
+    /// Closes the connections that have sent and taken nothing for as long as the option `timeout` says; called once a second.
     pub(crate) fn close_idle(&mut self) {
         let timeout_us = self.host.door.get().timeout_s * 1_000_000;
         if timeout_us == 0 {

@@ -207,6 +207,7 @@ impl Server {
             }
             match client.read(&mut self.scratch, &mut self.shared_input, is_blocked) {
                 Ok(Some(count)) => {
+                    client.session.note_activity(self.host.now_us.get());
                     budget = budget.saturating_sub(count);
                     let traffic = &self.host.traffic;
                     traffic.client_received.set(traffic.client_received.get() + count as u64);
@@ -285,7 +286,14 @@ impl Server {
                 client.is_closing = true;
                 self.mark(token, client);
             }
-            Step::Run(work) => self.offer(token, client, work, protocol),
+            Step::Run(work) => {
+                self.offer(token, client, work, protocol);
+                if client.session.is_killed() {
+                    // An EXEC that killed its own connection is its last command.
+                    client.take_no_more();
+                    self.mark(token, client);
+                }
+            }
             Step::Ask(call) => self.ask(token, client, admin::question(call.args())),
             Step::Drop => {
                 self.note_http(client);
@@ -434,6 +442,9 @@ impl Server {
             let traffic = &self.host.traffic;
             let count = result.as_ref().copied().unwrap_or(0) as u64;
             traffic.client_sent.set(traffic.client_sent.get() + count);
+            if count > 0 {
+                client.session.note_activity(self.host.now_us.get());
+            }
             let is_done = client.is_closing && client.is_done() && !client.is_lingering();
             let is_over = result.is_err() || is_done && !self.linger(token, &mut client);
             if !is_over {

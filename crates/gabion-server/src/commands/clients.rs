@@ -104,7 +104,8 @@ impl Commands {
             _ => return Err(errors::SYNTAX),
         }
         let mut text = String::new();
-        for client in self.clients.borrow().values() {
+        let clients = self.clients.borrow();
+        for client in clients.values().filter(|client| !client.is_killed.get()) {
             if wanted.as_ref().is_none_or(|wanted| wanted.contains(&client.id)) {
                 let running = (client.id == me.id).then_some(args);
                 client.describe(now, running, &mut text);
@@ -127,11 +128,11 @@ impl Commands {
         let clients = self.clients.borrow();
         let is_meant = |client: &&Rc<Client>| filter.means(client, me, now);
         let ids: Vec<u64> = clients.values().filter(is_meant).map(|client| client.id).collect();
+        for id in &ids {
+            clients[id].is_killed.set(true);
+        }
         let killed = ids.iter().map(|&id| Killed { id, after_replies: id == me.id });
         self.killed.borrow_mut().extend(killed);
-        if ids.contains(&me.id) {
-            me.is_killed.set(true);
-        }
         Ok(Reply::Integer(ids.len() as i64))
     }
 }
@@ -177,7 +178,9 @@ impl<'a> KillFilter<'a> {
 
     fn means(&self, client: &Client, me: &Client, now: u64) -> bool {
         let is = |wanted: Option<&[u8]>, text: &str| wanted.is_none_or(|w| w == text.as_bytes());
+        // Who was killed is as good as gone, and is not counted again.
         !self.is_nobody
+            && !client.is_killed.get()
             && self.id.is_none_or(|id| id == client.id)
             && is(self.address, &client.address)
             && is(self.local_address, &client.local_address)

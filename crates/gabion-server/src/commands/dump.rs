@@ -13,7 +13,7 @@ mod lzf;
 
 use super::errors;
 use super::execute::Outcome;
-use super::expiry::put_until;
+use super::expiry::{When, put_until};
 use super::keyspace::yield_now;
 use super::store::Store;
 use bytes::Bytes;
@@ -243,11 +243,13 @@ pub(crate) async fn restore(store: &impl Store, args: &[Bytes]) -> Outcome {
         return Err(errors::BUSY_KEY.into());
     }
     let ttl = parse_i64(&args[2]).ok_or(errors::NOT_AN_INTEGER)?;
-    let ttl = u64::try_from(ttl).map_err(|_| errors::BAD_TTL)?;
+    if ttl < 0 {
+        return Err(errors::BAD_TTL.into());
+    }
     let value = parse(&args[3]).await?;
-    let base_ms = if options.is_absolute { 0 } else { store.now_ms() };
-    // Times are compared as signed numbers.
-    let expires_ms = (base_ms + ttl).min(i64::MAX as u64);
+    let when = if options.is_absolute { When::AtMilli } else { When::Millis };
+    // Times are compared as signed numbers; one before the store's first has passed.
+    let expires_ms = when.base_ms(store).saturating_add(ttl).max(0).unsigned_abs();
     if ttl == 0 {
         store.put(key, &value)?;
     } else if expires_ms > store.now_ms() || is_there {

@@ -103,6 +103,13 @@ pub(crate) fn too_much_watched(keys: usize, bytes: usize) -> Reply {
     ))
 }
 
+/// All connections of a node watch more than they may together.
+pub(crate) fn too_much_watched_by_all(bytes: usize, bytes_max: usize) -> Reply {
+    Reply::error_from(format!(
+        "TRYAGAIN the watched keys of all connections would take {bytes} bytes, over the limit of {bytes_max}"
+    ))
+}
+
 /// The scripts of a transaction take more than it may have.
 pub(crate) fn scripts_too_long(bytes: usize, bytes_max: usize) -> Reply {
     Reply::error_from(format!(

@@ -216,6 +216,10 @@ impl Commands {
                 yield_now().await;
             }
         }
+        // Time went on while it waited, and a watched key may have expired.
+        if !transaction.watch.as_ref().is_none_or(is_unchanged) {
+            return Ok(Reply::NullArray);
+        }
         let failed = transaction.calls.iter().zip(&replies).filter(|(_, reply)| reply.is_error());
         failed.for_each(|(call, error)| self.stats.count_failed(call.counters(), error));
         let ops = overlay.into_ops()?;

@@ -40,7 +40,7 @@ impl When {
     }
 
     /// The time that is reckoned from, in milliseconds of the store's time.
-    fn base_ms(self, store: &impl Store) -> i64 {
+    pub(super) fn base_ms(self, store: &impl Store) -> i64 {
         match self {
             Self::Seconds | Self::Millis => store.now_ms() as i64,
             Self::AtSecond | Self::AtMilli => -store.system_ahead_ms(),

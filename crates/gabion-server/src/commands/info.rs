@@ -200,7 +200,8 @@ impl Commands {
         for (name, row) in self.stats.rows() {
             let (calls, us) = (row.calls.get(), row.ns.get() / 1000);
             let (rejected, failed) = (row.rejected.get(), row.failed.get());
-            let per_call = if calls == 0 { 0.0 } else { row.ns.get() as f64 / 1e3 / calls as f64 };
+            // A write that came here may have been run elsewhere, and what was run here may have come in elsewhere.
+            let per_call = row.ns.get() as f64 / 1e3 / row.timed.get().max(1) as f64;
             out.line(
                 &format!("cmdstat_{name}"),
                 format_args!(

@@ -138,6 +138,8 @@ pub struct Commands {
     watches: Watches,
     /// The number of this start of this node, and the next of what connections watch.
     watch_ids: (u64, Cell<u64>),
+    /// What the keys take that connections of this node watch, in bytes.
+    watched_memory: Rc<Cell<usize>>,
     /// Held by the LCS that goes on.
     lcs: KeyLocks,
     stats: Stats,
@@ -171,6 +173,7 @@ impl Commands {
             scripts,
             watches: Watches::default(),
             watch_ids: (seed, Cell::new(0)),
+            watched_memory: Rc::default(),
             lcs: KeyLocks::new(),
             stats: Stats::default(),
             slowlog: Slowlog::default(),

@@ -3,7 +3,7 @@
 
 use super::keyspace::ReplyRoom;
 use super::table::{Id, TABLE, row_of};
-use super::watch::{self, Watch, WatchId};
+use super::watch::{self, KeyMemory, Watch, WatchId};
 use super::work::{Call, Transaction, Work};
 use super::{Clients, Commands, Host, Route, errors};
 use bytes::Bytes;
@@ -92,6 +92,8 @@ struct Watching {
     id: WatchId,
     keys: BTreeSet<Bytes>,
     bytes: usize,
+    /// What they take, counted in the sum over all connections.
+    memory: KeyMemory,
     /// It is not known whether the head knows of all of it, so EXEC fails.
     is_lost: bool,
 }
@@ -100,6 +102,9 @@ impl Watching {
     /// Takes in those of the keys that are not watched yet, and returns them: a key that has changed since must not
     /// be watched from now on.
     fn add<'a>(&mut self, keys: impl Iterator<Item = &'a Bytes>) -> Result<Vec<Bytes>, Reply> {
+        if self.is_lost {
+            return Ok(Vec::new());
+        }
         let mut new = Vec::new();
         for key in keys.filter(|key| !self.keys.contains(*key)) {
             new.push(Bytes::copy_from_slice(key));
@@ -111,6 +116,7 @@ impl Watching {
         if count > watch::KEYS_MAX || bytes > watch::KEY_BYTES_MAX {
             return Err(errors::too_much_watched(count, bytes));
         }
+        self.memory.add(&new)?;
         self.bytes = bytes;
         self.keys.extend(new.iter().cloned());
         Ok(new)
@@ -177,9 +183,19 @@ impl Session {
         self.client.is_muted.get()
     }
 
-    /// When it asked last, in microseconds since 1970.
+    /// When it last sent or took something, in microseconds since 1970.
     pub(crate) fn active_us(&self) -> u64 {
         self.client.active_us.get()
+    }
+
+    /// Whether CLIENT KILL named it.
+    pub(crate) fn is_killed(&self) -> bool {
+        self.client.is_killed.get()
+    }
+
+    /// The client sends or reads, if only a part of a request or of a reply: it does not idle.
+    pub(crate) fn note_activity(&self, now_us: u64) {
+        self.client.active_us.set(now_us);
     }
 
     /// Its socket's number, for CLIENT LIST.
@@ -226,6 +242,10 @@ impl Session {
     pub(crate) fn lose_watch(&mut self) {
         if let Some(watching) = &mut self.watching {
             watching.is_lost = true;
+            // Nobody asks for them any more.
+            watching.keys.clear();
+            watching.memory.clear();
+            self.client.watched.set(0);
         }
     }
 
@@ -319,7 +339,7 @@ impl Commands {
                     _ => Step::Reply(reply),
                 }
             }
-            _ if call.is_script() => match self.scripts.prepare(call) {
+            _ if call.is_script() => match self.prepare_script(call) {
                 Ok(call) => Step::Run(Work::Call(call)),
                 Err(error) => Step::Reply(error),
             },
@@ -347,19 +367,34 @@ impl Commands {
         Step::Reply(self.refuse(session, row, error))
     }
 
-    /// A request did not pass its checks. One for EXEC ends the transaction.
+    /// A request did not pass its checks. One for EXEC ends the transaction, and one for WATCH has EXEC answer nil:
+    /// whoever goes on all the same relies on keys that nobody watches.
     fn refuse(&self, session: &mut Session, row: Option<usize>, error: Reply) -> Reply {
         session.spoil();
         match row {
             Some(row) => self.stats.count_rejected(row, &error),
             None => self.stats.count_error(&error),
         }
-        if row.is_none_or(|row| TABLE[row].id != Id::Exec) {
+        let id = row.map(|row| TABLE[row].id);
+        if id == Some(Id::Watch) {
+            self.watching_of(session);
+            session.lose_watch();
+        }
+        if id != Some(Id::Exec) {
             return error;
         }
         session.set_queue(None);
         session.forget_watch();
         errors::exec_abort_because(&error)
+    }
+
+    /// The script to run for EVAL or EVALSHA, which goes on being counted as the latter.
+    fn prepare_script(&self, call: Call) -> Result<Call, Reply> {
+        let counters = call.counters();
+        let prepared = self.scripts.prepare(call);
+        prepared.map(|call| call.counted_at(counters)).inspect_err(|error| {
+            self.stats.count_failed(counters, error);
+        })
     }
 
     /// Between MULTI and EXEC most commands are queued.
@@ -393,22 +428,29 @@ impl Commands {
         Step::Reply(session.enqueue(&call))
     }
 
-    /// WATCH: the keys that are not watched yet are noted at the head.
-    fn watch_keys(&self, session: &mut Session, call: &Call) -> Step {
-        let watching = session.watching.get_or_insert_with(|| Watching {
+    /// What a connection watches, from now on if nothing yet.
+    fn watching_of<'s>(&self, session: &'s mut Session) -> &'s mut Watching {
+        session.watching.get_or_insert_with(|| Watching {
             id: self.next_watch_id(),
             keys: BTreeSet::new(),
             bytes: 0,
+            memory: KeyMemory::new(self.watched_memory.clone()),
             is_lost: false,
-        });
-        let added = watching.add(call.spec().keys_of(call.args()));
-        session.client.watched.set(watching.keys.len());
+        })
+    }
+
+    /// WATCH: the keys that are not watched yet are noted at the head.
+    fn watch_keys(&self, session: &mut Session, call: &Call) -> Step {
+        let watching = self.watching_of(session);
+        let (id, added) = (watching.id, watching.add(call.spec().keys_of(call.args())));
+        let watched = watching.keys.len();
+        session.client.watched.set(watched);
         match added {
             Ok(keys) if keys.is_empty() => Step::Reply(Reply::OK),
-            Ok(keys) => Step::Run(Work::Watch(Watch { id: watching.id, keys })),
+            Ok(keys) => Step::Run(Work::Watch(Watch { id, keys })),
             Err(error) => {
                 // Whoever goes on all the same relies on keys that nobody watches.
-                watching.is_lost = true;
+                session.lose_watch();
                 self.stats.count_failed(call.counters(), &error);
                 Step::Reply(error)
             }
@@ -447,7 +489,7 @@ impl Commands {
                 }
                 transaction.ready.push((place, reply));
             } else if call.is_script() {
-                match self.scripts.prepare(call) {
+                match self.prepare_script(call) {
                     Ok(call) => {
                         // A digest was queued, and the script goes to the head.
                         scripts_memory += call.memory();

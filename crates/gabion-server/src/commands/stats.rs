@@ -16,6 +16,8 @@ pub(crate) struct Counters {
     pub(crate) calls: Cell<u64>,
     /// Time that calls took at this node, in nanoseconds.
     pub(crate) ns: Cell<u64>,
+    /// Calls of which that is the time: those that were run here, whichever node they came to.
+    pub(crate) timed: Cell<u64>,
     /// Refused before they ran: wrong number of arguments, key too long.
     pub(crate) rejected: Cell<u64>,
     /// Ended with an error.
@@ -53,6 +55,7 @@ impl Stats {
     #[inline]
     pub(crate) fn count_time(&self, counters: usize, ns: u64) {
         add(&self.rows[counters].ns, ns);
+        add(&self.rows[counters].timed, 1);
     }
 
     pub(crate) fn count_rejected(&self, counters: usize, error: &Reply) {
@@ -89,9 +92,10 @@ impl Stats {
         self.errors_total.get()
     }
 
-    /// Names of commands and subcommands that were called, with their counters.
+    /// Names of commands and subcommands that came here or were run here, with their counters.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, &Counters)> {
-        let was_called = |row: &Counters| row.calls.get() + row.rejected.get() > 0;
+        let was_called =
+            |row: &Counters| row.calls.get() + row.rejected.get() + row.timed.get() > 0;
         let rows = self.rows.iter().enumerate().filter(move |(_, row)| was_called(row));
         rows.map(|(place, row)| (name_of(place), row))
     }
@@ -104,7 +108,7 @@ impl Stats {
     /// All begin anew.
     pub(crate) fn reset(&self) {
         for row in &self.rows {
-            for counter in [&row.calls, &row.ns, &row.rejected, &row.failed] {
+            for counter in [&row.calls, &row.ns, &row.timed, &row.rejected, &row.failed] {
                 counter.set(0);
             }
         }

@@ -386,6 +386,7 @@ table! {
         "Makes EXEC depend on keys being unchanged."
         "Noted at the head. A connection watches at most 4,096 keys and 1 MiB of them, all connections at most 65,536 keys and 16 MiB: \
          beyond that the oldest count as changed. After a change of the head all do, as after a WATCH that was answered with an error. \
+         WATCH is refused (`TRYAGAIN`) where the keys of all connections of its node would take over 64 MiB of memory. \
          Where EXEC answers nil, queued commands that touch no data (CLIENT, CONFIG) have run all the same.";
     Unwatch "unwatch" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.2.0" "transactions"
         "Forgets watched keys." "";

@@ -14,16 +14,23 @@
 //! The node of the client chooses the id, one for all that is watched until the next EXEC, DISCARD or UNWATCH. EXEC may
 //! follow WATCH at once: both go to the head in order and lock the keys. What is watched no longer is not said to the head.
 
+use super::errors;
 use super::store::Op;
 use bytes::Bytes;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use gabion_base::HashMap;
+use gabion_resp::Reply;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Most keys that a connection watches.
 pub(crate) const KEYS_MAX: usize = 4096;
 /// Most bytes of them.
 pub(crate) const KEY_BYTES_MAX: usize = 1 << 20;
+/// Most memory that the keys take which all connections of a node watch.
+const SUM_MAX: usize = 64 << 20;
+/// What a key takes at the node of its connection beside its bytes.
+const SUM_KEY_OVERHEAD: usize = 128;
 /// Most pairs of a key and who watches it that the head remembers.
 const WATCHERS_MAX: usize = 65_536;
 /// Most memory that they take.
@@ -52,6 +59,42 @@ impl Watch {
     /// The memory that it takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.keys.iter().map(|key| key.len() + size_of::<Bytes>()).sum()
+    }
+}
+
+/// The memory of the keys that one connection watches, counted also in the sum over all connections of its node.
+pub(crate) struct KeyMemory {
+    bytes: usize,
+    sum: Rc<Cell<usize>>,
+}
+
+impl KeyMemory {
+    pub(crate) const fn new(sum: Rc<Cell<usize>>) -> Self {
+        Self { bytes: 0, sum }
+    }
+
+    /// Counts these keys, unless they are too many.
+    pub(crate) fn add(&mut self, keys: &[Bytes]) -> Result<(), Reply> {
+        let bytes = keys.iter().map(|key| key.len() + SUM_KEY_OVERHEAD).sum::<usize>();
+        let sum = self.sum.get() + bytes;
+        if sum > SUM_MAX {
+            return Err(errors::too_much_watched_by_all(sum, SUM_MAX));
+        }
+        self.sum.set(sum);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// They are watched no longer.
+    pub(crate) fn clear(&mut self) {
+        self.sum.set(self.sum.get() - self.bytes);
+        self.bytes = 0;
+    }
+}
+
+impl Drop for KeyMemory {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

@@ -85,6 +85,12 @@ impl Call {
         self.counters as usize
     }
 
+    /// The same call, counted at this place.
+    pub(crate) fn counted_at(mut self, counters: usize) -> Self {
+        self.counters = counters as u32;
+        self
+    }
+
     /// The words of the request, the command's name first.
     #[inline]
     #[must_use]

@@ -196,6 +196,25 @@ fn restored_keys_expire_and_replace_only_where_that_is_asked() {
 }
 
 #[test]
+fn the_time_of_day_of_a_restored_key_is_that_of_the_systems_clock() {
+    for (ahead_ms, at, ttl) in [
+        (5_000, "1008000", ":3000\r\n"),
+        (-5_000, "998000", ":3000\r\n"),
+        (5_000, "1005000", ":-2\r\n"),
+        (5_000, "4000", ":-2\r\n"),
+        (-5_000, "9223372036854775807", ":9223372036853775807\r\n"),
+    ] {
+        let node = Node::new();
+        node.store.pass(1_000_000);
+        node.store.system_ahead_ms.set(ahead_ms);
+        let mut client = node.client();
+        let words = [&b"RESTORE"[..], b"k", at.as_bytes(), BAR, b"ABSTTL"];
+        assert_eq!(client.reply(request_of(&words)), Reply::OK);
+        assert_eq!(client.ask("PTTL k"), ttl, "{ahead_ms} {at}");
+    }
+}
+
+#[test]
 fn others_come_between_the_parts_of_a_long_value() {
     let node = Node::new();
     node.store.hold("k".into(), Bytes::from(vec![b'v'; 4 << 20]));

@@ -1,7 +1,7 @@
 //! What tools and client libraries ask at their start: users, clusters, connections, times, roles.
 
-use super::support::{CLOCK_STEP_NS, Client, Node, request_of};
-use crate::commands::Step;
+use super::support::{CLOCK_STEP_NS, Client, FixedHost, Node, block_on, request, request_of};
+use crate::commands::{Call, Step, Work};
 use gabion_resp::Reply;
 
 const NO_CLUSTER: &str = "-ERR This instance has cluster support disabled\r\n";
@@ -191,8 +191,6 @@ fn killed(client: &Client) -> Vec<(u64, bool)> {
 
 #[test]
 fn client_kill_names_who_is_to_be_closed() {
-    let node = Node::new();
-    let (mut me, _second, _third) = (node.client(), node.client(), node.client());
     for (line, expected, ids) in [
         ("CLIENT KILL ID 2", ":1\r\n", vec![(2, false)]),
         ("CLIENT KILL ID 1", ":0\r\n", vec![]),
@@ -214,18 +212,62 @@ fn client_kill_names_who_is_to_be_closed() {
         ("CLIENT KILL SKIPME x", "-ERR syntax error\r\n", vec![]),
         ("CLIENT KILL", "-ERR wrong number of arguments for 'client|kill' command\r\n", vec![]),
     ] {
+        let node = Node::new();
+        let (mut me, _second, _third) = (node.client(), node.client(), node.client());
         assert_eq!(me.ask(line), expected, "{line}");
         assert_eq!(killed(&me), ids, "{line}");
         assert!(!me.is_closed, "{line}");
     }
     // Who kills itself gets the answer first.
+    let node = Node::new();
+    let (mut me, _second, _third) = (node.client(), node.client(), node.client());
     assert_eq!(me.ask("CLIENT KILL SKIPME no ID 1"), ":1\r\n");
     assert_eq!(killed(&me), [(1, true)]);
     assert!(me.is_closed);
     let mut other = node.client();
     assert_eq!(other.ask("CLIENT KILL 127.0.0.1:5000"), "+OK\r\n");
-    assert_eq!(killed(&other).len(), 4);
+    assert_eq!(killed(&other), [(2, false), (3, false), (4, true)]);
     assert!(other.is_closed);
+}
+
+#[test]
+fn a_killed_connection_is_not_named_again() {
+    let node = Node::new();
+    let (mut me, _second) = (node.client(), node.client());
+    assert_eq!(me.ask("CLIENT KILL ID 2"), ":1\r\n");
+    for (line, expected) in [
+        ("CLIENT KILL ID 2", ":0\r\n"),
+        ("CLIENT KILL SKIPME yes", ":0\r\n"),
+        ("CLIENT LIST ID 2", "$0\r\n\r\n"),
+    ] {
+        assert_eq!(me.ask(line), expected, "{line}");
+    }
+    assert!(!me.ask("CLIENT LIST").contains("id=2 "));
+    assert_eq!(killed(&me), [(2, false)]);
+}
+
+#[test]
+fn time_counts_where_the_call_does_and_is_shared_among_what_was_run() {
+    CLOCK_STEP_NS.set(10_000_000);
+    let node = Node::new();
+    let mut client = node.client();
+    client.ask("SCRIPT LOAD 'return 1'");
+    assert_eq!(client.ask("EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"), ":1\r\n");
+    assert!(client.ask("EVALSHA ffffffffffffffffffffffffffffffffffffffff 0").starts_with("-NOSC"));
+    // What another node has sent.
+    let work = Work::Call(Call::new(request("GET a")).unwrap());
+    block_on(node.commands.execute(&*node.store, &work));
+    let begun_ns = node.commands.next_begins_ns();
+    node.commands.note_work(&work, begun_ns, Default::default, &FixedHost);
+    CLOCK_STEP_NS.set(0);
+    let stats = client.ask("INFO commandstats");
+    for line in [
+        "cmdstat_evalsha:calls=2,usec=10000,usec_per_call=10000.00,rejected_calls=0,failed_calls=1\r\n",
+        "cmdstat_get:calls=0,usec=10000,usec_per_call=10000.00,rejected_calls=0,failed_calls=0\r\n",
+    ] {
+        assert!(stats.contains(line), "{line}\n{stats}");
+    }
+    assert!(!stats.contains("cmdstat_eval:"), "{stats}");
 }
 
 #[test]
@@ -397,7 +439,7 @@ fn the_answer_of_a_killed_connection_comes_before_its_end_also_from_a_transactio
     for line in ["MULTI", "CLIENT KILL ID 1 SKIPME no"] {
         client.ask(line);
     }
-    let request = super::support::request("EXEC");
-    let step = node.commands.handle(&mut client.session, request, &super::support::FixedHost);
+    let request = request("EXEC");
+    let step = node.commands.handle(&mut client.session, request, &FixedHost);
     assert!(matches!(step, Step::Close(Reply::Array(replies)) if replies == [Reply::Integer(1)]));
 }

@@ -1,10 +1,10 @@
 //! WATCH: what makes EXEC do nothing, and what does not.
 
-use super::support::{Client, FixedHost, Node, request};
+use super::support::{Client, FixedHost, Node, request, request_of};
 use crate::commands::{Step, Work};
 use core::future::Future;
 use core::task::{Context, Poll, Waker};
-use gabion_resp::Reply;
+use gabion_resp::{Excess, Reply, TooLarge};
 
 const NIL: &str = "*-1\r\n";
 const PONG: &str = "*1\r\n+PONG\r\n";
@@ -138,6 +138,33 @@ fn a_watched_key_that_expires_counts_as_changed_and_one_that_had_does_not() {
     assert_eq!(exec(&mut other, "PING"), PONG);
 }
 
+/// EXEC looks at it before it waits for what it reads, and once more before it writes.
+#[test]
+fn a_watched_key_that_expires_while_exec_waits_fails_it() {
+    for (passed_ms, expected) in
+        [(99, Reply::Array(vec![Reply::Null, Reply::OK])), (100, Reply::NullArray)]
+    {
+        let node = Node::new();
+        let mut client = node.client();
+        client.ask("SET x 1 PX 100");
+        for line in ["WATCH x", "MULTI", "GET a", "SET y 1"] {
+            client.ask(line);
+        }
+        node.store.is_slow.set(true);
+        let step = node.commands.handle(&mut client.session, request("EXEC"), &FixedHost);
+        let Step::Run(work) = step else { panic!("{step:?}") };
+        let mut exec = Box::pin(node.commands.execute(&*node.store, &work));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(exec.as_mut().poll(&mut cx).is_pending());
+        node.store.pass(passed_ms);
+        node.store.release(0);
+        node.store.is_slow.set(false);
+        let is_run = expected != Reply::NullArray;
+        assert_eq!(exec.as_mut().poll(&mut cx), Poll::Ready(expected));
+        assert_eq!(client.ask("EXISTS y"), format!(":{}\r\n", u8::from(is_run)));
+    }
+}
+
 #[test]
 fn a_change_of_the_head_fails_exec() {
     let node = Node::new();
@@ -180,6 +207,62 @@ fn a_connection_watches_so_many_keys_and_an_error_fails_its_exec() {
     client.ask("WATCH a");
     client.session.lose_watch();
     assert_eq!(exec(&mut client, "SET a 2"), NIL);
+}
+
+#[test]
+fn exec_fails_after_a_watch_that_was_not_even_begun() {
+    let mut client = Node::new().client();
+    let long = vec![b'k'; 65_537];
+    let large = TooLarge { name: "watch".into(), excess: Excess::Sum { len: 1 << 25 } };
+    for (watched, watch) in [
+        (true, Some(request_of(&[b"WATCH", b"x", &long]))),
+        (false, Some(request_of(&[b"WATCH", &long]))),
+        (false, Some(request("WATCH"))),
+        (false, None),
+    ] {
+        if watched {
+            client.ask("WATCH y");
+        }
+        let reply = match watch {
+            Some(request) => client.reply(request),
+            None => {
+                let commands = client.node.commands.clone();
+                match commands.handle_too_large(&mut client.session, &large, &FixedHost) {
+                    Step::Reply(reply) => reply,
+                    step => panic!("{step:?}"),
+                }
+            }
+        };
+        assert!(reply.is_error(), "{reply:?}");
+        // A further one makes up for nothing.
+        assert_eq!(client.ask("WATCH z"), "+OK\r\n");
+        assert_eq!(exec(&mut client, "SET a 1"), NIL);
+        assert_eq!(exec(&mut client, "SET a 1"), "*1\r\n+OK\r\n");
+    }
+}
+
+#[test]
+fn what_all_connections_of_a_node_watch_is_bounded() {
+    let node = Node::new();
+    let mut words = vec![b"WATCH".to_vec()];
+    words.extend((0..16).map(|n| vec![n; 65_536]));
+    let words: Vec<&[u8]> = words.iter().map(|word| &word[..]).collect();
+    let mut clients: Vec<Client> = (0..64).map(|_| node.client()).collect();
+    let replies: Vec<Reply> = clients.iter_mut().map(|it| it.reply(request_of(&words))).collect();
+    assert!(replies[..63].iter().all(|reply| *reply == Reply::OK));
+    let refused = "TRYAGAIN the watched keys of all connections would take 67239936 bytes, over the limit of 67108864";
+    assert_eq!(replies[63], Reply::error(refused));
+    assert_eq!(exec(&mut clients[63], "SET a 1"), NIL);
+    // What ends gives its place to others: an EXEC, a connection, a watch that is lost.
+    exec(&mut clients[0], "PING");
+    assert_eq!(clients[63].reply(request_of(&words)), Reply::OK);
+    clients.remove(1);
+    assert_eq!(clients[0].reply(request_of(&words)), Reply::OK);
+    clients[1].ask("WATCH");
+    let mut another = node.client();
+    assert_eq!(another.reply(request_of(&words)), Reply::OK);
+    drop((clients, another));
+    assert_eq!(node.commands.watched_memory.get(), 0);
 }
 
 /// WATCH, GET, MULTI, INCR, EXEC in one go, while the look-up of WATCH waits for the device.
