@@ -210,6 +210,7 @@ impl Server {
             }
             self.now_ms = self.clock.now_ms();
             self.host.set_now(self.clock.now_us());
+            self.commands.begin_turn();
             self.node.borrow_mut().pass_time(self.now_ms);
             for event in &events {
                 self.handle_event(event);

@@ -191,6 +191,12 @@ impl Commands {
         WatchId { node: *node, number: next.replace(next.get() + 1) }
     }
 
+    /// A turn of the loop begins, in which scripts may run for a while.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        self.scripts.begin_turn();
+    }
+
     /// Connections now.
     #[must_use]
     pub fn clients_count(&self) -> usize {

@@ -120,6 +120,33 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     /// Its `over` tells the prelude that the run is.
     state: Table,
+    pub(crate) names: Rc<Names>,
+}
+
+/// Fields of tables that mean more than a list, as strings of the state: to make one for each table takes longer than all else.
+pub(crate) struct Names {
+    pub(crate) err: mlua::String,
+    pub(crate) ok: mlua::String,
+    pub(crate) double: mlua::String,
+    pub(crate) big_number: mlua::String,
+    pub(crate) verbatim_string: mlua::String,
+    pub(crate) map: mlua::String,
+    pub(crate) set: mlua::String,
+}
+
+impl Names {
+    fn new(lua: &Lua) -> mlua::Result<Self> {
+        let name = |name: &str| lua.create_string(name);
+        Ok(Self {
+            err: name("err")?,
+            ok: name("ok")?,
+            double: name("double")?,
+            big_number: name("big_number")?,
+            verbatim_string: name("verbatim_string")?,
+            map: name("map")?,
+            set: name("set")?,
+        })
+    }
 }
 
 impl World {
@@ -187,7 +214,8 @@ impl Engine {
         let lua = Lua::new_with(libraries, LuaOptions::default())?;
         let state = lua.create_table()?;
         state.raw_set("over", false)?;
-        let world = World { run: Rc::default(), clock, state: state.clone() };
+        let names = Rc::new(Names::new(&lua)?);
+        let world = World { run: Rc::default(), clock, state: state.clone(), names };
         let native = library::native(&lua, &world)?;
         native.raw_set("state", state)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=(gabion)");

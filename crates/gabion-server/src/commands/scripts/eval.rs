@@ -6,6 +6,7 @@ use super::engine::{Caller, Ended, Over, RUN_US_MAX, World};
 use super::{arguments, engine};
 use crate::commands::describe::{Entry, meant};
 use crate::commands::execute::{Outcome, Refusal};
+use crate::commands::keyspace::yield_now;
 use crate::commands::locks::KeySet;
 use crate::commands::overlay::Overlay;
 use crate::commands::store::{Op, Order, Page, Store};
@@ -365,6 +366,10 @@ impl Commands {
         let args = call.args();
         let given = arguments(args)?;
         let is_read_only = call.spec().name == "eval_ro";
+        // Its keys are locked, so whoever comes later for them waits behind it.
+        if self.scripts.is_turn_over() {
+            yield_now().await;
+        }
         let kept = Kept::new(store);
         for _ in 0..RUNS_MAX {
             let overlay = Overlay::new(&kept);

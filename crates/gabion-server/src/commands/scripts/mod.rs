@@ -31,7 +31,7 @@ use gabion_base::HashMap;
 use gabion_base::number::parse_i64;
 use gabion_resp::{Reply, Request};
 use sha1::{Digest, hex, parse_hex, sha1};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
@@ -43,11 +43,17 @@ const CACHED_BYTES_MAX: usize = 16 << 20;
 /// What one takes beside its text.
 const CACHED_OVERHEAD: usize = 160;
 
+/// How long scripts run in one turn of the loop, in microseconds, before members and other clients are heard. One that has
+/// begun goes on, for as long as it may.
+const TURN_US_MAX: u64 = 10_000;
+
 const NO_SCRIPT: Reply = Reply::error("NOSCRIPT No matching script. Please use EVAL.");
 
 /// The scripts of a node.
 pub(crate) struct Scripts {
     clock: Clock,
+    /// How long scripts ran in this turn of the loop, in microseconds.
+    turn_us: Cell<u64>,
     engine: RefCell<Option<Engine>>,
     cache: RefCell<Cache>,
 }
@@ -158,7 +164,19 @@ impl Scripts {
 
     /// The same with a clock.
     pub(crate) fn with_clock(clock: Clock) -> Self {
-        Self { clock, engine: RefCell::default(), cache: RefCell::default() }
+        let turn_us = Cell::new(0);
+        Self { clock, turn_us, engine: RefCell::default(), cache: RefCell::default() }
+    }
+
+    /// A turn of the loop begins.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        self.turn_us.set(0);
+    }
+
+    /// Whether scripts ran for so long in this turn that others are to be heard before the next one.
+    pub(crate) fn is_turn_over(&self) -> bool {
+        self.turn_us.get() > TURN_US_MAX
     }
 
     /// How many scripts are kept, and what they take with the state in which they run.
@@ -231,8 +249,11 @@ impl Scripts {
     ) -> Result<Ended, Reply> {
         let (digest, header) = (sha1(body), Header::parse(body)?);
         let caller = caller(is_read_only || header.is_read_only);
+        let begun_us = (self.clock)();
         let ended = self
             .with_script(digest, header.code, |engine| engine.run(&digest, keys, argv, &*caller))?;
+        let took_us = (self.clock)().saturating_sub(begun_us);
+        self.turn_us.set(self.turn_us.get().saturating_add(took_us));
         if ended == Ended::Over(Over::Memory) {
             // What it left may be in use by nothing and take all there is.
             self.engine.replace(None);

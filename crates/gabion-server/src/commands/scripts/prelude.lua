@@ -18,6 +18,12 @@ local READONLY = "Attempt to modify a readonly table"
 -- What C does with more items than these, no hook interrupts for too long.
 local ITEMS_MAX = 1000
 
+-- Values that `unpack` gives at most. A function in Rust has a place for each text among its arguments, and there are
+-- under 8,000; nothing but `unpack` makes so many.
+local UNPACKED_MAX = 6000
+-- A text of so many bytes is one that takes time.
+local BYTES_MAX = 65536
+
 local function give_up()
   error(state, 0)
 end
@@ -44,11 +50,27 @@ local function handled(ok, ...)
   return ok, ...
 end
 
+-- The same function of a text, which asks the clock before it takes long.
+local function paced(f)
+  return function(text, ...)
+    if type(text) == "string" and #text > BYTES_MAX then native.check() end
+    return f(text, ...)
+  end
+end
+
 local base = {
   _VERSION = _VERSION, assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs,
   rawequal = rawequal, rawget = rawget, select = select, tonumber = tonumber, tostring = tostring,
-  type = type, unpack = unpack,
+  type = type,
 }
+
+function base.unpack(list, first, last)
+  local count = (tonumber(last) or #list) - (tonumber(first) or 1) + 1
+  if count > UNPACKED_MAX then
+    error("too many results to unpack: " .. count .. ", the limit is " .. UNPACKED_MAX, 2)
+  end
+  return unpack(list, first, last)
+end
 
 function base.pcall(...)
   return caught(pcall(...))
@@ -105,6 +127,7 @@ end
 -- The library's own search goes as deep and takes as long as a pattern says.
 local find, match, text_of = native.find, native.match, native.text_of
 string.find, string.match = find, match
+string.lower, string.upper, string.reverse = paced(string.lower), paced(string.upper), paced(string.reverse)
 string.dump = nil
 
 function string.gmatch(text, pattern)
@@ -172,7 +195,9 @@ function string.rep(text, count)
   text, count = text_of(text, 1, "rep"), tonumber(count)
   if not count then error("bad argument #2 to 'rep' (number expected)", 2) end
   if text == "" or count < 1 then return "" end
-  if #text * count > native.memory_max then error("resulting string too large", 2) end
+  local len = #text * count
+  if len > native.memory_max then error("resulting string too large", 2) end
+  if len > BYTES_MAX then native.check() end
   return rep(text, count)
 end
 
@@ -221,6 +246,11 @@ function table.remove(list, at)
   for i = at, last - 1 do rawset(list, i, rawget(list, i + 1)) end
   rawset(list, last, nil)
   return value
+end
+
+function table.concat(list, ...)
+  if type(list) == "table" and #list > ITEMS_MAX then native.check() end
+  return concat(list, ...)
 end
 
 function table.maxn(list)

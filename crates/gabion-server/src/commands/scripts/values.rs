@@ -205,22 +205,23 @@ impl Room<'_> {
     }
 
     fn table(&mut self, table: &Table, depth: usize) -> Result<Reply, Over> {
-        let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
-        if let Value::String(text) = field("err") {
+        let names = self.world.names.clone();
+        let field = |name: &mlua::String| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
+        if let Value::String(text) = field(&names.err) {
             return Ok(Reply::Error(self.line(&text)?));
         }
-        if let Value::String(text) = field("ok") {
+        if let Value::String(text) = field(&names.ok) {
             return Ok(Reply::Simple(self.line(&text)?));
         }
-        match field("double") {
+        match field(&names.double) {
             Value::Number(number) => return Ok(Reply::Double(number)),
             Value::Integer(number) => return Ok(Reply::Double(number as f64)),
             _ => {}
         }
-        if let Value::String(text) = field("big_number") {
+        if let Value::String(text) = field(&names.big_number) {
             return Ok(Reply::BigNumber(self.line(&text)?));
         }
-        if let Value::Table(parts) = field("verbatim_string")
+        if let Value::Table(parts) = field(&names.verbatim_string)
             && let Ok(Value::String(format)) = parts.raw_get("format")
             && let Ok(Value::String(text)) = parts.raw_get("string")
         {
@@ -228,13 +229,13 @@ impl Room<'_> {
             name.iter_mut().zip(&*format.as_bytes()).for_each(|(to, from)| *to = *from);
             return Ok(Reply::Verbatim(name, self.text(&text)?));
         }
-        if let Value::Table(map) = field("map") {
+        if let Value::Table(map) = field(&names.map) {
             let pairs = map.pairs::<Value, Value>().map_while(Result::ok);
             let pairs = pairs
                 .map(|(key, value)| Ok((self.reply(&key, depth)?, self.reply(&value, depth)?)));
             return Ok(Reply::Map(pairs.collect::<Result<_, Over>>()?));
         }
-        if let Value::Table(set) = field("set") {
+        if let Value::Table(set) = field(&names.set) {
             let keys = set.pairs::<Value, Value>().map_while(Result::ok);
             let keys = keys.map(|(key, _)| self.reply(&key, depth));
             return Ok(Reply::Set(keys.collect::<Result<_, Over>>()?));

@@ -1,7 +1,10 @@
 //! EVAL and its kin: what scripts can do, what they cannot, and what clients of Redis expect of them.
 
-use super::support::{Client, Node, request_of};
-use gabion_resp::Protocol;
+use super::support::{Client, FixedHost, Node, request, request_of};
+use crate::commands::Step;
+use core::future::Future;
+use core::task::{Context, Poll, Waker};
+use gabion_resp::{Protocol, Reply};
 
 /// The reply to a request of these words.
 fn ask(client: &mut Client, words: &[&str]) -> String {
@@ -547,10 +550,10 @@ fn no_script_takes_what_it_may_not_have_and_what_it_wrote_is_gone() {
 
 #[test]
 fn arguments_of_a_command_are_bounded_before_they_are_copied() {
-    let arguments = "-ERR the arguments of one command or transaction take 117440512003 bytes, over the \
+    let arguments = "-ERR the arguments of one command or transaction take 100663296003 bytes, over the \
                      limit of 16777216\r\n";
     let script = "redis.call('set', KEYS[1], 1) local s, t = string.rep('x', 2^24), {}
-        for i = 1, 7000 do t[i] = s end pcall(redis.call, 'DEL', unpack(t)) return 1";
+        for i = 1, 6000 do t[i] = s end pcall(redis.call, 'DEL', unpack(t)) return 1";
     let node = Node::new();
     let mut client = node.client();
     assert_eq!(ask(&mut client, &["EVAL", script, "1", "k"]), arguments);
@@ -567,7 +570,6 @@ fn every_value_of_a_reply_counts_wherever_it_stands() {
         "local m={map={}} for d=1,5 do local t={} for i=1,1000 do t[i]=m end m={map=t} end return m",
         "local m={set={}} for d=1,2 do local t={} for i=1,1000 do t[{m}]=1 end m={set=t} end return m",
         "local t={} for i=1,60000 do t[i]=i end local m={} for i=1,10 do m[i]={map=t} end return m",
-        "local t={} for i=1,1100 do t[i]={} end local m={} for i=1,1100 do m[i]={t} end return m",
         "local t={} for i=1,1100 do t[i]={double=1} end local m={} for i=1,1100 do m[i]=t end return m",
     ];
     let node = Node::new();
@@ -580,6 +582,49 @@ fn every_value_of_a_reply_counts_wherever_it_stands() {
     }
     let small = "local t={} for i=1,1000 do t[i]=i end return {map=t}";
     assert!(ask(&mut client, &["EVAL", small, "0"]).starts_with("*2000\r\n"));
+}
+
+#[test]
+fn so_many_values_are_unpacked_and_a_command_takes_them() {
+    let node = Node::new();
+    let mut client = node.client();
+    let of = |count: usize, call: &str| {
+        format!("local t = {{}} for i = 1, {count} do t[i] = tostring(i) end return {call}")
+    };
+    let exists = "redis.call('EXISTS', unpack(t))";
+    assert_eq!(ask(&mut client, &["EVAL", &of(6_000, exists), "0"]), ":0\r\n");
+    for call in [exists, "redis.sha1hex(unpack(t))", "#unpack(t, 1, 6001)", "bit.bor(unpack(t, 2))"]
+    {
+        let reply = ask(&mut client, &["EVAL", &of(6_002, call), "0"]);
+        let count = if call.contains('6') || call.contains(", 2") { 6_001 } else { 6_002 };
+        let text = format!("too many results to unpack: {count}, the limit is 6000");
+        assert!(reply.starts_with('-') && reply.contains(&text), "{call}: {reply}");
+    }
+}
+
+#[test]
+fn others_come_between_scripts_that_take_long() {
+    let node = Node::new();
+    let mut client = node.client();
+    let busy = "redis.call('set', KEYS[1], 1) for i = 1, 200000 do end return 1";
+    ask(&mut client, &["MULTI"]);
+    (0..4).for_each(|_| drop(ask(&mut client, &["EVAL", busy, "1", "k"])));
+    let step = node.commands.handle(&mut client.session, request("EXEC"), &FixedHost);
+    let Step::Run(work) = step else { panic!("{step:?}") };
+    let mut exec = Box::pin(node.commands.execute(&*node.store, &work));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut turns = 0;
+    let reply = loop {
+        node.commands.begin_turn();
+        turns += 1;
+        match exec.as_mut().poll(&mut cx) {
+            Poll::Ready(reply) => break reply,
+            // Nothing of it shows before its end.
+            Poll::Pending => assert!(node.store.keys.borrow().is_empty()),
+        }
+    };
+    assert_eq!(reply, Reply::Array(vec![Reply::Integer(1); 4]));
+    assert_eq!(turns, 4, "each took more than its part of a turn");
 }
 
 #[test]
