@@ -842,9 +842,8 @@ fn scripts_that_wait_for_reads_begin_anew_and_run_once() {
         return {sum, c, redis.call('incrby', 'd', ARGV[1]), #redis.call('keys', '*')}";
     let words: Vec<&[u8]> =
         ["EVAL", script, "2", "a", "b", "5"].iter().map(|w| w.as_bytes()).collect();
-    let step =
-        node.commands.handle(&mut client.session, request_of(&words), &super::support::FixedHost);
-    let crate::commands::Step::Run(work) = step else { panic!("{step:?}") };
+    let step = node.commands.handle(&mut client.session, request_of(&words), &FixedHost);
+    let Step::Run(work) = step else { panic!("{step:?}") };
     let mut run = Box::pin(node.commands.execute(&*node.store, &work));
     let mut cx = Context::from_waker(Waker::noop());
     let mut rounds = 0;
