@@ -323,7 +323,7 @@ impl Db {
         options.check()?;
         let [a, b, c, d, ..] = replica::random_id()?;
         let group = GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1)));
-        let config = options.group(group)?;
+        let config = options.group(group, options.pool_len)?;
         let pool = NewPool { len: options.pool_len, io: options.io };
         replica::create_replica(dir, pool, &config, ReplicaId(1))?;
         Self::open(dir, options)

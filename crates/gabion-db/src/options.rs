@@ -5,9 +5,14 @@ use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{Codecs, TreeConfig, WriteLimits};
 use gabion_fabric::BackendChoice;
-use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions, check_memtable_len};
+use gabion_node::{
+    AckLevel, CompactionMode, GroupConfig, NodeOptions, PoolLengths, check_memtable_len,
+};
 use gabion_pool::{PoolConfig, Superblock};
 use std::path::Path;
+
+/// The shortest pool that holds more than it keeps back.
+const POOL_LEN_MIN: u64 = 64 << 20;
 
 /// What a write that has returned survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -31,8 +36,10 @@ pub enum Durability {
 /// store was made with is refused, with both values. The default asks for nothing: it opens a store made in any way.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of disk for all that the store keeps, reserved when it is made and fixed then:
+    /// Bytes of disk for all that the store keeps, 64 MiB at least, reserved when it is made and fixed then:
     /// [`Db::checkpoint_sized`](crate::Db::checkpoint_sized) copies a store into a pool of another length. Default 4 GiB.
+    /// Of a pool below 2 GiB the lengths below are shorter where they are left at their default ([`PoolLengths`]), so that
+    /// more of it is left for data: a batch has a 32nd of the pool at most.
     pub pool_len: u64,
     /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it runs it may have
     /// others ([`RunOptions::codecs`], [`RunOptions::limits`]).
@@ -77,12 +84,24 @@ impl Options {
 }
 
 impl Options {
-    /// A group of one, for a new store.
-    pub(crate) fn group(&self, group: GroupId) -> Result<GroupConfig> {
-        if !self.ring_len.is_multiple_of(self.segment_len.max(1)) {
+    /// A group of one in a pool of so many bytes. What is left at its default is as suits the pool.
+    pub(crate) fn group(&self, group: GroupId, pool_len: u64) -> Result<GroupConfig> {
+        let (default, fit) = (Self::default(), PoolLengths::of(pool_len));
+        let of = |said: u64, default, fit| if said == default { fit } else { said };
+        let segment_len = of(self.segment_len, default.segment_len, fit.segment_len);
+        let ring_len =
+            of(self.ring_len, default.ring_len, fit.ring_len.max(segment_len.saturating_mul(8)));
+        let (said, usual) = (&self.tree, &default.tree);
+        let sst_len = of(said.sst_len, usual.sst_len, fit.sst_len);
+        let tree = TreeConfig {
+            memtable_len: of(said.memtable_len, usual.memtable_len, fit.memtable_len),
+            sst_len,
+            level1_len: of(said.level1_len, usual.level1_len, fit.level1_len.max(sst_len)),
+            ..said.clone()
+        };
+        if !ring_len.is_multiple_of(segment_len.max(1)) {
             return Err(Error::invalid(format!(
-                "ring_len is {}, which is no multiple of segment_len, {}",
-                self.ring_len, self.segment_len
+                "ring_len is {ring_len}, which is no multiple of segment_len, {segment_len}"
             )));
         }
         Ok(GroupConfig {
@@ -91,9 +110,9 @@ impl Options {
             members: vec![ReplicaId(1)],
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
-            ring_len: self.ring_len,
-            segment_len: self.segment_len,
-            tree: self.tree.clone(),
+            ring_len,
+            segment_len,
+            tree,
         })
     }
 
@@ -103,7 +122,14 @@ impl Options {
         self.check_pool_len(dir)?;
         check_same(dir, "ring_len", self.ring_len, default.ring_len, made.ring_len)?;
         check_same(dir, "segment_len", self.segment_len, default.segment_len, made.segment_len)?;
-        let asked = self.group(made.group)?.tree;
+        let (usual, asked) = (&default.tree, &self.tree);
+        let of = |said: u64, usual, made| if said == usual { made } else { said };
+        let asked = TreeConfig {
+            memtable_len: of(asked.memtable_len, usual.memtable_len, made.tree.memtable_len),
+            sst_len: of(asked.sst_len, usual.sst_len, made.tree.sst_len),
+            level1_len: of(asked.level1_len, usual.level1_len, made.tree.level1_len),
+            ..asked.clone()
+        };
         if self.tree == default.tree || asked == made.tree {
             return Ok(());
         }
@@ -131,11 +157,38 @@ impl Options {
             PoolConfig { pool_id: [0; 16], group: GroupId(1), len: self.pool_len, region_id: 1 };
         Superblock::plan(&config)
             .map_err(|error| error.within(format!("pool_len is {}", self.pool_len)))?;
+        if self.pool_len < POOL_LEN_MIN {
+            return Err(Error::limit(format!(
+                "pool_len is {}: a store has {POOL_LEN_MIN} at least, of which some 14 MiB are for data",
+                self.pool_len
+            )));
+        }
+        self.check_lengths()?;
         self.run.check()?;
         match self.run.limits {
             Some(limits) => check_memtable_len(limits, self.pool_len, &self.tree),
             None => Ok(()),
         }
+    }
+
+    /// Refuses lengths with which a full pool would keep back all of itself. Those that nobody said are no such lengths.
+    fn check_lengths(&self) -> Result<()> {
+        let made = self.group(GroupId(1), self.pool_len)?;
+        let (tree, segment) = (&made.tree, made.segment_len);
+        for (name, len, part) in [
+            ("tree.memtable_len", tree.memtable_len, 16),
+            ("tree.sst_len", tree.sst_len, 16),
+            ("segment_len", segment, 6),
+        ] {
+            let most = self.pool_len / part;
+            if len > most {
+                return Err(Error::limit(format!(
+                    "{name} is {len}: a pool of {} bytes would have no room for data, {most} is the most",
+                    self.pool_len
+                )));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn node(&self) -> NodeOptions {

@@ -34,6 +34,8 @@ mod expiry;
 mod foreign;
 #[path = "db/load.rs"]
 mod load;
+#[path = "db/pools.rs"]
+mod pools;
 #[path = "db/ranges.rs"]
 mod ranges;
 #[path = "db/ring.rs"]

@@ -4,6 +4,7 @@ use crate::tlv::{Tlv, TlvReader};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
+use gabion_base::units::{MIB, RECORD_LEN_MAX, SLOT_LEN};
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, ShardId};
 use gabion_engine::{PinBudget, TreeConfig};
 use gabion_log::LogConfig;
@@ -70,6 +71,45 @@ pub struct GroupConfig {
     pub segment_len: u64,
     /// The shape of the tree.
     pub tree: TreeConfig,
+}
+
+/// The lengths that suit a pool, in bytes: what a group is made with where nobody says otherwise. A full pool keeps back
+/// room to flush what is in memory, to compact a dozen files and to let the log grow, so of a small one these are short;
+/// from 2 GiB on they are the usual ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLengths {
+    /// Of a MemTable: a 64th of the pool, 16 MiB at most.
+    pub memtable_len: u64,
+    /// Of a file: whole slots, a 128th of the pool, 16 MiB at most.
+    pub sst_len: u64,
+    /// Of L1: four MemTables.
+    pub level1_len: u64,
+    /// Of a log segment, and so of the longest record: a power of two, a 32nd of the pool, 16 MiB at most.
+    pub segment_len: u64,
+    /// Of the ring of a store alone: eight segments.
+    pub ring_len: u64,
+}
+
+impl PoolLengths {
+    /// Those for a pool of so many bytes.
+    #[must_use]
+    pub fn of(pool_len: u64) -> Self {
+        let usual = TreeConfig::default();
+        let memtable_len = usual.memtable_len.min(pool_len / 64).max(MIB);
+        let sst_len = usual.sst_len.min(pool_len / 128 / SLOT_LEN * SLOT_LEN).max(SLOT_LEN);
+        let segment_len = prev_power_of_two(pool_len / 32).clamp(MIB, RECORD_LEN_MAX as u64);
+        Self {
+            memtable_len,
+            sst_len,
+            level1_len: usual.level1_len.min(4 * memtable_len).max(sst_len),
+            segment_len,
+            ring_len: 8 * segment_len,
+        }
+    }
+}
+
+const fn prev_power_of_two(len: u64) -> u64 {
+    if len == 0 { 0 } else { 1 << len.ilog2() }
 }
 
 const TAG_IDENTITY: u16 = 1;

@@ -31,7 +31,7 @@ mod state;
 mod tlv;
 pub mod work;
 
-pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
+pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions, PoolLengths};
 pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter};
 #[cfg(feature = "planted")]
 pub use node::Mutant;

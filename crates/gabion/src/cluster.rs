@@ -14,13 +14,13 @@
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
 use crate::units::{count, exact_size, size};
-use gabion_base::units::{GIB, KIB, MIB, SLOT_LEN};
+use gabion_base::units::{GIB, KIB, MIB};
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::sst::SstOptions;
 use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 use gabion_fabric::fresh::{NewFile, rename_new};
 use gabion_fabric::lock::lock_held_by;
-use gabion_node::{AckLevel, CompactionMode, GroupConfig};
+use gabion_node::{AckLevel, CompactionMode, GroupConfig, PoolLengths};
 use gabion_pool::superblock::POOL_LEN_MAX;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -131,10 +131,7 @@ impl Settings {
 
     /// What every pool of the group is made with.
     pub(crate) fn group(&self) -> GroupConfig {
-        let mut default = TreeConfig::default();
-        // What a full pool keeps back for compactions is a dozen files.
-        default.sst_len =
-            default.sst_len.min(self.pool_len / 64 / SLOT_LEN * SLOT_LEN).max(SLOT_LEN);
+        let sst_len = PoolLengths::of(self.pool_len).sst_len;
         let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
         GroupConfig {
             group: self.group,
@@ -146,10 +143,11 @@ impl Settings {
             segment_len: SEGMENT_LEN,
             tree: TreeConfig {
                 memtable_len: self.memtable_len,
-                level1_len: level1_len.max(default.sst_len),
+                sst_len,
+                level1_len: level1_len.max(sst_len),
                 sst: SstOptions { compression: self.codecs.upper, ..SstOptions::default() },
                 bottom_compression: self.codecs.bottom,
-                ..default
+                ..TreeConfig::default()
             },
         }
     }
@@ -314,7 +312,7 @@ impl Settings {
             return Err(settings.no_room(data, free, &rule));
         }
         if wanted.memtable_size.is_none() {
-            settings.memtable_len = TreeConfig::default().memtable_len.min(settings.pool_len / 64);
+            settings.memtable_len = PoolLengths::of(settings.pool_len).memtable_len;
         }
         let memtable_max = MEMTABLE_LEN_MAX.min(settings.pool_len / 16);
         if !(MEMTABLE_LEN_MIN..=memtable_max).contains(&settings.memtable_len) {
