@@ -211,7 +211,9 @@ impl Engine {
     /// There is no memory for it.
     pub(crate) fn new(clock: Clock) -> mlua::Result<Self> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
-        let lua = Lua::new_with(libraries, LuaOptions::default())?;
+        // A panic of ours is not a script's to catch.
+        let options = LuaOptions::new().catch_rust_panics(false);
+        let lua = Lua::new_with(libraries, options)?;
         let state = lua.create_table()?;
         state.raw_set("over", false)?;
         let names = Rc::new(Names::new(&lua)?);

@@ -28,10 +28,16 @@ use gabion_resp::{Reply, Request};
 const RUNS_MAX: usize = 256;
 /// Most bytes of what was awaited that are kept for a script.
 const KEPT_MAX: usize = 64 << 20;
+/// Most bytes of it for all scripts of the node that wait.
+pub(in crate::commands) const KEPT_TOGETHER_MAX: usize = 512 << 20;
 /// Keys that are read at once with the first that is waited for.
 const AHEAD_MAX: usize = 256;
 /// Rounds of locking what a script turns out to need, before it gets all keys.
 const ROUNDS_MAX: usize = 8;
+
+/// One goes on at a time, and nothing else does while a script runs.
+const OTHER_LCS: Reply =
+    Reply::error("TRYAGAIN another LCS goes on, and a script cannot wait for its end");
 
 /// The keys that a command or transaction with scripts holds, and those that it turned out to need.
 pub(crate) struct Held {
@@ -97,6 +103,8 @@ enum Wanted {
 /// A store, and what of it was awaited for a script.
 struct Kept<'a, S> {
     beneath: &'a S,
+    /// What all scripts of the node keep, in bytes.
+    together: &'a Cell<usize>,
     /// The time stands still for the script.
     now_ms: u64,
     keys: RefCell<HashMap<Bytes, Option<Found>>>,
@@ -105,10 +113,17 @@ struct Kept<'a, S> {
     wanted: RefCell<Option<Wanted>>,
 }
 
+impl<S> Drop for Kept<'_, S> {
+    fn drop(&mut self) {
+        self.together.set(self.together.get() - self.bytes.get());
+    }
+}
+
 impl<'a, S: Store> Kept<'a, S> {
-    fn new(beneath: &'a S) -> Self {
+    fn new(beneath: &'a S, together: &'a Cell<usize>) -> Self {
         Self {
             beneath,
+            together,
             now_ms: beneath.now_ms(),
             keys: RefCell::default(),
             pages: RefCell::default(),
@@ -118,13 +133,16 @@ impl<'a, S: Store> Kept<'a, S> {
     }
 
     fn take_room(&self, bytes: usize) -> Result<()> {
-        let bytes = self.bytes.get() + bytes;
-        if bytes > KEPT_MAX {
-            return Err(Error::limit(format!(
-                "a script has read {bytes} bytes from the device, over the limit of {KEPT_MAX}"
-            )));
-        }
-        self.bytes.set(bytes);
+        let (own, all) = (self.bytes.get() + bytes, self.together.get() + bytes);
+        let is_over = |read: usize, whose: &str, max: usize| {
+            let text =
+                format!("{whose} read {read} bytes from the device, over the limit of {max}");
+            if read > max { Err(Error::limit(text)) } else { Ok(()) }
+        };
+        is_over(own, "a script has", KEPT_MAX)?;
+        is_over(all, "all scripts that wait have", KEPT_TOGETHER_MAX)?;
+        self.bytes.set(own);
+        self.together.set(all);
         Ok(())
     }
 
@@ -215,6 +233,9 @@ impl<S: Store> Store for Kept<'_, S> {
                     rest.push(key.clone());
                 }
             }
+        }
+        if rest.is_empty() {
+            return Ok(());
         }
         let read = self.beneath.look_up_many(&rest, |at, found| give(places[at], found));
         self.watched(read, || Wanted::Keys(rest.clone())).await
@@ -344,6 +365,9 @@ impl<S: Store> Caller for Calls<'_, S> {
         if !self.held.covers(call.key_set()) {
             return Err(Over::Wait);
         }
+        if call.spec().id == Id::Lcs && !self.commands.lcs.is_idle() {
+            return Ok(OTHER_LCS);
+        }
         let before = self.kept.set_probing(true);
         let reply = self.poll(&call, world);
         self.kept.set_probing(before);
@@ -370,7 +394,7 @@ impl Commands {
         if self.scripts.is_turn_over() {
             yield_now().await;
         }
-        let kept = Kept::new(store);
+        let kept = Kept::new(store, &self.scripts.kept_bytes);
         for _ in 0..RUNS_MAX {
             let overlay = Overlay::new(&kept);
             let ended = self.scripts.run(&args[1], is_read_only, given, |is_read_only| {

@@ -94,6 +94,9 @@ impl Encoder<'_> {
         let (mut last, mut items) = (0, 0_usize);
         for pair in table.pairs::<Value, Value>() {
             let (key, _) = pair?;
+            if items.is_multiple_of(VALUES) {
+                self.world.check()?;
+            }
             let index = match key {
                 Value::Integer(index) if index > 0 => index as usize,
                 Value::Number(index) if index > 0.0 && index.fract() == 0.0 => index as usize,

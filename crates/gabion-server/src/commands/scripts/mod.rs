@@ -21,6 +21,8 @@ mod sha1;
 mod values;
 
 pub(crate) use eval::Held;
+#[cfg(test)]
+pub(in crate::commands) use eval::KEPT_TOGETHER_MAX;
 
 use super::errors;
 use super::table::Id;
@@ -54,6 +56,8 @@ pub(crate) struct Scripts {
     clock: Clock,
     /// How long scripts ran in this turn of the loop, in microseconds.
     turn_us: Cell<u64>,
+    /// What scripts that wait have read so far, in bytes.
+    pub(in crate::commands) kept_bytes: Cell<usize>,
     engine: RefCell<Option<Engine>>,
     cache: RefCell<Cache>,
 }
@@ -164,8 +168,8 @@ impl Scripts {
 
     /// The same with a clock.
     pub(crate) fn with_clock(clock: Clock) -> Self {
-        let turn_us = Cell::new(0);
-        Self { clock, turn_us, engine: RefCell::default(), cache: RefCell::default() }
+        let (turn_us, kept_bytes) = Default::default();
+        Self { clock, turn_us, kept_bytes, engine: RefCell::default(), cache: RefCell::default() }
     }
 
     /// A turn of the loop begins.

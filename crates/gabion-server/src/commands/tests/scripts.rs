@@ -2,6 +2,7 @@
 
 use super::support::{Client, FixedHost, Node, request, request_of};
 use crate::commands::Step;
+use crate::commands::scripts::KEPT_TOGETHER_MAX;
 use core::future::Future;
 use core::task::{Context, Poll, Waker};
 use gabion_resp::{Protocol, Reply};
@@ -828,10 +829,62 @@ fn what_is_over_a_limit_ends_and_writes_nothing() {
     assert!(node.commands.locks.is_idle());
 }
 
+/// Runs a command, whose reads all wait, to its end.
+fn run_with_slow_reads(node: &Node, client: &mut Client, words: &[&str]) -> String {
+    let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+    let step = node.commands.handle(&mut client.session, request_of(&words), &FixedHost);
+    let Step::Run(work) = step else { panic!("{step:?}") };
+    let mut run = Box::pin(node.commands.execute(&*node.store, &work));
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..1000 {
+        if let Poll::Ready(reply) = run.as_mut().poll(&mut cx) {
+            let mut out = Vec::new();
+            reply.encode(Protocol::Resp2, &mut out);
+            return String::from_utf8_lossy(&out).into_owned();
+        }
+        node.store.release(0);
+    }
+    panic!("it comes to no end");
+}
+
+#[test]
+fn what_scripts_read_while_they_wait_is_bounded_for_all_together() {
+    let node = Node::new();
+    let mut client = node.client();
+    ask(&mut client, &["SET", "a", "1"]);
+    node.store.is_slow.set(true);
+    let words = ["EVAL", "return redis.call('incr', 'a')", "1", "a"];
+    // Others have read nearly as much as all may.
+    let others = KEPT_TOGETHER_MAX - 10;
+    node.commands.scripts.kept_bytes.set(others);
+    let reply = run_with_slow_reads(&node, &mut client, &words);
+    assert!(reply.starts_with("-ERR") && reply.contains("all scripts that wait"), "{reply}");
+    assert_eq!(node.commands.scripts.kept_bytes.get(), others);
+    node.commands.scripts.kept_bytes.set(0);
+    assert_eq!(run_with_slow_reads(&node, &mut client, &words), ":2\r\n");
+    assert_eq!(node.commands.scripts.kept_bytes.get(), 0);
+}
+
+#[test]
+fn a_script_does_not_wait_for_an_lcs_which_waits_for_it() {
+    let node = Node::new();
+    let mut client = node.client();
+    ["a", "b", "c", "d"].iter().for_each(|key| drop(ask(&mut client, &["SET", key, "12"])));
+    node.store.is_slow.set(true);
+    let words = [&b"LCS"[..], b"a", b"b"];
+    let step = node.commands.handle(&mut client.session, request_of(&words), &FixedHost);
+    let Step::Run(work) = step else { panic!("{step:?}") };
+    let mut lcs = Box::pin(node.commands.execute(&*node.store, &work));
+    assert!(lcs.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let script = ["EVAL", "return redis.call('lcs', 'c', 'd')", "2", "c", "d"];
+    let reply = run_with_slow_reads(&node, &mut node.client(), &script);
+    assert!(reply.starts_with("-TRYAGAIN another LCS"), "{reply}");
+    drop(lcs);
+    assert_eq!(run_with_slow_reads(&node, &mut client, &script), "$2\r\n12\r\n");
+}
+
 #[test]
 fn scripts_that_wait_for_reads_begin_anew_and_run_once() {
-    use core::future::Future;
-    use core::task::{Context, Poll, Waker};
     let node = Node::new();
     let mut client = node.client();
     ["a", "b", "c", "d"].iter().for_each(|key| drop(ask(&mut client, &["SET", key, "1"])));
@@ -840,24 +893,8 @@ fn scripts_that_wait_for_reads_begin_anew_and_run_once() {
     let script = "local sum = redis.call('incr', KEYS[1]) + redis.call('incr', KEYS[2])
         local ok, c = pcall(redis.call, 'incr', 'c')
         return {sum, c, redis.call('incrby', 'd', ARGV[1]), #redis.call('keys', '*')}";
-    let words: Vec<&[u8]> =
-        ["EVAL", script, "2", "a", "b", "5"].iter().map(|w| w.as_bytes()).collect();
-    let step = node.commands.handle(&mut client.session, request_of(&words), &FixedHost);
-    let Step::Run(work) = step else { panic!("{step:?}") };
-    let mut run = Box::pin(node.commands.execute(&*node.store, &work));
-    let mut cx = Context::from_waker(Waker::noop());
-    let mut rounds = 0;
-    let reply = loop {
-        match run.as_mut().poll(&mut cx) {
-            Poll::Ready(reply) => break reply,
-            Poll::Pending => node.store.release(0),
-        }
-        rounds += 1;
-        assert!(rounds < 1000, "it comes to no end");
-    };
-    let mut out = Vec::new();
-    reply.encode(Protocol::Resp2, &mut out);
-    assert_eq!(String::from_utf8_lossy(&out), "*4\r\n:4\r\n:2\r\n:6\r\n:4\r\n");
+    let reply = run_with_slow_reads(&node, &mut client, &["EVAL", script, "2", "a", "b", "5"]);
+    assert_eq!(reply, "*4\r\n:4\r\n:2\r\n:6\r\n:4\r\n");
     assert_eq!(node.store.records.borrow().len(), 5, "one record of the script");
     assert!(node.commands.locks.is_idle());
 }
