@@ -330,3 +330,18 @@ proptest! {
         let _ = Tree::open(TreeConfig::default(), GroupId(7), &snapshot);
     }
 }
+
+/// Tombstones that get files of their own, which the recipe of a flush says so that every replica makes the same.
+#[test]
+fn golden_bytes_of_a_recipe_that_parts_tombstones() {
+    let recipe = Recipe { parted_from: 5_000, ..recipe(JobKind::Flush) };
+    let mut bytes = Vec::new();
+    recipe.encode(&mut bytes);
+    assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
+    assert_eq!(hex(&bytes), golden!("recipe_parted"));
+    // None in a row is no number of them, and the field cannot be passed over.
+    let field = bytes.len() - 4;
+    bytes[field..].fill(0);
+    let error = Recipe::decode(&bytes).unwrap_err();
+    assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
+}
