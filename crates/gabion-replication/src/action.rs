@@ -5,7 +5,7 @@ use crate::{Frame, Spans};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{LogPosition, ReplicaId, Term};
+use gabion_base::{Error, LogPosition, ReplicaId, Term};
 
 /// What a replica found on its disk and in its ring when it started.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ pub struct MemberStatus {
 /// What the node is to do. Actions are carried out in the order in which they come; one that takes
 /// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow` or
 /// `AdoptTerm` never overtakes an earlier one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Action {
     /// Send `frame` to its receiver over the connection `frame.connection`. When that connection is
     /// gone, drop it.
@@ -103,10 +103,13 @@ pub enum Action {
         until: LogPosition,
         /// Bytes to read at most, unless the first record is longer.
         bytes_max: usize,
+        /// Whether each record is to be checked against its CRC: a stream begins here, maybe since the receiver found
+        /// what it was sent to be bad.
+        check: bool,
     },
     /// Put these whole records in the log at `from`, then call `handle_placed` (the tail: after it
     /// applied them). The log checks each record: CRC, position, `term`, CRC of its predecessor.
-    /// When that fails, call `handle_failed`.
+    /// When that fails, call `handle_rejected`.
     Place {
         /// Position of the first record.
         from: LogPosition,
@@ -153,6 +156,11 @@ pub enum Action {
     },
     /// This replica is the tail and may answer reads from now on, until its process ends.
     Readable,
+    /// The log here is rotten: end the process, whose next start repairs it from the others.
+    Fatal {
+        /// What was found, and where.
+        error: Error,
+    },
     /// A message for the node, in the order in which `from` sent it.
     Deliver {
         /// The sender.

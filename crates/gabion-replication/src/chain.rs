@@ -51,6 +51,9 @@
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
 //!   receiver's term. An error from `handle_message` means: close that connection.
+//! - Records that do not continue the log (a bit flipped on the way) end the connection that brought
+//!   them; the stream begins again at the end of the log. So does a read of log that the device
+//!   failed. Log that is rotten at its sender ends the sender's process, whose next start repairs it.
 //! - The head accepts writes when every member has joined and has its log. It goes on through a short
 //!   absence; a member that is out, behind, or acknowledges nothing for `timeout_ms` stops writes,
 //!   with a sentence that names it, until it is in place again.
@@ -202,8 +205,6 @@ pub struct Chain {
     read_target: Option<LogPosition>,
     /// Why this member cannot take part, until a NewTerm says that it can.
     blocked: Option<String>,
-    /// Why this replica stopped for good.
-    failed: Option<String>,
     ack_due: bool,
     next_ticket: u64,
     actions: VecDeque<Action>,
@@ -255,7 +256,6 @@ impl Chain {
             is_readable: false,
             read_target: None,
             blocked: None,
-            failed: None,
             ack_due: false,
             next_ticket: 1,
             actions: VecDeque::new(),
@@ -274,9 +274,6 @@ impl Chain {
         self.peers[i].last_heard_ms = self.now_ms;
         let hello = self.hello();
         self.push(peer, hello);
-        if let Some(reason) = self.failed.clone().filter(|_| peer == self.head()) {
-            self.push(peer, Message::Refused { reason });
-        }
     }
 
     /// The connection is gone. One that has been replaced meanwhile is ignored.
@@ -352,10 +349,8 @@ impl Chain {
             let silent_ms = now_ms - peer.last_heard_ms;
             let Some(link) = peer.link.as_mut().filter(|l| !l.is_closing) else { continue };
             if silent_ms >= self.config.timeout_ms {
-                link.is_closing = true;
-                let connection = link.connection;
                 let reason = format!("replica {} has not been heard for {silent_ms} ms", id.get());
-                self.actions.push_back(Action::Disconnect { peer: id, connection, reason });
+                self.close_link(i, reason);
                 continue;
             }
             let has_news = self.index == 0 && link.told != self.marks;
@@ -438,16 +433,34 @@ impl Chain {
         self.spans.trim(self.oldest, self.received);
     }
 
-    /// This replica cannot go on (a record that does not fit, a disk that fails). It takes no
-    /// further part until its process starts again.
-    pub fn handle_failed(&mut self, reason: String) {
-        if self.failed.is_some() {
-            return;
+    /// What a `Place` brought does not continue the log, which ends at `end` with a record of this checksum. A bit flipped on
+    /// the way, or at the sender: the connection ends, and the next one begins from a Hello. What was to be done to the log
+    /// after it is forgotten, here and by the node, if it has polled any of that and not carried it out.
+    pub fn handle_rejected(&mut self, end: LogPosition, last_crc: u32, reason: &Error) {
+        let is_of_log = |action: &Action| {
+            matches!(
+                action,
+                Action::Place { .. }
+                    | Action::Truncate { .. }
+                    | Action::Follow { .. }
+                    | Action::AdoptTerm { .. }
+            )
+        };
+        self.actions.retain(|action| !is_of_log(action));
+        let source = self.source();
+        let end = self.spans.after(end);
+        self.received = end;
+        self.progress.end = end;
+        self.progress.durable = self.progress.durable.min(end);
+        self.last_crc = last_crc;
+        if self.phase != Phase::Joined {
+            // What was about to be adopted is asked for again.
+            self.phase = Phase::Waiting;
         }
-        if self.index != 0 {
-            self.push(self.head(), Message::Refused { reason: reason.clone() });
+        if let Some(i) = source.and_then(|id| self.peer_index(id)) {
+            self.close_link(i, format!("{reason}"));
         }
-        self.failed = Some(reason);
+        self.invariants();
     }
 
     /// Sends one of the node's own kinds, behind everything that was sent to this member before.
@@ -502,7 +515,7 @@ impl Chain {
     /// Whether the group accepts writes, as last announced and not overtaken since.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.announced == Announced::Ready && self.phase == Phase::Joined && self.failed.is_none()
+        self.announced == Announced::Ready && self.phase == Phase::Joined
     }
 
     /// The primary, where writes go.
@@ -628,7 +641,7 @@ impl Chain {
                 last_heard_ms: self.now_ms,
                 progress: Some(self.progress),
                 lag_bytes: 0,
-                refused: self.failed.clone().or_else(|| self.blocked.clone()),
+                refused: self.blocked.clone(),
             };
         };
         let peer = &self.peers[i];
@@ -671,9 +684,6 @@ impl Chain {
             self.actions.push_back(Action::Deliver { from, term, message });
             return Ok(());
         }
-        if self.failed.is_some() {
-            return Ok(());
-        }
         match frame.message {
             Message::Hello(state) => self.hello_from(i, term, state),
             Message::NewTerm { oldest, end, last_crc, marks, spans } => {
@@ -711,16 +721,14 @@ impl Chain {
 
     /// Everything that follows from what happened since the last poll.
     fn pump(&mut self) {
-        if self.failed.is_none() {
-            self.begin_term();
-            self.accept_term();
-            self.send_acks();
-            self.read_streams();
-            self.read_pulls();
-            self.raise_marks();
-            self.note_places();
-            self.become_readable();
-        }
+        self.begin_term();
+        self.accept_term();
+        self.send_acks();
+        self.read_streams();
+        self.read_pulls();
+        self.raise_marks();
+        self.note_places();
+        self.become_readable();
         self.announce();
     }
 
@@ -782,6 +790,17 @@ impl Chain {
         };
         self.actions.push_back(Action::Send { frame });
         true
+    }
+
+    /// Has the node close the current connection with a member, unless it is about to.
+    fn close_link(&mut self, i: usize, reason: String) {
+        let peer = self.peers[i].id;
+        let Some(link) = self.peers[i].link.as_mut().filter(|link| !link.is_closing) else {
+            return;
+        };
+        link.is_closing = true;
+        let connection = link.connection;
+        self.actions.push_back(Action::Disconnect { peer, connection, reason });
     }
 
     fn drop_link(&mut self, i: usize) {

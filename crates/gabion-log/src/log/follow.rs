@@ -32,6 +32,19 @@ impl Log {
         self.place_early()
     }
 
+    /// Checks that these are whole records, as a replica does that they are sent to.
+    ///
+    /// # Errors
+    /// Corruption, with the place of the first that is not.
+    pub fn check(&self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let header = verify(bytes, &self.config)?;
+            let end = header.end(self.config.segment_len).get();
+            bytes = &bytes[(end - header.position.get()) as usize..];
+        }
+        Ok(())
+    }
+
     fn place_one(&mut self, record: Record) -> Result<()> {
         let at = record.header.position.get();
         if at < self.trimmed {

@@ -5,8 +5,9 @@ use super::writes::Unlogged;
 use super::{After, Node, Order};
 use crate::AckLevel;
 use crate::work::{DrainOrder, Work};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
 use gabion_log::{Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
@@ -34,6 +35,10 @@ pub(super) struct Draining {
     trimmed: Option<LogPosition>,
     /// In a group of one: where the log ended then, in ms.
     aging: Option<(LogPosition, u64)>,
+    /// The segments that may be under the reads for members, by ticket.
+    reads: BTreeMap<u64, RangeInclusive<u64>>,
+    /// Segments that the log does not have any more, but a read does.
+    leaving: BTreeSet<u64>,
 }
 
 /// What a drain order was for.
@@ -416,14 +421,46 @@ impl Node {
             self.state.spans = self.log.spans().to_vec();
             self.stage_state(None);
         }
+        if let Err(error) = self.let_go(gone) {
+            self.fatal(error);
+        }
+    }
+
+    /// Takes segments from the log. Their slots are not to be written again under a read.
+    fn let_go(&mut self, gone: impl IntoIterator<Item = u64>) -> Result<()> {
         for number in gone {
-            if self.drain.segments.remove(&number).is_none() {
-                continue;
-            }
-            if let Err(error) = self.give_back_segment(number) {
-                return self.fatal(error);
+            if self.drain.segments.remove(&number).is_some() {
+                self.drain.leaving.insert(number);
+                self.pool.retire_file(FileId::log_segment(number))?;
             }
         }
+        self.free_segments()
+    }
+
+    /// A read for a member is under way, of records that begin at `from`.
+    pub(super) fn pin_segments(&mut self, ticket: u64, from: LogPosition, bytes_max: usize) {
+        let segment_len = self.config.segment_len;
+        // One record is read also where it is longer, and has a segment at most; a gap before it has a block.
+        let most = segment_len.max(bytes_max as u64) + segment_len;
+        let to = from.get().saturating_add(most);
+        self.drain.reads.insert(ticket, from.get() / segment_len..=to / segment_len);
+    }
+
+    pub(super) fn unpin_segments(&mut self, ticket: u64) {
+        self.drain.reads.remove(&ticket);
+        if let Err(error) = self.free_segments() {
+            self.fatal(error);
+        }
+    }
+
+    /// Gives back the segments that neither the log nor a read has.
+    fn free_segments(&mut self) -> Result<()> {
+        let reads = &self.drain.reads;
+        let is_read = |number: &u64| reads.values().any(|segments| segments.contains(number));
+        let (kept, gone) = core::mem::take(&mut self.drain.leaving).into_iter().partition(is_read);
+        self.drain.leaving = kept;
+        let gone: BTreeSet<u64> = gone;
+        gone.into_iter().try_for_each(|number| self.pool.free_file(FileId::log_segment(number)))
     }
 
     fn give_back_segment(&mut self, number: u64) -> Result<()> {
@@ -452,5 +489,34 @@ impl Node {
         }
         self.drain.flushed = self.log.durable_end();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{HEAD, commit, one_of_two};
+    use crate::NodeOptions;
+    use gabion_base::units::MIB;
+    use gabion_base::{Error, LogPosition};
+
+    /// FAULTS.md E12: slots of a segment that is read for a member are not written again under the read.
+    #[test]
+    fn segments_that_are_read_for_a_member_keep_their_slots_until_the_read_ends() {
+        let segment_len = MIB / 4;
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let free = node.pool.counts().free;
+        assert!((0..3).all(|number| node.place_segment(number)));
+        commit(&mut node);
+        let placed = node.pool.counts().free;
+        assert!(placed < free);
+        // One that begins in the second, whose last record may end in the third.
+        node.pin_segments(7, LogPosition(segment_len + 8), 1_000);
+        node.let_go([0, 1, 2]).unwrap();
+        commit(&mut node);
+        assert!(node.pool.counts().free > placed, "the first is read by nobody");
+        assert!(node.pool.counts().free < free, "the second may be under the read");
+        node.log_read(7, Err(Error::unavailable("the device fails the read")));
+        assert_eq!(node.pool.counts().free, free);
+        node.invariants();
     }
 }

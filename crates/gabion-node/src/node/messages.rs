@@ -36,12 +36,13 @@ impl Node {
                         reason: Error::unavailable(reason),
                     });
                 }
-                Action::SendLog { to: _, ticket, from, until, bytes_max } => {
+                Action::SendLog { to: _, ticket, from, until, bytes_max, check } => {
                     // `until` is the end of a record, so whole records within the bytes up to it
                     // never pass it.
                     let room = until.get().saturating_sub(from.get()) as usize;
-                    self.read_log(ticket, from, bytes_max.min(room));
+                    self.read_log(ticket, from, bytes_max.min(room), check);
                 }
+                Action::Fatal { error } => self.fatal(error),
                 Action::Place { from, term, bytes } => self.place(from, term, &bytes),
                 Action::Truncate { at } => {
                     if let Err(error) = self.log.truncate(at) {
@@ -167,16 +168,23 @@ impl Node {
         self.tell_source(from);
         for part in bytes {
             if let Err(error) = self.log.place(part.clone()) {
+                // Those before the bad one are there.
+                self.apply_records();
                 let error = error.within(alloc::format!("records of {term} from {from}"));
-                return self.chain.handle_failed(alloc::format!("{error}"));
+                let last = self.log.last();
+                return self.chain.handle_rejected(last.end, last.crc, &error);
             }
         }
         self.apply_records();
     }
 
-    /// Reads log for a member: from the ring at once, or from segments by a work order.
-    fn read_log(&mut self, ticket: u64, from: LogPosition, bytes_max: usize) {
-        match self.log.read(from, bytes_max) {
+    /// Reads log for a member: from the ring at once, or from segments by a work order. Segments are checked in any case.
+    fn read_log(&mut self, ticket: u64, from: LogPosition, bytes_max: usize, check: bool) {
+        let read = self.log.read(from, bytes_max).and_then(|read| match &read {
+            Resend::Bytes(bytes) if check => self.log.check(bytes).map(|()| read),
+            _ => Ok(read),
+        });
+        match read {
             Ok(Resend::Bytes(bytes)) => {
                 self.chain.handle_log_read(ticket, Ok(alloc::vec![bytes]));
             }
@@ -185,6 +193,7 @@ impl Node {
                 let files = segments.map(|placement| (placement.file, placement.clone())).collect();
                 let reader = self.log.segment_reader();
                 let order = ReadLogOrder { reader, from, bytes_max, files };
+                self.pin_segments(ticket, from, bytes_max);
                 self.order(Order::ReadLog { ticket }, Work::ReadLog(Box::new(order)));
             }
             Ok(Resend::TooOld) => {
@@ -193,5 +202,10 @@ impl Node {
             }
             Err(error) => self.chain.handle_log_read(ticket, Err(error)),
         }
+    }
+
+    pub(super) fn log_read(&mut self, ticket: u64, result: Result<Bytes>) {
+        self.unpin_segments(ticket);
+        self.chain.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
     }
 }

@@ -700,9 +700,7 @@ impl Node {
             (Order::Rewrite(placement), Done::Rewrite(result)) => {
                 self.rewrite_done(&placement, result);
             }
-            (Order::ReadLog { ticket }, Done::ReadLog(result)) => {
-                self.chain.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
-            }
+            (Order::ReadLog { ticket }, Done::ReadLog(result)) => self.log_read(ticket, result),
             _ => self.fatal(Error::invalid("a result does not fit its order")),
         }
     }

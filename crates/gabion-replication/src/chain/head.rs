@@ -357,7 +357,7 @@ impl Chain {
 
     /// Tells the node when the answer to "does the group accept writes?" changes.
     pub(super) fn announce(&mut self) {
-        let readiness = if let Some(reason) = self.failed.as_ref().or(self.blocked.as_ref()) {
+        let readiness = if let Some(reason) = self.blocked.as_ref() {
             Readiness::NotReady(reason.clone())
         } else if self.index == 0 {
             self.readiness()

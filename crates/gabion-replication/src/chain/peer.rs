@@ -99,6 +99,8 @@ pub(super) struct Stream {
     pub(super) acked: LogPosition,
     /// How far the successor's log is durable there.
     pub(super) durable: LogPosition,
+    /// Log was read for it, and looked at: the rest is sent as it is.
+    pub(super) is_sound: bool,
     /// The read that is under way.
     pub(super) reading: Option<Read>,
 }

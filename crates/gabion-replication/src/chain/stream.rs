@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{ErrorKind, LogPosition, Result, Term};
+use gabion_base::{Error, ErrorKind, LogPosition, Result, Term};
 
 /// Bytes of log in one message, unless a record is longer (PRIOR-ART: 1 MiB transfers).
 const SEND_BYTES_MAX: u64 = MIB;
@@ -22,7 +22,9 @@ impl Chain {
         }
         if let Some(link) = &mut self.peers[i].link {
             let (end, durable) = (progress.end, progress.durable);
-            link.stream = Some(Stream { term, next: end, acked: end, durable, reading: None });
+            let (next, acked) = (end, end);
+            link.stream =
+                Some(Stream { term, next, acked, durable, is_sound: false, reading: None });
         }
     }
 
@@ -57,7 +59,9 @@ impl Chain {
         let until = span.end.min(end);
         stream.reading = Some(Read { ticket, from, until, term: span.term });
         let bytes_max = room.min(SEND_BYTES_MAX) as usize;
-        self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max });
+        // The receiver may have found these very bytes bad, and that may be this side's doing.
+        let check = !core::mem::replace(&mut stream.is_sound, true);
+        self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max, check });
     }
 
     /// The log at `from`, which this peer needs, is gone.
@@ -109,14 +113,16 @@ impl Chain {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         pull.reading = Some(Read { ticket, from, until, term: span.term });
-        self.actions.push_back(Action::SendLog { to: head, ticket, from, until, bytes_max });
+        let check = true;
+        self.actions.push_back(Action::SendLog { to: head, ticket, from, until, bytes_max, check });
     }
 
     /// The node's answer to `SendLog`: whole records from its `from` on. An answer that nobody
     /// waits for any more (the connection broke, a term began) is dropped.
     ///
-    /// An error of kind *not found* means that the log was trimmed meanwhile: the peer needs a full
-    /// copy. On any other this replica stops as after `handle_failed`: it cannot read its own log.
+    /// What an error ends hangs on its kind. *Not found*: the log was trimmed meanwhile, the peer needs a
+    /// full copy. *Corruption*: the process, whose next start repairs its log from the others. Any other:
+    /// the connection, as the device may do it the next time.
     pub fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {
@@ -133,11 +139,14 @@ impl Chain {
             return match records {
                 Ok(bytes) => self.send_records(i, read, bytes),
                 Err(e) if e.kind() == ErrorKind::NotFound => self.refuse_log(i, read.from),
-                Err(e) => self.handle_failed(format!(
-                    "the log at {} cannot be read for replica {}: {e}",
-                    read.from,
-                    to.get()
-                )),
+                Err(e) => {
+                    let is_rotten = e.kind() == ErrorKind::Corruption;
+                    let place = format!("the log at {} for replica {}", read.from, to.get());
+                    match is_rotten {
+                        true => self.actions.push_back(Action::Fatal { error: e.within(place) }),
+                        false => self.close_link(i, format!("{}", e.within(place))),
+                    }
+                }
             };
         }
     }
@@ -146,10 +155,11 @@ impl Chain {
         let len = bytes.iter().map(|b| b.len() as u64).sum::<u64>();
         let next = LogPosition(read.from.get().saturating_add(len));
         if len == 0 || next > read.until {
-            self.handle_failed(format!(
+            let error = Error::corruption(format!(
                 "a read of the log from {} to {} gave {len} bytes",
                 read.from, read.until
             ));
+            self.actions.push_back(Action::Fatal { error });
             return;
         }
         // Between a NewTerm and its adoption, and in another term than the successor's, nothing flows.

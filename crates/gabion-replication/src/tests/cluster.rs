@@ -41,7 +41,7 @@ impl Record {
     }
 
     fn header(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.len as usize);
+        let mut out = Vec::with_capacity(HEADER_LEN as usize);
         out.put_u64(self.position);
         out.put_u64(self.term);
         out.put_u64(self.len);
@@ -71,7 +71,7 @@ impl Record {
         if r.u32()? != record.crc {
             return Err(Error::corruption("record with a bad checksum"));
         }
-        r.bytes((record.len - HEADER_LEN) as usize)?;
+        r.bytes(record.len.saturating_sub(HEADER_LEN) as usize)?;
         Ok(record)
     }
 }
@@ -452,7 +452,12 @@ impl Cluster {
                     let (end, crc) = (LogPosition(node.end()), node.last_crc());
                     node.chain.as_mut().unwrap().handle_placed(end, crc);
                 }
-                Err(reason) => node.chain.as_mut().unwrap().handle_failed(reason),
+                Err(reason) => {
+                    let (end, crc) = (LogPosition(node.end()), node.last_crc());
+                    let reason = Error::corruption(reason);
+                    node.work.clear();
+                    node.chain.as_mut().unwrap().handle_rejected(end, crc, &reason);
+                }
             },
             Action::Truncate { at } => node.cut(at.get()),
             Action::Follow { spans } => {
@@ -482,6 +487,30 @@ impl Cluster {
         node.chain.as_mut().unwrap().handle_log_read(ticket, Ok(records));
         self.drain(id);
         true
+    }
+
+    /// The device fails the next read; false if there is none.
+    pub(crate) fn fail_read(&mut self, id: u32, error: Error) -> bool {
+        let node = self.node(id);
+        let Some(Action::SendLog { ticket, .. }) = node.reads.pop_front() else { return false };
+        node.chain.as_mut().unwrap().handle_log_read(ticket, Err(error));
+        self.drain(id);
+        true
+    }
+
+    /// A bit of the first records on their way from `ends[side]` of a connection flips; false if there are none.
+    pub(crate) fn flip(&mut self, i: usize, side: usize, bit: u64) -> bool {
+        for bytes in self.connections[i].queues[side].iter_mut().flatten() {
+            let mut frame = Frame::decode(bytes).unwrap();
+            let Message::Records { bytes: records, .. } = &mut frame.message else { continue };
+            let mut flipped = records.concat();
+            let bit = (bit % (8 * HEADER_LEN)) as usize;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            *records = vec![Bytes::from(flipped)];
+            *bytes = frame.encode().unwrap().concat();
+            return true;
+        }
+        false
     }
 
     /// The head appends one record; false when the group does not accept writes.
@@ -580,6 +609,11 @@ impl Cluster {
                 | Action::Follow { .. }
                 | Action::AdoptTerm { .. } => {
                     self.node(id).work.push_back(action);
+                }
+                // The process ends and its records with it, as recovery cuts what is rotten.
+                Action::Fatal { .. } => {
+                    self.kill(id, true);
+                    return;
                 }
                 Action::Deliver { from, message, .. } => {
                     self.node(id).delivered.push((from.get(), message));
@@ -731,6 +765,7 @@ fn describe_action(action: &Action) -> String {
         Action::Ready => "is ready".into(),
         Action::NotReady { reason } => format!("is not ready: {reason}"),
         Action::Readable => "is readable".into(),
+        Action::Fatal { error } => format!("ends: {error}"),
         Action::Deliver { from, message, .. } => {
             format!("delivers from {}: {message:?}", from.get())
         }

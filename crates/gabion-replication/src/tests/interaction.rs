@@ -15,7 +15,8 @@
 //!   replay NAME [old]             hand it in again on the current connection (`old`: as it was)
 //!   amnesia N                     the node's disk and ring are empty again (N is stopped)
 //!   rot N POSITION                the record there is not whole, and the log ends there (N is stopped)
-//!   fail N REASON                 the node reports a failure
+//!   fail N REASON                 the device fails the next read of the node's log (`rotten`: its bytes are bad)
+//!   flip A->B                     a bit flips in the next records on their way
 //!   status                        every node's log, commit and readiness
 //!   quiet COMMAND                 the same, with only the last state of readiness shown
 //! ```
@@ -26,6 +27,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use gabion_base::{Error, ErrorKind};
 use std::path::PathBuf;
 
 struct Script {
@@ -62,7 +64,7 @@ impl Script {
                     }
                 }
             }
-            "keep" | "replay" | "deliver" | "connect" | "break" | "sever" => {
+            "keep" | "replay" | "deliver" | "flip" | "connect" | "break" | "sever" => {
                 self.network(command, rest);
             }
             _ => self.node_command(command, rest),
@@ -78,8 +80,12 @@ impl Script {
                 return self.cluster.rot(id, number(rest[1]));
             }
             if command == "fail" {
-                self.cluster.chain(id).unwrap().handle_failed(rest[1..].join(" "));
-                self.cluster.drain(id);
+                let reason = rest[1..].join(" ");
+                let error = match rest[1] {
+                    "rotten" => Error::corruption(reason),
+                    _ => Error::new(ErrorKind::Io, reason),
+                };
+                assert!(self.cluster.fail_read(id, error), "nothing to read");
                 return;
             }
             for _ in 0..rest.get(1).map_or(1, |w| number(w)) {
@@ -119,9 +125,13 @@ impl Script {
             self.cluster.connect_all();
             return;
         }
-        if command == "keep" || command == "deliver" {
+        if matches!(command, "keep" | "deliver" | "flip") {
             let (a, b) = rest[0].split_once("->").unwrap();
             let (i, side) = self.find(number(a) as u32, number(b) as u32);
+            if command == "flip" {
+                assert!(self.cluster.flip(i, side, 300), "no records on their way");
+                return;
+            }
             if command == "keep" {
                 let next = self.cluster.connections[i].queues[side][0].clone().unwrap();
                 self.kept.insert(rest[1].to_string(), Frame::decode(&next).unwrap());

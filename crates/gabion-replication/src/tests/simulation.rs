@@ -9,6 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use gabion_base::{Error, ErrorKind};
 
 const STEPS: u64 = 1200;
 /// Runs in which a planted defect must show.
@@ -35,13 +36,18 @@ struct Run {
     cluster: Cluster,
     checkers: Checkers,
     random: Random,
+    /// Of faults of single bytes and reads, apart so that seeds keep their other faults.
+    noise: Random,
     /// How often faults happen: 0 to 20 per mille.
     faults: u64,
+    /// How often those of single bytes and reads do: in every second run, as they end connections and so hide others.
+    noises: u64,
     /// How many records were appended and how many faults happened, to see that runs do something.
     appended: u64,
     broken: u64,
     wiped: u64,
     rotten: u64,
+    flipped: u64,
 }
 
 impl Run {
@@ -56,8 +62,21 @@ impl Run {
         }
         let faults = 2 + random.below(20);
         let checkers = Checkers::default();
-        let (appended, broken, wiped, rotten) = (0, 0, 0, 0);
-        let mut run = Self { cluster, checkers, random, faults, appended, broken, wiped, rotten };
+        let (noise, noises) = (Random(!seed), 12 * faults * (seed % 2));
+        let (appended, broken, wiped, rotten, flipped) = (0, 0, 0, 0, 0);
+        let mut run = Self {
+            cluster,
+            checkers,
+            random,
+            noise,
+            faults,
+            noises,
+            appended,
+            broken,
+            wiped,
+            rotten,
+            flipped,
+        };
         for id in 1..=run.count() {
             run.cluster.start(id);
         }
@@ -75,6 +94,9 @@ impl Run {
     fn step(&mut self) {
         if self.random.below(1000) < self.faults {
             self.fault();
+        }
+        if self.noise.below(1000) < self.noises {
+            self.noise();
         }
         match self.random.below(100) {
             0..50 => self.deliver(),
@@ -162,6 +184,19 @@ impl Run {
             }
             _ => self.replay(),
         }
+    }
+
+    /// A bit of records flips past TCP's checksum (FAULTS.md H8), or the device fails a read of log.
+    fn noise(&mut self) {
+        let (id, bit) = (1 + self.noise.below(u64::from(self.count())) as u32, self.noise.next());
+        if self.noise.below(2) == 0 {
+            let error = Error::new(ErrorKind::Io, "the device fails a read");
+            self.flipped += u64::from(self.cluster.fail_read(id, error));
+            return;
+        }
+        let connections = 0..self.cluster.connections.len();
+        let mut ends = connections.flat_map(|i| [(i, 0), (i, 1)]);
+        self.flipped += u64::from(ends.any(|(i, side)| self.cluster.flip(i, side, bit)));
     }
 
     /// R11: a node returns with an empty disk. Only while the others hold everything and nobody can
@@ -305,11 +340,12 @@ impl Run {
 }
 
 /// Runs a seed; a panic (an assertion of the chain) counts as a failure.
-fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 5], String> {
+fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 6], String> {
     let result = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed, mutant);
         let term = |run: &Run| run.cluster.nodes[0].term.get();
-        run.run().map(|()| [run.appended, run.broken, run.wiped, term(&run), run.rotten])
+        run.run()
+            .map(|()| [run.appended, run.broken, run.wiped, term(&run), run.rotten, run.flipped])
     });
     match result {
         Ok(result) => result,
@@ -328,7 +364,7 @@ fn seeds() -> u64 {
 /// FAULTS.md E4, R1, R2, R3, R7, R10, R11, R12.
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
-    let mut sums = [0; 5];
+    let mut sums = [0; 6];
     for seed in 0..seeds() {
         match run_seed(seed, None) {
             Ok(counts) => {
@@ -339,7 +375,8 @@ fn random_faults_never_break_a_promise_and_the_group_recovers() {
     }
     // The runs must do something: on average many records, several faults, some terms per run.
     let seeds = seeds();
-    let [appended, broken, wiped, terms, rotten] = sums;
+    let [appended, broken, wiped, terms, rotten, flipped] = sums;
+    assert!(flipped > seeds / 2, "{flipped} flipped bits and failed reads in {seeds} runs");
     assert!(rotten > seeds / 10, "{rotten} rotten logs in {seeds} runs");
     assert!(wiped > seeds / 20, "{wiped} empty disks in {seeds} runs");
     assert!(appended > 15 * seeds, "{appended} records in {seeds} runs");
@@ -362,7 +399,7 @@ fn seeds_that_have_failed_pass() {
 /// it had to.
 fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     let mut run = Run::new(seed, mutant);
-    run.faults = 0;
+    (run.faults, run.noises) = (0, 0);
     for _ in 0..400 {
         run.step();
         run.checkers.check(&run.cluster)?;
