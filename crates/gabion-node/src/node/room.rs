@@ -61,7 +61,8 @@ pub(super) struct Room {
     told: Option<Spare>,
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
-    sealed_ms: u64,
+    /// When a MemTable was sealed for the sake of room; never in this process, at first.
+    sealed_ms: Option<u64>,
     /// How many keys are deleted in the MemTable that is being filled, since when, and whether that was looked at.
     deletes: (u64, u64, bool),
     /// Since when deletes have waited for room with no job under way.
@@ -235,14 +236,18 @@ impl Node {
         let sealed =
             self.apply.seals.back().map_or(self.state.trimmed.position, |(seal, _)| seal.position);
         let since_seal = self.log.end().get().saturating_sub(sealed.get());
-        let is_due = self.now_ms.saturating_sub(self.room.sealed_ms) >= SEAL_EVERY_MS;
+        // At once in each process: one that ends before the pause is over would add a term to the log and take none off.
+        let is_due = self
+            .room
+            .sealed_ms
+            .is_none_or(|sealed_ms| self.now_ms.saturating_sub(sealed_ms) >= SEAL_EVERY_MS);
         let gives_back = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
         let has_spans = self.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
         // Writes wait once the log is as long as that, so this waits for no pause: a synced write of a few bytes takes a block.
         let is_long = since_seal >= most / 2;
         if (is_long || (is_due && (gives_back || has_spans))) && self.not_writing().is_none() {
-            self.room.sealed_ms = self.now_ms;
+            self.room.sealed_ms = Some(self.now_ms);
             self.append_seal();
         }
     }

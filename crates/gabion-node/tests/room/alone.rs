@@ -125,3 +125,24 @@ fn a_store_that_is_opened_for_a_put_each_time_forgets_the_terms_that_are_in_file
     let view = replica.node.view();
     assert!(replica.has(&view, "key 0") && replica.has(&view, "key 299"));
 }
+
+/// As above, by processes that end at once, killed or closed, some of them before a flush has ended.
+#[test]
+fn terms_are_forgotten_also_where_no_process_lasts() {
+    let tree = TreeConfig { memtable_len: 4 * MIB, ..TreeConfig::default() };
+    let mut replica = Replica::start(256 * MIB, tree, MIB);
+    let mut most = 0;
+    for n in 0..700 {
+        replica.put(&format!("key {n}"));
+        replica.node.end_turn_at(AckLevel::Durable).unwrap();
+        replica.pass(1);
+        if n % 3 == 0 {
+            replica.work();
+        }
+        most = most.max(replica.node.state().spans.len());
+        replica = replica.restart(n);
+    }
+    assert!((256..300).contains(&most), "{most} terms at most");
+    let view = replica.node.view();
+    assert!(replica.has(&view, "key 0") && replica.has(&view, "key 699"));
+}
