@@ -66,7 +66,7 @@ impl Memory {
         // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and it another. Others
         // than the head follow what the head does, and keep each until the edit of its flush has come and is applied.
         let sealed_max = (u64::from(tree_config.sealed_max) + 1) * memtable_max;
-        let sealed_max = node.is_head().then_some(sealed_max);
+        let sealed_max = node.duties().append.then_some(sealed_max);
         let slots = u64::from(node.pool().counts().total);
         let described_max = slots * (FILE_DESCRIBED_LEN + SLOT_DESCRIBED_LEN);
         let log_max = config.ring_len / 4096 * MARK_LEN

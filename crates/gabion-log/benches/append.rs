@@ -52,7 +52,7 @@ fn measure(payload: &[u8], total: usize) -> Result<()> {
         shard: ShardId(0),
         ring_len: 4 * LogConfig::SEGMENT_LEN,
         segment_len: LogConfig::SEGMENT_LEN,
-        is_alone: false,
+        is_private: false,
     };
     let ring = || Box::new(Memory(vec![1; config.ring_len as usize]));
     let mut head = Log::create(config, ring(), Term(1), Anchor::START)?;

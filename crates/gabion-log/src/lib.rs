@@ -67,7 +67,7 @@ pub struct LogConfig {
     pub segment_len: u64,
     /// Nothing of it is sent to other members, as there are none: records may have [short headers](short). Says what is
     /// written; either is read.
-    pub is_alone: bool,
+    pub is_private: bool,
 }
 
 impl LogConfig {

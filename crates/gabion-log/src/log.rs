@@ -311,7 +311,7 @@ impl Log {
             durable: LogPosition(self.watermark),
             now_ms: stamp.now_ms,
         };
-        if self.config.is_alone {
+        if self.config.is_private {
             header.is_short = builder.extension_len() == 0
                 && may_be_short(&header, builder.payload_len(), self.long_at);
             if !header.is_short {
@@ -357,7 +357,7 @@ impl Log {
     /// Invalid input beyond the end, where no record begins, or of a log that is sent to nobody: what its records do not say
     /// of themselves nobody else would know.
     pub fn read(&self, from: LogPosition, bytes_max: usize) -> Result<Resend> {
-        if self.config.is_alone {
+        if self.config.is_private {
             return Err(Error::invalid(format!(
                 "resend from {from}: the log of {} is that of a group of one",
                 self.config.group

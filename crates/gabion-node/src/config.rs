@@ -1,6 +1,7 @@
 //! What a group is (fixed when it is created, the same at every member) and how one member runs.
 
 use crate::tlv::{Tlv, TlvReader};
+use crate::view::LogKind;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
@@ -158,21 +159,17 @@ impl GroupConfig {
             shard: ShardId::ZERO,
             ring_len: self.ring_len,
             segment_len: self.segment_len,
-            is_alone: self.is_alone(),
+            is_private: matches!(self.log_kind(), LogKind::Private),
         }
     }
 
-    /// Whether the edits of flushes and compactions are records of the log: others have to hear of them there. A group of
-    /// one keeps them in its placement log alone.
+    /// Who reads the group's log.
     #[must_use]
-    pub fn logs_edits(&self) -> bool {
-        self.compaction == CompactionMode::Primary && !self.is_alone()
-    }
-
-    /// Whether the group has one member.
-    #[must_use]
-    pub const fn is_alone(&self) -> bool {
-        self.members.len() == 1
+    pub const fn log_kind(&self) -> LogKind {
+        match self.members.len() {
+            1 => LogKind::Private,
+            _ => LogKind::Shared,
+        }
     }
 
     /// The head of the chain: the primary.

@@ -29,6 +29,7 @@ pub mod open;
 pub mod ring;
 mod state;
 mod tlv;
+mod view;
 pub mod work;
 
 pub use config::{AckLevel, CompactionMode, GroupConfig, NodeOptions, PoolLengths};
@@ -41,3 +42,4 @@ pub use node::{
     StoppedMs, TargetCommand, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{ReplicaState, Snapshot, opaque};
+pub use view::{Duties, LogKind, View};

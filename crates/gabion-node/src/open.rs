@@ -8,6 +8,7 @@
 use crate::files::{LocalStore, PoolSegments};
 use crate::ring::{Fate, RingFound, RingLoss, RingState};
 use crate::state::{ReplicaState, Snapshot, opaque};
+use crate::view::LogKind;
 use crate::{GroupConfig, Node, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -176,14 +177,14 @@ impl OpenedPool {
         if self.state.ring.stopped.is_some() {
             return None;
         }
-        let is_alone = self.group.members.len() == 1;
+        let is_private = self.group.log_kind() == LogKind::Private;
         Some(RingLoss {
             why: why.clone(),
             from: report.end,
             len_max: self.group.ring_len,
             since_ms: report.last_ms.max(self.state.trimmed_ms),
             term: self.state.term,
-            fate: if is_alone { Fate::Gone(self.state.term.next()) } else { Fate::Open },
+            fate: if is_private { Fate::Gone(self.state.term.next()) } else { Fate::Open },
             is_told: false,
         })
     }
@@ -277,13 +278,13 @@ impl OpenedPool {
         segments: &PoolSegments,
     ) -> Result<(Log, RecoveryReport)> {
         // What is in the log of a group of several may not be the group's, however durable it is here.
-        let is_alone = self.group.members.len() == 1;
-        let stopped = self.state.ring.stopped.filter(|_| is_alone).unwrap_or_default();
+        let is_private = self.group.log_kind() == LogKind::Private;
+        let stopped = self.state.ring.stopped.filter(|_| is_private).unwrap_or_default();
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
             start: self.state.trimmed,
             durable: self.state.durable.max(self.tree.flushed().position).max(stopped),
-            repair: self.is_to_run && self.group.members.len() > 1,
+            repair: self.is_to_run && !is_private,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await
     }

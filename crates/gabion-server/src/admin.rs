@@ -94,7 +94,7 @@ pub(crate) fn time(node: &Node, clock: &Clock) -> Value {
 
 /// Has the primary's time go on to the system's clock. Time that passed at another replica would be told nobody.
 pub(crate) fn adopt_time(node: &Node, clock: &Clock) -> Reply {
-    if !node.is_head() {
+    if !node.duties().append {
         let head = node.config().head().get();
         return Reply::error_from(format!(
             "ERR this replica's clock tells nobody the time, that of the primary, replica {head}, does"
@@ -167,7 +167,7 @@ impl Scrub {
             }
             let (pin, placement) = {
                 let node = node.borrow();
-                (node.view().pin()?, self.map.get(file))
+                (node.read_view().pin()?, self.map.get(file))
             };
             let found = pin.version().files().find(|(_, meta)| meta.id == file);
             let Some(meta) = found.map(|(_, meta)| meta.clone()) else { continue };

@@ -14,14 +14,14 @@ pub(crate) fn status(server: &Server) -> Value {
     let node = server.node.borrow();
     let host: &ServerHost = &server.host;
     let config = node.config();
-    let role = match (node.is_head(), node.is_tail()) {
+    let role = match (node.duties().append, node.duties().serve_reads) {
         (true, _) => "primary",
         (false, true) => "tail",
         (false, false) => "middle",
     };
     let obstacle = obstacle(server, &node);
     let ready = obstacle.is_none();
-    let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.is_head()));
+    let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.duties().append));
     let levels = node.tree().level_stats();
     let levels: Vec<Value> =
         levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect();

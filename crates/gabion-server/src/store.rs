@@ -230,7 +230,7 @@ fn upper_bound(end: Bound<&[u8]>) -> Vec<u8> {
 
 impl Store for NodeStore {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        let view = self.0.node.borrow().view();
+        let view = self.0.node.borrow().read_view();
         view.look_up(&self.0.tables, &engine_key(key)).await
     }
 
@@ -259,7 +259,7 @@ impl Store for NodeStore {
         keys: &[Bytes],
         mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
     ) -> Result<()> {
-        let view = self.0.node.borrow().view();
+        let view = self.0.node.borrow().read_view();
         if let [key] = keys {
             return give(0, view.look_up(&self.0.tables, &engine_key(key)).await?);
         }
@@ -281,7 +281,7 @@ impl Store for NodeStore {
             return Ok(page.finish());
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
-        let scan = self.0.node.borrow().view().scan(&self.0.tables, &from, Some(&to));
+        let scan = self.0.node.borrow().read_view().scan(&self.0.tables, &from, Some(&to));
         let mut scan = scan.limited(PAGE_STEPS_MAX);
         let to = match order {
             Order::Ascending => Move::First,

@@ -133,7 +133,7 @@ fn segments(node: &Node) -> Result<(), String> {
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
     // Of a group a log may be cut at a rotten record, and is filled again.
     let (flushed, end) = (node.tree().flushed().position, node.log_end());
-    if config.is_alone() && flushed > end {
+    if node.view().log_is_private() && flushed > end {
         return Err(format!("files have the log up to {flushed}, it ends at {end}"));
     }
     let of = |position: u64| position / config.segment_len;

@@ -458,7 +458,7 @@ impl Client {
 /// does it: what the tail of a chain has applied, every member has in its ring.
 fn shown_at(node: &Node) -> LogPosition {
     match node.config().ack {
-        AckLevel::Replicated if !node.is_head() => LogPosition::ZERO,
+        AckLevel::Replicated if !node.duties().append => LogPosition::ZERO,
         _ => node.log_end(),
     }
 }
@@ -497,7 +497,7 @@ fn spawn_get(process: &mut Process, key: u64, mut random: Random) -> Slot {
     let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
         return slot;
     };
-    let (view, out) = (node.view(), slot.clone());
+    let (view, out) = (node.read_view(), slot.clone());
     process.executor.spawn(async move {
         let read = async {
             let mut values = Vec::new();
@@ -526,7 +526,7 @@ fn spawn_scan(process: &mut Process, keys: Vec<u64>, mut random: Random) -> Slot
     let (Some(tables), Some(node)) = (process.tables(), process.node.as_ref()) else {
         return slot;
     };
-    let (view, out) = (node.view(), slot.clone());
+    let (view, out) = (node.read_view(), slot.clone());
     process.executor.spawn(async move {
         let read = async {
             let mut records = BTreeMap::new();

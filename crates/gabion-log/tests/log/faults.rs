@@ -59,7 +59,7 @@ fn flip_every_bit(config: LogConfig) {
     let ring = SharedRing::new(config.ring_len);
     let Written { mut disk, records, .. } = written_to(config, &ring);
     let short = records.iter().filter(|record| record.header.is_short);
-    assert_eq!(short.count(), if config.is_alone { 2 * (DURABLE - 2) } else { 0 });
+    assert_eq!(short.count(), if config.is_private { 2 * (DURABLE - 2) } else { 0 });
     ring.fill(0);
     for (i, record) in records.iter().enumerate() {
         let at = record.header.position;

@@ -54,7 +54,7 @@ fn flip(config: LogConfig, step: usize) {
     let ring = SharedRing::new(config.ring_len);
     let (mut disk, records, durable) = filled(config, &ring);
     let short = records.iter().filter(|record| record.header.is_short);
-    assert_eq!(short.count() > 20, config.is_alone);
+    assert_eq!(short.count() > 20, config.is_private);
     ring.fill(0);
     let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
     let mut counts = [0; 3];

@@ -136,7 +136,7 @@ impl World {
             }
             Step::Trim(at) => self.trim(at),
             // Nobody asks a log that is sent to nobody.
-            Step::Resend(_) if self.config.is_alone => {}
+            Step::Resend(_) if self.config.is_private => {}
             Step::Resend(max) => self.resend(max),
             Step::Kill => self.restart(true),
             Step::PowerCut(ring, seed) => self.power_cut(ring, seed),
@@ -155,7 +155,7 @@ impl World {
 
     fn trim(&mut self, at: prop::sample::Index) {
         let durable = self.log.durable_end();
-        let last = match self.config.is_alone && !self.model.is_empty() {
+        let last = match self.config.is_private && !self.model.is_empty() {
             true => Some(at.index(self.model.len())),
             false => self.model.iter().rposition(|r| r.end() <= durable),
         };
@@ -266,9 +266,9 @@ proptest! {
     #[test]
     fn whatever_happens_the_log_is_a_prefix_and_keeps_what_it_promised(
         steps in steps(),
-        is_alone in any::<bool>(),
+        is_private in any::<bool>(),
     ) {
-        let mut world = World::new(LogConfig { is_alone, ..CONFIG() });
+        let mut world = World::new(LogConfig { is_private, ..CONFIG() });
         for step in &steps {
             world.run(step);
         }

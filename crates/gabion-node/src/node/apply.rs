@@ -238,7 +238,7 @@ impl Node {
 
     /// Whether the record under way has a clear for which edits decided here wait until it is durable.
     pub(super) fn clear_is_awaited(&self) -> bool {
-        !self.config.logs_edits() && self.tree.floor() > self.apply.cleared.0
+        !self.duties().log_edits && self.tree.floor() > self.apply.cleared.0
     }
 
     /// Position up to which the log must be durable for an edit that was decided here and that no log has. The edit carries
@@ -251,7 +251,7 @@ impl Node {
         let flushed = edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position);
         let cleared = edit.floor.map_or(LogPosition::ZERO, |_| self.apply.cleared.1);
         let needed = flushed.max(cleared);
-        let begin = match self.config.is_alone() && self.is_seal(flushed) {
+        let begin = match self.view.log_is_private() && self.is_seal(flushed) {
             true => flushed.max(self.state.trimmed.position),
             false => self.state.trimmed.position,
         };
@@ -296,9 +296,9 @@ impl Node {
         end: LogPosition,
     ) -> gabion_base::Result<bool> {
         let number = edit.number;
+        // A log without edits has those of loads, and others in between are elsewhere.
+        let may_skip = !self.duties().log_edits;
         let Some(replay) = &mut self.apply.replay else { return Ok(false) };
-        // A group of one has those of loads in its log, and others in between elsewhere.
-        let may_skip = !self.config.logs_edits();
         if let Some((before, before_end)) = replay.last.replace((number, end))
             && !(number == before + 1 || may_skip && number > before)
         {
@@ -427,7 +427,7 @@ impl Node {
         let flushed = self.tree.flushed();
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
         let begins_behind = edit.flushed.is_some() && self.is_seal(flushed.position);
-        if self.config.is_alone() && begins_behind && !self.has(Mutant::LogBeginsBeforeFlush) {
+        if self.view.log_is_private() && begins_behind && !self.has(Mutant::LogBeginsBeforeFlush) {
             self.trim_to(flushed.position);
         }
         Ok(())
@@ -436,7 +436,7 @@ impl Node {
     /// What has expired by the time of an edit that is in no log stays so, also when the records that told the time are lost.
     fn keep_time(&mut self, edit: &Edit) {
         let now_ms = edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms);
-        if !self.config.logs_edits() && now_ms > self.state.trimmed_ms {
+        if !self.duties().log_edits && now_ms > self.state.trimmed_ms {
             self.state.trimmed_ms = now_ms;
             self.stage_state(None);
         }
@@ -446,7 +446,7 @@ impl Node {
     /// files has seen them.
     fn tell_replaced(&mut self, edit: &Edit) {
         let kinds = [JobKind::Flush, JobKind::Compaction, JobKind::Drop];
-        if !kinds.contains(&edit.kind) || !self.receives_files() {
+        if !kinds.contains(&edit.kind) || !self.duties().receive {
             return;
         }
         let version = self.tree.version();
@@ -502,7 +502,7 @@ impl Node {
 
     /// Asks the primary for files that the edits in line need and that have not come for a while.
     pub(super) fn ask_for_missing_files(&mut self) {
-        if !self.receives_files() || self.has(Mutant::MissingFilesNotAsked) {
+        if !self.duties().receive || self.has(Mutant::MissingFilesNotAsked) {
             return;
         }
         let Some(first) = self.apply.waiting.front() else { return };
@@ -521,7 +521,7 @@ impl Node {
         missing.retain(|file| {
             !self.apply.asked.get(file).is_some_and(is_asked) && !self.is_coming(*file)
         });
-        let head = self.config.head();
+        let head = self.view.writer();
         for file in missing {
             self.counters.pulled_files += 1;
             self.apply.asked.insert(file, now_ms);
@@ -551,7 +551,7 @@ impl Node {
         let Some(placement) = self.pool.placement(file) else { return };
         self.files.insert(placement);
         if tell {
-            let head = self.config.head();
+            let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }
     }

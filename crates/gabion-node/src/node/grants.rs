@@ -165,7 +165,7 @@ impl Node {
             return;
         }
         // A grant that nobody hears of would never be used and never be voided.
-        if !self.chain.is_joined() || !self.chain.is_connected(self.config.head()) {
+        if !self.chain.is_joined() || !self.chain.is_connected(self.view.writer()) {
             return;
         }
         let usual = self.options.granted_slots.min(self.pool.counts().total / 4).max(8);
@@ -180,7 +180,7 @@ impl Node {
         if missing == 0 {
             return;
         }
-        let (term, head) = (self.chain.term(), self.config.head());
+        let (term, head) = (self.chain.term(), self.view.writer());
         let granted = (0..4).find_map(|shift| {
             let count = (missing >> shift).max(1);
             self.pool.grant(term, self.state.session, head, count).ok()
@@ -213,7 +213,7 @@ impl Node {
             region_slots: self.pool.counts().total,
             slots,
         };
-        let head = self.config.head();
+        let head = self.view.writer();
         self.tell(head, &message);
     }
 
@@ -282,7 +282,7 @@ impl Node {
         // Of one whose place is not durable yet, or whose new place, it is said once that is.
         let id = file.file;
         if is_unneeded || self.files.get(id).is_some() && !self.repairs.is_coming(id) {
-            let head = self.config.head();
+            let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file: file.file });
         }
     }
@@ -326,7 +326,7 @@ impl Node {
         self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
         self.tell_grant(slots);
         // Else the primary keeps its bytes for us, and begins no jobs at last.
-        let head = self.config.head();
+        let head = self.view.writer();
         self.tell(head, &NodeMessage::Have { file: placement.file });
     }
 
@@ -339,7 +339,7 @@ impl Node {
     }
 
     fn refuse(&mut self, reason: Error) {
-        let peer = self.config.head();
+        let peer = self.view.writer();
         self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
     }
 

@@ -106,7 +106,7 @@ impl Jobs {
 impl Node {
     /// Starts what the tree wants done.
     pub(super) fn schedule_jobs(&mut self) {
-        while self.runs_jobs() && self.may_start_jobs() {
+        while self.duties().compact && self.may_start_jobs() {
             let compacting =
                 self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
             let allow_compaction =
@@ -141,7 +141,7 @@ impl Node {
     /// and waits has no job here that would keep what it flushes or removes from being taken again.
     fn may_start_jobs(&self) -> bool {
         let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
-        let here = self.config.compaction == CompactionMode::EveryReplica || self.refused.is_none();
+        let here = !self.view.has_one_tree() || self.refused.is_none();
         let may_write = self.jobs.may_write(self.now_ms, self.too_much_is_unshipped());
         here && may_write && self.apply.waiting_count() == own
     }
@@ -460,7 +460,7 @@ impl Node {
                 return false;
             }
         };
-        let end = if self.config.logs_edits() {
+        let end = if self.duties().log_edits {
             if self.not_writing().is_some() {
                 return false; // a member is out: the edit waits for it
             }
@@ -477,7 +477,7 @@ impl Node {
             self.fatal(error);
             return false;
         }
-        if self.config.logs_edits() {
+        if self.duties().log_edits {
             self.pass_marks(self.log.end(), self.log.last().crc);
         }
         if let Some(job) = self.jobs.running.get_mut(&number) {
@@ -513,7 +513,7 @@ impl Node {
     pub fn writes_wait_in_vain(&self) -> Option<&Error> {
         let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Runs(_)));
         let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
-        if !is_full || !rests || self.config.members.len() > 1 {
+        if !is_full || !rests || !self.view.copies_at().is_empty() {
             return None;
         }
         let read = self.jobs.set_aside.iter().flat_map(|aside| &aside.files);

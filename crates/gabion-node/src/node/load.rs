@@ -18,7 +18,6 @@
 //! process that ends leaves files that no edit names, as jobs do, and their slots are free with the next start.
 
 use super::{After, Node, Order};
-use crate::CompactionMode;
 use crate::work::{BuiltFile, RewriteOrder, Work, kept_by};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -165,8 +164,8 @@ impl Node {
     /// # Panics
     /// When called at another member than the head.
     pub fn begin_load(&mut self) -> Result<LoadId> {
-        assert!(self.is_head(), "loads go to the head");
-        if self.config.compaction == CompactionMode::EveryReplica {
+        assert!(self.duties().append, "loads go to the head");
+        if !self.view.has_one_tree() {
             return Err(Error::unsupported(
                 "a group whose replicas compact for themselves takes no bulk load: they would have to make its \
                  files too",
@@ -539,7 +538,7 @@ impl Node {
     /// Whether the log has, or needs not have, every edit before the next: where it does not have those of jobs, these must be
     /// kept in the placement log first, or a start would find their successor without them.
     fn may_log_edit(&self) -> bool {
-        self.config.logs_edits()
+        self.duties().log_edits
             || self.chain.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())
     }
 

@@ -231,7 +231,7 @@ impl Node {
     fn drains_late(&self) -> bool {
         let tables = self.options.sealed_max as u64 + 1;
         let in_ring = self.config.ring_len - self.ring_reserve();
-        self.config.is_alone() && in_ring >= tables * self.tree.config().memtable_len
+        self.view.log_is_private() && in_ring >= tables * self.tree.config().memtable_len
     }
 
     /// Room in the ring below which writes wait: the last is for edits and seals, which make room in it.
@@ -241,7 +241,7 @@ impl Node {
 
     /// In a group of one: has what has been in the log for a while made durable.
     pub(super) fn age_log(&mut self) {
-        if !self.config.is_alone() {
+        if !self.view.log_is_private() {
             return;
         }
         let (durable, end) = (self.log.durable_end(), self.log.end());

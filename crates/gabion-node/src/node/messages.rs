@@ -81,7 +81,7 @@ impl Node {
     }
 
     fn handle_node_message(&mut self, from: ReplicaId, message: NodeMessage) {
-        let from_head = from == self.config.head() && self.receives_files();
+        let from_head = from == self.view.writer() && self.duties().receive;
         match message {
             NodeMessage::Grant { session, pool_id, subsystem, port, region_slots, slots } => {
                 let place = (subsystem, port);
@@ -111,7 +111,7 @@ impl Node {
         self.forget_remote(peer);
         self.room.forget(peer);
         self.repairs_lose(peer);
-        if peer == self.config.head() && self.receives_files() {
+        if peer == self.view.writer() && self.duties().receive {
             self.raise_session();
         }
     }
@@ -124,10 +124,10 @@ impl Node {
         debug_assert_eq!(self.log.end(), end);
         self.state.term = term;
         self.state.spans = self.log.spans().to_vec();
-        if self.receives_files() {
+        if self.duties().receive {
             self.raise_session();
         }
-        if self.is_head() {
+        if self.duties().append {
             self.reserve_file_numbers();
             self.ship.forget_discarded();
         }
@@ -137,7 +137,7 @@ impl Node {
     }
 
     fn take_spans(&mut self, term: Term, spans: &Spans) -> Result<()> {
-        if self.is_head() {
+        if self.duties().append {
             return self.log.begin_term(term).map(|_| ());
         }
         self.follow(spans)

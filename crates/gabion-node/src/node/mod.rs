@@ -31,8 +31,9 @@ mod writes;
 use crate::files::FileMap;
 use crate::message::NodeMessage;
 use crate::state::{ReplicaState, Snapshot, opaque};
+use crate::view::{Duties, View};
 use crate::work::{Done, Work, WorkId};
-use crate::{CompactionMode, GroupConfig, NodeOptions};
+use crate::{GroupConfig, NodeOptions};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -207,6 +208,7 @@ const FILE_NUMBERS: u64 = 1 << 32;
 /// One replica.
 pub struct Node {
     config: GroupConfig,
+    view: View,
     options: NodeOptions,
     me: ReplicaId,
     state: ReplicaState,
@@ -379,10 +381,12 @@ impl Node {
         now_ms: u64,
     ) -> Self {
         let me = state.me;
+        let view = View::of_chain(&config, me);
         Self {
-            ship: shipping::Shipping::new(&config, me),
+            ship: shipping::Shipping::new(&view),
             apply: apply::Applying::new(tree.floor()),
             config,
+            view,
             options,
             me,
             state,
@@ -444,12 +448,12 @@ impl Node {
             Some((rot, lost)) => self.begin_repair(rot, lost),
             None => self.begin_drain_again(report),
         }
-        if self.config.compaction == CompactionMode::EveryReplica {
+        if !self.view.has_one_tree() {
             self.drop_orphans(None);
             self.reserve_file_numbers();
             self.stage_state(None);
         }
-        if self.receives_files() {
+        if self.duties().receive {
             // What an earlier process granted is void: nobody knows what it was used for.
             self.raise_session();
         }
@@ -538,32 +542,21 @@ impl Node {
         self.options.pin_budget
     }
 
-    /// Whether this member is the primary.
+    /// Who the members are, and what this one does among them.
     #[must_use]
-    pub fn is_head(&self) -> bool {
-        self.config.head() == self.me
+    pub const fn view(&self) -> &View {
+        &self.view
     }
 
-    /// Whether this member answers reads.
+    /// What this member does.
     #[must_use]
-    pub fn is_tail(&self) -> bool {
-        self.config.tail() == self.me
-    }
-
-    /// Whether this member flushes and compacts.
-    #[must_use]
-    pub fn runs_jobs(&self) -> bool {
-        self.is_head() || self.config.compaction == CompactionMode::EveryReplica
-    }
-
-    /// Whether this member's files come from the primary.
-    fn receives_files(&self) -> bool {
-        !self.is_head() && self.config.compaction == CompactionMode::Primary
+    pub const fn duties(&self) -> Duties {
+        self.view.duties()
     }
 
     /// A view of everything applied here. It ends when it is past the pin budget of the options.
     #[must_use]
-    pub fn view(&self) -> ReadView {
+    pub fn read_view(&self) -> ReadView {
         self.tree.view()
     }
 
@@ -571,7 +564,7 @@ impl Node {
     /// the log by the writes of the turn: the turn ends here.
     pub fn digest_point(&mut self) -> (ReadView, LogPosition) {
         self.end_turn_before_event();
-        (self.view(), self.log_end())
+        (self.read_view(), self.log_end())
     }
 
     /// Who reads here, and what that keeps from being given back.
@@ -886,7 +879,7 @@ impl Node {
         self.pool.invariants();
         assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
-            self.chain.commit() <= self.log.end() || !self.is_head(),
+            self.chain.commit() <= self.log.end() || !self.duties().append,
             "{}",
             format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
         );

@@ -16,7 +16,6 @@
 //! stays damaged until a compaction, a clear or a restore does without it.
 
 use super::{After, Node, Order};
-use crate::CompactionMode;
 use crate::message::{NodeMessage, ShippedFile};
 use crate::work::{FetchOrder, Fetched, RewriteOrder, VerifyOrder, Work};
 use alloc::boxed::Box;
@@ -297,7 +296,7 @@ impl Node {
 
     fn begin_round(&mut self, file: FileId) {
         let order = self.to_verify(file);
-        let sources = self.sources();
+        let sources = self.view.copies_at();
         let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
         if damaged.is_checked {
             (damaged.left, damaged.without, damaged.failure) = (sources.into(), 0, None);
@@ -307,17 +306,6 @@ impl Node {
         damaged.step = Step::Checking;
         self.counters.verified_read_bytes += order.placement.len;
         self.order(Order::Check(file), Work::Verify(order));
-    }
-
-    /// Who may have the file.
-    fn sources(&self) -> Vec<ReplicaId> {
-        match self.config.compaction {
-            CompactionMode::EveryReplica => Vec::new(),
-            CompactionMode::Primary if self.is_head() => {
-                self.config.members.iter().copied().filter(|member| *member != self.me).collect()
-            }
-            CompactionMode::Primary => alloc::vec![self.config.head()],
-        }
     }
 
     /// Asks the next source of the round that can be reached; after the last there is a pause.
@@ -336,7 +324,7 @@ impl Node {
 
     /// No source of the round had it.
     fn end_round(&mut self, file: FileId) {
-        let sources = self.sources().len();
+        let sources = self.view.copies_at().len();
         let now_ms = self.now_ms;
         let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
         let had_none = core::mem::replace(&mut damaged.no_good_copy, damaged.without == sources);
@@ -346,8 +334,8 @@ impl Node {
         damaged.step = Step::Waits { until_ms: now_ms.saturating_add(damaged.pause_ms) };
         damaged.pause_ms = (damaged.pause_ms * 2).min(PAUSE_MS_MAX);
         if damaged.no_good_copy && !had_none {
-            let copies = match self.config.members.len() {
-                1 => "reads that need what is damaged fail",
+            let copies = match sources {
+                0 => "reads that need what is damaged fail",
                 _ => "no other replica has a whole copy of it",
             };
             self.say(format!("{file} is damaged, and {copies}"));
@@ -413,7 +401,7 @@ impl Node {
     pub(super) fn handle_copy_wanted(&mut self, file: FileId) {
         let order = self.to_verify(file).filter(|_| !self.repairs.is_damaged(file));
         let Some(order) = order else {
-            let head = self.config.head();
+            let head = self.view.writer();
             return self.tell(head, &NodeMessage::NoCopy { file });
         };
         self.counters.verified_read_bytes += order.placement.len;
@@ -422,7 +410,7 @@ impl Node {
 
     pub(super) fn copy_checked(&mut self, checked: &FilePlacement, result: Result<()>) {
         let file = checked.file;
-        let head = self.config.head();
+        let head = self.view.writer();
         let (placement, meta) = (self.files.get(file), self.meta_of(file));
         match (result, placement, meta) {
             (Ok(()), Some(placement), Some(meta)) => {
@@ -555,10 +543,10 @@ impl Node {
 
     /// The swap is durable: reads go to the new place from here on.
     pub(super) fn file_repaired(&mut self, file: FileId) {
-        if self.receives_files() {
+        if self.duties().receive {
             // Even if an edit removed it meanwhile: else the primary keeps its bytes for us, and begins no jobs at
             // last.
-            let head = self.config.head();
+            let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }
         let Some(placement) = self.pool.placement(file) else { return };

@@ -21,7 +21,6 @@
 //! on the least: no job begins whose files might not fit everywhere, no slot is granted that the log may need.
 
 use super::Node;
-use crate::CompactionMode;
 use crate::message::{NodeMessage, Spare};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -111,7 +110,7 @@ impl Node {
         let all = self.room.members.iter().map(|(member, spare)| (*member, *spare));
         let all = all.chain([(self.me, mine)]);
         let least = all.min_by_key(|(_, spare)| spare.above());
-        self.room.short = least.filter(|(_, spare)| self.runs_jobs() && spare.above() < 0);
+        self.room.short = least.filter(|(_, spare)| self.duties().compact && spare.above() < 0);
         self.note_progress();
         self.note_stuck();
         self.seal_for_room();
@@ -142,8 +141,9 @@ impl Node {
 
     /// Tells the head, when there is something new.
     fn tell_room(&mut self, mine: Spare) {
-        let head = self.config.head();
-        let can_hear = !self.is_head() && self.chain.is_joined() && self.chain.is_connected(head);
+        let head = self.view.writer();
+        let can_hear =
+            !self.duties().append && self.chain.is_joined() && self.chain.is_connected(head);
         if !can_hear || self.room.told == Some(mine) {
             return;
         }
@@ -191,17 +191,17 @@ impl Node {
     /// Slots that a job may take: as many as all members have, but for the log.
     pub(super) fn slots_for_job(&self) -> u64 {
         let own = u64::from(self.pool.counts().free).saturating_sub(self.slots_for_log());
-        if self.config.compaction == CompactionMode::EveryReplica {
+        if !self.view.has_one_tree() {
             return own;
         }
         let under_way = self.job_slots();
-        let of = |member: &ReplicaId| match self.room.members.get(member) {
+        let of = |member: ReplicaId| match self.room.members.get(&member) {
             Some(spare) => u64::from(spare.available)
                 .saturating_sub(u64::from(spare.for_log))
                 .saturating_sub(under_way),
             None => 0, // it has not said yet
         };
-        let others = self.config.members.iter().filter(|member| **member != self.me);
+        let others = self.view.others();
         others.map(of).fold(own, u64::min)
     }
 
@@ -209,8 +209,8 @@ impl Node {
     /// compactions and the log may need, and what loads have taken already.
     pub(super) fn room_for_load(&mut self, wanted: u64) -> Result<()> {
         let mine = self.spare();
-        let others = self.config.members.iter().filter(|member| **member != self.me);
-        let said = others.map(|member| (*member, self.room.members.get(member).copied()));
+        let others = self.view.others();
+        let said = others.map(|member| (member, self.room.members.get(&member).copied()));
         let all = said.chain([(self.me, Some(mine))]);
         let taken = self.loads.slots() as i64;
         for (member, spare) in all {
@@ -229,7 +229,7 @@ impl Node {
     /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log, which
     /// may hold little of much length (padding of durable records, records of time), can be trimmed.
     fn seal_for_room(&mut self) {
-        if !self.is_head() || self.is_in_turn() {
+        if !self.duties().append || self.is_in_turn() {
             return;
         }
         let (_, most) = self.log_kept();
@@ -261,7 +261,7 @@ impl Node {
             return;
         }
         let rests = self.now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
-        let may_seal = self.is_head() && !self.is_in_turn() && self.not_writing().is_none();
+        let may_seal = self.duties().append && !self.is_in_turn() && self.not_writing().is_none();
         if deletes == 0 || was_looked_at || !rests || !may_seal {
             return;
         }
@@ -308,8 +308,8 @@ impl Node {
 
     /// A member's pool in messages: a store alone has one.
     fn pool_of(&self, member: ReplicaId) -> String {
-        match self.config.members.len() {
-            1 => "the pool".into(),
+        match self.view.others().count() {
+            0 => "the pool".into(),
             _ => format!("the pool of replica {}", member.get()),
         }
     }

@@ -14,10 +14,9 @@
 
 use super::outgoing::{Outgoing, OutgoingFiles};
 use super::{Node, Order, Output, RemoteCommand};
-use crate::CompactionMode;
-use crate::GroupConfig;
 use crate::message::{NodeMessage, ShippedFile};
 use crate::node::grants::host_name;
+use crate::view::View;
 use crate::work::{BuiltFile, ShipOrder, Shipped, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -65,12 +64,10 @@ impl Remote {
 }
 
 impl Shipping {
-    pub(super) fn new(config: &GroupConfig, me: ReplicaId) -> Self {
-        let to = config.members.iter().filter(|member| **member != me);
-        let remotes = if config.head() == me && config.compaction == CompactionMode::Primary {
-            to.map(|member| (*member, Remote::default())).collect()
-        } else {
-            BTreeMap::new()
+    pub(super) fn new(view: &View) -> Self {
+        let remotes = match view.duties().ship {
+            true => view.others().map(|member| (member, Remote::default())).collect(),
+            false => BTreeMap::new(),
         };
         Self { remotes, files: OutgoingFiles::default(), discarded: BTreeSet::new() }
     }

@@ -20,7 +20,7 @@ impl Node {
     /// calls [`Self::pass_time`] or [`Self::advance`] then.
     #[must_use]
     pub fn time_due_ms(&self) -> Option<u64> {
-        self.tree.time_due_ms().filter(|_| self.is_head())
+        self.tree.time_due_ms().filter(|_| self.duties().append)
     }
 
     /// The clock as the node was last told, in milliseconds since 1970, or the group's time where that is ahead.

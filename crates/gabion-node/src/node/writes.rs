@@ -3,7 +3,7 @@
 //! become one record and one send.
 
 use super::{Mutant, Node, WriteGate, WriteStop};
-use crate::{AckLevel, CompactionMode};
+use crate::AckLevel;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -177,9 +177,9 @@ impl Node {
         } else if self.tree.sealed_count() > self.options.sealed_max {
             Some((WriteStop::Flush, "flush is behind"))
         } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            let who = match self.config.members.len() {
-                1 => "edits are applied late",
-                _ => "a replica applies edits late",
+            let who = match self.duties().log_edits {
+                false => "edits are applied late",
+                true => "a replica applies edits late",
             };
             Some((WriteStop::Edits, who))
         } else if let Some(ring) = self.ring_lag() {
@@ -213,12 +213,11 @@ impl Node {
     /// themselves do not tell.
     #[must_use]
     pub fn is_edit_kept(&self, edit: u64) -> bool {
-        self.config.compaction == CompactionMode::EveryReplica
-            || self.chain.edits_applied_min() >= edit
+        !self.view.has_one_tree() || self.chain.edits_applied_min() >= edit
     }
 
     fn edits_not_applied_everywhere(&self) -> u64 {
-        if self.config.compaction == CompactionMode::EveryReplica {
+        if !self.view.has_one_tree() {
             return 0;
         }
         self.apply.last_appended(self.tree.last_edit()) - self.chain.edits_applied_min()
@@ -384,7 +383,7 @@ impl Node {
 
     /// Ends the record early when the operation does not fit any more.
     fn make_room(&mut self, len: usize) -> Result<()> {
-        assert!(self.is_head(), "writes go to the head");
+        assert!(self.duties().append, "writes go to the head");
         let batch = &self.writing.batch;
         let full = batch.len() + len + OPERATION_OVERHEAD_MAX > self.batch_len_max()
             || batch.count() + 1 > RECORD_OPS_MAX;
@@ -469,7 +468,7 @@ impl Node {
     /// As [`gabion_engine::Tree::skip_sequences`].
     pub(super) fn skip_cleared(&mut self) -> Result<()> {
         let (first, floor) = (self.tree.last_sequence().next(), self.tree.floor());
-        if !self.config.is_alone() || floor < first {
+        if !self.view.log_is_private() || floor < first {
             return Ok(());
         }
         // A MemTable has fewer entries, and the seal of one has the numbers before it logged.
@@ -489,7 +488,7 @@ impl Node {
     /// # Panics
     /// In a group of several, whose members have nothing but the log.
     pub fn end_turn_unlogged(&mut self) -> Result<()> {
-        assert_eq!(self.config.members.len(), 1, "members of a group have writes from its log");
+        assert!(self.view.log_is_private(), "members of a group have writes from its log");
         if self.writing.batch.is_empty() {
             return Ok(());
         }
@@ -522,7 +521,7 @@ impl Node {
     /// # Panics
     /// When called at another member than the head.
     pub fn seal_memtable(&mut self) -> Result<()> {
-        assert!(self.is_head(), "the head seals");
+        assert!(self.duties().append, "the head seals");
         self.end_turn()?;
         if self.tree.has_unsealed() {
             self.append_seal();

@@ -39,7 +39,9 @@ fn what_flushes_take_off_the_log_is_never_written_to_a_segment() {
     flush(&mut replica);
     assert!(replica.node.tree().flushed().sequence > sequence);
     let view = replica.restart(0);
-    assert!(view.has(&view.node.view(), "key 0") && view.has(&view.node.view(), "key 20"));
+    assert!(
+        view.has(&view.node.read_view(), "key 0") && view.has(&view.node.read_view(), "key 20")
+    );
 }
 
 /// Where more comes all the time, what came behind the old fills its block.
@@ -82,7 +84,7 @@ fn what_has_been_in_the_log_for_long_is_durable() {
     replica.pass(20_000);
     assert_eq!((replica.node.log_end(), segments(&replica)), (end, 1), "once is enough");
     let replica = replica.restart(0);
-    let view = replica.node.view();
+    let view = replica.node.read_view();
     assert!(replica.has(&view, &format!("key {:0400}", 0)) && replica.has(&view, "last"));
 }
 
@@ -101,7 +103,7 @@ fn a_ring_that_is_short_is_drained_as_it_fills_up() {
     replica.work();
     assert_eq!(replica.node.tree().sealed_count(), 0);
     let replica = replica.restart(0);
-    assert!(replica.node.log_end() >= durable && replica.has(&replica.node.view(), "key 7"));
+    assert!(replica.node.log_end() >= durable && replica.has(&replica.node.read_view(), "key 7"));
 }
 
 /// Each start is a term, and the state has a list of those that the log knows: a store that is opened for one put at a
@@ -122,7 +124,7 @@ fn a_store_that_is_opened_for_a_put_each_time_forgets_the_terms_that_are_in_file
     }
     let left = replica.node.state().spans.len();
     assert!((200..260).contains(&most) && left < 100, "{most} terms at most, {left} at the end");
-    let view = replica.node.view();
+    let view = replica.node.read_view();
     assert!(replica.has(&view, "key 0") && replica.has(&view, "key 299"));
 }
 
@@ -143,6 +145,6 @@ fn terms_are_forgotten_also_where_no_process_lasts() {
         replica = replica.restart(n);
     }
     assert!((256..300).contains(&most), "{most} terms at most");
-    let view = replica.node.view();
+    let view = replica.node.read_view();
     assert!(replica.has(&view, "key 0") && replica.has(&view, "key 699"));
 }

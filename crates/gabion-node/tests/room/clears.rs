@@ -12,7 +12,7 @@ fn with_a_file() -> Replica {
     replica.put("k");
     replica.node.end_turn().unwrap();
     flush(&mut replica);
-    assert!(replica.has(&replica.node.view(), "k"));
+    assert!(replica.has(&replica.node.read_view(), "k"));
     assert_eq!(replica.node.tree().level_stats()[0].files, 1);
     replica
 }
@@ -31,7 +31,7 @@ fn flush(replica: &mut Replica) {
 /// Whether the key is there after a power cut.
 fn comes_back(replica: Replica) -> bool {
     let replica = replica.restart(0);
-    replica.has(&replica.node.view(), "k")
+    replica.has(&replica.node.read_view(), "k")
 }
 
 /// Neither the drop of the file, which an edit tells of, nor a record of the log is there to say so.
@@ -77,7 +77,7 @@ fn a_write_past_the_log_stays_unlogged_until_the_edit_of_its_flush_is_kept() {
     assert_ne!(replica.node.tree().flushed(), flushed);
     assert!(replica.node.is_edit_kept(replica.node.tree().last_edit()));
     let replica = replica.restart(0);
-    assert!(replica.has(&replica.node.view(), "past"));
+    assert!(replica.has(&replica.node.read_view(), "past"));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_clear_that_a_power_cut_took_hides_nothing_of_what_is_written_then() {
         assert_eq!(replica.node.edits_waiting(), 0);
         let mut replica = replica.restart(0);
         write(&mut replica, "new");
-        assert!(replica.has(&replica.node.view(), "new"), "{kind:?}");
+        assert!(replica.has(&replica.node.read_view(), "new"), "{kind:?}");
     }
 }
 
@@ -152,12 +152,12 @@ fn a_clear_past_the_log_that_an_edit_kept_hides_nothing_of_what_is_written_after
     assert_eq!(replica.node.tree().last_sequence(), floor);
     for written in ["new", "newer"] {
         write(&mut replica, written);
-        assert!(replica.has(&replica.node.view(), written));
+        assert!(replica.has(&replica.node.read_view(), written));
         assert!(replica.node.tree().last_sequence() > floor);
         // The log says of the numbers that they are nobody's.
         replica.node.make_durable().unwrap();
         replica.pass(1);
         replica = replica.restart(0);
-        assert!(replica.has(&replica.node.view(), written));
+        assert!(replica.has(&replica.node.read_view(), written));
     }
 }

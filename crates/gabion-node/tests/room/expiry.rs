@@ -14,7 +14,7 @@ fn put(replica: &mut Replica, key: &str, expires_ms: u64) {
 }
 
 fn has(replica: &Replica, key: &str) -> bool {
-    replica.has(&replica.node.view(), key)
+    replica.has(&replica.node.read_view(), key)
 }
 
 /// Seals, flushes and applies; all that is written is in files then.
@@ -38,7 +38,7 @@ fn a_key_goes_at_its_time_though_nobody_writes_and_costs_one_record() {
     replica.pass(49);
     assert!(has(&replica, "a"));
     assert_eq!(replica.node.log_end(), end, "nothing is due");
-    let view = replica.node.view();
+    let view = replica.node.read_view();
     replica.pass(1);
     assert!(!has(&replica, "a") && has(&replica, "b"));
     assert!(replica.has(&view, "a"), "an earlier view stays as it is");
@@ -165,7 +165,7 @@ fn what_is_added_after_a_counters_time_begins_anew_and_what_was_added_before_is_
         replica.node.end_turn().unwrap();
     };
     add(&mut replica, 2);
-    let value = |replica: &Replica| replica.value(&replica.node.view(), "n");
+    let value = |replica: &Replica| replica.value(&replica.node.read_view(), "n");
     assert_eq!(value(&replica).as_deref(), Some("42"));
     replica.pass(100);
     assert_eq!(value(&replica), None, "nobody wrote since");

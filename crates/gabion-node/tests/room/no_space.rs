@@ -119,7 +119,7 @@ fn a_replica_is_not_quiet_while_a_compaction_that_is_due_has_no_room() {
     let mut replica = start();
     let mut views = Vec::new();
     for round in 0.. {
-        views.push(replica.node.view());
+        views.push(replica.node.read_view());
         for n in 0..30 {
             let key = format!("key {:03}", (round * 7 + n * 13) % 390);
             // When the pool is full, deletes are taken.

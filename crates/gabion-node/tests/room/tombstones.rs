@@ -68,7 +68,7 @@ fn a_queue_that_is_emptied_but_for_its_end_leaves_nothing_to_pass_when_it_rests(
     rest(&mut replica);
     let left = (tombstones(&replica), in_files(&replica, |file| file.entries));
     assert!(left.0 < WORTH && left.1 < 2 * WORTH + 10, "{left:?}");
-    let view = replica.node.view();
+    let view = replica.node.read_view();
     assert!(replica.has(&view, "q:00029990") && !replica.has(&view, "q:00029989"));
 }
 

@@ -101,7 +101,8 @@ impl World {
     /// # Errors
     /// When it is down or a read fails.
     pub fn scan(&mut self, index: usize) -> Result<BTreeMap<Vec<u8>, u64>, String> {
-        let view = self.node(index).ok_or_else(|| format!("replica {index} is not open"))?.view();
+        let view =
+            self.node(index).ok_or_else(|| format!("replica {index} is not open"))?.read_view();
         let scan = self.read_at(index, move |tables| async move {
             let mut records = Vec::new();
             let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);

@@ -22,13 +22,13 @@ const fn config() -> LogConfig {
 }
 
 /// The same for a group of one, whose batches have short headers, or for one that is more.
-pub(crate) const fn config_of(is_alone: bool) -> LogConfig {
+pub(crate) const fn config_of(is_private: bool) -> LogConfig {
     LogConfig {
         group: GroupId(7),
         shard: ShardId(0),
         ring_len: 8 * SEGMENT_LEN as u64,
         segment_len: SEGMENT_LEN as u64,
-        is_alone,
+        is_private,
     }
 }
 

@@ -42,8 +42,8 @@ const CHANGED_IN_RING: &str = "a record that was changed, in the ring alone";
 const ROTTEN: &str = "a log that is cut at a record that was durable";
 const PAST_BAD: &str = "a record behind a bad place";
 
-fn config(is_alone: bool) -> LogConfig {
-    LogConfig { ring_len: RING_LEN as u64, ..logs::config_of(is_alone) }
+fn config(is_private: bool) -> LogConfig {
+    LogConfig { ring_len: RING_LEN as u64, ..logs::config_of(is_private) }
 }
 
 /// A log with records of all kinds, or one with short headers.
@@ -54,10 +54,10 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(is_alone: bool) -> Self {
+    fn new(is_private: bool) -> Self {
         let memory = SimulatedMemory::new(RING_LEN);
         let ring = Box::new(memory.clone());
-        let mut log = Log::create(config(is_alone), ring, Term(1), Anchor::START).unwrap();
+        let mut log = Log::create(config(is_private), ring, Term(1), Anchor::START).unwrap();
         let (mut records, mut segments) = (Vec::new(), Vec::new());
         loop {
             let left = END - log.end().get() as usize;
@@ -65,7 +65,7 @@ impl Whole {
                 break;
             }
             let n = records.len() as u64;
-            let (builder, flags) = next_record(n, left, is_alone);
+            let (builder, flags) = next_record(n, left, is_private);
             let stamp = Stamp { first_sequence: SequenceNumber(n), count: 1, now_ms: n, flags };
             let appended = log.append_built(builder, stamp).unwrap();
             records.extend(appended.pad.into_iter().chain([appended.record]));
@@ -74,7 +74,7 @@ impl Whole {
         assert_eq!(segments.len(), DRAINED);
         assert_eq!(records.last().unwrap().bytes.len(), LAST_LEN);
         let short = records.iter().filter(|record| record.header.is_short).count();
-        assert!(if is_alone { short > 100 } else { short == 0 }, "{short} of {}", records.len());
+        assert!(if is_private { short > 100 } else { short == 0 }, "{short} of {}", records.len());
         let mut ring = vec![0; RING_LEN];
         memory.read(0, &mut ring);
         Self { records, ring, segments }
@@ -90,9 +90,9 @@ impl Whole {
 
 /// The record `n` when so many bytes are left. The last one begins with a block, and holds what begins like records up to
 /// the end of the ring, where none has room.
-fn next_record(n: u64, left: usize, is_alone: bool) -> (RecordBuilder, RecordFlags) {
+fn next_record(n: u64, left: usize, is_private: bool) -> (RecordBuilder, RecordFlags) {
     let kinds = [RecordKind::Batch, RecordKind::Edit, RecordKind::Seal];
-    let (is_last, is_mixed) = (left == LAST_LEN, !is_alone && left > 2 * LAST_LEN);
+    let (is_last, is_mixed) = (left == LAST_LEN, !is_private && left > 2 * LAST_LEN);
     let kind = if is_mixed { kinds[n as usize % 3] } else { RecordKind::Batch };
     let mut builder = RecordBuilder::new(kind, 10);
     if is_mixed && n % 4 == 1 {

@@ -288,7 +288,7 @@ impl Replica {
 
     /// The time by which it judges what has expired.
     pub(crate) fn group_ms(&self) -> u64 {
-        self.process.node.as_ref().map_or(0, |node| node.view().now_ms())
+        self.process.node.as_ref().map_or(0, |node| node.read_view().now_ms())
     }
 
     /// Its clock goes on by so much at once.
@@ -309,7 +309,7 @@ impl Replica {
         let (Some(tables), Some(node)) = (self.tables(), self.process.node.as_ref()) else {
             return Err("the replica is not open".into());
         };
-        let (view, handle) = (node.view(), tables.source.store.medium.clone());
+        let (view, handle) = (node.read_view(), tables.source.store.medium.clone());
         let records = self.disk.block_on(&handle, async {
             let mut iterator = view.scan(&tables, &[Keyspace::User as u8], None);
             let mut records = Vec::new();

@@ -20,7 +20,7 @@ fn keep_views(seed: u64, options: Options) -> (World, Vec<ReadView>, Result<(), 
     for _ in 0..20 {
         world.advance(200).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let nodes = (0..world.len()).filter_map(|index| world.node(index));
-        views.extend(nodes.map(|node| node.view()));
+        views.extend(nodes.map(|node| node.read_view()));
     }
     let result = world.finish();
     (world, views, result)

@@ -31,7 +31,7 @@ pub(super) fn get(pool: AtRest, key: &OsStr, out: &mut Out) -> Told {
     let engine_key = user_key(key)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let found = medium.block_on(node.view().look_up(&tables(&replica), &engine_key))?;
+    let found = medium.block_on(node.read_view().look_up(&tables(&replica), &engine_key))?;
     tell_value(key.as_bytes(), found.as_ref(), out)
 }
 

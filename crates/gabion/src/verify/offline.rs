@@ -159,7 +159,7 @@ impl Replica {
             cache: Rc::new(LocalCache::new(CACHE_BYTES)),
             group: self.node.config().group,
         };
-        let digest = RecordDigest::of(self.node.view(), &tables).await?;
+        let digest = RecordDigest::of(self.node.read_view(), &tables).await?;
         Ok((digest.records, digest.crc_text()))
     }
 }

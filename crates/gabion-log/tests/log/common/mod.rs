@@ -31,13 +31,13 @@ pub fn config(segment_len: u64, segments: u64) -> LogConfig {
         shard: ShardId(0),
         ring_len: segment_len * segments,
         segment_len,
-        is_alone: false,
+        is_private: false,
     }
 }
 
 /// That of a group of one, whose log has short headers.
 pub fn alone(config: LogConfig) -> LogConfig {
-    LogConfig { is_alone: true, ..config }
+    LogConfig { is_private: true, ..config }
 }
 
 /// Memory that is still there after the log that used it is gone.

@@ -41,5 +41,5 @@ async fn look_at_pool(
     let source = PoolSource { store, locate: node.file_map(), meter: Rc::default() };
     let tables =
         Tables { source: Rc::new(source), cache: Rc::new(LocalCache::new(1 << 16)), group };
-    look(node.view(), tables, at).await
+    look(node.read_view(), tables, at).await
 }

@@ -154,7 +154,7 @@ impl Group {
             Operation::Look(look) => self.look(look, model)?,
             Operation::Hold(number) => {
                 let replica = self.caught_up(*number)?;
-                let view = self.world.node(replica).ok_or("it is up")?.view();
+                let view = self.world.node(replica).ok_or("it is up")?.read_view();
                 self.held.push_back((replica, view, model.clone()));
             }
             Operation::LookBack(look) => self.look_back(look)?,
@@ -316,7 +316,7 @@ impl Group {
                 return false;
             };
             // Commands read at the tail alone; a view of any replica shows the same.
-            (node.is_readable() || !node.is_tail())
+            (node.is_readable() || !node.duties().serve_reads)
                 && node.tree().last_sequence() == head.tree().last_sequence()
         })?;
         Ok(replica)
@@ -326,7 +326,7 @@ impl Group {
         let replica = self.caught_up(at.replica)?;
         // Jobs go on meanwhile, and may have the view past its budget before the look is over.
         for _ in 0..LOOKS_MAX {
-            let view = self.world.node(replica).ok_or("it is up")?.view();
+            let view = self.world.node(replica).ok_or("it is up")?.read_view();
             if self.look_at(replica, view, at, model)? {
                 return Ok(());
             }
