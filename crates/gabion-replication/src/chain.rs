@@ -69,6 +69,7 @@
 mod head;
 mod member;
 mod peer;
+mod recent;
 mod stream;
 
 use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
@@ -78,8 +79,10 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Result, ShardId, Term};
 use peer::{Link, Peer};
+use recent::Recent;
 
 /// Who the members are, and how patient they are with each other.
 #[derive(Clone, Debug)]
@@ -190,6 +193,8 @@ pub struct Chain {
     /// The last record's checksum, 0 when unknown.
     last_crc: u32,
     progress: Progress,
+    /// What the successor is sent as it is.
+    recent: Recent,
     /// What the log had lost at the start.
     lost: Option<Lost>,
     /// What is said of a ring that was lost.
@@ -246,6 +251,7 @@ impl Chain {
             oldest: state.oldest,
             last_crc: state.last_crc,
             progress: Progress { end, durable: state.progress.durable.min(end), ..state.progress },
+            recent: Recent::new(config.window_bytes),
             lost: state.lost,
             gap: state.gap,
             received: end,
@@ -376,14 +382,17 @@ impl Chain {
         self.invariants();
     }
 
-    /// Head: the own log grew to `end`, with a last record of this checksum.
+    /// Head: the own log grew by these whole records, the last of which has this checksum. They are sent on as they are.
     ///
     /// # Panics
     /// At another member, and while not `is_joined`: whoever appends asks first, in the same turn.
-    pub fn handle_appended(&mut self, end: LogPosition, last_crc: u32) {
+    pub fn handle_appended(&mut self, records: Vec<Bytes>, last_crc: u32) {
         assert!(self.index == 0, "only the head appends");
         assert!(self.phase == Phase::Joined, "appended before the term runs");
-        assert!(end >= self.progress.end, "the log shrank from {} to {end}", self.progress.end);
+        let len = records.iter().map(|record| record.len() as u64).sum::<u64>();
+        let from = self.progress.end;
+        let end = LogPosition(from.get() + len);
+        self.pass_on(from, self.term, records);
         self.progress.end = end;
         self.received = end;
         self.last_crc = last_crc;
@@ -447,6 +456,7 @@ impl Chain {
             )
         };
         self.actions.retain(|action| !is_of_log(action));
+        self.recent.clear();
         let source = self.source();
         let end = self.spans.after(end);
         self.received = end;
@@ -813,6 +823,13 @@ impl Chain {
         }
         if matches!(self.phase, Phase::Pulling { winner, .. } if winner == peer) {
             self.phase = Phase::Waiting;
+        }
+    }
+
+    /// The log has these records next, and the successor is to get them as they are.
+    fn pass_on(&mut self, from: LogPosition, term: Term, records: Vec<Bytes>) {
+        if self.successor().is_some() {
+            self.recent.push(from, term, records);
         }
     }
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
-use gabion_log::{Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
+use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
@@ -80,9 +80,11 @@ impl Node {
         let now_ms = self.now_ms.max(self.tree.now_ms());
         let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
         self.log.set_members_durable(self.chain.durable_commit());
-        let record = self.log.append_built(builder, stamp)?.record;
+        let Appended { pad, record } = self.log.append_built(builder, stamp)?;
+        let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
         let last = self.log.last();
-        self.chain.handle_appended(last.end, last.crc);
+        self.chain.handle_appended(records, last.crc);
+        assert_eq!(self.chain.progress().end, last.end, "what is sent is what the log has");
         if kind == RecordKind::Seal {
             self.apply.seals.push_back((record.anchor(), now_ms));
         }

@@ -170,6 +170,7 @@ impl Chain {
             self.followed = self.followed.max(spans.tip().0);
             self.actions.push_back(Action::Follow { spans: spans.clone() });
         }
+        self.recent.clear();
         self.spans = spans;
         self.received = from;
         self.progress.end = from;
@@ -222,6 +223,7 @@ impl Chain {
         let terms = hellos.map(|(term, state)| state.spans.tip().0.max(*term));
         let term = terms.max().unwrap_or_default().max(self.latest_term()).max(self.tip().0).next();
         let (spans, start) = self.spans.with_term(term, self.progress.end);
+        self.recent.clear();
         self.spans = spans.clone();
         self.progress.end = start;
         self.received = start;

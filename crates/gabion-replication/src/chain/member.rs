@@ -58,6 +58,7 @@ impl Chain {
         if term > self.latest_term() {
             self.adopt(term, spans, keep, common < mine.tip().1);
         } else if self.phase == Phase::Waiting {
+            self.recent.clear();
             self.spans = spans;
             self.received = keep;
             self.progress.end = keep;
@@ -114,6 +115,7 @@ impl Chain {
     }
 
     fn adopt(&mut self, term: Term, spans: Spans, keep: LogPosition, is_cut: bool) {
+        self.recent.clear();
         self.spans = spans.clone();
         self.received = keep;
         self.progress.end = keep;
@@ -192,6 +194,7 @@ impl Chain {
         if self.planted.has(Mutant::AckBeforePlaced) {
             self.ack_due = true;
         }
+        self.pass_on(from, term, bytes.clone());
         self.actions.push_back(Action::Place { from, term, bytes });
         Ok(())
     }

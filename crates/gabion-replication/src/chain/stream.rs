@@ -1,6 +1,7 @@
 //! Sending log: the stream to the successor, and answers to a head that pulls.
 
 use super::peer::{Pull, Read, Stream};
+use super::recent::Ready;
 use super::{Chain, Phase};
 use crate::Action;
 use crate::message::{Message, Progress};
@@ -9,7 +10,14 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Error, ErrorKind, LogPosition, Result, Term};
+use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
+
+/// What comes next in a stream.
+enum Step {
+    Send { to: ReplicaId, ready: Ready },
+    Read(Action),
+    Refuse { i: usize, from: LogPosition },
+}
 
 /// Bytes of log in one message, unless a record is longer (PRIOR-ART: 1 MiB transfers).
 const SEND_BYTES_MAX: u64 = MIB;
@@ -28,40 +36,68 @@ impl Chain {
         }
     }
 
-    /// Asks the node for the next records of the stream while its window is open, and the successor's ring has room: one
-    /// whose disk is slow holds the others back, and never has to refuse what it was sent (FAULTS.md E15, R14).
+    /// Sends the next records of the stream while its window is open, and the successor's ring has room: one whose disk is
+    /// slow holds the others back, and never has to refuse what it was sent (FAULTS.md E15, R14). Records that have just
+    /// come go on as they are; what is older the node is asked for.
     pub(super) fn read_streams(&mut self) {
-        if self.phase != Phase::Joined {
-            return;
+        while let Some(step) = self.next_of_stream() {
+            match step {
+                Step::Send { to, ready } => {
+                    let (marks, bytes) = (self.marks, self.planted_gap(to, &ready));
+                    let Ready { from, term, .. } = ready;
+                    self.push(to, Message::Records { from, term, marks, bytes });
+                }
+                Step::Refuse { i, from } => return self.refuse_log(i, from),
+                Step::Read(action) => return self.actions.push_back(action),
+            }
         }
-        let Some(i) = self.successor().and_then(|id| self.peer_index(id)) else { return };
+    }
+
+    /// What the successor is to be sent next, if anything.
+    fn next_of_stream(&mut self) -> Option<Step> {
+        if self.phase != Phase::Joined {
+            return None;
+        }
+        let i = self.successor().and_then(|id| self.peer_index(id))?;
         let (to, end, window) = (self.peers[i].id, self.progress.end, self.config.window_bytes);
-        let Some(link) = &mut self.peers[i].link else { return };
-        let Some(stream) = link.stream.as_mut().filter(|s| s.term == self.term) else { return };
+        let link = self.peers[i].link.as_mut()?;
+        let stream = link.stream.as_mut().filter(|s| s.term == self.term)?;
         if stream.reading.is_some() || link.is_closing {
-            return;
+            return None;
         }
         stream.next = self.spans.after(stream.next);
         let from = stream.next;
         let unacked = from.get().saturating_sub(stream.acked.get());
         let ring_ends = self.config.ring_ends(stream.durable);
         if from >= end || unacked >= window || from >= ring_ends {
-            return;
+            return None;
         }
         let room = (window - unacked).min(ring_ends.get() - from.get());
         if from < self.oldest {
-            self.refuse_log(i, from);
-            return;
+            return Some(Step::Refuse { i, from });
         }
-        let Some(span) = self.spans.at(from) else { return };
+        let span = self.spans.at(from)?;
+        let until = span.end.min(end);
+        let bytes_max = room.min(SEND_BYTES_MAX);
+        if let Some(ready) = self.recent.take(from, until, (bytes_max, room)) {
+            stream.next = ready.end;
+            return Some(Step::Send { to, ready });
+        }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let until = span.end.min(end);
         stream.reading = Some(Read { ticket, from, until, term: span.term });
-        let bytes_max = room.min(SEND_BYTES_MAX) as usize;
+        let bytes_max = bytes_max as usize;
         // The receiver may have found these very bytes bad, and that may be this side's doing.
         let check = !core::mem::replace(&mut stream.is_sound, true);
-        self.actions.push_back(Action::SendLog { to, ticket, from, until, bytes_max, check });
+        Some(Step::Read(Action::SendLog { to, ticket, from, until, bytes_max, check }))
+    }
+
+    /// What is sent of these records: all, but with a planted defect.
+    fn planted_gap(&self, to: ReplicaId, ready: &Ready) -> Vec<Bytes> {
+        let link = self.peer_index(to).and_then(|i| self.peers[i].link.as_ref());
+        let acked = link.and_then(|link| link.stream.as_ref()).map(|stream| stream.acked);
+        let skips = self.planted.has(Mutant::ResendSkipsRecord) && acked == Some(ready.from);
+        ready.bytes.iter().skip(usize::from(skips)).cloned().collect()
     }
 
     /// The log at `from`, which this peer needs, is gone.

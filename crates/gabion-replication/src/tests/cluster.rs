@@ -527,10 +527,10 @@ impl Cluster {
         let node = self.node(1);
         let term = node.term.get();
         let record = Record::new(position, term, len.max(HEADER_LEN), value, previous_crc);
-        let (end, crc) = (LogPosition(record.end()), record.crc());
+        let (bytes, crc) = (record.encode(), record.crc());
         node.ever_held.insert((position, crc));
         node.records.insert(position, record);
-        node.chain.as_mut().unwrap().handle_appended(end, crc);
+        node.chain.as_mut().unwrap().handle_appended(vec![bytes], crc);
         self.next_value += 1;
         self.drain(1);
         true
