@@ -1,7 +1,7 @@
 //! The node as the key space that commands run on: reads of its newest state, writes into the record of
 //! the turn. At the tail the same reads serve clients.
 
-use crate::commands::{Op, Order, Page, PageBuilder, Store};
+use crate::commands::{Op, Order, Page, PageBuilder, PageQuery, Store};
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
@@ -267,15 +267,8 @@ impl Store for NodeStore {
         view.look_up_many(&self.0.tables, &keys, |at, found| give(at, found?)).await
     }
 
-    async fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
+    async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
+        let PageQuery { start, end, limit, bytes_max, with_values, order } = query;
         let mut page = PageBuilder::new(limit, bytes_max);
         if limit == 0 {
             return Ok(page.finish());

@@ -3,7 +3,7 @@
 use super::cursors::CursorTable;
 use super::errors;
 use super::execute::{Outcome, Refusal};
-use super::store::{Op, Order, Page, Store, check_fits_record, is_empty_range};
+use super::store::{Op, Order, Page, PageQuery, Store, check_fits_record, is_empty_range};
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::future::poll_fn;
@@ -94,7 +94,9 @@ impl Walk {
         if is_empty_range(start, end) {
             return Ok(Page::default());
         }
-        Ok(store.range(start, end, limit, bytes_max, with_values, self.order).await?)
+        let order = self.order;
+        let query = PageQuery { start, end, limit, bytes_max, with_values, order };
+        Ok(store.range(query).await?)
     }
 
     /// Up to so many keys. Goes on after them only where something may follow: a page that its limits end has not

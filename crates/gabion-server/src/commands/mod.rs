@@ -64,7 +64,7 @@ pub(crate) use slowlog::Asker;
 pub(crate) use slowlog::ENTRIES_MAX as SLOWLOG_ENTRIES_MAX;
 pub use slowlog::SlowlogLimits;
 pub(crate) use store::PageBuilder;
-pub use store::{Op, Order, Page, Store};
+pub use store::{Op, Order, Page, PageQuery, Store};
 pub use table::{Route, Spec, TABLE};
 pub use work::{Call, Transaction, Work};
 

@@ -1,7 +1,7 @@
 //! A store with writes on top that it does not know of yet: what the commands of a transaction see
 //! while it runs. When it ends its writes go to the store beneath as one.
 
-use super::store::{Op, Order, Page, Store, check_record_room, is_empty_range};
+use super::store::{Op, Order, Page, PageQuery, Store, check_record_room, is_empty_range};
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::ops::Bound;
@@ -115,19 +115,11 @@ impl<'a, S: Store> Overlay<'a, S> {
     }
 
     /// A page of the store beneath, or an empty one when it counts as empty.
-    async fn page_beneath(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
+    async fn page_beneath(&self, query: PageQuery<'_>) -> Result<Page> {
         if self.changes.borrow().is_cleared {
             return Ok(Page::default());
         }
-        self.beneath.range(start, end, limit, bytes_max, with_values, order).await
+        self.beneath.range(query).await
     }
 }
 
@@ -183,20 +175,12 @@ impl<S: Store> Store for Overlay<'_, S> {
         self.beneath.set_probing(is_probing)
     }
 
-    async fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
+    async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
+        let PageQuery { start, end, limit, with_values, order, .. } = query;
         if is_empty_range(start, end) {
             return Ok(Page::default());
         }
-        let mut beneath =
-            self.page_beneath(start, end, limit, bytes_max, with_values, order).await?;
+        let mut beneath = self.page_beneath(query).await?;
         // Beyond the last key of a page that was cut, keys beneath are not known yet.
         let known = match (&beneath.resume_after, order) {
             (Some(last), Order::Ascending) => (start, Bound::Included(&last[..])),

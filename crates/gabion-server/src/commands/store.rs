@@ -138,15 +138,7 @@ pub trait Store {
     /// may have no pairs though the range goes on: the end is where there is no `resume_after`. Each page passes a
     /// key at least, if there is one, so that whoever goes on comes to the end. A bound may be one byte longer than the
     /// longest key.
-    fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> impl Future<Output = Result<Page>>;
+    fn range(&self, query: PageQuery<'_>) -> impl Future<Output = Result<Page>>;
 
     /// Sets a key, in the record of this turn; reads that begin afterwards see it.
     ///
@@ -159,6 +151,23 @@ pub trait Store {
     /// # Errors
     /// The node cannot take writes now, or not so many; nothing was done.
     fn write(&self, ops: &[Op]) -> Result<()>;
+}
+
+/// What a page is to hold: see [`Store::range`].
+#[derive(Clone, Copy, Debug)]
+pub struct PageQuery<'a> {
+    /// Where the range starts, in the order of keys.
+    pub start: Bound<&'a [u8]>,
+    /// Where it ends.
+    pub end: Bound<&'a [u8]>,
+    /// Most keys.
+    pub limit: usize,
+    /// Bytes of keys and values with which the page ends.
+    pub bytes_max: usize,
+    /// Whether values are wanted; else they are empty.
+    pub with_values: bool,
+    /// Which end comes first.
+    pub order: Order,
 }
 
 /// A page that is being filled, in the order of the range, as [`Store::range`] does.

@@ -1,11 +1,10 @@
 //! A store as a command sees it that reads before it writes, while time goes on: keys' locks keep other writers
 //! away, and nothing keeps keys from expiring.
 
-use super::store::{Op, Order, Page, Store};
+use super::store::{Op, Page, PageQuery, Store};
 use super::watch::Watches;
 use bytes::Bytes;
 use core::cell::Cell;
-use core::ops::Bound;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_engine::Found;
 
@@ -87,16 +86,8 @@ impl<S: Store> Store for Timed<'_, S> {
         self.beneath.set_probing(is_probing)
     }
 
-    async fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
-        let page = self.beneath.range(start, end, limit, bytes_max, with_values, order).await?;
+    async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
+        let page = self.beneath.range(query).await?;
         self.note_expiry(page.soonest_ms);
         Ok(page)
     }

@@ -9,7 +9,7 @@ use crate::commands::execute::{Outcome, Refusal};
 use crate::commands::keyspace::yield_now;
 use crate::commands::locks::KeySet;
 use crate::commands::overlay::Overlay;
-use crate::commands::store::{Op, Order, Page, Store};
+use crate::commands::store::{Op, Order, Page, PageQuery, Store};
 use crate::commands::table::{Id, Route, TABLE};
 use crate::commands::work::Call;
 use crate::commands::{Commands, errors};
@@ -83,7 +83,7 @@ impl Held {
     }
 }
 
-/// What a page is of.
+/// A [`PageQuery`] that is kept.
 #[derive(Clone, PartialEq)]
 struct PageOf {
     start: Bound<Bytes>,
@@ -92,6 +92,21 @@ struct PageOf {
     bytes_max: usize,
     with_values: bool,
     order: Order,
+}
+
+impl PageOf {
+    fn new(query: PageQuery<'_>) -> Self {
+        let PageQuery { start, end, limit, bytes_max, with_values, order } = query;
+        let (start, end) = (start.map(Bytes::copy_from_slice), end.map(Bytes::copy_from_slice));
+        Self { start, end, limit, bytes_max, with_values, order }
+    }
+
+    fn query(&self) -> PageQuery<'_> {
+        let Self { limit, bytes_max, with_values, order, .. } = *self;
+        let (start, end) = (self.start.as_ref(), self.end.as_ref());
+        let (start, end) = (start.map(|key| &key[..]), end.map(|key| &key[..]));
+        PageQuery { start, end, limit, bytes_max, with_values, order }
+    }
 }
 
 /// What a script waits for.
@@ -152,17 +167,7 @@ impl<'a, S: Store> Kept<'a, S> {
             None => Ok(()),
             Some(Wanted::Keys(wanted)) => self.fetch_keys(wanted, declared).await,
             Some(Wanted::Page(of)) => {
-                let (start, end) = (of.start.as_ref(), of.end.as_ref());
-                let (start, end) = (start.map(|key| &key[..]), end.map(|key| &key[..]));
-                let page = self.beneath.range(
-                    start,
-                    end,
-                    of.limit,
-                    of.bytes_max,
-                    of.with_values,
-                    of.order,
-                );
-                let page = page.await?;
+                let page = self.beneath.range(of.query()).await?;
                 let bytes = page.pairs.iter().map(|(key, value)| key.len() + value.len() + 64);
                 self.take_room(bytes.sum())?;
                 self.pages.borrow_mut().push((of, page));
@@ -261,21 +266,12 @@ impl<S: Store> Store for Kept<'_, S> {
         self.beneath.set_probing(is_probing)
     }
 
-    async fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
-        let (from, to) = (start.map(Bytes::copy_from_slice), end.map(Bytes::copy_from_slice));
-        let of = PageOf { start: from, end: to, limit, bytes_max, with_values, order };
+    async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
+        let of = PageOf::new(query);
         if let Some(page) = self.kept_page(&of) {
             return Ok(page);
         }
-        let read = self.beneath.range(start, end, limit, bytes_max, with_values, order);
+        let read = self.beneath.range(query);
         self.watched(read, || Wanted::Page(of.clone())).await
     }
 

@@ -2,8 +2,8 @@
 
 use crate::commands::scripts::Scripts;
 use crate::commands::{
-    Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, ServerInfo, Session,
-    SlowlogLimits, Step, Store, Work,
+    Commands, Host, MemberInfo, NotSet, Op, Order, Page, PageBuilder, PageQuery, ServerInfo,
+    Session, SlowlogLimits, Step, Store, Work,
 };
 use bytes::{Bytes, BytesMut};
 use core::cell::{Cell, RefCell};
@@ -178,15 +178,8 @@ impl Store for MemoryStore {
         keys.iter().enumerate().rev().try_for_each(|(at, key)| give(at, state.get(key).cloned()))
     }
 
-    async fn range(
-        &self,
-        start: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        limit: usize,
-        bytes_max: usize,
-        with_values: bool,
-        order: Order,
-    ) -> Result<Page> {
+    async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
+        let PageQuery { start, end, limit, bytes_max, with_values, order } = query;
         assert!(limit > 0 && bytes_max > 0);
         let page = PageBuilder::new(limit, bytes_max);
         let page = self.page((start, end), page, with_values, order);
