@@ -66,89 +66,26 @@
 //!
 //! `new`, then any `handle_*`; after each, or after a few, `poll` until it returns nothing.
 
+mod config;
 mod head;
 mod member;
 mod peer;
 mod recent;
+mod status;
 mod stream;
 
 use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
 use crate::planted::{Mutant, Planted};
-use crate::{Action, Frame, LocalState, MemberStatus, Role, Spans, Whole};
+use crate::{Action, Frame, LocalState, Spans};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Result, ShardId, Term};
+pub use config::ChainConfig;
+use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
 use peer::{Link, Peer};
 use recent::Recent;
-
-/// Who the members are, and how patient they are with each other.
-#[derive(Clone, Debug)]
-pub struct ChainConfig {
-    /// The group.
-    pub group: GroupId,
-    /// The number of this configuration.
-    pub config: ConfigNumber,
-    /// The chain in order: head first, tail last. 1 to 64, each once.
-    pub members: Vec<ReplicaId>,
-    /// Which of them this is.
-    pub me: ReplicaId,
-    /// A connection on which nothing was sent for this long gets a heartbeat, in milliseconds.
-    pub heartbeat_ms: u64,
-    /// A member that was not heard for this long is out, in milliseconds; over `heartbeat_ms`.
-    pub timeout_ms: u64,
-    /// Bytes of log sent to the next member and not acknowledged by it, at which sending pauses.
-    pub window_bytes: u64,
-    /// Bytes of a log segment: names the place of what a log lost. No record is longer.
-    pub segment_len: u64,
-    /// Bytes of each member's ring, at least four segments: a member is sent no log that would overwrite there what it
-    /// has not flushed.
-    pub ring_len: u64,
-}
-
-impl ChainConfig {
-    fn validate(&self) -> Result<usize> {
-        let count = self.members.len();
-        if count == 0 || count > 64 {
-            return Err(Error::invalid(format!("{count} members in a group, allowed are 1 to 64")));
-        }
-        for (i, member) in self.members.iter().enumerate() {
-            if self.members[..i].contains(member) {
-                return Err(Error::invalid(format!("replica {} is a member twice", member.get())));
-            }
-        }
-        if self.heartbeat_ms == 0 || self.timeout_ms <= self.heartbeat_ms {
-            return Err(Error::invalid(format!(
-                "timeout of {} ms with a heartbeat of {} ms: the heartbeat must be at least 1 and \
-                 the timeout longer",
-                self.timeout_ms, self.heartbeat_ms
-            )));
-        }
-        if self.window_bytes == 0 {
-            return Err(Error::invalid("a window of 0 bytes sends nothing"));
-        }
-        if self.segment_len == 0 {
-            return Err(Error::invalid("a log segment of 0 bytes holds nothing"));
-        }
-        if self.ring_len < self.segment_len.saturating_mul(4) {
-            return Err(Error::invalid(format!(
-                "a ring of {} bytes with segments of {}: it must have four of them at least",
-                self.ring_len, self.segment_len
-            )));
-        }
-        self.members.iter().position(|&m| m == self.me).ok_or_else(|| {
-            Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
-        })
-    }
-
-    /// Where what is sent to a member must begin at the latest whose log is durable up to `durable`. One segment is kept
-    /// for the record that begins there, and one as a ring keeps whole what is flushed in part.
-    const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
-        LogPosition(durable.get().saturating_add(self.ring_len - 2 * self.segment_len))
-    }
-}
 
 /// Where a member stands in the start of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -498,173 +435,6 @@ impl Chain {
             self.invariants();
         }
         self.actions.pop_front()
-    }
-
-    /// This member's place in the chain.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        match self.index {
-            0 => Role::Head,
-            i if i + 1 == self.config.members.len() => Role::Tail,
-            _ => Role::Middle,
-        }
-    }
-
-    /// The highest term durable here.
-    #[must_use]
-    pub fn term(&self) -> Term {
-        self.term
-    }
-
-    /// Whether the current term runs here.
-    #[must_use]
-    pub fn is_joined(&self) -> bool {
-        self.phase == Phase::Joined
-    }
-
-    /// Whether the group accepts writes, as last announced and not overtaken since.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.announced == Announced::Ready && self.phase == Phase::Joined
-    }
-
-    /// The primary, where writes go.
-    #[must_use]
-    pub fn head(&self) -> ReplicaId {
-        self.config.members[0]
-    }
-
-    /// Where reads go; the head itself in a group of one.
-    #[must_use]
-    pub fn tail(&self) -> ReplicaId {
-        self.config.members[self.config.members.len() - 1]
-    }
-
-    /// Whether `send` to this member would find a connection.
-    #[must_use]
-    pub fn is_connected(&self, id: ReplicaId) -> bool {
-        let link = self.peer_index(id).and_then(|i| self.peers[i].link.as_ref());
-        link.is_some_and(|l| !l.is_closing)
-    }
-
-    /// Whether this replica is the tail and may answer reads.
-    #[must_use]
-    pub fn is_readable(&self) -> bool {
-        self.is_readable
-    }
-
-    /// The sentence for a refused write.
-    #[must_use]
-    pub fn not_ready_reason(&self) -> Option<&str> {
-        match &self.announced {
-            Announced::NotReady(reason) => Some(reason),
-            Announced::Nothing => Some("the replica is starting"),
-            Announced::Ready => None,
-        }
-    }
-
-    /// Every member has the log below this position, as far as is known here. Never falls.
-    #[must_use]
-    pub fn commit(&self) -> LogPosition {
-        self.marks.commit
-    }
-
-    /// Every member has made the log below this position durable. Never falls.
-    #[must_use]
-    pub fn durable_commit(&self) -> LogPosition {
-        self.marks.durable
-    }
-
-    /// Every member has applied this edit. Never falls.
-    #[must_use]
-    pub fn edits_applied_min(&self) -> u64 {
-        self.marks.edit
-    }
-
-    /// No member needs the log below this position: the bound for trimming. Never falls.
-    #[must_use]
-    pub fn flushed_min(&self) -> LogPosition {
-        self.marks.flushed
-    }
-
-    /// Where the log that comes to this replica comes from: its predecessor, or at the head the member
-    /// whose log it fetches.
-    #[must_use]
-    pub fn source(&self) -> Option<ReplicaId> {
-        match self.phase {
-            Phase::Pulling { winner, .. } => Some(winner),
-            _ => self.predecessor(),
-        }
-    }
-
-    /// Whether another member has all the records up to this term that this one ever acknowledged, and did not lose
-    /// its ring as well.
-    #[must_use]
-    pub fn whole_member(&self, term: Term) -> Whole {
-        let mut is_known = true;
-        for peer in &self.peers {
-            match peer.link.as_ref().and_then(|link| link.hello.as_ref()) {
-                Some((_, state)) if state.gap.is_none_or(|below| below <= term) => {
-                    return Whole::Member(peer.id);
-                }
-                Some(_) => {}
-                None => is_known = false,
-            }
-        }
-        if is_known { Whole::Nobody } else { Whole::Unknown }
-    }
-
-    /// Changes what the next Hello says of a ring that was lost.
-    pub fn set_gap(&mut self, gap: Option<Term>) {
-        self.gap = gap;
-    }
-
-    /// Whether the current term runs here, and the log has all that the group had when it told this replica of the term.
-    #[must_use]
-    pub fn has_caught_up(&self) -> bool {
-        self.is_joined() && self.read_target.is_none_or(|target| self.progress.end >= target)
-    }
-
-    /// How far this replica is.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
-        self.progress
-    }
-
-    /// The spans of the log, as last adopted.
-    #[must_use]
-    pub fn spans(&self) -> &Spans {
-        &self.spans
-    }
-
-    /// Every member as last known, in the order of the chain.
-    pub fn members(&self) -> impl Iterator<Item = MemberStatus> + '_ {
-        self.config.members.iter().map(|&id| self.status_of(id))
-    }
-
-    fn status_of(&self, id: ReplicaId) -> MemberStatus {
-        let Some(i) = self.peer_index(id) else {
-            return MemberStatus {
-                id,
-                is_connected: true,
-                is_joined: self.phase == Phase::Joined,
-                last_heard_ms: self.now_ms,
-                progress: Some(self.progress),
-                lag_bytes: 0,
-                refused: self.blocked.clone(),
-            };
-        };
-        let peer = &self.peers[i];
-        let end = peer.progress.map_or(0, |p| p.end.get());
-        MemberStatus {
-            id,
-            is_connected: peer.link.is_some(),
-            is_joined: peer.link.as_ref().is_some_and(|l| l.joined == Some(self.term)),
-            last_heard_ms: peer.last_heard_ms,
-            progress: peer.progress,
-            lag_bytes: self.progress.end.get().saturating_sub(end),
-            refused: peer.link.as_ref().and_then(|l| l.refused.clone()),
-        }
     }
 
     fn check_address(&self, peer: ReplicaId, frame: &Frame) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A load's place in the tree: its sequence number, its levels, its edit. See [`crate::load`].
 
-use super::{Tree, check_last};
+use super::Tree;
+use super::writes::check_last;
 use crate::config::GRANDPARENT_OVERLAP_FILES;
 use crate::edit::Edit;
 use crate::file::FileMeta;

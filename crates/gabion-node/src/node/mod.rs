@@ -6,6 +6,8 @@
 
 mod apply;
 mod back_off;
+mod commits;
+mod counters;
 mod grants;
 mod held;
 mod jobs;
@@ -16,11 +18,13 @@ mod marks;
 mod memory;
 mod messages;
 mod outgoing;
+mod output;
 mod pace;
 mod planted;
 mod ranges;
 mod repair;
 mod room;
+mod settings;
 mod shipping;
 mod stop;
 #[cfg(test)]
@@ -30,7 +34,7 @@ mod writes;
 
 use crate::files::FileMap;
 use crate::message::NodeMessage;
-use crate::state::{ReplicaState, Snapshot, opaque};
+use crate::state::ReplicaState;
 use crate::view::{Duties, View};
 use crate::work::{Done, Work, WorkId};
 use crate::{GroupConfig, NodeOptions};
@@ -40,12 +44,10 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::units::MIB;
-use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Term};
-use gabion_engine::{
-    Codecs, FileMeta, Flushed, PinBudget, ReadView, ReaderStats, Tree, TreeConfig, WriteLimits,
-    WriteState,
-};
+use commits::{After, Commits};
+pub use counters::Counters;
+use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId};
+use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Chain, Frame, Lost, Message};
@@ -53,6 +55,7 @@ pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 pub use memory::NodeMemory;
+pub use output::{Output, RemoteCommand, Replaced, TargetCommand, WriteGate};
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")
@@ -60,147 +63,8 @@ pub use memory::NodeMemory;
 pub use planted::Mutant;
 pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
+pub use settings::check_memtable_len;
 pub use stop::StopState;
-
-/// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as many as `gabion up` asks for.
-const MEMTABLES_OF_POOL: u64 = 16;
-
-/// Checks that MemTables are no longer than a sixteenth of a pool of so many bytes, unless `made` has them so.
-///
-/// # Errors
-/// Invalid input that names length and limit.
-pub fn check_memtable_len(
-    limits: WriteLimits,
-    pool_len: u64,
-    made: &TreeConfig,
-) -> gabion_base::Result<()> {
-    let most = (pool_len / MEMTABLES_OF_POOL).max(made.memtable_len);
-    if limits.memtable_len <= most {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "memtable_len is {}, of a pool of {pool_len} bytes it may be {most}",
-        limits.memtable_len
-    )))
-}
-
-/// What the driver is to do.
-pub enum Output {
-    /// Send a frame to its receiver, on the connection that it names, in order.
-    Send {
-        /// The frame.
-        frame: Frame,
-    },
-    /// Break the connection with a member; it is made anew afterwards.
-    Disconnect {
-        /// The member.
-        peer: ReplicaId,
-        /// Which connection; the current one if not said.
-        connection: Option<u64>,
-        /// Why, for the log.
-        reason: Error,
-    },
-    /// Carry out an order and hand its result to [`Node::handle_done`].
-    Work(WorkId, Work),
-    /// What a client sent through another node's door, or the answer to what ours did.
-    Deliver {
-        /// The member.
-        from: ReplicaId,
-        /// `Forward` or `ForwardReply`.
-        message: Message,
-    },
-    /// Change what the embedded target serves.
-    Target(TargetCommand),
-    /// Connect to, or drop, a secondary's namespace.
-    Remote(RemoteCommand),
-    /// Bounded jobs may build until they have built so many bytes since the node began: [`crate::work::BuildCredit`].
-    JobsMayBuild(u64),
-    /// An edit was applied whose files were sent here: what readers had of those that it removes they will want of
-    /// those that it adds.
-    Replaced(Replaced),
-    /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
-    FilesGone(Vec<FileId>),
-    /// What became of a mark: the state at its record, or why there is none.
-    Marked(MarkId, gabion_base::Result<Captured>),
-    /// Something that whoever runs the replica should know: one sentence for its log.
-    Notice(String),
-    /// The replica can no longer be trusted with its disk; end the process and start anew.
-    Fatal(Error),
-}
-
-/// What an edit did to files that others have made.
-pub struct Replaced {
-    /// Those that it removes; none with a flush's, all there is where files are dropped. They are gone when
-    /// [`Output::FilesGone`] says so, which comes later.
-    pub removed: Vec<FileId>,
-    /// Those that it adds and where they lie. Who keeps the description keeps the file's slots, so it is to be dropped
-    /// soon.
-    pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
-}
-
-/// What the embedded NVMe/TCP target is to do. Byte ranges are relative to the namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetCommand {
-    /// Close what is served now, let what is in flight end, then serve under this name and answer
-    /// with [`Node::handle_target_open`].
-    Open {
-        /// Name of the subsystem: group, term and session.
-        subsystem: String,
-        /// The session, to be handed back.
-        session: u64,
-        /// The only host admitted.
-        host: String,
-    },
-    /// Admit writes to these ranges (offset, length).
-    Admit(Vec<(u64, u64)>),
-    /// Refuse writes to these ranges from now on: the slots hold files.
-    Revoke(Vec<(u64, u64)>),
-}
-
-/// What the shipping side is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RemoteCommand {
-    /// Connect to a secondary's namespace; orders for it follow.
-    Connect {
-        /// The secondary.
-        to: ReplicaId,
-        /// Its session.
-        session: u64,
-        /// Name of its subsystem.
-        subsystem: String,
-        /// Port on its host.
-        port: u16,
-        /// The name that we present.
-        host: String,
-    },
-    /// Drop the connection; orders under way end as failed or unknown.
-    Drop {
-        /// The secondary.
-        to: ReplicaId,
-    },
-}
-
-/// Whether a write can be taken now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteGate {
-    /// Yes.
-    Open,
-    /// Not yet: compaction, the ring or a member lags. The command waits.
-    Wait(&'static str),
-    /// No, as there is no room for files: refused with this sentence. Deletes and clears may be taken.
-    Full {
-        /// How much room there is, and what is wanted.
-        reason: String,
-        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give back what deletes took
-        /// before. They are refused while [`Node::jobs_pause`]: nothing under way gives any room then.
-        takes_deletes: bool,
-        /// Whether range deletes and clears are taken now, which take next to nothing and give back whole files; else as
-        /// with deletes.
-        takes_clears: bool,
-    },
-    /// No: refused with this sentence.
-    Refuse(String),
-}
 
 /// File numbers that a start may use.
 const FILE_NUMBERS: u64 = 1 << 32;
@@ -281,90 +145,6 @@ enum Order {
     ReadLog {
         ticket: u64,
     },
-}
-
-/// Placement commits: what is staged, what is being written, and what follows when it is durable.
-#[derive(Default)]
-struct Commits {
-    staged: Vec<After>,
-    in_flight: Option<(u64, Vec<After>)>,
-}
-
-/// What happens when a placement commit is durable.
-enum After {
-    EditApplied { edit: u64, flushed: Flushed },
-    FilePlaced { file: FileId, tell: bool },
-    SegmentPlaced(u64),
-    TermAdopted(Term),
-    Trimmed(LogPosition),
-    SessionRaised,
-    LossNoted,
-    RingNoted,
-    Stopped,
-    Granted(Vec<gabion_pool::Placed>),
-    BuiltPlaced(u64),
-    LoadPlaced(LoadId),
-    FileRepaired(FileId),
-}
-
-/// What a replica did, for status, metrics and benchmarks. Bytes unless the name says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Flushes done here.
-    pub flushes: u64,
-    /// Compactions done here, trivial moves not counted.
-    pub compactions: u64,
-    /// Trivial moves decided here.
-    pub trivial_moves: u64,
-    /// Bulk loads that came to their end here.
-    pub loads: u64,
-    /// File bytes of bulk loads.
-    pub loaded_bytes: u64,
-    /// Milliseconds in which a write waited as writers were slowed down: L0 grew faster than it was compacted.
-    pub writes_slowed_ms: u64,
-    /// Milliseconds in which a write waited as nothing was taken, by what stopped it.
-    pub writes_stopped_ms: StoppedMs,
-    /// Jobs that ended because the device had no room for their files.
-    pub jobs_without_space: u64,
-    /// Slots that are not used until the next start, as the device did not write what was to be there.
-    pub refused_slots: u64,
-    /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
-    pub jobs_set_aside: u64,
-    /// Files in which a read met damage.
-    pub damaged_files: u64,
-    /// Damaged files that were put whole into other slots.
-    pub repaired_files: u64,
-    /// File bytes read by jobs.
-    pub job_read_bytes: u64,
-    /// File bytes written by jobs.
-    pub job_written_bytes: u64,
-    /// Of these, by flushes. `job_written_bytes` ÷ this is the write amplification of the tree.
-    pub flushed_bytes: u64,
-    /// Bytes of records that came into the log here, those of seals and edits included.
-    pub logged_bytes: u64,
-    /// Bytes of the log that were ordered to be written to its segments, whole blocks.
-    pub log_written_bytes: u64,
-    /// File bytes shipped to others.
-    pub shipped_bytes: u64,
-    /// Files shipped to others.
-    pub shipped_files: u64,
-    /// File bytes that others shipped here.
-    pub received_bytes: u64,
-    /// File bytes read to verify what was shipped here.
-    pub verified_read_bytes: u64,
-    /// File bytes read to ship a file again.
-    pub reship_read_bytes: u64,
-    /// Files that were to be shipped again and whose bytes in memory were not what was built any more.
-    pub rotten_buffers: u64,
-    /// Files asked for because an edit named them and they were not here.
-    pub pulled_files: u64,
-    /// Files that an edit added, that were not here, and that were not needed as a later edit that was
-    /// applied together with it removed them.
-    pub skipped_files: u64,
-    /// Edits applied.
-    pub edits: u64,
-    /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone when that was one.
-    pub unshipped_bytes_at_job_max: u64,
 }
 
 impl Node {
@@ -475,71 +255,6 @@ impl Node {
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
-    }
-
-    /// Changes how many compactions may run at once. Those under way go on.
-    pub fn set_compactions_max(&mut self, compactions_max: usize) {
-        self.options.compactions_max = compactions_max;
-    }
-
-    /// How many compactions may run at once.
-    #[must_use]
-    pub const fn compactions_max(&self) -> usize {
-        self.options.compactions_max
-    }
-
-    /// Changes the codecs of files that are made from now on by jobs of this member's; none: those of the group. Other
-    /// members need not know: each recipe names its own.
-    ///
-    /// # Errors
-    /// Invalid input for a level out of its limits; nothing has changed then.
-    pub fn set_codecs(&mut self, codecs: Option<Codecs>) -> gabion_base::Result<()> {
-        self.tree.set_codecs(codecs.unwrap_or_else(|| self.config.tree.codecs()))?;
-        self.room.forget_jobs();
-        Ok(())
-    }
-
-    /// Changes when MemTables are sealed and how many runs L0 may have, where this member decides that: it has the first
-    /// as the head, the others where it compacts. None: as the group says.
-    ///
-    /// # Errors
-    /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth of the pool and than
-    /// the group's: flushes of them would leave compactions no room. Nothing has changed then.
-    pub fn set_write_limits(&mut self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
-        self.check_write_limits(limits)?;
-        let limits = limits.unwrap_or_else(|| self.config.tree.write_limits());
-        self.tree.set_write_limits(limits)?;
-        self.room.forget_jobs();
-        Ok(())
-    }
-
-    /// Whether [`Self::set_write_limits`] would take these.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn check_write_limits(&self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
-        let Some(limits) = limits else { return Ok(()) };
-        limits.check()?;
-        let region = self.pool.region();
-        // Less than a slot of the pool lies behind the region.
-        let pool_len = (region.offset() + region.len()).next_multiple_of(MEMTABLES_OF_POOL * MIB);
-        check_memtable_len(limits, pool_len, &self.config.tree)
-    }
-
-    /// To be called after the budget of open files changed: see [`Tree::close_files`].
-    pub fn close_files(&mut self) {
-        self.tree.close_files();
-    }
-
-    /// Changes what readers may keep. Those past a smaller budget end with the next event.
-    pub fn set_pin_budget(&mut self, pin_budget: PinBudget) {
-        self.options.pin_budget = pin_budget;
-    }
-
-    /// What readers may keep.
-    #[must_use]
-    pub const fn pin_budget(&self) -> PinBudget {
-        self.options.pin_budget
     }
 
     /// Who the members are, and what this one does among them.
@@ -783,92 +498,6 @@ impl Node {
         let bytes = Bytes::from(message.encode());
         // Without a connection there is nobody to tell; the next one starts from what is durable.
         let _ = self.chain.send(to, Message::Node { bytes });
-    }
-
-    /// Stages the replica's counters; `after` follows when they are durable.
-    fn stage_state(&mut self, after: Option<After>) {
-        self.pool.stage_opaque(opaque::STATE, self.state.encode());
-        self.commits.staged.extend(after);
-    }
-
-    /// Writes what is staged, one commit at a time: a commit carries all that gathered meanwhile.
-    fn schedule_commit(&mut self) {
-        if self.commits.in_flight.is_some() {
-            return;
-        }
-        let commit = if self.pool.needs_checkpoint() {
-            let snapshot = Snapshot::encode(&self.config, &self.state, &self.tree.snapshot());
-            match self.pool.checkpoint(&snapshot) {
-                Ok(commit) => Some(commit),
-                Err(error) => return self.fatal(error.within("placement log checkpoint")),
-            }
-        } else {
-            self.pool.take_commit()
-        };
-        match commit {
-            Some(commit) => {
-                let after = core::mem::take(&mut self.commits.staged);
-                self.commits.in_flight = Some((commit.number, after));
-                self.order(Order::Commit, Work::Commit(commit));
-            }
-            None => debug_assert!(self.commits.staged.is_empty()),
-        }
-    }
-
-    fn commit_done(&mut self, result: gabion_base::Result<()>) {
-        if let Err(error) = result {
-            // What the device holds now is not known; a second flush proves nothing (FAULTS.md E8).
-            return self.fatal(error.within("placement log"));
-        }
-        let Some((number, after)) = self.commits.in_flight.take() else { return };
-        self.pool.committed(number);
-        for step in after {
-            match step {
-                After::EditApplied { edit, flushed } => {
-                    self.chain.handle_edit_applied(edit, flushed.position);
-                    self.writing.keep_flushed(flushed.sequence);
-                }
-                After::FilePlaced { file, tell } => self.file_placed(file, tell),
-                After::SegmentPlaced(segment) => self.segment_placed(segment),
-                After::TermAdopted(term) => self.chain.handle_term_adopted(term),
-                After::Trimmed(at) => self.trimmed(at),
-                After::SessionRaised => self.session_raised(),
-                After::LossNoted => self.loss_noted(),
-                After::RingNoted => self.ring_noted(),
-                After::Stopped => self.stopped(),
-                After::Granted(slots) => self.granted(slots),
-                After::BuiltPlaced(job) => self.built_placed(job),
-                After::LoadPlaced(load) => self.load_placed(load),
-                After::FileRepaired(file) => self.file_repaired(file),
-            }
-        }
-    }
-
-    /// Gives back slots and log that nobody needs anymore.
-    fn reclaim(&mut self) {
-        self.tree.limit_readers(self.now_ms, self.options.pin_budget);
-        self.obsolete.extend(self.tree.obsolete_files());
-        if self.has(Mutant::ReadUnderWayNotWaitedFor) {
-            self.obsolete.extend(self.tree.leaving_files().iter().map(|file| file.id));
-        }
-        let obsolete = core::mem::take(&mut self.obsolete);
-        // Those that were skipped were never here.
-        let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
-        let (kept, gone): (Vec<FileId>, Vec<FileId>) =
-            obsolete.partition(|file| self.is_to_be_read(*file));
-        self.obsolete = kept;
-        if !gone.is_empty() {
-            for file in &gone {
-                self.files.remove(*file);
-                if let Err(error) = self.pool.free_file(*file)
-                    && !self.has(Mutant::SlotFreedUnderReader)
-                {
-                    return self.fatal(error);
-                }
-            }
-            self.outputs.push_back(Output::FilesGone(gone));
-        }
-        self.trim_log();
     }
 
     /// Checks what must hold between steps, in this machine and in its parts.

@@ -1,0 +1,122 @@
+//! Commits of the placement log: what is staged for the next one, and what follows when it is durable. And what is given
+//! back, which they carry.
+
+use super::load::LoadId;
+use super::{Mutant, Node, Order, Output};
+use crate::state::{Snapshot, opaque};
+use crate::work::Work;
+use alloc::vec::Vec;
+use gabion_base::{FileId, LogPosition, Term};
+use gabion_engine::Flushed;
+
+/// Placement commits: what is staged, what is being written, and what follows when it is durable.
+#[derive(Default)]
+pub(super) struct Commits {
+    pub(super) staged: Vec<After>,
+    pub(super) in_flight: Option<(u64, Vec<After>)>,
+}
+
+/// What happens when a placement commit is durable.
+pub(super) enum After {
+    EditApplied { edit: u64, flushed: Flushed },
+    FilePlaced { file: FileId, tell: bool },
+    SegmentPlaced(u64),
+    TermAdopted(Term),
+    Trimmed(LogPosition),
+    SessionRaised,
+    LossNoted,
+    RingNoted,
+    Stopped,
+    Granted(Vec<gabion_pool::Placed>),
+    BuiltPlaced(u64),
+    LoadPlaced(LoadId),
+    FileRepaired(FileId),
+}
+
+impl Node {
+    /// Stages the replica's counters; `after` follows when they are durable.
+    pub(super) fn stage_state(&mut self, after: Option<After>) {
+        self.pool.stage_opaque(opaque::STATE, self.state.encode());
+        self.commits.staged.extend(after);
+    }
+
+    /// Writes what is staged, one commit at a time: a commit carries all that gathered meanwhile.
+    pub(super) fn schedule_commit(&mut self) {
+        if self.commits.in_flight.is_some() {
+            return;
+        }
+        let commit = if self.pool.needs_checkpoint() {
+            let snapshot = Snapshot::encode(&self.config, &self.state, &self.tree.snapshot());
+            match self.pool.checkpoint(&snapshot) {
+                Ok(commit) => Some(commit),
+                Err(error) => return self.fatal(error.within("placement log checkpoint")),
+            }
+        } else {
+            self.pool.take_commit()
+        };
+        match commit {
+            Some(commit) => {
+                let after = core::mem::take(&mut self.commits.staged);
+                self.commits.in_flight = Some((commit.number, after));
+                self.order(Order::Commit, Work::Commit(commit));
+            }
+            None => debug_assert!(self.commits.staged.is_empty()),
+        }
+    }
+
+    pub(super) fn commit_done(&mut self, result: gabion_base::Result<()>) {
+        if let Err(error) = result {
+            // What the device holds now is not known; a second flush proves nothing (FAULTS.md E8).
+            return self.fatal(error.within("placement log"));
+        }
+        let Some((number, after)) = self.commits.in_flight.take() else { return };
+        self.pool.committed(number);
+        for step in after {
+            match step {
+                After::EditApplied { edit, flushed } => {
+                    self.chain.handle_edit_applied(edit, flushed.position);
+                    self.writing.keep_flushed(flushed.sequence);
+                }
+                After::FilePlaced { file, tell } => self.file_placed(file, tell),
+                After::SegmentPlaced(segment) => self.segment_placed(segment),
+                After::TermAdopted(term) => self.chain.handle_term_adopted(term),
+                After::Trimmed(at) => self.trimmed(at),
+                After::SessionRaised => self.session_raised(),
+                After::LossNoted => self.loss_noted(),
+                After::RingNoted => self.ring_noted(),
+                After::Stopped => self.stopped(),
+                After::Granted(slots) => self.granted(slots),
+                After::BuiltPlaced(job) => self.built_placed(job),
+                After::LoadPlaced(load) => self.load_placed(load),
+                After::FileRepaired(file) => self.file_repaired(file),
+            }
+        }
+    }
+
+    /// Gives back slots and log that nobody needs anymore.
+    pub(super) fn reclaim(&mut self) {
+        self.tree.limit_readers(self.now_ms, self.options.pin_budget);
+        self.obsolete.extend(self.tree.obsolete_files());
+        if self.has(Mutant::ReadUnderWayNotWaitedFor) {
+            self.obsolete.extend(self.tree.leaving_files().iter().map(|file| file.id));
+        }
+        let obsolete = core::mem::take(&mut self.obsolete);
+        // Those that were skipped were never here.
+        let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
+        let (kept, gone): (Vec<FileId>, Vec<FileId>) =
+            obsolete.partition(|file| self.is_to_be_read(*file));
+        self.obsolete = kept;
+        if !gone.is_empty() {
+            for file in &gone {
+                self.files.remove(*file);
+                if let Err(error) = self.pool.free_file(*file)
+                    && !self.has(Mutant::SlotFreedUnderReader)
+                {
+                    return self.fatal(error);
+                }
+            }
+            self.outputs.push_back(Output::FilesGone(gone));
+        }
+        self.trim_log();
+    }
+}

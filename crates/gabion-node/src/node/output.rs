@@ -1,0 +1,129 @@
+//! What a replica asks of whoever drives it, and what it says of writes.
+
+use super::{Captured, MarkId};
+use crate::work::{Work, WorkId};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{Error, FileId, ReplicaId};
+use gabion_engine::FileMeta;
+use gabion_pool::FilePlacement;
+use gabion_replication::{Frame, Message};
+
+/// What the driver is to do.
+pub enum Output {
+    /// Send a frame to its receiver, on the connection that it names, in order.
+    Send {
+        /// The frame.
+        frame: Frame,
+    },
+    /// Break the connection with a member; it is made anew afterwards.
+    Disconnect {
+        /// The member.
+        peer: ReplicaId,
+        /// Which connection; the current one if not said.
+        connection: Option<u64>,
+        /// Why, for the log.
+        reason: Error,
+    },
+    /// Carry out an order and hand its result to [`Node::handle_done`].
+    Work(WorkId, Work),
+    /// What a client sent through another node's door, or the answer to what ours did.
+    Deliver {
+        /// The member.
+        from: ReplicaId,
+        /// `Forward` or `ForwardReply`.
+        message: Message,
+    },
+    /// Change what the embedded target serves.
+    Target(TargetCommand),
+    /// Connect to, or drop, a secondary's namespace.
+    Remote(RemoteCommand),
+    /// Bounded jobs may build until they have built so many bytes since the node began: [`crate::work::BuildCredit`].
+    JobsMayBuild(u64),
+    /// An edit was applied whose files were sent here: what readers had of those that it removes they will want of
+    /// those that it adds.
+    Replaced(Replaced),
+    /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
+    FilesGone(Vec<FileId>),
+    /// What became of a mark: the state at its record, or why there is none.
+    Marked(MarkId, gabion_base::Result<Captured>),
+    /// Something that whoever runs the replica should know: one sentence for its log.
+    Notice(String),
+    /// The replica can no longer be trusted with its disk; end the process and start anew.
+    Fatal(Error),
+}
+
+/// What an edit did to files that others have made.
+pub struct Replaced {
+    /// Those that it removes; none with a flush's, all there is where files are dropped. They are gone when
+    /// [`Output::FilesGone`] says so, which comes later.
+    pub removed: Vec<FileId>,
+    /// Those that it adds and where they lie. Who keeps the description keeps the file's slots, so it is to be dropped
+    /// soon.
+    pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
+}
+
+/// What the embedded NVMe/TCP target is to do. Byte ranges are relative to the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetCommand {
+    /// Close what is served now, let what is in flight end, then serve under this name and answer
+    /// with [`Node::handle_target_open`].
+    Open {
+        /// Name of the subsystem: group, term and session.
+        subsystem: String,
+        /// The session, to be handed back.
+        session: u64,
+        /// The only host admitted.
+        host: String,
+    },
+    /// Admit writes to these ranges (offset, length).
+    Admit(Vec<(u64, u64)>),
+    /// Refuse writes to these ranges from now on: the slots hold files.
+    Revoke(Vec<(u64, u64)>),
+}
+
+/// What the shipping side is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteCommand {
+    /// Connect to a secondary's namespace; orders for it follow.
+    Connect {
+        /// The secondary.
+        to: ReplicaId,
+        /// Its session.
+        session: u64,
+        /// Name of its subsystem.
+        subsystem: String,
+        /// Port on its host.
+        port: u16,
+        /// The name that we present.
+        host: String,
+    },
+    /// Drop the connection; orders under way end as failed or unknown.
+    Drop {
+        /// The secondary.
+        to: ReplicaId,
+    },
+}
+
+/// Whether a write can be taken now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteGate {
+    /// Yes.
+    Open,
+    /// Not yet: compaction, the ring or a member lags. The command waits.
+    Wait(&'static str),
+    /// No, as there is no room for files: refused with this sentence. Deletes and clears may be taken.
+    Full {
+        /// How much room there is, and what is wanted.
+        reason: String,
+        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give back what deletes took
+        /// before. They are refused while [`Node::jobs_pause`]: nothing under way gives any room then.
+        takes_deletes: bool,
+        /// Whether range deletes and clears are taken now, which take next to nothing and give back whole files; else as
+        /// with deletes.
+        takes_clears: bool,
+    },
+    /// No: refused with this sentence.
+    Refuse(String),
+}
