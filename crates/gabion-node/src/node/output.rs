@@ -26,7 +26,7 @@ pub enum Output {
         /// Why, for the log.
         reason: Error,
     },
-    /// Carry out an order and hand its result to [`Node::handle_done`].
+    /// Carry out an order and hand its result to [`Node::handle_done`](crate::Node::handle_done).
     Work(WorkId, Work),
     /// What a client sent through another node's door, or the answer to what ours did.
     Deliver {
@@ -68,7 +68,7 @@ pub struct Replaced {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetCommand {
     /// Close what is served now, let what is in flight end, then serve under this name and answer
-    /// with [`Node::handle_target_open`].
+    /// with [`Node::handle_target_open`](crate::Node::handle_target_open).
     Open {
         /// Name of the subsystem: group, term and session.
         subsystem: String,
@@ -118,7 +118,7 @@ pub enum WriteGate {
         /// How much room there is, and what is wanted.
         reason: String,
         /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give back what deletes took
-        /// before. They are refused while [`Node::jobs_pause`]: nothing under way gives any room then.
+        /// before. They are refused while [`Node::jobs_pause`](crate::Node::jobs_pause): nothing under way gives any room then.
         takes_deletes: bool,
         /// Whether range deletes and clears are taken now, which take next to nothing and give back whole files; else as
         /// with deletes.

@@ -78,7 +78,7 @@ impl Node {
         check_memtable_len(limits, pool_len, &self.config.tree)
     }
 
-    /// To be called after the budget of open files changed: see [`Tree::close_files`].
+    /// To be called after the budget of open files changed: see [`Tree::close_files`](gabion_engine::Tree::close_files).
     pub fn close_files(&mut self) {
         self.tree.close_files();
     }
