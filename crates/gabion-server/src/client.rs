@@ -30,8 +30,11 @@ const SLOTS_MAX: usize = 1024;
 const OUTPUT_MAX: usize = 1 << 20;
 /// Bytes of replies that wait for a client, or are on their way to it, before its requests wait.
 const UNREAD_MAX: usize = 64 << 20;
-/// Bytes of replies that wait for all clients before those that have not read theirs have to.
+/// Bytes of replies that wait for all clients, or are expected, before those that have not read theirs have to wait, and
+/// those of which replies of [`SHORT_MAX`] or more are expected.
 const UNREAD_SUM_MAX: usize = 1 << 30;
+/// Bytes that the replies to commands under way of a connection may be expected to take however much all take.
+const SHORT_MAX: usize = 1 << 20;
 /// Bytes of the words of requests under way before further ones wait.
 const WORDS_MAX: usize = 64 << 20;
 /// Bytes of requests of one connection that are read ahead, while they wait for replies before them to be read. With as
@@ -81,20 +84,36 @@ struct Slot {
     is_muted: bool,
 }
 
-/// The bytes of replies that one connection has not read, counted also in the sum over all.
+/// The bytes of replies that one connection has not read or is expected to get, counted also in the sum over all.
 ///
 /// What the replies to commands under way will take is not known, and may be the length of the longest
 /// value each: it is expected to be that of the longest of late. A connection begins with few commands
 /// under way, and short replies soon allow as many as there are slots.
 struct Unread {
     bytes: usize,
+    /// Commands under way whose replies may be long, and what each of these is expected to take.
+    under_way: usize,
     expected: usize,
+    /// What all of these are, as counted in the sum.
+    due: usize,
     sum: Rc<Cell<usize>>,
 }
 
 impl Unread {
     const fn new(sum: Rc<Cell<usize>>) -> Self {
-        Self { bytes: 0, expected: VALUE_LEN_MAX, sum }
+        Self { bytes: 0, under_way: 0, expected: VALUE_LEN_MAX, due: 0, sum }
+    }
+
+    /// A command is under way whose reply may be long.
+    fn begin(&mut self) {
+        self.under_way += 1;
+        self.count_due();
+    }
+
+    fn count_due(&mut self) {
+        let due = self.under_way * self.expected;
+        self.sum.set(self.sum.get() - self.due + due);
+        self.due = due;
     }
 
     /// A reply waits for the client from now on.
@@ -104,9 +123,11 @@ impl Unread {
     }
 
     /// The reply to a command that was under way has come.
-    fn expect(&mut self, bytes: usize) {
+    fn end(&mut self, bytes: usize) {
+        self.under_way -= 1;
         let late = self.expected - self.expected / 8;
         self.expected = late.max(bytes).max(EXPECTED_MIN);
+        self.count_due();
     }
 
     /// So much waits no longer.
@@ -116,17 +137,17 @@ impl Unread {
         self.sum.set(self.sum.get() - bytes);
     }
 
-    /// Whether nothing more may be begun with so many commands under way.
-    fn is_full(&self, under_way: u32) -> bool {
+    /// Whether nothing more may be begun.
+    fn is_full(&self) -> bool {
         // With nothing unread and nothing under way, one may always begin, however long the last was.
-        let expected = under_way as usize * self.expected;
-        self.bytes + expected >= UNREAD_MAX || self.bytes > 0 && self.sum.get() >= UNREAD_SUM_MAX
+        let is_much = self.bytes > 0 || self.due >= SHORT_MAX;
+        self.bytes + self.due >= UNREAD_MAX || is_much && self.sum.get() >= UNREAD_SUM_MAX
     }
 }
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        self.remove(self.bytes);
+        self.sum.set(self.sum.get() - self.bytes - self.due);
     }
 }
 
@@ -155,7 +176,7 @@ impl Drop for Sent {
 /// What all connections together may make the process hold.
 #[derive(Clone, Default)]
 pub(crate) struct Sums {
-    /// Bytes of replies that wait for their clients.
+    /// Bytes of replies that wait for their clients or are expected.
     pub(crate) unread: Rc<Cell<usize>>,
     /// Bytes of requests that wait.
     pub(crate) input: Rc<Cell<usize>>,
@@ -184,8 +205,6 @@ pub(crate) struct Client {
     unread: Unread,
     /// What is counted there of the output.
     output_bytes: usize,
-    /// Commands under way whose replies may be long.
-    long_out: u32,
     /// Bytes of the words of all requests under way.
     words_out: usize,
     slots: VecDeque<Slot>,
@@ -243,7 +262,6 @@ impl Client {
             sent: 0,
             unread: Unread::new(sums.unread.clone()),
             output_bytes: 0,
-            long_out: 0,
             words_out: 0,
             slots: VecDeque::new(),
             first_slot: 0,
@@ -275,7 +293,7 @@ impl Client {
             || self.held.is_some()
             || self.slots.len() >= SLOTS_MAX
             || self.output.len() - self.sent > OUTPUT_MAX
-            || self.unread.is_full(self.long_out)
+            || self.unread.is_full()
             // With nothing under way, one may always begin, however long it is.
             || self.words_out >= WORDS_MAX
     }
@@ -394,7 +412,9 @@ impl Client {
         may_be_long: bool,
         words: usize,
     ) -> u64 {
-        self.long_out += u32::from(may_be_long);
+        if may_be_long {
+            self.unread.begin();
+        }
         self.words_out += words;
         let is_muted = self.session.is_muted();
         let slot = Slot { kind, protocol, reply: None, bytes: 0, may_be_long, words, is_muted };
@@ -432,8 +452,7 @@ impl Client {
             self.words_out -= std::mem::take(&mut slot.words);
             self.unread.add(slot.bytes);
             if slot.may_be_long {
-                self.long_out -= 1;
-                self.unread.expect(slot.bytes);
+                self.unread.end(slot.bytes);
             }
         }
     }

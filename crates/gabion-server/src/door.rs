@@ -364,6 +364,9 @@ impl Server {
             return false;
         }
         if is_read {
+            if place != self.me && self.forwarded.is_full() {
+                return false;
+            }
             // In a group of one, reads see the writes of the same turn.
             let is_known = client.write_turn != self.turn || self.tail == self.head;
             return client.writes_out == 0 && is_known;

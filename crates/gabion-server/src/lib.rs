@@ -10,7 +10,7 @@
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
 //! - `server`: the loop and its turns; `door` and `client`: connections of clients (`listen` and `descriptors`: how many
 //!   may come); `mesh` and `peers`:
-//!   connections of members, commands that they forward (`forward`); `run`: commands at this node;
+//!   connections of members, commands that they forward (`forward`) and what they are owed for them (`replies`); `run`: commands at this node;
 //!   `store`: the node as what commands run on; `shipping` and `warm`: threads (those of jobs: `gabion-db`); `admin` and
 //!   `status`: `GABION …`.
 #![allow(
@@ -49,6 +49,7 @@ mod marks;
 mod mesh;
 mod peers;
 mod process;
+mod replies;
 mod routing;
 mod run;
 mod server;

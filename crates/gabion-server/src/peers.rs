@@ -7,10 +7,11 @@
 //!  then, both ways: frames (gabion_replication::frame)
 //! ```
 
+use crate::replies::Replies;
 use bytes::{Bytes, BytesMut};
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{Error, GroupId, ReplicaId, Result, crc};
-use gabion_replication::Frame;
+use gabion_replication::{Frame, Message};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -84,6 +85,13 @@ pub(crate) enum Reads {
     Answered,
 }
 
+/// Bytes that wait to be sent.
+struct Part {
+    bytes: Bytes,
+    /// Of a reply to a command of the member.
+    is_reply: bool,
+}
+
 /// A connection with a member.
 pub(crate) struct Link {
     pub(crate) stream: TcpStream,
@@ -100,8 +108,10 @@ pub(crate) struct Link {
     pub(crate) is_read_closed: bool,
     /// Whether reads that are forwarded on it are answered.
     pub(crate) reads: Reads,
+    /// What is owed on it for the commands that the member forwards.
+    pub(crate) replies: Replies,
     input: BytesMut,
-    out: VecDeque<Bytes>,
+    out: VecDeque<Part>,
     /// Bytes of the first part that are sent.
     sent: usize,
     out_len: usize,
@@ -118,11 +128,17 @@ impl Link {
             can_write: is_up,
             is_read_closed: false,
             reads: Reads::NotAsked,
+            replies: Replies::new(),
             input: BytesMut::new(),
             out: VecDeque::new(),
             sent: 0,
             out_len: 0,
         }
+    }
+
+    /// Whether a read of the member that waits may begin.
+    pub(crate) fn may_begin_read(&self) -> bool {
+        self.replies.may_begin()
     }
 
     /// Bytes that wait to be sent.
@@ -131,17 +147,26 @@ impl Link {
     }
 
     pub(crate) fn queue(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.out_len += bytes.len();
-            self.out.push_back(bytes);
+        self.queue_part(bytes, false);
+    }
+
+    fn queue_part(&mut self, bytes: Bytes, is_reply: bool) {
+        if bytes.is_empty() {
+            return;
         }
+        self.out_len += bytes.len();
+        if is_reply {
+            self.replies.add(bytes.len());
+        }
+        self.out.push_back(Part { bytes, is_reply });
     }
 
     /// Queues a frame; payloads are not copied.
     pub(crate) fn queue_frame(&mut self, frame: &Frame) -> Result<()> {
         let encoded = frame.encode()?;
-        self.queue(Bytes::from(encoded.head));
-        encoded.payload.into_iter().for_each(|part| self.queue(part));
+        let is_reply = matches!(frame.message, Message::ForwardReply { .. });
+        self.queue_part(Bytes::from(encoded.head), is_reply);
+        encoded.payload.into_iter().for_each(|part| self.queue_part(part, is_reply));
         Ok(())
     }
 
@@ -153,7 +178,7 @@ impl Link {
             let mut used = 0;
             for (slice, part) in slices.iter_mut().zip(&self.out) {
                 let from = if used == 0 { self.sent } else { 0 };
-                *slice = IoSlice::new(&part[from..]);
+                *slice = IoSlice::new(&part.bytes[from..]);
                 used += 1;
             }
             match self.stream.write_vectored(&slices[..used]) {
@@ -173,7 +198,10 @@ impl Link {
     fn take_sent(&mut self, mut n: usize) {
         self.out_len -= n;
         while let Some(front) = self.out.front() {
-            let rest = front.len() - self.sent;
+            let rest = front.bytes.len() - self.sent;
+            if front.is_reply {
+                self.replies.remove(rest.min(n));
+            }
             if n < rest {
                 self.sent += n;
                 return;

@@ -14,6 +14,7 @@
 use crate::commands::{Call, Transaction, Work};
 use crate::forward::{self, Origin};
 use crate::peers::{Peer, Reads};
+use crate::replies::FORWARDED_MAX;
 use crate::run::{Begun, Item, NOT_READABLE, READ_WAIT_MAX_MS};
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
@@ -45,7 +46,52 @@ enum Kept {
     Write(Origin, Option<Transaction>),
 }
 
+/// Commands that other members run for us, by our numbers for them.
+#[derive(Default)]
+pub(crate) struct ForwardedList {
+    all: BTreeMap<u64, Forwarded>,
+    /// Bytes of the reads among them.
+    read_bytes: usize,
+}
+
+impl ForwardedList {
+    fn insert(&mut self, number: u64, forwarded: Forwarded) {
+        self.read_bytes += forwarded.command.read_bytes();
+        self.all.insert(number, forwarded);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Forwarded> {
+        let forwarded = self.all.remove(&number)?;
+        self.read_bytes -= forwarded.command.read_bytes();
+        Some(forwarded)
+    }
+
+    /// Takes off those of a connection.
+    fn lose(&mut self, to: ReplicaId, connection: u64) -> Vec<Forwarded> {
+        let is_lost = |it: &Forwarded| it.to == to && it.connection == connection;
+        let all = std::mem::take(&mut self.all);
+        let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, it)| is_lost(it));
+        self.all = kept.into_iter().collect();
+        let lost: Vec<_> = lost.into_iter().map(|(_, forwarded)| forwarded).collect();
+        self.read_bytes -= lost.iter().map(|it| it.command.read_bytes()).sum::<usize>();
+        lost
+    }
+
+    /// Whether as many reads are on their way as a member takes at a time.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.read_bytes >= FORWARDED_MAX
+    }
+}
+
 impl Kept {
+    /// Bytes of a read; none of a write.
+    fn read_bytes(&self) -> usize {
+        match self {
+            Self::Read(item) => item.footprint(),
+            Self::Write(..) => 0,
+        }
+    }
+
     fn of(item: Item) -> Self {
         if item.is_read() {
             return Self::Read(item);
@@ -283,11 +329,10 @@ impl Server {
     /// A connection is gone, and with it the commands on their way on it, in both directions.
     pub(crate) fn lose_forwarded(&mut self, id: ReplicaId, connection: u64) {
         self.incoming.retain(|(from, _), _| *from != id);
-        let is_lost = |it: &Forwarded| it.to == id && it.connection == connection;
-        let forwarded = std::mem::take(&mut self.forwarded);
-        let (lost, kept): (Vec<_>, Vec<_>) = forwarded.into_iter().partition(|(_, it)| is_lost(it));
-        self.forwarded = kept.into_iter().collect();
-        self.lost.extend(lost.into_iter().map(|(_, forwarded)| forwarded));
+        self.peer_replies.retain(|(_, origin, _)| {
+            !matches!(*origin, Origin::Peer { connection: other, .. } if other == connection)
+        });
+        self.lost.append(&mut self.forwarded.lose(id, connection));
     }
 
     /// Sees to commands whose connection to the member that was to run them is gone.
@@ -315,11 +360,11 @@ impl Server {
 /// # Errors
 /// The member breaks the protocol.
 fn join_reply(
-    forwarded: &mut BTreeMap<u64, Forwarded>,
+    forwarded: &mut ForwardedList,
     id: u64,
     part: &Bytes,
 ) -> Result<Option<(Kept, Bytes)>> {
-    let Some(waiting) = forwarded.get_mut(&id) else { return Ok(None) };
+    let Some(waiting) = forwarded.all.get_mut(&id) else { return Ok(None) };
     let reply = match forward::join(&mut waiting.reply, part, forward::REPLY_LEN_MAX) {
         Ok(None) => return Ok(None),
         Ok(Some(reply)) => reply,
@@ -331,7 +376,7 @@ fn join_reply(
         }
         Err(error) => return Err(error),
     };
-    Ok(forwarded.remove(&id).map(|forwarded| (forwarded.command, reply)))
+    Ok(forwarded.remove(id).map(|forwarded| (forwarded.command, reply)))
 }
 
 /// Puts the replies that were made here among those of the head.
@@ -391,7 +436,9 @@ mod tests {
         let get = || Work::Call(call(&["GET", "k"]));
         let incr = || Work::Transaction(Transaction::of(vec![call(&["INCR", "k"])]));
         for (work, code) in [(get(), "-ERR "), (incr(), "-UNKNOWN ")] {
-            let mut list = BTreeMap::from([(1, forwarded(work)), (2, forwarded(get()))]);
+            let mut list = ForwardedList::default();
+            list.insert(1, forwarded(work));
+            list.insert(2, forwarded(get()));
             let part = forward::parts(&vec![b'v'; 5 << 20]).next().unwrap();
             assert_eq!(part[0], 1, "more follow");
             let mut take = |id, part: &Bytes| join_reply(&mut list, id, part).unwrap();
@@ -403,7 +450,8 @@ mod tests {
             // What is still on its way, and the next reply.
             assert!(take(1, &part).is_none());
             assert_eq!(take(2, &Bytes::from("\0$1\r\nv\r\n")).unwrap().1, "$1\r\nv\r\n");
-            assert!(list.is_empty());
+            assert!(list.all.is_empty());
+            assert_eq!(list.read_bytes, 0);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::commands::{Asker, Route, Work};
 use crate::forward::Origin;
+use crate::replies::Replies;
 use crate::server::Server;
 use crate::store::{Entry, Wish, entry};
 use gabion_base::LogPosition;
@@ -52,6 +53,11 @@ pub(crate) struct Item {
 impl Item {
     pub(crate) fn is_read(&self) -> bool {
         self.work.route() == Route::Read
+    }
+
+    /// The memory that it takes while it waits, in bytes.
+    pub(crate) const fn footprint(&self) -> usize {
+        self.len + size_of::<Self>()
     }
 }
 
@@ -135,12 +141,51 @@ impl Server {
 
     fn begin_read(&mut self, item: Item) -> Begun {
         if self.may_read(&item) {
-            return self.run_item(item);
+            return self.run_read(item);
         }
         if !self.node.borrow().is_readable() && self.host.uptime_ms() > READ_WAIT_MAX_MS {
             return Begun::Done(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")), 0);
         }
         self.lagging.push(item)
+    }
+
+    /// Runs a read, or lets it wait until the member that forwarded it has been sent more of its replies.
+    fn run_read(&mut self, item: Item) -> Begun {
+        let admitted = match self.replies_to(&item.origin) {
+            Some(replies) => replies.admit(item),
+            None => Ok(item),
+        };
+        match admitted {
+            Ok(item) => self.run_item(item),
+            Err(begun) => begun,
+        }
+    }
+
+    /// What is owed on the connection on which a member asked, while that stands.
+    pub(crate) fn replies_to(&mut self, origin: &Origin) -> Option<&mut Replies> {
+        let Origin::Peer { replica, connection, .. } = *origin else { return None };
+        let peer = self.peers.iter_mut().find(|peer| peer.id == replica)?;
+        let link = peer.link.as_mut().filter(|link| link.connection == connection)?;
+        Some(&mut link.replies)
+    }
+
+    /// Runs reads of members that waited for replies to be sent. Returns how many.
+    pub(crate) fn retry_waiting(&mut self) -> usize {
+        let mut count = 0;
+        for place in 0..self.peers.len() {
+            while let Some(link) = &mut self.peers[place].link
+                && let Some(item) = link.replies.next()
+            {
+                count += 1;
+                let (origin, protocol) = (item.origin.clone(), item.protocol);
+                let begun = match self.may_read(&item) {
+                    true => self.run_item(item),
+                    false => self.lagging.push(item),
+                };
+                self.end_read(&origin, protocol, begun);
+            }
+        }
+        count
     }
 
     /// Whether this node, the tail, can show what a read must show.
@@ -187,6 +232,11 @@ impl Server {
                 Begun::Done(reply, self.reply_turn(item.is_read()))
             }
             Poll::Pending => {
+                if item.is_read()
+                    && let Some(replies) = self.replies_to(&item.origin)
+                {
+                    replies.begin();
+                }
                 let (commands, store) = (self.commands.clone(), self.store.clone());
                 let finished = self.finished.clone();
                 let task = self.executor.spawn(async move {
@@ -248,6 +298,9 @@ impl Server {
                 Finished::Command { item, reply, .. } => {
                     self.note_time(&item);
                     let is_read = item.is_read();
+                    if is_read && let Some(replies) = self.replies_to(&item.origin) {
+                        replies.end();
+                    }
                     let turn = self.reply_turn(is_read);
                     self.complete(&item.origin, item.protocol, is_read, reply, turn);
                 }
@@ -295,10 +348,10 @@ impl Server {
             }
             count += 1;
             let (origin, protocol) = (item.origin.clone(), item.protocol);
-            let begun = self.run_item(item);
+            let begun = self.run_read(item);
             self.end_read(&origin, protocol, begun);
         }
-        count + self.retry_unsent()
+        count + self.retry_waiting() + self.retry_unsent()
     }
 
     /// Ends reads that have waited too long.
@@ -344,6 +397,17 @@ impl Server {
             Origin::Peer { .. } => {
                 let mut bytes = Vec::new();
                 reply.encode(protocol, &mut bytes);
+                // What its memory is is in the bytes now, or with others who have it too.
+                drop(reply);
+                let replies = self.replies_to(origin);
+                if let Some(replies) = replies {
+                    if is_read {
+                        replies.expect(bytes.len());
+                    }
+                    if turn != 0 {
+                        replies.add(bytes.len());
+                    }
+                }
                 if turn == 0 {
                     let position = self.node.borrow().log_end();
                     self.send_reply(

@@ -17,8 +17,8 @@ use crate::door::Ahead;
 use crate::events::Event;
 use crate::forward::Origin;
 use crate::host::ServerHost;
-use crate::peers::{Peer, Stranger};
-use crate::routing::Forwarded;
+use crate::peers::{Link, Peer, Stranger};
+use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, WaitingReads};
 use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
@@ -112,7 +112,7 @@ pub(crate) struct Server {
     pub(crate) peers: Vec<Peer>,
     pub(crate) strangers: Vec<Option<Stranger>>,
     pub(crate) next_connection: u64,
-    pub(crate) forwarded: BTreeMap<u64, Forwarded>,
+    pub(crate) forwarded: ForwardedList,
     pub(crate) next_forward: u64,
     /// Those whose connection is gone; answered in the next turn.
     pub(crate) lost: Vec<Forwarded>,
@@ -258,6 +258,7 @@ impl Server {
             || !self.listed.is_empty()
             || self.door_has_more
             || self.turn_is_used
+            || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::may_begin_read)
     }
 
     fn handle_event(&mut self, event: &mio::event::Event) {
@@ -467,12 +468,8 @@ impl Server {
             self.acknowledged_at = end;
             self.turns.pop_front();
         }
-        while let Some((turn, _, _)) = self.peer_replies.front()
-            && *turn <= self.acknowledged_turn
-        {
-            if let Some((_, origin, reply)) = self.peer_replies.pop_front() {
-                self.send_reply(&origin, self.acknowledged_at, &reply);
-            }
+        while let Some((origin, reply)) = self.pop_peer_reply(self.acknowledged_turn) {
+            self.send_reply(&origin, self.acknowledged_at, &reply);
         }
         while let Some(&(turn, token)) = self.waiting_clients.front()
             && turn <= self.acknowledged_turn
@@ -480,6 +477,16 @@ impl Server {
             self.waiting_clients.pop_front();
             self.list_client(token);
         }
+    }
+
+    /// The next reply to a member, if its turn is one up to `last`.
+    fn pop_peer_reply(&mut self, last: u64) -> Option<(Origin, Bytes)> {
+        self.peer_replies.front().filter(|(turn, _, _)| *turn <= last)?;
+        let (_, origin, reply) = self.peer_replies.pop_front()?;
+        if let Some(replies) = self.replies_to(&origin) {
+            replies.remove(reply.len());
+        }
+        Some((origin, reply))
     }
 
     /// Gives up on replies that wait for a member that is out: their writes are in the log here, and what
@@ -493,14 +500,10 @@ impl Server {
         if !matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
             return;
         }
-        while let Some((turn, _, _)) = self.peer_replies.front()
-            && *turn <= last
-        {
-            if let Some((_, origin, _)) = self.peer_replies.pop_front() {
-                let mut bytes = Vec::new();
-                UNACKNOWLEDGED.encode(Protocol::Resp3, &mut bytes);
-                self.send_reply(&origin, LogPosition::ZERO, &bytes);
-            }
+        while let Some((origin, _)) = self.pop_peer_reply(last) {
+            let mut bytes = Vec::new();
+            UNACKNOWLEDGED.encode(Protocol::Resp3, &mut bytes);
+            self.send_reply(&origin, LogPosition::ZERO, &bytes);
         }
         let acknowledged = self.acknowledged_turn;
         while let Some(&(turn, token)) = self.waiting_clients.front()

@@ -7,6 +7,7 @@ use crate::events::{Event, Mailbox};
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
 use crate::peers::Peer;
+use crate::routing::ForwardedList;
 use crate::run::WaitingReads;
 use crate::server::{
     MEDIUM, PEER_DOOR, RESP, SIGNAL, STRANGERS_MAX, Server, Threads, scratch, waker,
@@ -180,7 +181,7 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
         peers,
         strangers: Vec::with_capacity(STRANGERS_MAX),
         next_connection: 0,
-        forwarded: BTreeMap::new(),
+        forwarded: ForwardedList::default(),
         next_forward: 0,
         lost: Vec::new(),
         incoming: BTreeMap::new(),

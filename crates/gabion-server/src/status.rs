@@ -79,6 +79,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "read_bytes": gabion_proc::device_bytes().unwrap_or_default().0,
         "write_bytes": gabion_proc::device_bytes().unwrap_or_default().1,
         "net": net(server),
+        "replies": replies(server),
     })
 }
 
@@ -217,6 +218,17 @@ fn cpu_by_role() -> Value {
         roles.insert(role.to_owned(), json!(seconds));
     }
     Value::Object(roles)
+}
+
+/// Replies on their way: those that clients have not read or are expected to get, those that members have not, and the
+/// reads of members that wait for that.
+fn replies(server: &Server) -> Value {
+    let links = || server.peers.iter().filter_map(|peer| peer.link.as_ref());
+    json!({
+        "client_bytes": server.sums.unread.get(),
+        "member_bytes": links().map(|link| link.replies.bytes()).sum::<usize>(),
+        "waiting_reads": links().map(|link| link.replies.waiting()).sum::<usize>(),
+    })
 }
 
 fn net(server: &Server) -> Value {

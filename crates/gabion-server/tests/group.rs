@@ -8,6 +8,8 @@ mod connections;
 mod descriptors;
 #[path = "group/pipelines.rs"]
 mod pipelines;
+#[path = "group/replies.rs"]
+mod replies;
 #[path = "group/scripts.rs"]
 mod scripts;
 mod support;

@@ -93,6 +93,30 @@ fn too_much_for_all_stops_who_has_not_read_and_nobody_else() {
     assert!(lazy.is_blocked() && !other.is_blocked());
 }
 
+/// Nobody has read anything, and nobody has been answered: so it is where all are answered by another node.
+#[test]
+fn commands_under_way_of_all_are_few_until_their_replies_are_known_to_be_short() {
+    let sum = Rc::new(Cell::new(0));
+    let mut clients: Vec<_> = (0..200).map(|_| client(&sum)).collect();
+    let places: Vec<_> = clients.iter_mut().map(|(client, _)| begin_all(client)).collect();
+    let count: usize = places.iter().map(Vec::len).sum();
+    assert!(places.iter().all(|places| !places.is_empty()), "each may have one");
+    assert!(count <= UNREAD_SUM_MAX / VALUE_LEN_MAX + clients.len(), "{count} replies of 8 MiB");
+    // One that is answered has room again, however many are not.
+    let (first, mut scratch) = (&mut clients[0].0, Vec::new());
+    let mut most = 0;
+    let mut places = places[0].clone();
+    for _ in 0..100 {
+        places.drain(..).for_each(|place| first.fill(place, Reply::Null, 0));
+        first.flush(0, &mut scratch).unwrap();
+        places = begin_all(first);
+        most = most.max(places.len());
+    }
+    assert_eq!(most, SHORT_MAX / EXPECTED_MIN, "short replies are few bytes");
+    clients.clear();
+    assert_eq!(sum.get(), 0);
+}
+
 #[test]
 fn the_words_of_requests_under_way_are_bounded_and_one_may_always_begin() {
     let (mut client, _other) = client(&Rc::new(Cell::new(0)));

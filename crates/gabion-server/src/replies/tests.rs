@@ -1,0 +1,175 @@
+//! A member that forwards more reads than it takes replies of.
+
+use super::*;
+use crate::commands::{Call, Work};
+use crate::forward::{self, Origin};
+use crate::peers::Link;
+use bytes::Bytes;
+use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, ShardId, Term};
+use gabion_replication::{Frame, Message};
+use gabion_resp::{Protocol, Request};
+
+const GROUP: GroupId = GroupId(7);
+
+/// A connection with a member, and the member's end of it.
+fn link() -> (Link, std::net::TcpStream) {
+    let door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+    let stream = door.accept().unwrap().0;
+    stream.set_nonblocking(true).unwrap();
+    (Link::new(mio::net::TcpStream::from_std(stream), 1, true, 0), other)
+}
+
+fn read(id: u64) -> Item {
+    let args = ["GET", "key"].into_iter().map(Bytes::from).collect();
+    let work = Work::Call(Call::new(Request { args }).unwrap());
+    let origin = Origin::Peer { replica: ReplicaId(1), connection: 1, id };
+    let (protocol, position) = (Protocol::Resp2, LogPosition::ZERO);
+    let len = work.memory();
+    Item { number: id, origin, work, protocol, position, since_ms: 0, begun_ns: 0, len }
+}
+
+fn id_of(item: &Item) -> u64 {
+    let Origin::Peer { id, .. } = item.origin else { panic!() };
+    id
+}
+
+/// Gives the reply to a read, as the loop does.
+fn answer(link: &mut Link, id: u64, reply: &[u8]) {
+    link.replies.expect(reply.len());
+    for bytes in forward::parts(reply) {
+        send(link, Message::ForwardReply { id, position: LogPosition::ZERO, bytes });
+    }
+}
+
+fn send(link: &mut Link, message: Message) {
+    let (group, shard, config, term) = (GROUP, ShardId::ZERO, ConfigNumber(1), Term(1));
+    let (from, to) = (ReplicaId(3), ReplicaId(1));
+    let connection = link.connection;
+    let frame = Frame { group, shard, config, term, from, to, connection, message };
+    link.queue_frame(&frame).unwrap();
+}
+
+/// Sends what the socket takes, and returns the frames that the member gets of it.
+fn drain(link: &mut Link, other: &mut Link) -> Vec<Frame> {
+    link.can_write = true;
+    link.flush().unwrap();
+    let mut scratch = vec![0; 1 << 20];
+    let mut frames = Vec::new();
+    while other.read(&mut scratch).unwrap().1 {
+        while let Some(frame) = other.next_frame().unwrap() {
+            frames.push(frame);
+        }
+    }
+    frames.extend(std::iter::from_fn(|| other.next_frame().unwrap()));
+    frames
+}
+
+#[test]
+fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it_does() {
+    const READS: u64 = 64;
+    let (mut link, other) = link();
+    other.set_nonblocking(true).unwrap();
+    let mut other = Link::new(mio::net::TcpStream::from_std(other), 1, true, 0);
+    let reply = vec![b'v'; VALUE_LEN_MAX];
+    let bound = REPLIES_MAX + VALUE_LEN_MAX + 4096;
+    for id in 0..READS {
+        match link.replies.admit(read(id)) {
+            Ok(item) => answer(&mut link, id_of(&item), &reply),
+            Err(Begun::Later) => {}
+            Err(Begun::Done(reply, _)) => panic!("{reply:?}"),
+        }
+        assert!(link.backlog() <= bound, "{} bytes wait", link.backlog());
+    }
+    assert_eq!(link.replies.waiting() as u64, READS - (REPLIES_MAX / VALUE_LEN_MAX) as u64);
+    assert!(!link.may_begin_read());
+    // The chain's word, and the reply to a write, wait for no read.
+    send(&mut link, Message::Refused { reason: "a word of the chain".into() });
+    let id = u64::MAX;
+    answer(&mut link, id, b"+OK\r\n");
+    let (mut whole, mut part, mut behind) = (Vec::new(), 0, None);
+    while whole.len() as u64 <= READS {
+        for frame in drain(&mut link, &mut other) {
+            let Message::ForwardReply { id, bytes, .. } = frame.message else {
+                behind = Some(whole.len());
+                continue;
+            };
+            part += bytes.len() - 1;
+            if bytes[0] == 0 {
+                whole.push((id, std::mem::take(&mut part)));
+            }
+        }
+        while let Some(item) = link.replies.next() {
+            answer(&mut link, id_of(&item), &reply);
+            assert!(link.backlog() <= bound, "{} bytes wait", link.backlog());
+        }
+    }
+    let most = REPLIES_MAX / VALUE_LEN_MAX;
+    assert_eq!(behind, Some(most), "no more than may be queued lies before it");
+    assert_eq!(whole.remove(most), (id, 5));
+    assert_eq!(whole, (0..READS).map(|id| (id, VALUE_LEN_MAX)).collect::<Vec<_>>());
+    assert_eq!((link.replies.bytes(), link.backlog()), (0, 0));
+}
+
+#[test]
+fn reads_under_way_count_by_the_longest_reply_of_late() {
+    let mut replies = Replies::new();
+    let begin_all = |replies: &mut Replies| {
+        let mut count = 0;
+        while let Ok(_item) = replies.admit(read(0)) {
+            replies.begin();
+            count += 1;
+        }
+        count
+    };
+    let end = |replies: &mut Replies, count, bytes| {
+        for _ in 0..count {
+            replies.end();
+            replies.expect(bytes);
+        }
+    };
+    assert_eq!(begin_all(&mut replies), REPLIES_MAX / VALUE_LEN_MAX);
+    let mut under_way = REPLIES_MAX / VALUE_LEN_MAX;
+    while under_way < UNDER_WAY_MAX {
+        end(&mut replies, under_way, 100);
+        let waited = replies.next().map(|_| replies.begin());
+        assert!(waited.is_some(), "who waited is next");
+        under_way = 1 + begin_all(&mut replies);
+    }
+    assert_eq!(under_way, UNDER_WAY_MAX);
+    end(&mut replies, UNDER_WAY_MAX, 2 * REPLIES_MAX);
+    assert!(
+        replies.next().is_some(),
+        "with nothing under way, one may begin, whatever is expected"
+    );
+    replies.begin();
+    assert!(begin_all(&mut replies) == 0 && !replies.may_begin());
+}
+
+#[test]
+fn reads_that_wait_are_bounded_and_one_too_many_is_told_so() {
+    let mut replies = Replies::new();
+    replies.add(REPLIES_MAX);
+    let mut count = 0;
+    let reply = loop {
+        match replies.admit(read(count)) {
+            Ok(_) => panic!("nothing was sent"),
+            Err(Begun::Later) => count += 1,
+            Err(Begun::Done(reply, turn)) => break (reply, turn),
+        }
+    };
+    assert!(count as usize * read(0).footprint() <= WAITING_MAX && count > 100_000, "{count}");
+    assert!(
+        matches!(&reply, (Reply::Error(text), 0) if text.starts_with(b"TRYAGAIN ")),
+        "{reply:?}"
+    );
+    replies.remove(REPLIES_MAX);
+    for id in 0..count {
+        assert_eq!(replies.next().map(|item| id_of(&item)), Some(id));
+    }
+    assert_eq!(replies.waiting_bytes, 0);
+    // However long it is, when it is alone.
+    replies.add(REPLIES_MAX);
+    let long = Item { len: 2 * WAITING_MAX, ..read(0) };
+    assert!(matches!(replies.admit(long), Err(Begun::Later)));
+}
