@@ -12,6 +12,8 @@ use std::io;
 
 /// How long somebody may take to say who he is, in ms.
 const STRANGER_MAX_MS: u64 = 2_000;
+/// Bytes that a member may bring in one turn, before others are heard: it may send long replies as fast as they are read.
+const TURN_BYTES_MAX: usize = 8 << 20;
 
 impl Server {
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
@@ -126,14 +128,30 @@ impl Server {
         }
     }
 
+    /// Reads on where a member has sent more than it may bring in one turn.
+    pub(crate) fn read_peers_on(&mut self) {
+        for place in 0..self.peers.len() {
+            let link = self.peers[place].link.as_mut();
+            if link.is_some_and(|link| std::mem::take(&mut link.has_more)) {
+                self.read_peer(place);
+            }
+        }
+    }
+
     fn read_peer(&mut self, place: usize) {
         let mut scratch = std::mem::take(&mut self.scratch);
+        let mut budget = TURN_BYTES_MAX;
         loop {
             let peer = &mut self.peers[place];
             let Some(link) = peer.link.as_mut().filter(|link| link.is_up) else { break };
             let (id, connection) = (peer.id, link.connection);
+            if budget == 0 {
+                link.has_more = true;
+                break;
+            }
             let result = link.read(&mut scratch);
             if let Ok((count, _)) = &result {
+                budget = budget.saturating_sub(*count);
                 let traffic = &self.host.traffic;
                 traffic.peer_received.set(traffic.peer_received.get() + *count as u64);
             }

@@ -106,6 +106,8 @@ pub(crate) struct Link {
     pub(crate) can_write: bool,
     /// The other end sends no more.
     pub(crate) is_read_closed: bool,
+    /// It has sent more than was read in one turn.
+    pub(crate) has_more: bool,
     /// Whether reads that are forwarded on it are answered.
     pub(crate) reads: Reads,
     /// What is owed on it for the commands that the member forwards.
@@ -127,6 +129,7 @@ impl Link {
             has_greeted: false,
             can_write: is_up,
             is_read_closed: false,
+            has_more: false,
             reads: Reads::NotAsked,
             replies: Replies::new(),
             input: BytesMut::new(),
@@ -136,9 +139,9 @@ impl Link {
         }
     }
 
-    /// Whether a read of the member that waits may begin.
-    pub(crate) fn may_begin_read(&self) -> bool {
-        self.replies.may_begin()
+    /// Whether there is more to do without a new event: to read on, or to begin a read of the member that waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.has_more || self.replies.may_begin()
     }
 
     /// Bytes that wait to be sent.

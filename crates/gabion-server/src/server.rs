@@ -258,7 +258,7 @@ impl Server {
             || !self.listed.is_empty()
             || self.door_has_more
             || self.turn_is_used
-            || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::may_begin_read)
+            || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::is_busy)
     }
 
     fn handle_event(&mut self, event: &mio::event::Event) {
@@ -332,6 +332,7 @@ impl Server {
         if std::mem::take(&mut self.door_has_more) {
             self.accept_clients();
         }
+        self.read_peers_on();
         for token in std::mem::take(&mut self.eager) {
             self.serve_client(token);
         }

@@ -82,7 +82,7 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
         assert!(link.backlog() <= bound, "{} bytes wait", link.backlog());
     }
     assert_eq!(link.replies.waiting() as u64, READS - (REPLIES_MAX / VALUE_LEN_MAX) as u64);
-    assert!(!link.may_begin_read());
+    assert!(!link.replies.may_begin());
     // The chain's word, and the reply to a write, wait for no read.
     send(&mut link, Message::Refused { reason: "a word of the chain".into() });
     let id = u64::MAX;
