@@ -313,7 +313,7 @@ impl Server {
         }
     }
 
-    /// Bytes that wait on the connection with a member.
+    /// Bytes that wait on the connection with a member, replies aside.
     pub(crate) fn backlog(&self, id: ReplicaId) -> usize {
         let link = self.peer_place(id).and_then(|place| self.peers[place].link.as_ref());
         link.map_or(0, Link::backlog)

@@ -116,7 +116,8 @@ pub(crate) struct Link {
     out: VecDeque<Part>,
     /// Bytes of the first part that are sent.
     sent: usize,
-    out_len: usize,
+    /// Bytes of those that are no replies.
+    backlog: usize,
 }
 
 impl Link {
@@ -135,7 +136,7 @@ impl Link {
             input: BytesMut::new(),
             out: VecDeque::new(),
             sent: 0,
-            out_len: 0,
+            backlog: 0,
         }
     }
 
@@ -144,9 +145,9 @@ impl Link {
         self.has_more || self.replies.may_begin()
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that wait to be sent, replies aside: of these there are about as many as may be for as long as reads wait.
     pub(crate) const fn backlog(&self) -> usize {
-        self.out_len
+        self.backlog
     }
 
     pub(crate) fn queue(&mut self, bytes: Bytes) {
@@ -157,9 +158,9 @@ impl Link {
         if bytes.is_empty() {
             return;
         }
-        self.out_len += bytes.len();
-        if is_reply {
-            self.replies.add(bytes.len());
+        match is_reply {
+            true => self.replies.add(bytes.len()),
+            false => self.backlog += bytes.len(),
         }
         self.out.push_back(Part { bytes, is_reply });
     }
@@ -199,11 +200,11 @@ impl Link {
     }
 
     fn take_sent(&mut self, mut n: usize) {
-        self.out_len -= n;
         while let Some(front) = self.out.front() {
             let rest = front.bytes.len() - self.sent;
-            if front.is_reply {
-                self.replies.remove(rest.min(n));
+            match front.is_reply {
+                true => self.replies.remove(rest.min(n)),
+                false => self.backlog -= rest.min(n),
             }
             if n < rest {
                 self.sent += n;

@@ -455,6 +455,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn as_many_reads_are_on_their_way_as_a_member_lets_wait_and_writes_are_not_counted() {
+        let mut list = ForwardedList::default();
+        let incr = || Work::Transaction(Transaction::of(vec![call(&["INCR", "k"])]));
+        for number in 0.. {
+            let work = if number % 2 == 0 { Work::Call(call(&["GET", "k"])) } else { incr() };
+            list.insert(number, forwarded(work));
+            if list.is_full() {
+                break;
+            }
+        }
+        assert!(list.read_bytes < FORWARDED_MAX + 1024, "{}", list.read_bytes);
+        list.remove(0);
+        assert!(!list.is_full(), "one is answered");
+        assert!(list.lose(ReplicaId(1), 2).is_empty(), "of another connection");
+        let count = list.all.len();
+        assert_eq!(list.lose(ReplicaId(1), 1).len(), count);
+        assert_eq!((list.read_bytes, list.all.len()), (0, 0));
+    }
+
     /// 600,000 pairs, say, are a flat list of more elements than a request may have.
     #[test]
     fn a_long_list_in_a_transaction_is_handed_on_or_costs_that_transaction_alone() {

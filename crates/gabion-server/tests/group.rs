@@ -289,6 +289,7 @@ fn status_is_complete(group: &Group) {
             "slots",
             "readers",
             "counters",
+            "replies",
             "cpu_seconds",
             "cpu_seconds_by_role",
             "memory_bytes",
