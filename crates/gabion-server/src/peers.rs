@@ -140,9 +140,9 @@ impl Link {
         }
     }
 
-    /// Whether there is more to do without a new event: to read on, or to begin a read of the member that waits.
+    /// Whether there is more to do without a new event: to read on, or to go on with a read of the member that waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.has_more || self.replies.may_begin()
+        self.has_more || self.replies.may_go_on()
     }
 
     /// Bytes that wait to be sent, replies aside: of these there are about as many as may be for as long as reads wait.

@@ -19,6 +19,8 @@ use std::task::{Context, Poll, Waker};
 pub(crate) const READ_WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;
+/// Reads of members that waited and are run before others are heard.
+const RETRIES_MAX: usize = 1024;
 /// Bytes of reads that may wait for the tail, or for what they must show.
 const WAITING_READ_BYTES_MAX: usize = 64 << 20;
 /// Above so many bytes this node's own clients are not read any more.
@@ -169,11 +171,12 @@ impl Server {
         Some(&mut link.replies)
     }
 
-    /// Runs reads of members that waited for replies to be sent. Returns how many.
+    /// Runs reads of members that waited for replies to be sent, some at a time. Returns how many.
     pub(crate) fn retry_waiting(&mut self) -> usize {
         let mut count = 0;
         for place in 0..self.peers.len() {
-            while let Some(link) = &mut self.peers[place].link
+            while count < RETRIES_MAX
+                && let Some(link) = &mut self.peers[place].link
                 && let Some(item) = link.replies.next()
             {
                 count += 1;
@@ -217,7 +220,7 @@ impl Server {
     /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was done by
     /// then, as every command writes last.
     fn run_item(&mut self, item: Item) -> Begun {
-        let number = item.number;
+        let (number, is_read) = (item.number, item.is_read());
         self.store.run_as(number);
         self.store.probe(true);
         let outcome = {
@@ -229,14 +232,16 @@ impl Server {
             Poll::Ready(_) if self.store.take_hit_gate() => self.gate(item),
             Poll::Ready(reply) => {
                 self.note_time(&item);
-                Begun::Done(reply, self.reply_turn(item.is_read()))
+                Begun::Done(reply, self.reply_turn(is_read))
             }
             Poll::Pending => {
-                if item.is_read()
-                    && let Some(replies) = self.replies_to(&item.origin)
-                {
-                    replies.begin();
-                }
+                let item = match self.replies_to(&item.origin) {
+                    Some(replies) if is_read => match replies.begin(item) {
+                        Ok(item) => item,
+                        Err(begun) => return begun,
+                    },
+                    _ => item,
+                };
                 let (commands, store) = (self.commands.clone(), self.store.clone());
                 let finished = self.finished.clone();
                 let task = self.executor.spawn(async move {

@@ -72,7 +72,7 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
     other.set_nonblocking(true).unwrap();
     let mut other = Link::new(mio::net::TcpStream::from_std(other), 1, true, 0);
     let reply = vec![b'v'; VALUE_LEN_MAX];
-    let bound = REPLIES_MAX + VALUE_LEN_MAX + 4096;
+    let bound = QUEUED_MAX + VALUE_LEN_MAX + 4096;
     for id in 0..READS {
         match link.replies.admit(read(id)) {
             Ok(item) => answer(&mut link, id_of(&item), &reply),
@@ -81,8 +81,8 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
         }
         assert!(link.replies.bytes() <= bound, "{} bytes wait", link.replies.bytes());
     }
-    assert_eq!(link.replies.waiting() as u64, READS - (REPLIES_MAX / VALUE_LEN_MAX) as u64);
-    assert!(!link.replies.may_begin());
+    assert_eq!(link.replies.waiting() as u64, READS - (QUEUED_MAX / VALUE_LEN_MAX) as u64);
+    assert!(!link.replies.may_go_on());
     assert_eq!(link.backlog(), 0, "what is forwarded the other way is not held back for them");
     // The chain's word, and the reply to a write, wait for no read.
     send(&mut link, Message::Refused { reason: "a word of the chain".into() });
@@ -105,46 +105,70 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
             assert!(link.replies.bytes() <= bound, "{} bytes wait", link.replies.bytes());
         }
     }
-    let most = REPLIES_MAX / VALUE_LEN_MAX;
+    let most = QUEUED_MAX / VALUE_LEN_MAX;
     assert_eq!(behind, Some(most), "no more than may be queued lies before it");
     assert_eq!(whole.remove(most), (id, 5));
     assert_eq!(whole, (0..READS).map(|id| (id, VALUE_LEN_MAX)).collect::<Vec<_>>());
     assert_eq!((link.replies.bytes(), link.backlog()), (0, 0));
 }
 
+/// Lets reads that find nothing in memory come until one waits. Returns how many are under way of them.
+fn begin_all(replies: &mut Replies, from: u64) -> usize {
+    let admitted = |&id: &u64| {
+        let item = replies.admit(read(id)).map_err(|_| "no room for bytes").unwrap();
+        replies.begin(item).is_ok()
+    };
+    (from..).take_while(admitted).count()
+}
+
+fn end(replies: &mut Replies, count: usize, bytes: usize) {
+    for _ in 0..count {
+        replies.end();
+        replies.expect(bytes);
+    }
+}
+
 #[test]
 fn reads_under_way_count_by_the_longest_reply_of_late() {
     let mut replies = Replies::new();
-    let begin_all = |replies: &mut Replies| {
-        let mut count = 0;
-        while let Ok(_item) = replies.admit(read(0)) {
-            replies.begin();
-            count += 1;
-        }
-        count
-    };
-    let end = |replies: &mut Replies, count, bytes| {
-        for _ in 0..count {
-            replies.end();
-            replies.expect(bytes);
-        }
-    };
-    assert_eq!(begin_all(&mut replies), REPLIES_MAX / VALUE_LEN_MAX);
-    let mut under_way = REPLIES_MAX / VALUE_LEN_MAX;
+    let mut under_way = begin_all(&mut replies, 0);
+    assert_eq!(under_way, REPLIES_MAX / VALUE_LEN_MAX);
     while under_way < UNDER_WAY_MAX {
         end(&mut replies, under_way, 100);
-        let waited = replies.next().map(|_| replies.begin());
-        assert!(waited.is_some(), "who waited is next");
-        under_way = 1 + begin_all(&mut replies);
+        let item = replies.next().expect("who waited is next");
+        assert!(replies.begin(item).is_ok());
+        under_way = 1 + begin_all(&mut replies, 1000);
     }
     assert_eq!(under_way, UNDER_WAY_MAX);
     end(&mut replies, UNDER_WAY_MAX, 2 * REPLIES_MAX);
-    assert!(
-        replies.next().is_some(),
-        "with nothing under way, one may begin, whatever is expected"
-    );
-    replies.begin();
-    assert!(begin_all(&mut replies) == 0 && !replies.may_begin());
+    let item = replies.next().expect("a few may always be under way, whatever came before");
+    assert!(replies.begin(item).is_ok());
+    assert_eq!(1 + begin_all(&mut replies, 2000), REPLIES_MAX / VALUE_LEN_MAX);
+}
+
+#[test]
+fn reads_of_what_is_in_memory_pass_those_that_are_under_way_and_keep_none_of_them_waiting() {
+    let mut replies = Replies::new();
+    let under_way = begin_all(&mut replies, 0);
+    // The last of them waits; those in memory go on, until bytes of theirs wait.
+    while let Ok(_item) = replies.admit(read(100)) {
+        replies.add(VALUE_LEN_MAX);
+    }
+    assert_eq!((replies.bytes(), replies.waiting()), (QUEUED_MAX, 2));
+    assert!(!replies.may_go_on());
+    end(&mut replies, under_way, VALUE_LEN_MAX);
+    // One that comes now is behind it, though there is room again.
+    assert!(replies.begin(read(101)).is_err());
+    for expected in [under_way as u64, 101] {
+        let item = replies.next().unwrap();
+        assert_eq!(id_of(&item), expected);
+        assert!(replies.begin(item).is_ok());
+    }
+    assert!(replies.next().is_none() && !replies.may_go_on());
+    replies.remove(VALUE_LEN_MAX);
+    assert!(replies.may_go_on());
+    assert_eq!(replies.next().map(|item| id_of(&item)), Some(100));
+    assert_eq!(replies.waiting_bytes, 0);
 }
 
 #[test]

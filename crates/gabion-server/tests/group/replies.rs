@@ -8,7 +8,7 @@ use gabion_resp::Reply;
 const VALUE_LEN: usize = 8 << 20;
 /// Reads of one connection that are under way.
 const READS: usize = 8;
-const CONNECTIONS: usize = 8;
+const CONNECTIONS: usize = 6;
 /// Bytes of replies that may wait at the tail for one member.
 const REPLIES_MAX: u64 = 64 << 20;
 
@@ -20,7 +20,7 @@ fn peak_bytes(pid: u64) -> u64 {
     kib << 10
 }
 
-/// Reads come to 512 MiB, from all connections at once.
+/// Reads come to 384 MiB, from all connections at once.
 #[test]
 fn replies_of_the_tail_to_one_member_take_a_bounded_amount_of_memory() {
     let group = Group::start("replies", 3, AckLevel::Replicated);
