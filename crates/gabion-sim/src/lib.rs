@@ -27,4 +27,4 @@ pub mod random;
 pub mod world;
 
 pub use random::Random;
-pub use world::{Faults, Kept, Options, Outcome, StoppedLog, Targets, World};
+pub use world::{Faults, Kept, Options, Outcome, Part, StoppedLog, Targets, World};

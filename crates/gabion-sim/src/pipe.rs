@@ -13,7 +13,10 @@ const CAPACITY: usize = 256 * 1024;
 
 struct State {
     queues: [VecDeque<u8>; 2],
-    broken: bool,
+    /// Whether the connection has ended, as each end sees it.
+    broken: [bool; 2],
+    /// Whether what an end sends stays on the way, its end of the connection too.
+    stopped: [bool; 2],
     random: Random,
 }
 
@@ -29,22 +32,47 @@ impl Pipe {
     #[must_use]
     pub fn pair(random: Random) -> (Self, Self) {
         let queues = [VecDeque::new(), VecDeque::new()];
-        let state = Rc::new(RefCell::new(State { queues, broken: false, random }));
+        let state = Rc::new(RefCell::new(State { queues, broken: [false; 2], stopped: [false; 2], random }));
         (Self { state: state.clone(), side: 0 }, Self { state, side: 1 })
     }
 
-    /// Cuts the connection: what is under way is lost.
+    /// Cuts the connection from this end: what is under way is lost. The other end learns of it, unless nothing gets
+    /// there.
     pub fn cut(&self) {
         let mut state = self.state.borrow_mut();
-        state.broken = true;
+        state.broken[self.side] = true;
+        state.broken[1 - self.side] |= !state.stopped[self.side];
         state.queues.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// Stops what this end sends, and what the other sends, or lets it go on.
+    pub fn stop(&self, sent: bool, received: bool) {
+        let mut state = self.state.borrow_mut();
+        state.stopped[self.side] = sent;
+        state.stopped[1 - self.side] = received;
+        for side in 0..2 {
+            let has_left = state.broken[side] && !state.stopped[side];
+            state.broken[1 - side] |= has_left;
+        }
+    }
+
+    /// Whether nobody else has either end.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        Rc::strong_count(&self.state) == 1
+    }
+
+    /// Whether both ends know that the connection has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state.borrow().broken == [true; 2]
     }
 }
 
 impl Transport for Pipe {
     fn send(&mut self, parts: &[&[u8]]) -> Result<usize> {
         let state = &mut *self.state.borrow_mut();
-        if state.broken {
+        if state.broken[self.side] {
             return Err(Error::io("the connection was cut"));
         }
         let queue = &mut state.queues[self.side];
@@ -63,8 +91,11 @@ impl Transport for Pipe {
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         let state = &mut *self.state.borrow_mut();
-        if state.broken {
+        if state.broken[self.side] {
             return Ok(Some(0));
+        }
+        if state.stopped[1 - self.side] {
+            return Ok(None);
         }
         let queue = &mut state.queues[1 - self.side];
         let mut len = queue.len().min(into.len());

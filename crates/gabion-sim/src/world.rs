@@ -2,7 +2,7 @@
 //! what breaks.
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `rot`: bits of files that flip. - `flips`: those
+//!   members. - `net`: what gets from one machine to another, and pauses. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `power`: which power cuts the level's promise covers. - `rot`: bits of files that flip. - `flips`: those
 //!   that flip in memory, before they are shipped. - `log_rot`: logs that rot. - `marks`: states of all replicas at one
 //!   position. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
@@ -15,13 +15,16 @@ mod load;
 mod log_rot;
 mod machine;
 mod marks;
+mod net;
 pub mod options;
 pub mod outcome;
+mod power;
 mod rest;
 mod rot;
 
 pub use links::Kept;
 pub use log_rot::StoppedLog;
+pub use net::Part;
 pub use options::{Faults, Options, Targets};
 pub use outcome::Outcome;
 
@@ -30,13 +33,14 @@ use crate::history::{self, Operation};
 use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
 use crate::{Random, check};
-use gabion_base::crc;
+use gabion_base::{LogPosition, Term, crc};
 use gabion_media::MemoryRegion;
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
-use links::Link;
+use links::{Ended, Link};
 use machine::Machine;
-use std::collections::BTreeMap;
+use net::Net;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A cluster in one thread.
 pub struct World {
@@ -46,12 +50,17 @@ pub struct World {
     group: GroupConfig,
     machines: Vec<Machine>,
     links: BTreeMap<(usize, usize), Link>,
+    /// Connections that one end has left, for the other: by who is to learn of it, and from whom.
+    ended: BTreeMap<(usize, usize), VecDeque<Ended>>,
     next_link: u64,
+    net: Net,
+    /// Term and end of the last record that was ever shown or acknowledged.
+    promised: (Term, LogPosition),
     /// Frames with records, when a test keeps them.
     kept: Option<Vec<Kept>>,
     targets: Targets,
-    /// Connections that no target took yet: to which machine, at which of its starts.
-    untaken: Vec<(usize, u64, [Pipe; 2])>,
+    /// Connections that no target took yet: between which machines, at which start of the target's.
+    untaken: Vec<(usize, usize, u64, [Pipe; 2])>,
     clients: Vec<Client>,
     locks: Locks,
     marking: marks::Marking,
@@ -95,7 +104,10 @@ impl World {
             group,
             machines,
             links: BTreeMap::new(),
+            ended: BTreeMap::new(),
             next_link: 1,
+            net: Net::new(seed),
+            promised: (Term::ZERO, LogPosition::ZERO),
             kept: None,
             targets: Targets::Open,
             untaken: Vec::new(),
@@ -168,8 +180,12 @@ impl World {
         if targets == Targets::Silent {
             return;
         }
-        for (to, start, pipes) in std::mem::take(&mut self.untaken) {
-            self.reach_target(to, start, pipes);
+        self.reach_targets();
+    }
+
+    fn reach_targets(&mut self) {
+        for (from, to, start, pipes) in std::mem::take(&mut self.untaken) {
+            self.reach_target(from, to, start, pipes);
         }
     }
 
@@ -221,6 +237,7 @@ impl World {
         self.moment += 1;
         self.expire();
         self.start_processes();
+        self.pass_over_net();
         self.connect_links();
         for index in 0..self.machines.len() {
             for _ in 0..self.random.below(3) {
@@ -229,6 +246,7 @@ impl World {
             self.deliver(index);
             self.pump(index);
         }
+        self.note_promised();
         self.poll_clients();
         self.go_on_loading();
     }
@@ -283,6 +301,9 @@ impl World {
 
     fn pump(&mut self, index: usize) {
         let now_ms = self.now_ms;
+        if self.is_paused(index) {
+            return;
+        }
         let Some(process) = &mut self.machines[index].process else { return };
         let was_open = process.node.is_some();
         let wishes = process.pump(now_ms);
@@ -299,14 +320,15 @@ impl World {
         for wish in wishes {
             match wish {
                 Wish::Send(frame) => self.send(index, frame),
-                Wish::Disconnect(peer, _, _) => {
+                Wish::Disconnect(peer, connection, _) => {
                     if let Some(other) = self.index_of(peer) {
-                        self.break_link(index, other);
+                        self.leave(index, other, connection);
                     }
                 }
                 Wish::ConnectTarget(to, admin, io) => {
                     let Some(to) = self.index_of(to) else { continue };
-                    self.reach_target(to, self.machines[to].starts, [admin, io]);
+                    self.note_pipes(index, to, &[admin.clone(), io.clone()]);
+                    self.reach_target(index, to, self.machines[to].starts, [admin, io]);
                 }
                 Wish::Report(violation) => {
                     let text = format!("replica {}: {violation}", index + 1);
@@ -331,14 +353,16 @@ impl World {
     }
 
     /// A connection arrives at a machine that had started so many times when it was made.
-    fn reach_target(&mut self, to: usize, start: u64, pipes: [Pipe; 2]) {
+    fn reach_target(&mut self, from: usize, to: usize, start: u64, pipes: [Pipe; 2]) {
+        let is_cut = self.is_cut(from, to) || self.is_cut(to, from);
         let machine = &mut self.machines[to];
         let process = machine.process.as_mut().filter(|_| machine.starts == start);
         match (process, self.targets) {
+            (Some(_), Targets::Open) if is_cut => self.untaken.push((from, to, start, pipes)),
             (Some(process), Targets::Open) => {
                 pipes.into_iter().for_each(|pipe| process.accept_target(pipe));
             }
-            (Some(_), Targets::Silent) => self.untaken.push((to, start, pipes)),
+            (Some(_), Targets::Silent) => self.untaken.push((from, to, start, pipes)),
             _ => pipes.iter().for_each(Pipe::cut),
         }
     }

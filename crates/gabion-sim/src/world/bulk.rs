@@ -39,7 +39,7 @@ impl World {
     pub(super) fn begin_load(&mut self) {
         let rate = self.options.loads;
         let may = self.options.compaction == CompactionMode::Primary && self.bulk.running.is_none();
-        if rate == 0 || !may || !self.bulk.random.once_in(rate) {
+        if rate == 0 || !may || !self.bulk.random.once_in(rate) || self.is_paused(0) {
             return;
         }
         let random = &mut self.bulk.random;
@@ -75,6 +75,9 @@ impl World {
 
     /// Brings the load under way on.
     pub(super) fn go_on_loading(&mut self) {
+        if self.is_paused(0) {
+            return;
+        }
         let Some(mut running) = self.bulk.running.take() else { return };
         let process = self.machines[0].process.as_mut();
         let process = process.filter(|process| process.incarnation == running.incarnation);

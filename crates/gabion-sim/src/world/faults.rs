@@ -6,7 +6,7 @@ use crate::lost::Moments;
 use gabion_base::SlotIndex;
 use gabion_base::units::SLOT_LEN;
 use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedMemory};
-use gabion_node::{AckLevel, StopState};
+use gabion_node::StopState;
 use gabion_pool::SlotState;
 
 /// Steps after which a process that is told to stop never will.
@@ -23,9 +23,7 @@ impl World {
         }
         if happens(&mut self.random, faults.power) {
             let index = self.random.below(count) as usize;
-            if self.may_lose_power() {
-                self.kill(index, true);
-            }
+            self.cut_power(1 << index);
         }
         if happens(&mut self.random, faults.kill_all) {
             self.kill_all();
@@ -72,6 +70,7 @@ impl World {
             let factor = [1, 1, 20][self.random.below(3) as usize];
             self.machines[index].disk.slow_down(factor);
         }
+        self.inject_net_faults();
     }
 
     /// Cuts the connections for files that a replica made to others; that of the log stays.
@@ -93,20 +92,6 @@ impl World {
         self.machines[index].full_until_ms = self.now_ms.saturating_add(full_ms);
     }
 
-    /// At level `replicated` a power cut everywhere loses what only rings held, and so does one after
-    /// another faster than members catch up: then a machine may lose power only while others hold all.
-    fn may_lose_power(&self) -> bool {
-        if self.options.ack == AckLevel::Durable {
-            return true;
-        }
-        if self.machines.len() == 1 {
-            return false;
-        }
-        let Some(head) = self.node(0).filter(|head| head.chain().is_ready()) else { return false };
-        let whole = |index: usize| self.node(index).is_some_and(|n| n.log_end() >= head.log_end());
-        (0..self.machines.len()).all(whole)
-    }
-
     /// Kills every process.
     pub fn kill_all(&mut self) {
         (0..self.machines.len()).for_each(|index| self.kill(index, false));
@@ -124,9 +109,8 @@ impl World {
     /// that no flush covered, as [`gabion_media::simulated::SimulatedDisk::crash_power`] takes it. `seed` says
     /// what becomes of writes in flight. It starts again at once. Returns false if there was no process.
     pub fn crash(&mut self, index: usize, power: Option<u64>, seed: u64) -> bool {
-        for other in 0..self.machines.len() {
-            self.break_link(index, other);
-        }
+        self.end_links_of(index);
+        self.note_left(index, power.is_some());
         let mut outcome = std::mem::take(&mut self.outcome);
         self.count_work(index, &mut outcome);
         self.outcome = outcome;
@@ -139,6 +123,7 @@ impl World {
         let machine = &mut self.machines[index];
         machine.down_until_ms = self.now_ms;
         machine.moments = Moments::default();
+        (machine.paused_until_ms, machine.wakes) = (0, false);
         if let Some(left) = power {
             machine.disk.crash_power(left);
             machine.ring.crash_power(seed);

@@ -41,8 +41,11 @@ impl World {
         let kind = self.random.below(40);
         let tail = self.machines.len() - 1;
         let random = self.random.fork();
-        let client = &mut self.clients[i];
         if kind < 16 {
+            if self.is_paused(tail) {
+                return;
+            }
+            let client = &mut self.clients[i];
             let Some(process) = &mut self.machines[tail].process else { return };
             match kind {
                 0 => client.scan(process, vec![key, twins, key / 2, key / 3], random, now),
@@ -51,6 +54,10 @@ impl World {
             }
             return;
         }
+        if self.is_paused(0) {
+            return;
+        }
+        let client = &mut self.clients[i];
         let Some(process) = &mut self.machines[0].process else { return };
         self.next_value += 1;
         let value = Some(self.next_value << 20);
@@ -98,8 +105,11 @@ impl World {
         let tail = self.machines.len() - 1;
         for number in 0..self.clients.len() {
             self.moment += 1;
+            let index = if self.clients[number].waits_for_tail() { tail } else { 0 };
+            if self.is_paused(index) {
+                continue;
+            }
             let client = &mut self.clients[number];
-            let index = if client.waits_for_tail() { tail } else { 0 };
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
             match polled {

@@ -148,6 +148,7 @@ impl World {
             let at = places[self.random.below(places.len() as u64) as usize];
             self.rot_record(index, at);
             self.outcome.rotten_logs += 1;
+            self.machines[index].left = None;
         }
     }
 }

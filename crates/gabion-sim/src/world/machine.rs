@@ -1,5 +1,6 @@
 //! One machine: its disk, its ring, and the process on it.
 
+use super::power::Held;
 use crate::Random;
 use crate::lost::Moments;
 use crate::process::{Process, RingLabel};
@@ -18,6 +19,12 @@ pub(super) struct Machine {
     pub(super) down_until_ms: u64,
     /// When writes that are held back go on.
     pub(super) held_until_ms: u64,
+    /// Until when its process runs nothing.
+    pub(super) paused_until_ms: u64,
+    /// Its process was paused and has not run since.
+    pub(super) wakes: bool,
+    /// What its last process left of the log, until the next is open.
+    pub(super) left: Option<Held>,
     /// Until when there is no room for files.
     pub(super) full_until_ms: u64,
     pub(super) moments: Moments,
@@ -47,6 +54,9 @@ impl Machine {
             starts: 0,
             down_until_ms: 0,
             held_until_ms: 0,
+            paused_until_ms: 0,
+            wakes: false,
+            left: None,
             full_until_ms: 0,
             moments: Moments::default(),
             notices: Vec::new(),

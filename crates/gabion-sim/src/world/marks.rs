@@ -122,7 +122,9 @@ impl World {
         for index in 0..self.len() {
             let now_ms = self.now_ms;
             let incarnation = self.machines[index].starts;
-            let armed = self.node_mut(index).map(|node| node.arm_mark(position, now_ms));
+            let is_paused = self.is_paused(index);
+            let node = self.node_mut(index).filter(|_| !is_paused);
+            let armed = node.map(|node| node.arm_mark(position, now_ms));
             let state = match armed {
                 Some(Ok(mark)) => State::Armed(mark),
                 Some(Err(_)) | None => State::None,

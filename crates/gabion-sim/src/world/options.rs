@@ -6,16 +6,31 @@ use gabion_base::{ConfigNumber, GroupId, ReplicaId};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
+/// How long members wait for each other, in ms.
+pub(super) const TIMEOUT_MS: u64 = 200;
+
 /// What may go wrong, each about once in so many steps; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Kill of one process.
     pub kill: u64,
+    /// A process runs nothing for up to some 1.7 s, mostly for longer than others wait for it. Its connections stand, and
+    /// bytes gather there.
+    pub pause: u64,
+    /// Nothing gets from one machine to another for up to 1.5 s, while what goes the other way does.
+    pub one_way: u64,
+    /// A bit flips in a frame between members, in its header or in what a control message says.
+    pub flip: u64,
+    /// A bit flips in records that are streamed from one member to another.
+    pub flip_records: u64,
     /// Kill of every process at once.
     pub kill_all: u64,
     /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
-    /// back shorter pulls what it lacks.
+    /// back shorter pulls what it lacks. Whoever else is down or behind, it comes while a member is left
+    /// that has all that was acknowledged.
     pub power: u64,
+    /// Power cut of several machines at once, maybe of all: as `power`, while what was acknowledged survives it.
+    pub power_some: u64,
     /// Break of the connection between two members.
     pub link: u64,
     /// Break of the NVMe/TCP connections of one process.
@@ -119,6 +134,19 @@ impl Options {
         if seed % 6 == 5 {
             options.faults.full = 1_000;
         }
+        if [0, 3, 4, 5].contains(&(seed % 9)) {
+            options.faults.pause = 1_500;
+        }
+        if [1, 3, 5, 6].contains(&(seed % 9)) {
+            options.faults.one_way = 1_000;
+        }
+        if [1, 4, 5, 7].contains(&(seed % 9)) {
+            options.faults.flip = 300;
+        }
+        if [0, 4, 5, 7].contains(&(seed % 9)) {
+            options.faults.power = 1_000;
+            options.faults.power_some = 1_500;
+        }
         if seed % 5 == 1 {
             options.loads = 150;
         }
@@ -139,8 +167,13 @@ impl Default for Options {
             keys: 40,
             faults: Faults {
                 kill: 900,
+                pause: 0,
+                one_way: 0,
+                flip: 0,
+                flip_records: 0,
                 kill_all: 5_000,
                 power: 2_500,
+                power_some: 0,
                 link: 1_500,
                 pipe: 1_500,
                 slow: 1_500,
@@ -212,7 +245,7 @@ pub(super) fn node_options(options: &Options) -> NodeOptions {
         #[cfg(feature = "planted")]
         planted: options.planted,
         heartbeat_ms: 20,
-        timeout_ms: 200,
+        timeout_ms: TIMEOUT_MS,
         granted_slots: 12,
         placement_wait_ms: 100,
         unshipped_bytes_max: UNSHIPPED_BYTES_MAX,

@@ -12,6 +12,18 @@ pub struct Outcome {
     pub trace: u32,
     /// Kills and power cuts.
     pub crashes: u64,
+    /// Power cuts, of several machines at once counted as several.
+    pub power_cuts: u64,
+    /// Those while a member was down, behind, or lost power at the same time.
+    pub power_cuts_amid_others: u64,
+    /// Pauses of processes for longer than others wait for them.
+    pub pauses: u64,
+    /// Directions in which nothing went from one machine to another for a while.
+    pub one_ways: u64,
+    /// Bits that flipped in headers of frames and in control messages.
+    pub flipped_frames: u64,
+    /// Bits that flipped in records on their way.
+    pub flipped_records: u64,
     /// Flushes, over all processes.
     pub flushes: u64,
     /// Compactions.
@@ -63,6 +75,12 @@ impl Outcome {
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.crashes += other.crashes;
+        self.power_cuts += other.power_cuts;
+        self.power_cuts_amid_others += other.power_cuts_amid_others;
+        self.pauses += other.pauses;
+        self.one_ways += other.one_ways;
+        self.flipped_frames += other.flipped_frames;
+        self.flipped_records += other.flipped_records;
         self.flushes += other.flushes;
         self.compactions += other.compactions;
         self.edits += other.edits;
@@ -122,7 +140,7 @@ impl World {
     /// Where every replica is, in words, for reports of failure.
     #[must_use]
     pub fn describe(&self) -> String {
-        let mut text = format!("time {} ms, links {:?}", self.now_ms, self.links.keys());
+        let mut text = format!("time {} ms, links {:?}, {}", self.now_ms, self.links.keys(), self.describe_net());
         for (i, machine) in self.machines.iter().enumerate() {
             let process = machine.process.as_ref();
             let node = process.and_then(|process| process.node.as_ref());

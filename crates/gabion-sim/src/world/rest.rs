@@ -28,6 +28,7 @@ impl World {
             disk.clear_faults();
             disk.release_held();
         }
+        self.heal();
         self.withdraw_marks();
         let mut calm = 0;
         for _ in 0..30_000 {

@@ -1,0 +1,101 @@
+//! Which power cuts the level's promise covers (README, "What an acknowledgement means").
+//!
+//! At level `durable` any. At level `replicated` what was acknowledged, or shown by the tail, was in the ring of every
+//! member. A power cut takes a machine's ring, and the machine is whole again once it has fetched what it lost. So a
+//! power cut, of whomever and whoever else is down or behind, must lose nothing while one member is left that has all of
+//! that: in its ring, or on its disk if its own power is cut.
+
+use super::World;
+use gabion_base::{LogPosition, Term};
+use gabion_node::{AckLevel, Node};
+use gabion_replication::Span;
+
+/// What a machine has of the log.
+pub(super) struct Held {
+    spans: Vec<Span>,
+    /// What is in no member's log any more, as all have it in files.
+    trimmed: LogPosition,
+    end: LogPosition,
+    durable: LogPosition,
+}
+
+impl Held {
+    fn of(node: &Node) -> Self {
+        let chain = node.chain();
+        let (end, durable) = (chain.progress().end, chain.progress().durable);
+        let spans = chain.spans().clipped(end).as_slice().to_vec();
+        Self { spans, trimmed: node.state().trimmed.position, end, durable }
+    }
+
+    /// Whether the record of this term that ends here is among what ends at `end`. A term has one writer, and nobody has a
+    /// record without all that precede it.
+    fn has(&self, (term, position): (Term, LogPosition), end: LogPosition) -> bool {
+        let is_in = |span: &Span| {
+            span.term == term && span.start < position && position <= span.end
+        };
+        position <= self.trimmed || (position <= end && self.spans.iter().any(is_in))
+    }
+}
+
+impl World {
+    /// Notes what is shown from now on: what the tail has.
+    pub(super) fn note_promised(&mut self) {
+        let Some(tail) = self.node(self.len() - 1).filter(|tail| tail.is_readable()) else {
+            return;
+        };
+        let chain = tail.chain();
+        if !chain.is_joined() {
+            return;
+        }
+        let end = chain.progress().end;
+        let last = chain.spans().as_slice().iter().rev().find(|span| span.start < end);
+        if let Some(span) = last {
+            self.promised = self.promised.max((span.term, span.end.min(end)));
+        }
+    }
+
+    /// Notes what a machine has whose process ends now.
+    pub(super) fn note_left(&mut self, index: usize, power: bool) {
+        let held = self.node(index).map(Held::of).or_else(|| self.machines[index].left.take());
+        self.machines[index].left = held.map(|mut held| {
+            if power {
+                held.end = held.durable;
+            }
+            held
+        });
+    }
+
+    /// Whether a machine has all that was shown; after a power cut, if it is to have one.
+    fn has_promised(&self, index: usize, is_cut: bool) -> bool {
+        let has = |held: &Held| {
+            let end = if is_cut { held.durable } else { held.end };
+            held.has(self.promised, end)
+        };
+        match self.node(index) {
+            Some(node) => has(&Held::of(node)),
+            None => self.machines[index].left.as_ref().is_some_and(has),
+        }
+    }
+
+    /// Cuts the power of machines, a bit for each, unless that may lose what was acknowledged.
+    pub(super) fn cut_power(&mut self, machines: u64) {
+        let is_cut = |index: usize| machines >> index & 1 == 1;
+        let may = self.options.ack == AckLevel::Durable
+            || (0..self.len()).any(|index| self.has_promised(index, is_cut(index)));
+        if !may {
+            return;
+        }
+        let end = self.node(0).filter(|head| head.chain().is_ready()).map(Node::log_end);
+        let is_whole = |index: usize| {
+            end.is_some_and(|end| self.node(index).is_some_and(|node| node.log_end() >= end))
+        };
+        let are_whole = (0..self.len()).all(is_whole) && machines.count_ones() == 1;
+        for index in (0..self.len()).filter(|index| is_cut(*index)) {
+            if self.machines[index].process.is_some() {
+                self.outcome.power_cuts += 1;
+                self.outcome.power_cuts_amid_others += u64::from(!are_whole);
+            }
+            self.kill(index, true);
+        }
+    }
+}
