@@ -33,7 +33,7 @@ impl Held {
         let is_in = |span: &Span| {
             span.term == term && span.start < position && position <= span.end
         };
-        position <= self.trimmed || (position <= end && self.spans.iter().any(is_in))
+        position <= end && (position <= self.trimmed || self.spans.iter().any(is_in))
     }
 }
 
