@@ -84,6 +84,7 @@ impl Outcome {
         self.flushes += other.flushes;
         self.compactions += other.compactions;
         self.edits += other.edits;
+        self.loads += other.loads;
         self.shipped_files += other.shipped_files;
         self.shipped_bytes += other.shipped_bytes;
         self.received_bytes += other.received_bytes;

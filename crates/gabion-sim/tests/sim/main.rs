@@ -15,6 +15,7 @@ mod marks;
 mod member_crash_points;
 mod member_failing_calls;
 mod metamorphic;
+mod networks;
 mod new_pool_failing_calls;
 mod no_space;
 mod no_target;
