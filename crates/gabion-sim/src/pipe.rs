@@ -17,6 +17,10 @@ struct State {
     broken: [bool; 2],
     /// Whether what an end sends stays on the way, its end of the connection too.
     stopped: [bool; 2],
+    /// Whether a bit is to flip in what is received next of what an end sent.
+    flips: [bool; 2],
+    /// Bits that flipped.
+    flipped: u64,
     random: Random,
 }
 
@@ -32,7 +36,14 @@ impl Pipe {
     #[must_use]
     pub fn pair(random: Random) -> (Self, Self) {
         let queues = [VecDeque::new(), VecDeque::new()];
-        let state = Rc::new(RefCell::new(State { queues, broken: [false; 2], stopped: [false; 2], random }));
+        let state = Rc::new(RefCell::new(State {
+            queues,
+            broken: [false; 2],
+            stopped: [false; 2],
+            flips: [false; 2],
+            flipped: 0,
+            random,
+        }));
         (Self { state: state.clone(), side: 0 }, Self { state, side: 1 })
     }
 
@@ -54,6 +65,17 @@ impl Pipe {
             let has_left = state.broken[side] && !state.stopped[side];
             state.broken[1 - side] |= has_left;
         }
+    }
+
+    /// A bit flips in what this end receives next, or in what it sends.
+    pub fn flip_next(&self, received: bool) {
+        let side = if received { 1 - self.side } else { self.side };
+        self.state.borrow_mut().flips[side] = true;
+    }
+
+    /// Bits that flipped since the last call.
+    pub fn take_flipped(&self) -> u64 {
+        std::mem::take(&mut self.state.borrow_mut().flipped)
     }
 
     /// Whether nobody else has either end.
@@ -106,6 +128,10 @@ impl Transport for Pipe {
             return Ok(None);
         }
         let read = queue.read_exact(&mut into[..len]);
+        if std::mem::take(&mut state.flips[1 - self.side]) {
+            into[state.random.below(len as u64) as usize] ^= 1 << state.random.below(8);
+            state.flipped += 1;
+        }
         read.map(|()| Some(len)).map_err(|error| Error::io(error.to_string()))
     }
 }

@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 const LONG_MS: u64 = 1_500;
 /// Bytes of a frame's header.
 const HEADER_LEN: usize = 64;
+/// Of so many connections for files, the newest, one is damaged: the older ones may be nobody's any more.
+const PIPES_FLIPPED: usize = 4;
 /// Most frames that arrive without their acknowledgement coming back.
 const UNACKNOWLEDGED_MAX: u64 = 60;
 
@@ -48,7 +50,7 @@ pub(super) struct Net {
     cuts: BTreeMap<(usize, usize), Cut>,
     /// Bits that are to flip: from whom, to whom, where.
     flips: Vec<(usize, usize, Part)>,
-    /// Connections for files, while there are cuts: the ends of who accepts them.
+    /// Connections for files: the ends of who accepts them.
     pipes: Vec<(usize, usize, Pipe)>,
 }
 
@@ -91,6 +93,9 @@ impl World {
         {
             let part = [Part::Header, Part::Control][self.net.random.below(2) as usize];
             self.flip_next_frame(from, to, part);
+        }
+        if happens(&mut self.net.random, faults.flip_files) {
+            self.flip_some_transfer();
         }
         if happens(&mut self.net.random, faults.flip_records)
             && let Some((from, to)) = self.net.pair(count)
@@ -149,9 +154,7 @@ impl World {
 
     /// A process has connected to a target.
     pub(super) fn note_pipes(&mut self, from: usize, to: usize, server_ends: &[Pipe]) {
-        if self.options.faults.one_way > 0 || !self.net.cuts.is_empty() {
-            self.net.pipes.extend(server_ends.iter().map(|pipe| (from, to, pipe.clone())));
-        }
+        self.net.pipes.extend(server_ends.iter().map(|pipe| (from, to, pipe.clone())));
     }
 
     /// Ends cuts whose time is over, and stops what is between machines that are cut off.
@@ -159,6 +162,8 @@ impl World {
         let now_ms = self.now_ms;
         self.net.cuts.retain(|_, cut| cut.until_ms > now_ms);
         let Net { cuts, pipes, .. } = &mut self.net;
+        let flipped = pipes.iter().map(|(_, _, pipe)| pipe.take_flipped()).sum::<u64>();
+        self.outcome.flipped_transfers += flipped;
         pipes.retain(|(_, _, pipe)| !pipe.is_over() && !pipe.is_alone());
         for (from, to, pipe) in pipes {
             pipe.stop(cuts.contains_key(&(*to, *from)), cuts.contains_key(&(*from, *to)));
@@ -188,6 +193,20 @@ impl World {
     /// A bit flips in the next frame from one member to another that has such a part.
     pub fn flip_next_frame(&mut self, from: usize, to: usize, part: Part) {
         self.net.flips.push((from, to, part));
+    }
+
+    fn flip_some_transfer(&mut self) {
+        let Net { random, pipes, .. } = &mut self.net;
+        if !pipes.is_empty() {
+            let newest = pipes.len().saturating_sub(PIPES_FLIPPED);
+            let nth = random.below((pipes.len() - newest) as u64) as usize;
+            let (from, to, pipe) = &pipes[newest + nth];
+            let received = random.once_in(2);
+            pipe.flip_next(received);
+            let what = if received { "received" } else { "sent" };
+            let (from, to) = (from + 1, to + 1);
+            self.note(format!("a bit flips in what the target of replica {to} {what}, for {from}"));
+        }
     }
 
     /// What arrives of a frame, and where it is damaged, if it is.

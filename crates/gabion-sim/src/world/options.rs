@@ -21,6 +21,8 @@ pub struct Faults {
     pub one_way: u64,
     /// A bit flips in a frame between members, in its header or in what a control message says.
     pub flip: u64,
+    /// A bit flips on an NVMe/TCP connection, in whatever comes next in a direction.
+    pub flip_files: u64,
     /// A bit flips in records that are streamed from one member to another.
     pub flip_records: u64,
     /// Kill of every process at once.
@@ -142,6 +144,7 @@ impl Options {
         }
         if [1, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.flip = 300;
+            options.faults.flip_files = 600;
         }
         if [0, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.power = 1_000;
@@ -170,6 +173,7 @@ impl Default for Options {
                 pause: 0,
                 one_way: 0,
                 flip: 0,
+                flip_files: 0,
                 flip_records: 0,
                 kill_all: 5_000,
                 power: 2_500,

@@ -22,6 +22,8 @@ pub struct Outcome {
     pub one_ways: u64,
     /// Bits that flipped in headers of frames and in control messages.
     pub flipped_frames: u64,
+    /// Bits that flipped on NVMe/TCP connections.
+    pub flipped_transfers: u64,
     /// Bits that flipped in records on their way.
     pub flipped_records: u64,
     /// Flushes, over all processes.
@@ -80,6 +82,7 @@ impl Outcome {
         self.pauses += other.pauses;
         self.one_ways += other.one_ways;
         self.flipped_frames += other.flipped_frames;
+        self.flipped_transfers += other.flipped_transfers;
         self.flipped_records += other.flipped_records;
         self.flushes += other.flushes;
         self.compactions += other.compactions;
@@ -141,7 +144,12 @@ impl World {
     /// Where every replica is, in words, for reports of failure.
     #[must_use]
     pub fn describe(&self) -> String {
-        let mut text = format!("time {} ms, links {:?}, {}", self.now_ms, self.links.keys(), self.describe_net());
+        let mut text = format!(
+            "time {} ms, links {:?}, {}",
+            self.now_ms,
+            self.links.keys(),
+            self.describe_net()
+        );
         for (i, machine) in self.machines.iter().enumerate() {
             let process = machine.process.as_ref();
             let node = process.and_then(|process| process.node.as_ref());

@@ -30,9 +30,8 @@ impl Held {
     /// Whether the record of this term that ends here is among what ends at `end`. A term has one writer, and nobody has a
     /// record without all that precede it.
     fn has(&self, (term, position): (Term, LogPosition), end: LogPosition) -> bool {
-        let is_in = |span: &Span| {
-            span.term == term && span.start < position && position <= span.end
-        };
+        let is_in =
+            |span: &Span| span.term == term && span.start < position && position <= span.end;
         position <= end && (position <= self.trimmed || self.spans.iter().any(is_in))
     }
 }

@@ -47,14 +47,17 @@ fn whoever_is_paused_for_longer_than_others_wait_holds_writes_up_and_goes_on_whe
         for index in 0..3 {
             let what = format!("seed {seed}, a pause of replica {}", index + 1);
             let mut world = world(seed);
+            let member = world.group().members[index];
+            let others = (0..3).filter(|other| *other != index);
+            let connections: Vec<_> =
+                others.map(|other| (other, world.connection(member, other))).collect();
             world.pause(index, LONG_MS);
             world.advance(STEPS).unwrap();
             assert!(world.is_paused(index), "{what}");
-            let is_silent = |other: usize| {
-                let mut members = world.node(other).unwrap().chain().members();
-                members.any(|it| it.id == world.group().members[index] && !it.is_joined)
-            };
-            assert!((0..3).all(|other| other == index || is_silent(other)), "{what}");
+            for (other, before) in connections {
+                assert_ne!(world.connection(member, other), before, "{what}: {other} waits");
+            }
+            assert!(index == 0 || !takes_writes(&world), "{what}: writes are taken");
             goes_on(&mut world, &what);
         }
     }
@@ -111,6 +114,17 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
     }
 }
 
+#[test]
+fn bits_that_flip_on_connections_for_files_cost_connections_and_no_more() {
+    let mut all = Outcome::default();
+    for seed in 1..=6 * times() {
+        all.add(&storm(seed, Faults { flip_files: 60, ..Faults::default() }));
+    }
+    assert!(all.flipped_transfers > 60 * times(), "{all:?}");
+    assert_eq!(all.crashes, 0, "{all:?}");
+    println!("coverage: {} bits flipped on connections for files", all.flipped_transfers);
+}
+
 /// As often as may be while something is done in between.
 fn storm(seed: u64, faults: Faults) -> Outcome {
     let options = Options::of_seed(seed);
@@ -124,15 +138,20 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
     let mut all = Outcome::default();
     for seed in 1..=8 * times() {
         let faults = Options::of_seed(seed).faults;
-        let seldom = Faults { pause: 700, one_way: 500, flip: 150, ..faults };
-        let often = Faults { power: 500, power_some: 700, ..seldom };
+        let seldom = Faults { pause: 1_500, one_way: 1_000, flip: 300, flip_files: 200, ..faults };
+        let often = Faults { power: 1_000, power_some: 1_500, ..seldom };
         all.add(&storm(seed, if seed % 2 == 0 { seldom } else { often }));
     }
     let per_seed = |count: u64| count / (8 * times());
-    let few = [all.pauses, all.one_ways, all.flipped_frames, all.power_cuts_amid_others];
-    assert!(few.iter().all(|count| per_seed(*count) > 2), "{all:?}");
+    let flips = [all.flipped_frames, all.flipped_transfers];
+    let few = [all.pauses, all.one_ways, all.power_cuts_amid_others];
+    assert!(few.iter().chain(&flips).all(|count| per_seed(*count) > 1), "{all:?}");
     println!(
-        "coverage: {} pauses, {} directions cut, {} bits of frames flipped, {} power cuts amid others",
-        all.pauses, all.one_ways, all.flipped_frames, all.power_cuts_amid_others
+        "coverage: {} pauses, {} directions cut, {} bits of frames and {} of transfers flipped, {} power cuts amid others",
+        all.pauses,
+        all.one_ways,
+        all.flipped_frames,
+        all.flipped_transfers,
+        all.power_cuts_amid_others
     );
 }

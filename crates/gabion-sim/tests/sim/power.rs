@@ -1,6 +1,6 @@
 //! All replicas lose power at once, at any step (FAULTS.md R10): with the level `durable` nothing that
 //! was acknowledged is lost; with `replicated` the group goes on with what a whole number of records
-//! made, the same at every replica.
+//! made, the same at every replica. While one replica keeps its ring, nothing is lost, whoever else is out.
 
 use gabion_node::AckLevel;
 use gabion_sim::{Faults, Options, World};
@@ -38,5 +38,45 @@ fn a_power_cut_everywhere_loses_nothing_acknowledged_as_durable() {
 fn a_power_cut_everywhere_leaves_a_prefix_of_what_was_acknowledged_as_replicated() {
     for step in (40..1_600).step_by(stride()) {
         run(step, AckLevel::Replicated, step);
+    }
+}
+
+/// Some lose power, and one whose process is killed or goes on has its ring.
+fn survive_by(seed: u64, survivor: usize, is_killed: bool) {
+    let options = Options {
+        replicas: 3,
+        ack: AckLevel::Replicated,
+        faults: Faults::default(),
+        ..Options::of_seed(seed)
+    };
+    let mut world = World::new(seed, options);
+    let what = format!("seed {seed}, by replica {}, killed {is_killed}", survivor + 1);
+    let check =
+        |result: Result<(), String>| result.unwrap_or_else(|error| panic!("{what}: {error}"));
+    check(world.advance(700 + 97 * seed));
+    for others in [[1, 2], [2, 1]] {
+        for other in others {
+            // One after the other, the second while the first is out.
+            world.stop((survivor + other) % 3, true);
+            check(world.advance(50));
+        }
+        if is_killed {
+            world.stop(survivor, false);
+            check(world.advance(20));
+        }
+        (0..3).for_each(|index| world.start(index));
+        check(world.advance(1_500));
+    }
+    check(world.finish());
+    assert!(world.outcome().crashes >= 4, "{what}");
+}
+
+#[test]
+fn one_replica_that_keeps_its_ring_is_enough_whoever_else_loses_power() {
+    for seed in 0..4 {
+        for survivor in 0..3 {
+            survive_by(seed, survivor, false);
+            survive_by(seed, survivor, true);
+        }
     }
 }
