@@ -1,5 +1,5 @@
-//! Seeds of the simulator: delays, lost connections, kills and power cuts of any replica at any write,
-//! torn writes. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
+//! Seeds of the simulator: delays, lost connections, kills, power cuts and pauses of any replica at any write,
+//! torn writes, directions in which nothing arrives, bits that flip on the way. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
 use gabion_engine::PinBudget;
 use gabion_sim::{Options, Outcome, World};
@@ -88,6 +88,16 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     let busy = total.crashes > count && total.compactions > count && total.shipped_bytes > 0;
     let busy = busy && total.readers_ended > count && total.marks_under_load > count;
     assert!(busy || count < 10, "too little happened");
+    let broken = [
+        ("power cut while others were out", total.power_cuts_amid_others),
+        ("process paused", total.pauses),
+        ("direction cut", total.one_ways),
+        ("bit of a frame flipped", total.flipped_frames),
+        ("bit of a transfer flipped", total.flipped_transfers),
+    ];
+    for (what, times) in broken {
+        assert!(times > count / 4 || count < 20, "{times} times was a {what}");
+    }
     // Who has heard of a new term stands where its first record will begin, who has not at the last record of
     // the old one; nothing else keeps replicas apart.
     let is_rare = total.marks_apart * 100 < total.marks;
