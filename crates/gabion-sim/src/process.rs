@@ -560,8 +560,7 @@ impl Process {
             Output::Remote(RemoteCommand::Connect { to, subsystem, host, .. }) => {
                 let (admin, admin_server) = Pipe::pair(self.random.fork());
                 let (io, io_server) = Pipe::pair(self.random.fork());
-                let mut config = InitiatorConfig::new(host, [7; 16], subsystem);
-                config.command_timeout_ms = 60_000;
+                let config = InitiatorConfig::new(host, [7; 16], subsystem);
                 let initiator = Initiator::connect(config, admin.clone(), io.clone());
                 let initiator = Rc::new(RefCell::new(initiator));
                 let handle = MediumHandle::new(SharedInitiator(initiator.clone()));

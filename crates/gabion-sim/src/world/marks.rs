@@ -50,6 +50,7 @@ enum State {
 struct What {
     log_end: LogPosition,
     log_crc: u32,
+    now_ms: u64,
     edit: u64,
     files: Vec<CapturedFile>,
     era: LogEra,
@@ -177,6 +178,7 @@ impl World {
     /// Reads what was captured, as a task.
     fn read(&mut self, index: usize, captured: Captured) -> State {
         let Captured { view, log_end, log_crc, edit, files, era } = captured;
+        let now_ms = view.now_ms();
         let slot = Slot::default();
         let out = slot.clone();
         let Some(process) = &mut self.machines[index].process else { return State::None };
@@ -199,7 +201,14 @@ impl World {
             });
             *out.borrow_mut() = Some(result);
         });
-        State::Reading(What { log_end, log_crc, edit, files, era }, slot)
+        State::Reading(What { log_end, log_crc, now_ms, edit, files, era }, slot)
+    }
+
+    /// Whether a replica's files may have another time than the log: it compacted for itself, and a power cut took the
+    /// records that told the time.
+    fn may_times_differ(&self) -> bool {
+        let is_known = self.group.compaction == CompactionMode::EveryReplica;
+        is_known && !self.options.compares_times && self.outcome.power_cuts_amid_others > 0
     }
 
     fn compare(&mut self, asked: &[Asked]) -> core::result::Result<(), String> {
@@ -214,6 +223,10 @@ impl World {
             let place = format!("at a mark, at {} and {}", what.log_end, their.log_end);
             if (what.log_end, what.log_crc) != (their.log_end, their.log_crc) {
                 self.outcome.marks_apart += 1;
+                continue;
+            }
+            if what.now_ms != their.now_ms && self.may_times_differ() {
+                self.outcome.marks_at_other_times += 1;
                 continue;
             }
             self.outcome.marks += 1;

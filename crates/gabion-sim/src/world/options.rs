@@ -81,6 +81,9 @@ pub struct Options {
     pub twins: u64,
     /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
     pub marks: u64,
+    /// Whether replicas that compact for themselves must have the same time at one position of the log also after power
+    /// cuts, which they do not.
+    pub compares_times: bool,
     /// Once in so many steps a bulk load begins, of registers and twins; 0 is never.
     pub loads: u64,
     /// Whether half of the keys are counters, which only increments, additions and deletes touch.
@@ -194,6 +197,7 @@ impl Default for Options {
             pool_len: 320 * MIB,
             twins: 8,
             marks: 40,
+            compares_times: false,
             loads: 0,
             counters: true,
             power_all_at: None,

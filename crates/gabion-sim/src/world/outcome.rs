@@ -62,6 +62,8 @@ pub struct Outcome {
     pub marks_under_load: u64,
     /// Pairs of replicas that captured different places for a mark.
     pub marks_apart: u64,
+    /// Those of them that were not compared, as a power cut had taken the records that told one of them the time.
+    pub marks_at_other_times: u64,
     /// Bits of files that flipped on disks.
     pub rotten: u64,
     /// Reads of clients that met damage.
@@ -102,6 +104,7 @@ impl Outcome {
         self.marks += other.marks;
         self.marks_under_load += other.marks_under_load;
         self.marks_apart += other.marks_apart;
+        self.marks_at_other_times += other.marks_at_other_times;
         self.rotten += other.rotten;
         self.failed_reads += other.failed_reads;
         self.jobs_set_aside += other.jobs_set_aside;

@@ -5,7 +5,7 @@ use crate::times;
 use gabion_sim::{Faults, Options, World};
 
 fn options(seed: u64, replicas: u32) -> Options {
-    Options { replicas, loads: 25, steps: 2_500, ..Options::of_seed(seed * 5 + 1) }
+    Options { replicas, loads: 25, steps: 4_000, ..Options::of_seed(seed * 5 + 1) }
 }
 
 #[test]
