@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
-//! cargo xtask check         the quick part of it: format, lints, links of documentation, licences, rooms
+//! cargo xtask check         the quick part of it: format, numbers, lints, links of documentation, licences, rooms
+//! cargo xtask ratchet       records the numbers of the sources that `check` lets only become better
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask interleavings what threads share without a lock (MemTables, open files, decoders): every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
@@ -26,6 +27,7 @@ mod clients;
 mod cluster;
 mod kills;
 mod python;
+mod ratchet;
 mod redis;
 mod rooms;
 mod shipping;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => steps::ci(),
         ["check"] => steps::check(),
+        ["ratchet"] => ratchet::tighten(),
         ["seeds"] => steps::seeds(300),
         ["seeds", count] => match count.parse() {
             Ok(count) => steps::seeds(count),
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|ratchet|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {
