@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
-//! cargo xtask check         the quick part of it: format, numbers, lints, links of documentation, licences, rooms
-//! cargo xtask ratchet       records the numbers of the sources that `check` lets only become better
+//! cargo xtask check         the quick part of it: format, counts in the sources, lints, links of
+//!                           documentation, licences, rooms
+//! cargo xtask ratchet       records counts that are better; `check` fails where one is worse
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask interleavings what threads share without a lock (MemTables, open files, decoders): every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest

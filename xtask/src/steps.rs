@@ -68,7 +68,8 @@ fn passed_in(line: &str) -> u64 {
     count.unwrap_or(0)
 }
 
-/// Format, numbers that only become better, lints, links of documentation, licences and the arrows between rooms.
+/// Format, numbers that only become better, lints, links of documentation, licences and the arrows
+/// between rooms.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["fmt", "--all", "--check", "--manifest-path", "peers/Cargo.toml"])?;

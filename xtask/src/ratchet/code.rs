@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn a_function_is_as_long_as_from_its_fn_to_its_last_brace() {
         let code = read(
-            "/// Its documentation is not counted,\n#[inline]\nfn short(\n    argument: u8,\n) {\n}\n
+            "/// Its documentation is none of it,\n#[inline]\nfn short(\n  argument: u8,\n) {\n}\n
             impl Of { fn two() {\n} }
             trait With { fn none(); fn default(&self) {\n\n} }",
         );

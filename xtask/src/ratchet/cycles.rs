@@ -9,7 +9,15 @@ use super::code::{Callee, Code};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Methods of the standard library, which a call of that name mostly means.
-const STANDARD: &str = "abs all and_then any append as_bytes as_mut as_ref as_slice as_str borrow bytes chain chars chunks clear clone cloned cmp collect concat contains contains_key copied count drain entry enumerate eq extend fill filter find finish first flush fmt fold get get_mut insert into is_empty is_none is_ok is_some iter iter_mut join keys kind last len lines load lock map max min next ok_or or or_else or_insert parse partition peek poll pop pop_front position pow push push_back push_str range read remove repeat replace reserve resize retain rev set skip sort split split_at split_off starts_with step_by store sum swap take then then_some to_owned to_vec trim truncate unwrap_or values wake windows with write zip";
+const STANDARD: &str = "\
+    abs all and_then any append as_bytes as_mut as_ref as_slice as_str borrow bytes chain chars \
+    chunks clear clone cloned cmp collect concat contains contains_key copied count drain entry \
+    enumerate eq extend fill filter find finish first flush fmt fold get get_mut insert into \
+    is_empty is_none is_ok is_some iter iter_mut join keys kind last len lines load lock map max \
+    min next ok_or or or_else or_insert parse partition peek poll pop pop_front position pow \
+    push push_back push_str range read remove repeat replace reserve resize retain rev set skip \
+    sort split split_at split_off starts_with step_by store sum swap take then then_some \
+    to_owned to_vec trim truncate unwrap_or values wake windows with write zip";
 
 /// A call from one file into another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
