@@ -260,10 +260,12 @@ impl World {
     /// A member leaves a connection, the one that it has now if none is named.
     pub(super) fn leave(&mut self, me: usize, other: usize, connection: Option<u64>) {
         let is_meant = |number: u64| connection.is_none_or(|named| named == number);
-        let ended = self.ended.get_mut(&(me, other));
-        let ended = ended.and_then(|all| all.pop_front_if(|it| it.is_told && is_meant(it.number)));
-        if let Some(ended) = ended {
-            return self.tell_disconnected(me, other, ended.number);
+        if let Some(all) = self.ended.get_mut(&(me, other))
+            && let Some(number) = all.front().filter(|it| it.is_told).map(|it| it.number)
+            && is_meant(number)
+        {
+            all.pop_front();
+            return self.tell_disconnected(me, other, number);
         }
         let (key, direction) = link_key(me, other);
         let link = self.links.get(&key);

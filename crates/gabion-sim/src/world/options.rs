@@ -147,7 +147,8 @@ impl Options {
         }
         if [1, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.flip = 300;
-            options.faults.flip_files = 600;
+            options.faults.flip_files = 200;
+            options.faults.flip_records = 800;
         }
         if [0, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.power = 1_000;

@@ -15,7 +15,7 @@ fn loads_fit_one_order_with_writes_and_reads_while_all_else_breaks() {
         let outcome = World::run(seed, options(seed, 1 + seed as u32 % 3)).unwrap();
         (loads, crashes) = (loads + outcome.loads, crashes + outcome.crashes);
     }
-    assert!(loads > 20 * times() && crashes > 6 * times(), "{loads} loads, {crashes} crashes");
+    assert!(loads > 15 * times() && crashes > 6 * times(), "{loads} loads, {crashes} crashes");
 }
 
 /// In peace every load comes to its end, and secondaries build nothing.

@@ -102,7 +102,6 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
 }
 
 #[test]
-#[ignore = "a record that fails its check when it is placed stops a replica until its process ends"]
 fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
     for seed in 0..2 * times() {
         for from in 0..2 {
@@ -118,7 +117,6 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
 
 /// A head whose power was cut fetches what it lost, and that is damaged on its way.
 #[test]
-#[ignore = "a record that fails its check when it is placed stops a replica until its process ends"]
 fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
     for seed in [0, 1, 3, 4] {
         let what = format!("seed {seed}, records for the head");
@@ -135,7 +133,6 @@ fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
 }
 
 #[test]
-#[ignore = "a record that fails its check when it is placed stops a replica until its process ends"]
 fn bits_that_flip_in_streamed_records_while_all_else_breaks_lose_nothing() {
     let mut all = Outcome::default();
     for seed in 1..=6 * times() {
