@@ -2,7 +2,7 @@
 //!
 //! A block's checksum covers its bytes *and where they belong*: [`with_lineage`] folds the owner's
 //! identity into the checksum, so that a whole, valid block in the wrong place is not taken for the
-//! right one (FAULTS.md E6). Checksums of adjacent parts [`combine`] into the checksum of the whole,
+//! right one (docs/faults.md E6). Checksums of adjacent parts [`combine`] into the checksum of the whole,
 //! so one pass over a file serves wire digests, chunks and the file.
 
 use crate::{FileId, GroupId};
@@ -136,7 +136,8 @@ mod tests {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| shift(crc))
     }
 
-    /// FAULTS.md E13: a checksum is the same whatever instructions the processor has, wherever the bytes lie.
+    /// A checksum is the same whatever instructions the processor has, wherever the bytes lie.
+    /// docs/faults.md: E13
     #[test]
     fn a_portable_implementation_agrees_at_every_length_and_alignment() {
         const LINE: usize = 64;
@@ -153,6 +154,7 @@ mod tests {
     }
 
     proptest! {
+        /// docs/faults.md: E13
         #[test]
         fn a_portable_implementation_agrees_on_any_bytes_in_two_parts(
             bytes in prop::collection::vec(any::<u8>(), 0..20_000),

@@ -511,6 +511,7 @@ mod tests {
     }
 
     /// The writer is stopped where it has given readers the new shape, and not yet the number of its write.
+    /// docs/faults.md: P21
     #[test]
     fn a_batch_that_clears_everything_is_read_whole_or_not_at_all_and_so_copied() {
         let dir = std::env::temp_dir().join(format!("gabion-db-clear-{}", std::process::id()));

@@ -1083,6 +1083,7 @@ impl Db {
 mod tests {
     use super::*;
 
+    /// docs/faults.md: P23
     #[test]
     fn after_a_panic_within_the_machine_nothing_is_written_and_reads_go_on() {
         let dir = std::env::temp_dir().join(format!("gabion-db-panic-{}", std::process::id()));

@@ -350,6 +350,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    /// docs/faults.md: P8
     #[test]
     fn a_thread_builds_no_further_file_before_it_may_and_ends_with_the_process() {
         let credit = Arc::new(Credit::default());

@@ -255,6 +255,7 @@ mod tests {
     use std::time::Duration;
 
     /// As after a start whose clock was set back.
+    /// docs/faults.md: P10
     #[test]
     fn what_is_to_last_a_while_does_so_by_the_logs_time_when_the_clock_is_behind_that() {
         let dir = std::env::temp_dir().join(format!("gabion-db-behind-{}", std::process::id()));

@@ -102,6 +102,7 @@ impl Moments {
 mod tests {
     use super::*;
 
+    /// docs/faults.md: P22
     #[test]
     fn a_moment_is_held_until_its_last_holder_lets_go_on_whatever_thread() {
         let moments = Moments::new();
@@ -127,6 +128,7 @@ mod tests {
         assert_eq!(moments.held(), (0, None));
     }
 
+    /// docs/faults.md: P22
     #[test]
     fn what_was_let_go_is_entered_anew() {
         let moments = Moments::new();

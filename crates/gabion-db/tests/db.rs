@@ -220,6 +220,7 @@ fn check(db: &Db, model: &Model, random: &mut Random) {
 
 const LEVELS: [Durability; 3] = [Durability::MemTable, Durability::Ring, Durability::Flushed];
 
+/// docs/faults.md: P2, P4, P26
 #[test]
 fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
     let (dir, mut random) = (Dir::new("model"), Random(7));
@@ -371,6 +372,7 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     assert!(text.contains("belongs to a group of 2 replicas"), "{text}");
 }
 
+/// docs/faults.md: P2
 #[test]
 fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
     let dir = Dir::new("prefix");
@@ -400,6 +402,7 @@ fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
 }
 
 /// What the documents say of the state before the first move, past the ends and in an empty range.
+/// docs/faults.md: P2
 #[test]
 fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
     let dir = Dir::new("cursor");
@@ -425,6 +428,7 @@ fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
     cursors_go_to_other_threads(&cursor.into_iter());
 }
 
+/// docs/faults.md: P6
 #[test]
 fn sizes_of_ranges_are_off_by_a_block_for_each_end_and_file_and_add_up() {
     let dir = Dir::new("size");
@@ -490,6 +494,7 @@ fn sizes_of_ranges_are_off_by_a_block_for_each_end_and_file_and_add_up() {
 }
 
 /// One that was forgotten keeps slots, and the statistics tell of it.
+/// docs/faults.md: P22
 #[test]
 fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
     let dir = Dir::new("held");
@@ -544,6 +549,7 @@ fn a_snapshot_can_be_read_after_the_store_was_closed() {
     assert_eq!(Db::open(&dir.0, &options()).unwrap().iter(..).count(), 2_000);
 }
 
+/// docs/faults.md: E8
 #[test]
 fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held() {
     let dir = Dir::new("unflushed");
@@ -605,6 +611,7 @@ fn limits_change(db: &Db, put: impl Fn(u64)) -> RunOptions {
     run
 }
 
+/// docs/faults.md: P15
 #[test]
 fn options_change_while_a_store_is_open() {
     let dir = Dir::new("run-options");
@@ -724,6 +731,7 @@ fn last_told(dir: &Path, name: &str) -> u64 {
     bytes.chunks_exact(8).last().map_or(0, |n| u64::from_be_bytes(n.try_into().unwrap()))
 }
 
+/// docs/faults.md: P26
 #[test]
 fn what_was_acknowledged_survives_kills_of_the_process() {
     let dir = Dir::new("killed");
@@ -759,6 +767,7 @@ fn what_was_acknowledged_survives_kills_of_the_process() {
 }
 
 /// Nothing needs to be done by who wrote it.
+/// docs/faults.md: P26
 #[test]
 fn what_was_written_past_the_log_is_in_a_file_once_the_store_is_closed() {
     let dir = Dir::new("past");
@@ -796,6 +805,7 @@ fn child_that_clears_and_exits() {
 }
 
 /// Several times, as the drop of the files, which says so too, may be done before the process is gone.
+/// docs/faults.md: P26
 #[test]
 fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
     let dir = Dir::new("cleared-past");
@@ -820,6 +830,7 @@ fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
 
 /// Values a little over a slot's length take far more slots than are set aside as a rule, and several flushes that were
 /// given too few are under way at once.
+/// docs/faults.md: P17
 #[test]
 fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
     let dir = Dir::new("slots");
@@ -847,6 +858,7 @@ fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
 }
 
 /// With a file in L0 writers are slowed down, and before a thousand they never stop.
+/// docs/faults.md: P27, P28
 #[test]
 fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
     let dir = Dir::new("slowed");
@@ -866,6 +878,7 @@ fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
 }
 
 /// What another is about to make there is not taken away under it.
+/// docs/faults.md: P32
 #[test]
 fn while_a_store_is_made_nobody_else_makes_one_there() {
     let dir = Dir::new("made-twice");

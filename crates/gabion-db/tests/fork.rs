@@ -125,6 +125,7 @@ fn check(db: &Db, count: u32) {
 }
 
 /// What was made before the fork is of no use either, and dropping it does nothing.
+/// docs/faults.md: P25
 fn a_child_is_refused_whatever_it_tries(dir: &Path) {
     let db = Db::create(dir, &options()).unwrap();
     put(&db, 0..KEYS);
@@ -162,6 +163,7 @@ fn a_child_is_refused_whatever_it_tries(dir: &Path) {
 }
 
 /// Locks that threads of the parent have when it forks are never given back in the child.
+/// docs/faults.md: P25
 fn a_child_of_a_busy_parent_does_not_hang(dir: &Path) {
     let db = Db::create(dir, &options()).unwrap();
     let ends = AtomicBool::new(false);
@@ -193,6 +195,7 @@ fn a_child_of_a_busy_parent_does_not_hang(dir: &Path) {
 }
 
 /// The input of the report: puts of a child, then the parent goes on and is killed.
+/// docs/faults.md: P25
 fn what_a_parent_acknowledged_is_there_after_its_kill(dir: &Path) {
     let program = std::env::current_exe().unwrap();
     let mut parent = Command::new(program).env(CHILD, dir).spawn().unwrap();

@@ -705,6 +705,7 @@ mod tests {
     }
 
     /// The order in which blocks make room survives, too: what was used again stays longest.
+    /// docs/faults.md: P19
     #[test]
     fn a_cache_that_is_made_smaller_gives_back_what_found_the_blocks_that_went() {
         let len = 1 + BLOCK_OVERHEAD;
@@ -734,6 +735,7 @@ mod tests {
     }
 
     proptest! {
+        /// docs/faults.md: P19
         #[test]
         fn a_cache_returns_what_was_put_in_or_nothing(
             ops in prop::collection::vec((0u8..13, 0u64..4, 0u64..40, 1usize..900), 0..400),

@@ -362,6 +362,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P12
     #[test]
     fn a_codec_or_version_of_another_build_is_unsupported() {
         let bottom_compression = Some(Compression::ZSTD);
@@ -383,6 +384,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P12
     #[test]
     fn flushes_have_the_upper_codec_and_compactions_and_loads_what_lies_below_them_says() {
         use JobKind::{Compaction, Flush, Load};

@@ -130,11 +130,13 @@ mod interleavings {
         });
     }
 
+    /// docs/faults.md: P12
     #[test]
     fn each_is_used_by_one_thread_at_a_time_and_none_is_lost() {
         explore::<2>(|left| left == 3);
     }
 
+    /// docs/faults.md: P12
     #[test]
     fn what_finds_no_slot_is_freed_once() {
         // One after the other, or the first and either use of both at once.

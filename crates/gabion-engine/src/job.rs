@@ -13,7 +13,7 @@
 //! part that lies between it and its neighbours ([`crate::range_delete`]).
 //!
 //! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
-//! and the inputs: on any thread, at any replica, it makes the same bytes (FAULTS.md E13).
+//! and the inputs: on any thread, at any replica, it makes the same bytes (docs/faults.md E13).
 
 use crate::counter::{Base, Operand, stored_number};
 use crate::entry::{Entry, EntryKind, Keyspace, Trailer};

@@ -18,7 +18,7 @@
 //!
 //! Ending takes the `Shape` out of the state, and out of each idle iterator: MemTables' memory and
 //! files come back at once. A read that is under way keeps a [`Pin`], so that no slot is used again under
-//! it (FAULTS.md E12); it comes to its end, and the next step finds the state ended.
+//! it (docs/faults.md E12); it comes to its end, and the next step finds the state ended.
 
 use crate::memtable::MemTable;
 use crate::version::Version;

@@ -11,7 +11,8 @@
 //!
 //! A [`Version`] never changes; an edit makes the next one and shares what it leaves alone. Readers and
 //! jobs hold the version that they began with. [`Versions`] keeps the current one and tells when a file
-//! that left it has lost its last holder (FAULTS.md E12): only then may its slots be used again.
+//! that left it has lost its last holder (docs/faults.md E12): only then may its slots be used
+//! again.
 //!
 //! Encoded (part of a tree's snapshot): `u8 levels`, then per level `varint files`, and each file's
 //! `FileMeta` after its length (varint).

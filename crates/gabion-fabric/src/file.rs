@@ -10,7 +10,7 @@
 //!
 //! A chain is kept here, not in the kernel: the next operation starts when the one before it is done,
 //! whatever the backend. After a failed flush, every later flush of the pool file fails: what was not
-//! durable then may never be, and a second flush that succeeds would prove nothing (FAULTS.md E8). Nor does one prove
+//! durable then may never be, and a second flush that succeeds would prove nothing (docs/faults.md E8). Nor does one prove
 //! anything that succeeded beside it: it fails too.
 
 use crate::engine::{Ended, Engine, Job};

@@ -152,6 +152,7 @@ fn operations(round: &Round, first_tag: u64) -> Vec<Operation> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
+    /// docs/faults.md: E11
     #[test]
     fn every_backend_agrees_with_a_vector_for_batches_and_chains(rounds in rounds()) {
         for (direct, options) in ways() {
@@ -193,6 +194,7 @@ proptest! {
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn a_chain_stops_at_its_first_failure_and_bad_input_fails_alone() {
     for (direct, options) in ways() {
@@ -227,6 +229,7 @@ fn a_file_cut_short_under_us_fails_the_read_with_path_and_range() {
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn threads_stand_in_where_the_kernel_or_the_caller_refuses_io_uring() {
     let dir = TempDir::new();
@@ -245,6 +248,7 @@ fn threads_stand_in_where_the_kernel_or_the_caller_refuses_io_uring() {
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn a_pool_on_a_memory_file_system_works_direct_or_not() {
     let shm = Path::new("/dev/shm");

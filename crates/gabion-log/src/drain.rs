@@ -11,8 +11,8 @@
 //! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it. The one
 //! exception is the block in which the log ends when a process stops (`Drains::last`): where the log goes on in it, it is
 //! written again with the same beginning, so whatever tears that write, what was there stays.
-//! After a failed flush nothing since the last good one counts (`Drains::rewind`, FAULTS.md E8);
-//! the ring still has it all, because it never overwrites what is not flushed.
+//! After a failed flush nothing since the last good one counts (`Drains::rewind`, docs/faults.md
+//! E8); the ring still has it all, because it never overwrites what is not flushed.
 
 use crate::ring::Ring;
 use crate::{block_ceil, block_floor};

@@ -10,7 +10,7 @@
 //!   segments ─[000006.log][000007.log]──────►  files of the pool, survive a power cut once flushed
 //!                 │ trim: below what every member needs
 //!                 ▼
-//!   recover: longest valid prefix of ring ∪ segments; torn tail or rotten middle (FAULTS.md E4)
+//!   recover: longest valid prefix of ring ∪ segments; torn tail or rotten middle (docs/faults.md E4)
 //! ```
 //!
 //! - [`record`]: the format, in bytes, and its checks.

@@ -454,7 +454,7 @@ impl Log {
     }
 
     /// After a failed write or flush, once no drain is under way: hands out again everything since
-    /// the last good flush (FAULTS.md E8), to be written to fresh blocks or a fresh device.
+    /// the last good flush (docs/faults.md E8), to be written to fresh blocks or a fresh device.
     ///
     /// # Errors
     /// Unavailable when the ring no longer holds all of it, which happens only between a restart

@@ -28,7 +28,7 @@
 //! that the position lies in, index and previous CRC continue the record before (of a short header: its CRC is of
 //! just that place after just that record). A record that is
 //! whole but has a version, kind, flag or critical extension that this build does not know is
-//! refused as unsupported, never taken for the end of the log (FAULTS.md R15).
+//! refused as unsupported, never taken for the end of the log (docs/faults.md R15).
 
 use crate::LogConfig;
 use crate::short::{Place, SHORT_LEN};

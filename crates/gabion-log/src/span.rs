@@ -8,8 +8,8 @@
 //!
 //! Each replica keeps its list of spans in its durable state. A record counts only inside the span
 //! of its own term, so bytes that a cut or an older lap of the ring left behind are never taken for
-//! records, however whole they are (FAULTS.md E6, R7). Comparing two lists finds where two logs
-//! part.
+//! records, however whole they are (docs/faults.md E6, R7). Comparing two lists finds where two
+//! logs part.
 
 use alloc::format;
 use alloc::vec::Vec;

@@ -111,6 +111,7 @@ mod tests {
         assert_eq!(buffers.take(TRANSFER_LEN_MAX).as_ptr(), address);
     }
 
+    /// docs/faults.md: P20
     #[test]
     fn the_last_few_buffers_of_files_are_used_again_when_they_are_large_enough() {
         let mut buffers = Buffers::default();

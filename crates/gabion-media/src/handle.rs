@@ -226,7 +226,7 @@ impl MediumHandle {
     ///
     /// # Durability
     /// When it returns without error those writes survive a power cut. After an error nothing since
-    /// the last good flush counts, and a repeated flush proves nothing (FAULTS.md E8).
+    /// the last good flush counts, and a repeated flush proves nothing (docs/faults.md E8).
     ///
     /// # Errors
     /// The medium's error.

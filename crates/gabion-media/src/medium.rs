@@ -78,7 +78,7 @@ pub enum Outcome {
     /// It took effect.
     Done,
     /// It did not take effect and never will. A failed write may have changed any part of its range;
-    /// a failed flush makes nothing durable, and repeating it proves nothing (FAULTS.md E8).
+    /// a failed flush makes nothing durable, and repeating it proves nothing (docs/faults.md E8).
     Failed(Error),
     /// It may have taken effect, and may still do so later (connection lost). A write like this is
     /// never repeated at the same place.

@@ -1,5 +1,5 @@
-//! A disk that exists only in memory, with everything that can go wrong with one (FAULTS.md, "SimFs
-//! crash semantics").
+//! A disk that exists only in memory, with everything that can go wrong with one (docs/faults.md,
+//! "SimFs crash semantics").
 //!
 //! ```text
 //!   SimulatedMedium ──submit──► in flight ──tick: any order──► visible ──flush──► durable

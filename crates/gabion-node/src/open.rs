@@ -190,7 +190,7 @@ impl OpenedPool {
     }
 
     /// Recovers the log and replays it. The result is a replica that has everything that it had, and
-    /// takes part in nothing yet. Where a record that was durable is not whole (FAULTS.md E4) the log ends,
+    /// takes part in nothing yet. Where a record that was durable is not whole (docs/faults.md E4) the log ends,
     /// and the replica takes part once it remembers, durably, what it lost; others fill the log again.
     ///
     /// # Errors

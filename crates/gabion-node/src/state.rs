@@ -40,7 +40,7 @@ pub struct ReplicaState {
     pub trimmed_ms: u64,
     /// The log is known to have been durable here, and committed, up to this record end: raised by each
     /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that
-    /// finds less has lost records, and the group does not go on without them (FAULTS.md E4).
+    /// finds less has lost records, and the group does not go on without them (docs/faults.md E4).
     pub durable: LogPosition,
     /// Its ring, and how the last process ended.
     pub ring: RingState,

@@ -420,7 +420,7 @@ pub async fn run_job(
 }
 
 /// Whatever kind a device says, 'no space' too: what wrote files and failed to flush them is not to be tried again, as the
-/// next flush proves nothing (FAULTS.md E8).
+/// next flush proves nothing (docs/faults.md E8).
 fn flush_failed(error: Error) -> Error {
     Error::with_source(ErrorKind::Io, "files that were written", error)
 }

@@ -4,6 +4,8 @@
 //!
 //! None of the three carries a checksum: frames and records of the placement log, in which they
 //! travel and lie, cover them. Should damage come through nevertheless, it must not panic.
+//!
+//! docs/faults.md: R15
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::units::SLOT_LEN;
@@ -213,6 +215,7 @@ fn mangle<T: PartialEq + Debug>(
     refused
 }
 
+/// docs/faults.md: E5
 #[test]
 fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
     for (message, _) in messages() {

@@ -312,7 +312,8 @@ pub async fn read_slot_header(
 }
 
 /// Reads a file whole and holds it against its headers and its checksum: what a secondary does once
-/// before first use behind a target that does not report checksums (FAULTS.md H8), and a scrub.
+/// before first use behind a target that does not report checksums (docs/faults.md H8), and a
+/// scrub.
 ///
 /// # Errors
 /// Corruption that names file, slot and what differs; the medium's error.

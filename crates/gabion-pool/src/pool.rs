@@ -7,7 +7,7 @@
 //! change must not be shown to anybody else: a grant is not sent, an edit not acknowledged.
 //!
 //! When a write of a commit fails, the pool is of no more use: nothing since the last good flush
-//! counts and a repeated flush proves nothing (FAULTS.md E8). Open it anew.
+//! counts and a repeated flush proves nothing (docs/faults.md E8). Open it anew.
 
 use crate::journal::{Commit, Journal};
 use crate::placement_log::{
@@ -224,7 +224,8 @@ impl Pool {
     }
 
     /// Voids all grants of sessions below this one: what is granted and not live goes into
-    /// quarantine, as a late write may still land there (FAULTS.md H5). Staged. Returns the slots.
+    /// quarantine, as a late write may still land there (docs/faults.md H5). Staged. Returns the
+    /// slots.
     pub fn void_grants(&mut self, below_session: u64) -> Vec<SlotIndex> {
         let voided = self.apply_void(below_session);
         if below_session > self.session_floor || !voided.is_empty() {
@@ -265,11 +266,12 @@ impl Pool {
     }
 
     /// Makes a file live in slots that are allocated here or granted, in those very generations.
-    /// Staged. The same file in the same place once more changes nothing (FAULTS.md H2).
+    /// Staged. The same file in the same place once more changes nothing (docs/faults.md H2).
     ///
     /// # Errors
-    /// Fenced when a slot is not held in that generation (voided, freed, reused: FAULTS.md H4);
-    /// invalid input when length and slots disagree or the file lies elsewhere. Nothing changes.
+    /// Fenced when a slot is not held in that generation (voided, freed, reused: docs/faults.md
+    /// H4); invalid input when length and slots disagree or the file lies elsewhere. Nothing
+    /// changes.
     pub fn add_file(&mut self, placement: FilePlacement) -> Result<()> {
         placement.check(&self.geometry)?;
         if let Some(entry) = self.files.get(&placement.file) {

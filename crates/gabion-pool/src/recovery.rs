@@ -1,10 +1,10 @@
 //! Creation and opening of a pool.
 //!
 //! Creation writes the placement log first and the superblock last, so a device either holds a whole
-//! pool or none (FAULTS.md E16). Opening picks the newest area of the placement log whose
+//! pool or none (docs/faults.md E16). Opening picks the newest area of the placement log whose
 //! snapshot and opening commit are whole, applies its commits, and repairs single bad copies.
 //! What is older than the chosen area is of no interest, however damaged. What is damaged and newer,
-//! or has something whole behind it, is refused with its place (FAULTS.md E3–E5).
+//! or has something whole behind it, is refused with its place (docs/faults.md E3–E5).
 
 use crate::file_io::{read_span, write_commit};
 use crate::placement_log::{Operation, RECORD_VERSION, RecordHeader, RecordKind};
@@ -92,7 +92,7 @@ pub enum Trust {
     Readable,
     /// Only what a flush is known to have covered. A process that ran since the machine started met a flush that
     /// failed: what that should have covered may never reach the device, though reads see it and every later
-    /// flush succeeds (FAULTS.md E8). It is written again.
+    /// flush succeeds (docs/faults.md E8). It is written again.
     Flushed,
 }
 

@@ -164,7 +164,8 @@ impl SlotHeader {
     }
 
     /// Whether this header says what the placement says it should. A difference means a write
-    /// that went astray, a swapped namespace or another pool's disk (FAULTS.md H9): stop the group.
+    /// that went astray, a swapped namespace or another pool's disk (docs/faults.md H9): stop the
+    /// group.
     ///
     /// # Errors
     /// Corruption that names the first field that differs, with both values.

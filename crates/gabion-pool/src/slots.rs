@@ -244,7 +244,7 @@ impl SlotTable {
         Ok(())
     }
 
-    /// Whether the slot is held, by a local job or a grant, in this very use (FAULTS.md H4).
+    /// Whether the slot is held, by a local job or a grant, in this very use (docs/faults.md H4).
     pub(crate) fn check_held(&self, placed: Placed) -> Result<()> {
         match self.state(placed.slot) {
             Some(SlotState::Allocated { generation } | SlotState::Granted { generation, .. })

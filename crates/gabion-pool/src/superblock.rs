@@ -21,7 +21,7 @@
 //!
 //! Numbers are little-endian. Magic, version and CRC keep their places in every version, so an old
 //! build can tell a newer pool from a broken one. The superblock is the last thing that creation
-//! writes: a device that has one holds a complete pool (FAULTS.md E16).
+//! writes: a device that has one holds a complete pool (docs/faults.md E16).
 
 use crate::Geometry;
 use alloc::format;

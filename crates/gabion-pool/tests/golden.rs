@@ -1,5 +1,7 @@
 //! Golden bytes of the pool's formats. A change here is a change of format: it needs a new version
 //! number and an entry in docs/formats.md.
+//!
+//! docs/faults.md: R15
 
 use gabion_base::codec::put_field;
 use gabion_base::crc::crc32c;

@@ -29,7 +29,7 @@
 //! theirs, committed records included.
 //!
 //! Such a member is there only while disks keep what they made durable. A member whose segments are
-//! rotten (FAULTS.md E4) has a log that ends at the first bad record, and that may be every member. So
+//! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every member. So
 //! a member remembers, durably, up to which record its log was durable and committed, and until its log
 //! reaches that record again its Hello says so ([`Lost`]: term and end of the record). The head begins
 //! no term with a winner whose (last term, end) is below any of these; it says who lost what, to all.

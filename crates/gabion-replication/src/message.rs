@@ -82,7 +82,7 @@ impl Watermarks {
 }
 
 /// Committed records that were durable in a log and that it does not have any more: its segments are
-/// rotten (FAULTS.md E4).
+/// rotten (docs/faults.md E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Where the first of them begins.

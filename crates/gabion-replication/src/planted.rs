@@ -1,5 +1,5 @@
-//! Defects that tests plant, to prove that the checkers can fail (FAULTS.md, "Seeded mutants").
-//! Outside tests nothing can be planted and every question is `false` at compile time.
+//! Defects that tests plant, to prove that the checkers can fail (docs/faults.md, "Seeded
+//! mutants"). Outside tests nothing can be planted and every question is `false` at compile time.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,6 +96,7 @@ fn seal_preamble(bytes: &mut [u8]) {
     sum.copy_from_slice(&crc::crc32c(body).to_le_bytes());
 }
 
+/// docs/faults.md: E14
 #[test]
 fn nothing_that_members_say_beside_frames_panics_or_reserves_much() {
     let preamble = Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1) };

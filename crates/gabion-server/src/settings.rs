@@ -331,6 +331,7 @@ mod tests {
         })
     }
 
+    /// docs/faults.md: P15
     #[test]
     fn what_is_named_changes_and_the_rest_stays() {
         assert_eq!(with(&[]), Ok(BEFORE));

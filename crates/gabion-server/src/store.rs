@@ -348,6 +348,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: E10
     #[test]
     fn nothing_waits_for_room_that_only_others_can_make() {
         let full = |takes_deletes, takes_clears| WriteGate::Full {

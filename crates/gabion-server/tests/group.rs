@@ -36,6 +36,7 @@ fn entry_of_a_replica() {
     support::become_replica();
 }
 
+/// docs/faults.md: P2, P3
 #[test]
 fn every_door_serves_the_whole_group() {
     let mut group = Group::start("doors", 3, AckLevel::Replicated);
@@ -75,6 +76,7 @@ fn every_door_serves_the_whole_group() {
 }
 
 /// Keys expire at every door while nobody writes, and after a restart of all.
+/// docs/faults.md: P11
 #[test]
 fn keys_expire_at_every_door_and_over_a_restart() {
     let mut group = Group::start("expiry", 3, AckLevel::Replicated);
@@ -503,6 +505,7 @@ fn replicas_are_equal(group: &Group) {
     }
 }
 
+/// docs/faults.md: P7
 #[test]
 fn a_digest_at_a_position_is_of_one_state_at_every_replica_and_says_why_it_is_not_given() {
     let group = Group::start("marks", 3, AckLevel::Replicated);
@@ -560,6 +563,7 @@ fn a_digest_tells_the_end_of_the_log_that_it_is_of() {
     }
 }
 
+/// docs/faults.md: P7
 #[test]
 fn a_position_that_nobody_waits_for_any_more_is_forgotten() {
     let group = Group::start("gone", 1, AckLevel::Replicated);
@@ -690,6 +694,7 @@ fn options_change(client: &mut Client) {
 }
 
 /// Nothing but the digest lasts so long in practice; here the budget is nothing at all.
+/// docs/faults.md: P1, P15
 #[test]
 fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {
     let group = Group::start("impatient", 1, AckLevel::Replicated);
@@ -725,6 +730,7 @@ fn a_read_past_the_pin_budget_is_told_so_and_a_scrub_needs_none() {
 }
 
 /// With a MemTable that waits for its flush writers are stopped.
+/// docs/faults.md: P28
 #[test]
 fn writes_that_wait_are_counted() {
     let tree = TreeConfig { memtable_len: 64 * KIB, sealed_max: 1, ..TreeConfig::default() };
@@ -812,6 +818,7 @@ fn a_command_with_values_that_fit_no_record_does_nothing() {
     }
 }
 
+/// docs/faults.md: H9
 #[test]
 fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
     let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("refused");

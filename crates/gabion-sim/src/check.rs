@@ -67,7 +67,7 @@ pub fn grants(world: &World, node: &Node) -> Result<(), String> {
 }
 
 /// A write that the target took in a session ended in a slot, or in its header, that the session still
-/// has: granted in it, or kept out of use because a write of it may still land (FAULTS.md H5).
+/// has: granted in it, or kept out of use because a write of it may still land (docs/faults.md H5).
 ///
 /// # Errors
 /// Says what the slot is instead.

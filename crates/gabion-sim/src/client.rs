@@ -3,7 +3,7 @@
 //!
 //! Besides registers (one key each) there are *twins*: pairs of keys at the two ends of the keyspace that
 //! one record always writes together, with one value. A scan that dawdles over many steps, and two reads
-//! of one view far apart in time, must never see them differ (FAULTS.md E1: no half batch; E12: no slot
+//! of one view far apart in time, must never see them differ (docs/faults.md E1: no half batch; E12: no slot
 //! is used again under a reader). What a scan sees also enters the history, key by key.
 
 use crate::Random;

@@ -224,6 +224,7 @@ mod tests {
         check(&history).unwrap();
     }
 
+    /// docs/faults.md: P13
     #[test]
     fn an_addition_that_is_lost_or_counts_twice_is_caught() {
         let add = |delta, called| operation(Action::Add(delta), called, called + 1);

@@ -1,4 +1,4 @@
-//! A disk that said that it had flushed, and had not (FAULTS.md E7): the last commits of a placement log
+//! A disk that said that it had flushed, and had not (docs/faults.md E7): the last commits of a placement log
 //! are gone, and the process that relied on them is killed.
 //!
 //! ```text

@@ -1,5 +1,5 @@
 //! Planted defects: the checkers must be able to fail. Each defect runs seeds until something reports
-//! it, and the same seed without it passes (FAULTS.md, "Seeded mutants"; the bugs of RubbleDB's code).
+//! it, and the same seed without it passes (docs/faults.md, "Seeded mutants"; the bugs of RubbleDB's code).
 
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, Mutant};
@@ -77,32 +77,38 @@ fn is_caught(mutant: Mutant, ways: &[&str]) {
     panic!("{mutant:?} was not caught in {SEEDS_MAX} seeds");
 }
 
+/// docs/faults.md: E12
 #[test]
 fn a_slot_freed_under_a_reader_is_caught() {
     is_caught(Mutant::SlotFreedUnderReader, &["scan: ", "read of key", "checksum", "not free"]);
 }
 
+/// docs/faults.md: E12
 #[test]
 fn a_slot_freed_under_a_read_whose_view_was_ended_is_caught() {
     let ways = ["scan: ", "read of key", "read at a mark", "checksum"];
     is_caught(Mutant::ReadUnderWayNotWaitedFor, &ways);
 }
 
+/// docs/faults.md: H3
 #[test]
 fn a_gap_in_edit_numbers_is_caught() {
     is_caught(Mutant::GapInEdits, &["the numbers must not have a gap"]);
 }
 
+/// docs/faults.md: A14
 #[test]
 fn one_key_from_two_clients_out_of_order_is_caught() {
     is_caught(Mutant::RecordsOutOfOrder, &["no linearizable order", "has other"]);
 }
 
+/// docs/faults.md: A1
 #[test]
 fn an_acknowledgement_without_all_members_is_caught() {
     is_caught(Mutant::AckWithoutMembers, &["no linearizable order"]);
 }
 
+/// docs/faults.md: H3
 #[test]
 fn an_edit_applied_before_its_files_are_here_is_caught() {
     is_caught(
@@ -111,31 +117,37 @@ fn an_edit_applied_before_its_files_are_here_is_caught() {
     );
 }
 
+/// docs/faults.md: H4
 #[test]
 fn grants_of_an_old_session_that_are_honoured_are_caught() {
     is_caught(Mutant::OldGrantsHonoured, &["slots are granted, the head knows of"]);
 }
 
+/// docs/faults.md: E7
 #[test]
 fn a_lost_file_that_nobody_is_asked_for_is_caught() {
     is_caught(Mutant::MissingFilesNotAsked, &["does not come to rest"]);
 }
 
+/// docs/faults.md: P8
 #[test]
 fn jobs_that_are_begun_though_too_much_is_unshipped_are_caught() {
     is_caught(Mutant::JobsWithoutBound, &["bytes were not shipped"]);
 }
 
+/// docs/faults.md: P8
 #[test]
 fn a_job_that_goes_on_though_too_much_of_it_is_unshipped_is_caught() {
     is_caught(Mutant::JobsNotHeldBack, &["bytes of its files were waiting"]);
 }
 
+/// docs/faults.md: P7
 #[test]
 fn files_at_a_mark_that_are_only_those_of_applied_edits_are_caught() {
     is_caught(Mutant::FilesOfAppliedEdits, &["at a mark, at"]);
 }
 
+/// docs/faults.md: H5
 #[test]
 fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
     is_caught(Mutant::DrainNotWaitedFor, &["landed in"]);

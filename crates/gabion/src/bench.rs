@@ -206,6 +206,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P36
     #[test]
     fn a_cluster_that_does_not_fit_is_refused_with_what_it_needs_and_what_there_is() {
         let dir = std::env::temp_dir().join("gabion-bench-not-made/below");

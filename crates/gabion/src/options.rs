@@ -550,6 +550,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P36
     #[test]
     fn an_option_that_is_none_is_refused_before_the_command_and_a_word_of_it_after() {
         for option in ["-x", "-x7579", "-px", "--prot"] {
@@ -561,6 +562,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P36
     #[test]
     fn a_port_is_said_in_short_wherever_it_is_said() {
         let port = |words: &[&str]| match Options::try_parse_from(words).unwrap().command {

@@ -511,6 +511,7 @@ mod tests {
         assert_eq!(silence(Some(7), &known), None);
     }
 
+    /// docs/faults.md: P37
     #[test]
     fn the_line_of_a_start_names_each_thing_once_and_says_what_to_type() {
         let settings = Settings::new(&FixedOptions::default(), 7579, Path::new("/d"), 1 << 50);

@@ -327,6 +327,7 @@ fn jobs_stand_back(pid: u64) {
     }
 }
 
+/// docs/faults.md: P37
 #[test]
 fn a_group_lives_from_up_to_destroy() {
     let place = Place::new("life");
@@ -491,6 +492,7 @@ fn lines_are_edited_and_recalled(place: &Place) {
     assert!(prompt.child.wait().unwrap().success(), "Ctrl-D ends it");
 }
 
+/// docs/faults.md: E5
 #[test]
 fn bytes_that_flipped_are_named_by_verify_and_repaired_from_another_replica() {
     let place = Place::new("rot");
@@ -534,6 +536,7 @@ fn bytes_that_flipped_are_named_by_verify_and_repaired_from_another_replica() {
     assert!(offline.status.success(), "{}", said(&offline));
 }
 
+/// docs/faults.md: P36
 #[test]
 fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     let place = Place::new("killed");
@@ -651,6 +654,7 @@ fn a_busy_port_and_a_small_disk_are_one_clear_line_and_leave_nothing() {
     }
 }
 
+/// docs/faults.md: E16
 #[test]
 fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
     let place = Place::new("strange");

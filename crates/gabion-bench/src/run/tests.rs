@@ -104,6 +104,7 @@ fn the_bar_shows_whole_operations_per_second() {
     assert_eq!(rate(0.4), "0/s");
 }
 
+/// docs/faults.md: P36
 #[test]
 fn a_run_whose_last_cluster_has_no_room_starts_none() {
     let launcher = FakeLauncher { room: Some(3), ..FakeLauncher::default() };
@@ -116,6 +117,7 @@ fn a_run_whose_last_cluster_has_no_room_starts_none() {
     assert!(!dir.exists(), "a directory is made");
 }
 
+/// docs/faults.md: P36
 #[test]
 fn the_groups_of_a_cluster_need_room_together() {
     let launcher = FakeLauncher { room: Some(8), ..FakeLauncher::default() };

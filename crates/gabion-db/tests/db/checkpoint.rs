@@ -33,6 +33,7 @@ fn write(db: &Db, model: &mut Model, random: &mut Random, count: usize) {
 
 /// The copy is compared with the model of the moment, and is then a store like any other: written to, flushed,
 /// compacted, opened again, and copied itself.
+/// docs/faults.md: P9
 #[test]
 fn a_checkpoint_holds_exactly_what_was_written_before_it_and_is_a_store_of_its_own() {
     let (dir, mut random) = (Dir::new("checkpoint"), Random(11));
@@ -90,6 +91,7 @@ fn whoever_waits_for_a_checkpoint_is_told_how_far_it_is() {
     assert_eq!(copy.metadata().unwrap().len(), 256 << 20);
 }
 
+/// docs/faults.md: P9
 #[test]
 fn an_empty_store_has_an_empty_checkpoint() {
     let dir = Dir::new("checkpoint-empty");
@@ -103,6 +105,7 @@ fn an_empty_store_has_an_empty_checkpoint() {
 }
 
 /// The writer's batches have the same number at both ends of the keyspace, and every number its own key.
+/// docs/faults.md: P9
 #[test]
 fn a_checkpoint_while_writes_go_on_is_one_moment_of_them() {
     let dir = Dir::new("checkpoint-busy");
@@ -158,6 +161,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
+/// docs/faults.md: P9, P32
 #[test]
 fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     let dir = Dir::new("checkpoint-refused");
@@ -225,6 +229,7 @@ pub(super) fn flip_a_byte(store: &Path) -> String {
     placement.file.to_string()
 }
 
+/// docs/faults.md: P9
 #[test]
 fn a_file_that_is_not_what_was_written_is_not_copied() {
     let dir = Dir::new("checkpoint-damaged");
@@ -255,6 +260,7 @@ fn child_that_is_killed_in_a_checkpoint() {
     }
 }
 
+/// docs/faults.md: E16
 #[test]
 fn a_checkpoint_that_was_killed_does_not_open_and_is_made_anew() {
     let dir = Dir::new("checkpoint-killed");
@@ -299,6 +305,7 @@ fn a_checkpoint_that_was_killed_does_not_open_and_is_made_anew() {
     assert!(half_made > 0, "no kill came in the middle");
 }
 
+/// docs/faults.md: P9
 #[test]
 fn a_checkpoint_into_a_larger_pool_gives_a_full_store_room() {
     let dir = Dir::new("checkpoint-full");

@@ -15,6 +15,7 @@ fn file_bytes(stats: &DbStats) -> u64 {
     stats.levels.iter().map(|level| level.bytes).sum()
 }
 
+/// docs/faults.md: P34
 #[test]
 fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     let dir = Dir::new("compact");
@@ -51,6 +52,7 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     assert_eq!(db.iter(..).count(), 0);
 }
 
+/// docs/faults.md: P12
 #[test]
 fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew() {
     let dir = Dir::new("codecs");
@@ -100,6 +102,7 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
     check(&db, &model, &mut random);
 }
 
+/// docs/faults.md: P12
 #[test]
 fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
     let dir = Dir::new("codecs-moved");
@@ -248,6 +251,7 @@ fn a_merge_that_packs_worse_than_the_pool_has_room_for_waits_and_the_store_goes_
     db.put(b"key", b"value").unwrap();
 }
 
+/// docs/faults.md: P34
 #[test]
 fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
     let dir = Dir::new("compact-range");
@@ -281,6 +285,7 @@ fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
     assert_eq!(levels(&db.stats()).len(), 1);
 }
 
+/// docs/faults.md: P34
 #[test]
 fn a_compaction_ends_while_writers_go_on_and_several_take_turns() {
     let dir = Dir::new("compact-busy");
@@ -306,6 +311,7 @@ fn a_compaction_ends_while_writers_go_on_and_several_take_turns() {
 }
 
 /// Snapshots keep every file that is replaced, until no slot is left for the next one.
+/// docs/faults.md: P34
 #[test]
 fn a_compaction_without_room_says_so_and_the_store_goes_on() {
     let dir = Dir::new("compact-full");
@@ -330,6 +336,7 @@ fn a_compaction_without_room_says_so_and_the_store_goes_on() {
 }
 
 /// Snapshots keep what is replaced, until a compaction that is due by itself has no room, or a flush.
+/// docs/faults.md: P34
 #[test]
 fn who_flushes_or_waits_for_quiet_is_told_that_there_is_no_room() {
     let dir = Dir::new("quiet-full");

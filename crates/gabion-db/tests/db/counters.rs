@@ -9,6 +9,7 @@ fn number(db: &Db, key: &[u8]) -> Option<i64> {
     Some(std::str::from_utf8(&value).unwrap().parse().unwrap())
 }
 
+/// docs/faults.md: P13
 #[test]
 fn what_is_added_from_several_threads_counts_once_each_through_flushes_compactions_and_a_restart() {
     let dir = Dir::new("counters");
@@ -60,6 +61,7 @@ fn what_is_added_from_several_threads_counts_once_each_through_flushes_compactio
     check(&Db::open(&dir.0, &options()).unwrap(), "opened again");
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_snapshot_and_a_checkpoint_show_the_sum_of_their_moment() {
     let dir = Dir::new("counters-moment");
@@ -83,6 +85,7 @@ fn a_snapshot_and_a_checkpoint_show_the_sum_of_their_moment() {
     assert_eq!(number(&copy, b"n"), Some(15));
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_counter_that_expires_is_gone_with_what_was_added_and_begins_anew() {
     let dir = Dir::new("counters-expiry");

@@ -33,6 +33,7 @@ fn fill(db: &Db, model: &mut Model, round: u8) -> Error {
     unreachable!("a cycle has no end")
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_store_whose_compactions_need_what_is_damaged_says_so_and_neither_waits_nor_loses_anything() {
     let dir = Dir::new("damage");

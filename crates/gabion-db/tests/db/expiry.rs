@@ -12,6 +12,7 @@ fn level_bytes(db: &Db) -> u64 {
     db.stats().levels.iter().map(|level| level.bytes).sum()
 }
 
+/// docs/faults.md: P11
 #[test]
 fn a_key_is_there_until_its_time_and_a_snapshot_keeps_it() {
     let dir = Dir::new("expiry");
@@ -52,6 +53,7 @@ fn a_key_is_there_until_its_time_and_a_snapshot_keeps_it() {
     assert_eq!(back, [b"5", b"3", b"2"]);
 }
 
+/// docs/faults.md: P11
 #[test]
 fn expiries_survive_flush_restart_and_copy_and_compaction_gives_the_room_back() {
     let dir = Dir::new("expiry-restart");

@@ -43,6 +43,7 @@ fn all(pairs: gabion_db::Range) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs.map(|pair| pair.unwrap()).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_replaces_what_was_there_when_it_finished_and_is_replaced_by_what_follows() {
     let (dir, mut random) = (Dir::new("load-model"), Random(11));
@@ -87,6 +88,7 @@ fn a_load_replaces_what_was_there_when_it_finished_and_is_replaced_by_what_follo
     assert_eq!(all(db.iter(..)), model.into_iter().collect::<Vec<_>>());
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_into_an_empty_range_lies_in_the_last_level_and_is_written_once() {
     let dir = Dir::new("load-empty");
@@ -119,6 +121,7 @@ fn a_load_into_an_empty_range_lies_in_the_last_level_and_is_written_once() {
     assert_eq!(db.load_sorted(std::iter::empty::<(&[u8], &[u8])>()).unwrap(), Loaded::default());
 }
 
+/// docs/faults.md: P10
 #[test]
 fn what_is_not_ascending_or_too_long_is_refused_by_name_and_the_load_goes_on() {
     let dir = Dir::new("load-order");
@@ -144,6 +147,7 @@ fn what_is_not_ascending_or_too_long_is_refused_by_name_and_the_load_goes_on() {
 }
 
 /// Nothing of a load that was dropped, or that the pool has no room for, is left; the store goes on.
+/// docs/faults.md: P10
 #[test]
 fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {
     let dir = Dir::new("load-full");
@@ -186,6 +190,7 @@ fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {
     assert_eq!(db.iter(..).count(), 17);
 }
 
+/// docs/faults.md: P10
 #[test]
 fn pairs_that_expire_are_gone_at_their_time() {
     let dir = Dir::new("load-expiry");
@@ -210,6 +215,7 @@ fn pairs_that_expire_are_gone_at_their_time() {
 }
 
 /// Loads of several threads, beside writers, with more compactions than one under way.
+/// docs/faults.md: P10
 #[test]
 fn loads_and_writes_of_several_threads_do_not_lose_each_other() {
     let dir = Dir::new("load-threads");
@@ -245,6 +251,7 @@ fn loads_and_writes_of_several_threads_do_not_lose_each_other() {
     assert_eq!(db.iter(..).count(), 6_000);
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_checkpoint_has_what_was_loaded_before_it() {
     let dir = Dir::new("load-copy");

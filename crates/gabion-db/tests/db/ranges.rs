@@ -7,6 +7,7 @@ use gabion_db::{Db, Durability, WriteBatch};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// docs/faults.md: P16
 #[test]
 fn ranges_with_any_bounds_are_deleted_as_in_a_map_through_flushes_compactions_and_restarts() {
     let (dir, mut random) = (Dir::new("ranges-model"), Random(11));
@@ -74,6 +75,7 @@ fn ranges_with_any_bounds_are_deleted_as_in_a_map_through_flushes_compactions_an
     check(&Db::open(&copy.0, &options()).unwrap(), &model, &mut random);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn readers_see_a_range_deleted_and_filled_anew_at_once_or_not_at_all() {
     let dir = Dir::new("ranges-threads");
@@ -126,6 +128,7 @@ fn readers_see_a_range_deleted_and_filled_anew_at_once_or_not_at_all() {
     assert!(db.stats().counters.flushes >= 2, "{:?}", db.stats().counters);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn too_many_range_deletes_in_a_batch_and_keys_that_are_too_long_change_nothing() {
     let dir = Dir::new("ranges-limits");

@@ -99,6 +99,7 @@ fn accepting() -> Options {
     Options { accept_lost_ring: true, ..options() }
 }
 
+/// docs/faults.md: P25
 #[test]
 fn after_a_clean_close_nothing_is_lost_without_the_ring_whatever_became_of_it() {
     let dir = Dir::new("ring-clean");
@@ -173,6 +174,7 @@ fn told(db: &Db) -> usize {
     notices.into_iter().filter(|text| text.contains("not stopped cleanly")).count()
 }
 
+/// docs/faults.md: P25
 #[test]
 fn after_a_kill_a_store_without_its_ring_is_refused_until_that_is_accepted() {
     let dir = Dir::new("ring-killed");
@@ -212,6 +214,7 @@ fn a_store_that_was_refused_is_as_it_was_once_its_ring_is_back() {
 }
 
 /// Who accepts a loss is told of it again after each further kill, and no more once the store was closed.
+/// docs/faults.md: P25
 #[test]
 fn a_loss_is_told_until_a_store_that_told_it_was_closed() {
     let dir = Dir::new("ring-told");
@@ -228,6 +231,7 @@ fn a_loss_is_told_until_a_store_that_told_it_was_closed() {
 }
 
 /// Nothing is written over what is not the ring; whether it is missed is said.
+/// docs/faults.md: P25
 #[test]
 fn what_lies_in_place_of_the_ring_is_refused_and_said_whether_the_ring_is_missed() {
     let dir = Dir::new("ring-other");
@@ -260,6 +264,7 @@ fn what_lies_in_place_of_the_ring_is_refused_and_said_whether_the_ring_is_missed
 }
 
 /// The marker of a clean close counts for what was there then, and not for what came later.
+/// docs/faults.md: P25
 #[test]
 fn a_write_after_a_clean_close_needs_the_ring_again_at_once() {
     let dir = Dir::new("ring-void");

@@ -22,6 +22,7 @@ fn read_all(db: &Db, round: u8) -> (u64, u64) {
     (after.cache_misses - before.cache_misses, after.read_bytes - before.read_bytes)
 }
 
+/// docs/faults.md: P5
 #[test]
 fn what_readers_had_in_memory_they_have_after_it_was_rewritten() {
     let dir = Dir::new("warm");

@@ -21,6 +21,7 @@ fn operands(times: Range<u64>, most: usize) -> impl Strategy<Value = Vec<(i64, u
 }
 
 proptest! {
+    /// docs/faults.md: P13
     #[test]
     fn several_steps_are_one_step(deltas in prop::collection::vec(any_number(), 1..12), number in any_number()) {
         let one_by_one = deltas.iter().fold(number, |number, delta| number.saturating_add(*delta));
@@ -33,6 +34,7 @@ proptest! {
         prop_assert_eq!(right, left, "one step has one form");
     }
 
+    /// docs/faults.md: P13
     #[test]
     fn every_operand_survives_its_bytes_and_has_one_form(deltas in operands(0..50, 6)) {
         let step = deltas.iter().map(|(delta, _)| Step::add(*delta)).reduce(Step::then).unwrap();
@@ -42,6 +44,7 @@ proptest! {
         prop_assert_eq!(bytes.len() == OPERAND_LEN, step.delta().is_some());
     }
 
+    /// docs/faults.md: P13
     #[test]
     fn no_bytes_panic_and_what_is_read_is_written_the_same(
         bytes in prop::collection::vec(any::<u8>(), 0..40),
@@ -59,6 +62,7 @@ proptest! {
     }
 
     /// From new to old, with a second look where one is asked for, is from old to new.
+    /// docs/faults.md: P13
     #[test]
     fn a_reader_that_goes_back_in_time_finds_what_one_finds_that_goes_with_it(
         deltas in operands(0..50, 10),
@@ -91,6 +95,7 @@ proptest! {
     }
 }
 
+/// docs/faults.md: P13
 #[test]
 fn golden_bytes_of_operands() {
     let one = Operand::add(-2, 0x0605_0403_0201);
@@ -107,6 +112,7 @@ fn golden_bytes_of_operands() {
     assert_eq!(stored_number(7, Some(9)), (EntryKind::ExpiringPut, stored));
 }
 
+/// docs/faults.md: P13
 #[test]
 fn an_operator_of_another_build_is_unsupported_and_what_is_no_operand_is_corruption() {
     let good = Operand::add(1, 2).encode();
@@ -135,6 +141,7 @@ fn an_operator_of_another_build_is_unsupported_and_what_is_no_operand_is_corrupt
     }
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_sum_stops_at_its_ends_and_what_is_no_number_stays_as_it_is() {
     let number = |number, expires_ms| Base::Number { number, expires_ms };

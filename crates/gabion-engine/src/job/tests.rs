@@ -175,6 +175,7 @@ fn expiries(entries: &[&Entries]) -> Option<ExpirySpan> {
 }
 
 proptest! {
+    /// docs/faults.md: P11, P13, P16
     #![proptest_config(ProptestConfig::with_cases(1024))]
     #[test]
     fn what_is_dropped_is_seen_by_no_snapshot_and_by_nobody_after(
@@ -226,6 +227,7 @@ fn operand(sequence: u64, delta: i64, at_ms: u64) -> (Vec<u8>, Trailer, Vec<u8>)
     (b"\x01k".to_vec(), trailer, Operand::add(delta, at_ms).encode())
 }
 
+/// docs/faults.md: P13
 #[test]
 fn operands_become_one_unless_a_snapshot_or_an_expiry_lies_between_them() {
     let entries: Entries = (1..=6).rev().map(|n| operand(n, 10, n)).collect();
@@ -255,6 +257,7 @@ fn operands_become_one_unless_a_snapshot_or_an_expiry_lies_between_them() {
     assert_eq!(kept(&[], false, expiries(0, 1)), [(6, 60)]);
 }
 
+/// docs/faults.md: P13
 #[test]
 fn more_operands_than_memory_holds_apart_are_written_as_they_are_and_none_is_lost() {
     let count = 5_000;
@@ -279,6 +282,7 @@ fn more_operands_than_memory_holds_apart_are_written_as_they_are_and_none_is_los
     }
 }
 
+/// docs/faults.md: P13
 #[test]
 fn what_expired_stays_while_older_operands_above_it_must_find_it_gone() {
     let trailer = Trailer::new(SequenceNumber(5), EntryKind::ExpiringPut);
@@ -293,6 +297,7 @@ fn what_expired_stays_while_older_operands_above_it_must_find_it_gone() {
     assert_eq!(kept(Some(7)), put);
 }
 
+/// docs/faults.md: P13
 #[test]
 fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
     let recipe = recipe(vec![], SequenceNumber(0), true);
@@ -310,6 +315,7 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_its_key() {
     assert_eq!(keep(&recipe(vec![], SequenceNumber(0), true), &entries).len(), 0);
 }
 
+/// docs/faults.md: P11
 #[test]
 fn what_has_expired_is_a_tombstone_while_a_deeper_level_may_hold_its_key_and_stays_for_a_snapshot()
 {
@@ -426,6 +432,7 @@ fn written(
 }
 
 /// A range delete over keys as long as may be would keep a file from ending until it is too long.
+/// docs/faults.md: P16
 #[test]
 fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
     const PREFIX: usize = 300;
@@ -474,6 +481,7 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
 }
 
 /// A job that more slots do not help must not be told as one that they help: it would write a file of 1 GiB for each try.
+/// docs/faults.md: P16
 #[test]
 fn what_no_file_can_hold_is_not_said_to_want_slots() {
     assert!(outputs::check_len_of_one(FILE_LEN_MAX / 2).is_ok());

@@ -44,6 +44,7 @@ fn build(prefix: &[u8], operations: &[(u8, u8, Vec<u8>)]) -> (MemTable, Model) {
 }
 
 proptest! {
+    /// docs/faults.md: P2
     #[test]
     fn a_memtable_answers_like_a_sorted_map(
         operations in prop::collection::vec(any::<(u8, u8, Vec<u8>)>(), 0..200),
@@ -248,6 +249,7 @@ fn key_of(n: u64) -> Vec<u8> {
     key
 }
 
+/// docs/faults.md: P2
 #[expect(
     clippy::disallowed_methods,
     reason = "the table is read by other threads than its writer's"
@@ -332,6 +334,7 @@ fn check_order_backwards(table: &MemTable, at: u64) {
     assert_eq!(seen, at);
 }
 
+/// docs/faults.md: P6
 #[test]
 fn an_estimate_of_many_entries_is_near_their_number_and_bytes() {
     let table = MemTable::new(MemTableId(1));

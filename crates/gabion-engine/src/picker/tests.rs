@@ -93,6 +93,7 @@ fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
 }
 
+/// docs/faults.md: P12
 #[test]
 fn a_file_without_the_bottoms_codec_is_written_anew_where_it_would_move_to_the_bottom() {
     let l0 = ["0:4[a-b]=1", "0:5[c-d]=1", "0:6[e-f]=1", "0:7[g-h]=1"];
@@ -147,6 +148,7 @@ fn picked_with_deletes(files: &[&str], entries: &[(u64, u64, u64)]) -> String {
     picked_of(files.collect(), &TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() })
 }
 
+/// docs/faults.md: P14
 #[test]
 fn tombstones_that_are_more_than_puts_count_for_what_they_may_delete() {
     // L1 aims at 16 MiB.
@@ -161,6 +163,7 @@ fn tombstones_that_are_more_than_puts_count_for_what_they_may_delete() {
     assert_eq!(goes(&[(1, 4000, 2000), (2, 4000, 2000)]), "nothing");
 }
 
+/// docs/faults.md: P14
 #[test]
 fn tombstones_below_which_nothing_lies_count_for_no_more_than_they_take() {
     let files = ["1:1[a-c]=2", "1:2[e-g]=4", "2:3[a-z]=10"];
@@ -169,6 +172,7 @@ fn tombstones_below_which_nothing_lies_count_for_no_more_than_they_take() {
     assert_eq!(picked_with_deletes(&files[..2], &many), "nothing");
 }
 
+/// docs/faults.md: P14
 #[test]
 fn a_file_whose_tombstones_were_too_much_is_moved_alone() {
     let files = ["1:1[a-b]=2", "1:2[c-d]=2", "1:3[e-f]=2", "2:9[x-z]=100"];
@@ -176,6 +180,7 @@ fn a_file_whose_tombstones_were_too_much_is_moved_alone() {
     assert_eq!(moved, "TrivialMove 1:1 to 2 bottommost");
 }
 
+/// docs/faults.md: P14
 #[test]
 fn while_writers_are_slowed_down_what_deletes_give_back_waits() {
     let next = |l0: u64| {
@@ -188,6 +193,7 @@ fn while_writers_are_slowed_down_what_deletes_give_back_waits() {
     assert!(next(20).starts_with("Compaction 0:20 0:19"), "{}", next(20));
 }
 
+/// docs/faults.md: P14
 #[test]
 fn of_a_tree_of_tombstones_alone_none_counts_for_more_than_it_takes() {
     let files = ["1:1[a-c]=2", "2:3[a-c]=2"];
@@ -228,6 +234,7 @@ fn aims(files: &[usize]) -> Vec<u64> {
     (1..=4).map(|level| picker.level_target(level) / MIB).collect()
 }
 
+/// docs/faults.md: P29
 #[test]
 fn a_level_aims_at_its_part_of_the_tree_and_never_at_more_than_it_may_hold() {
     assert_eq!(aims(&[]), [64, 640, 6400, 64_000]);
@@ -240,6 +247,7 @@ fn a_level_aims_at_its_part_of_the_tree_and_never_at_more_than_it_may_hold() {
     assert_eq!(aims(&[0, 4, 40, 1]), [16, 72, 720, 64_000]);
 }
 
+/// docs/faults.md: P29
 #[test]
 fn a_full_deepest_level_goes_a_level_down_unread_in_few_edits() {
     let mut files: Vec<_> = (10..60).map(|n| format!("2:{n}[{n}-{n}]")).collect();
@@ -262,6 +270,7 @@ fn a_full_deepest_level_goes_a_level_down_unread_in_few_edits() {
     assert_eq!(next(&many, &[]), moved(1000..1064), "an edit names no more");
 }
 
+/// docs/faults.md: P29
 #[test]
 fn files_are_moved_together_up_to_one_that_has_others_below_it() {
     let l1 = ["1:1[a-b]", "1:2[c-d]", "1:3[e-f]", "1:4[g-h]", "1:5[i-j]"];
@@ -280,6 +289,7 @@ fn wide(files: u64) -> Vec<String> {
     (1..=files).rev().map(|n| format!("0:{n}[a-z]=1")).collect()
 }
 
+/// docs/faults.md: P27
 #[test]
 fn while_writers_wait_for_l0_it_goes_before_levels_that_are_further_over_their_aims() {
     let next = |l0: u64, others: &[&str], busy: &[u64]| {
@@ -303,6 +313,7 @@ fn while_writers_wait_for_l0_it_goes_before_levels_that_are_further_over_their_a
     assert!(next(36, &full, &[1, 101]).starts_with("TrivialMove 1:100 to 2"));
 }
 
+/// docs/faults.md: P29
 #[test]
 fn l0_passes_levels_that_would_be_empty_again() {
     let l0 = ["0:4[a-z]=1", "0:5[a-z]=1", "0:6[a-z]=1", "0:7[a-z]=1"];
@@ -337,6 +348,7 @@ fn picked_of(files: Vec<(u8, FileMeta)>, config: &TreeConfig) -> String {
     pick.map_or("nothing".to_string(), |pick| describe(&pick))
 }
 
+/// docs/faults.md: P10
 #[test]
 fn files_of_a_load_count_as_one_and_go_down_together() {
     let config = TreeConfig { level1_len: 16 * MIB, ..TreeConfig::default() };
@@ -368,6 +380,7 @@ fn wide_over(count: u64, len: u64) -> Vec<(u8, FileMeta)> {
     flushed.chain((0..count).map(below)).collect()
 }
 
+/// docs/faults.md: P10
 #[test]
 fn files_of_a_job_are_longer_where_its_edit_could_not_name_them_all() {
     let next = |files: &[(u8, FileMeta)], level1_len| {
@@ -473,6 +486,7 @@ pub(super) fn with_ranges(number: u64, from: &str, to: &str, len: u64) -> FileMe
     FileMeta { ranges: Some(ranges), ..file }
 }
 
+/// docs/faults.md: P16
 #[test]
 fn what_a_range_delete_above_covers_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
     let files = vec![
@@ -499,6 +513,7 @@ fn what_a_range_delete_above_covers_is_dropped_unless_a_snapshot_or_a_job_holds_
     assert_eq!(drop(58, &[]), "nothing", "a snapshot does not see all of what deletes it");
 }
 
+/// docs/faults.md: P16
 #[test]
 fn a_file_of_range_deletes_sinks_and_vanishes_where_nothing_is_left_that_it_could_hide() {
     let slim = |level, number| (level, with_ranges(number, "c", "f", MIB));
@@ -536,6 +551,7 @@ fn debt_is_what_every_level_has_over_its_aim_and_hands_on() {
     assert_eq!(Picker::new(&config, &version, &busy).debt(), 16 * MIB);
 }
 
+/// docs/faults.md: P14
 #[test]
 fn what_is_due_for_its_tombstones_is_debt_of_no_more_bytes_than_it_has() {
     let debt = |deletes: u64| {

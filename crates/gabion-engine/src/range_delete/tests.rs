@@ -39,6 +39,7 @@ fn ends() -> impl Strategy<Value = Vec<(u8, u8)>> {
 }
 
 proptest! {
+    /// docs/faults.md: P16
     #[test]
     fn each_key_is_covered_by_what_covers_it_and_stretches_are_of_one_answer(ends in ends()) {
         let ranges = ranges(&ends);
@@ -69,6 +70,7 @@ proptest! {
         prop_assert!(described.is_none_or(|all| all.first_sequence >= SequenceNumber(1)));
     }
 
+    /// docs/faults.md: P16
     #[test]
     fn of_one_stripe_the_newest_is_kept_and_hides_what_all_of_them_hide(
         ends in ends(),
@@ -124,6 +126,7 @@ proptest! {
         }
     }
 
+    /// docs/faults.md: P16
     #[test]
     fn no_bytes_panic_and_what_is_read_is_written_the_same(
         bytes: Vec<u8>,
@@ -145,6 +148,7 @@ proptest! {
         }
     }
 
+    /// docs/faults.md: P16
     #[test]
     fn a_cut_lies_between_two_keys_and_both_sides_have_bounds_that_do_not_touch(
         common in 0..300usize,
@@ -182,6 +186,7 @@ fn what_is_no_range_is_refused_and_says_why() {
     assert_eq!(why(b"\x01", &long), expected);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn what_ends_within_a_bound_covers_no_key_behind_it() {
     let long = |tail: &[u8]| [&alloc::vec![1; ENGINE_KEY_LEN_MAX - tail.len()][..], tail].concat();
@@ -199,6 +204,7 @@ fn what_ends_within_a_bound_covers_no_key_behind_it() {
     assert!(!ends_within(&[0xff; 3], &[0xfe; ENGINE_KEY_LEN_MAX]));
 }
 
+/// docs/faults.md: P16
 #[test]
 fn range_deletes_within_each_other_stay_within_a_few_megabytes() {
     let count = MEMTABLE_RANGES_MAX as u64;

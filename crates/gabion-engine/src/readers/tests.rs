@@ -49,6 +49,7 @@ fn next(iterator: &mut ReadIterator<NoFiles>) -> Result<Option<Bytes>> {
     now(iterator.next()).map(|pair| pair.map(|(_, value)| value))
 }
 
+/// docs/faults.md: P1
 #[test]
 fn an_idle_iterator_gives_its_memtables_back_when_its_view_ends() {
     let (state, memory) = state();

@@ -1,4 +1,4 @@
-//! What a reader may see of an insert (FAULTS.md E12): every order of the steps of two threads, with every
+//! What a reader may see of an insert (docs/faults.md E12): every order of the steps of two threads, with every
 //! value that the memory model lets each load return. `cargo xtask interleavings` runs these; in other builds
 //! they are not there.
 
@@ -116,21 +116,25 @@ fn explore(before: usize, new: &'static [u64], reads: &[Read], interruptions: Op
 
 const FULL: u64 = LEAF_LEN as u64;
 
+/// docs/faults.md: E12
 #[test]
 fn a_first_entry_is_there_whole_or_not_at_all() {
     explore(0, &[1], &READS, None);
 }
 
+/// docs/faults.md: E12
 #[test]
 fn an_entry_between_others_is_there_whole_or_not_at_all() {
     explore(2, &[1], &READS, None);
 }
 
+/// docs/faults.md: E12
 #[test]
 fn a_leaf_is_split_under_a_reader_and_nothing_is_missed_or_seen_twice() {
     explore(LEAF_LEN, &[FULL], &READS, Some(5));
 }
 
+/// docs/faults.md: E12
 #[test]
 fn a_leaf_is_put_behind_a_full_one_under_a_reader() {
     explore(LEAF_LEN, &[2 * FULL + 1], &READS, None);
@@ -157,6 +161,7 @@ const READS_OF_A_LEAF: [Read; 2] = [
 ];
 
 /// Of two full leaves the first is split, and goes behind the second: under a reader who may be in it.
+/// docs/faults.md: E12
 #[test]
 fn a_leaf_that_was_split_goes_to_others_under_a_reader() {
     explore(2 * LEAF_LEN, &[1, 4 * FULL - 1], &READS_OF_A_LEAF, Some(4));

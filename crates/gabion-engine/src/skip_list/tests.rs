@@ -76,6 +76,7 @@ fn with_the_right_half_linked_and_the_left_leaf_still_whole_each_entry_is_there_
 }
 
 /// Entries of four leaves, with cursors at each; then each leaf is split and goes to other entries, again and again.
+/// docs/faults.md: E12
 #[test]
 fn a_cursor_whose_leaf_went_to_other_entries_goes_on_from_the_entry_where_it_is() {
     let list = Arc::new(SkipList::new(7, &[]));

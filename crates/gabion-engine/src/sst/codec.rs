@@ -1,7 +1,7 @@
 //! Codecs: how data blocks are stored, what a recipe says of it, and both ways through.
 //!
 //! A recipe names the codec in full, encoder, version of its output and level, as another encoder of the same
-//! codec may well write other bytes (FAULTS.md E13). A block says only what undoes it. The bytes of a block
+//! codec may well write other bytes (docs/faults.md E13). A block says only what undoes it. The bytes of a block
 //! depend on its body and the codec alone: not on the blocks before it, though what compresses them is the same,
 //! nor on the processor.
 //!

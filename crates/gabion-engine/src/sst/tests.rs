@@ -263,6 +263,7 @@ proptest! {
         }
     }
 
+    /// docs/faults.md: P20
     #[test]
     fn bytes_depend_on_entries_and_options_alone(rows in rows(), options in options()) {
         let one = build(&options, 9, &rows);
@@ -286,6 +287,7 @@ proptest! {
 
     /// Bodies are changed and their checksums made good again, as an attacker with the format at hand
     /// would: answers may be wrong then, but nothing panics or runs away.
+    /// docs/faults.md: P2
     #[test]
     fn crafted_files_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
@@ -456,6 +458,7 @@ fn errs_or_is_right(source: &Memory, meta: &FileMeta, rows: &[Row]) -> bool {
     erred
 }
 
+/// docs/faults.md: E5
 #[test]
 fn every_flipped_bit_of_an_image_is_an_error_and_never_a_wrong_answer() {
     for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
@@ -473,6 +476,7 @@ fn every_flipped_bit_of_an_image_is_an_error_and_never_a_wrong_answer() {
     }
 }
 
+/// docs/faults.md: E6
 #[test]
 fn a_block_in_the_wrong_place_or_file_is_an_error() {
     let (one, rows) = uniform(9);
@@ -565,6 +569,7 @@ fn a_scan_reads_in_large_steps_and_nothing_beyond_its_range() {
     assert!(reads.iter().map(|&(_, len)| len).sum::<usize>() < 500 * 1_000 + 40_000);
 }
 
+/// docs/faults.md: E14
 #[test]
 fn the_largest_keys_and_values_survive() {
     for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {

@@ -34,6 +34,7 @@ fn text(driven: &Driven, name: &str) -> Option<String> {
     found
 }
 
+/// docs/faults.md: P13
 #[test]
 fn what_was_added_to_a_value_is_gone_with_it_wherever_either_of_them_lies() {
     let mut driven = Driven::new(eager());
@@ -68,6 +69,7 @@ fn what_was_added_to_a_value_is_gone_with_it_wherever_either_of_them_lies() {
     assert_eq!(entries, 1, "once they met, nothing is left of what expired");
 }
 
+/// docs/faults.md: P13
 #[test]
 fn operands_stay_apart_over_what_may_expire_between_them_and_become_one_elsewhere() {
     for (expires_ms, operands) in
@@ -97,6 +99,7 @@ fn operands_stay_apart_over_what_may_expire_between_them_and_become_one_elsewher
     }
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_value_that_expires_between_two_operands_beneath_them_counts_for_the_first_alone() {
     let mut driven = Driven::new(eager());
@@ -116,6 +119,7 @@ fn a_value_that_expires_between_two_operands_beneath_them_counts_for_the_first_a
     assert_eq!(text(&driven, "counter").as_deref(), Some("30"));
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_file_is_not_written_anew_for_what_has_to_stay_for_older_operands() {
     let urgent = JobContext { urgent: true, ..context(&[]) };
@@ -142,6 +146,7 @@ fn a_file_is_not_written_anew_for_what_has_to_stay_for_older_operands() {
     assert!(!expiring, "they met, and went");
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_counter_from_before_a_start_is_due_at_its_time_after_it_was_added_to_and_compacted() {
     let mut driven = Driven::new(eager());
@@ -160,6 +165,7 @@ fn a_counter_from_before_a_start_is_due_at_its_time_after_it_was_added_to_and_co
     assert_eq!(text(&driven, "counter"), None);
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_counter_that_is_cleared_begins_anew_in_memory_and_in_files() {
     let mut driven = Driven::new(eager());

@@ -1,4 +1,4 @@
-//! FAULTS.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
+//! docs/faults.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
 //! replica, on any thread, beside any number of others, wherever its reads are held up, with every codec, and
 //! however a MemTable came to hold its entries. What the processor can do shows in checksums or nowhere: they
 //! are those of a portable implementation.
@@ -170,6 +170,7 @@ fn made_everywhere(seed: u64, yields: u64, of: Codecs) -> Result<Option<u64>, Te
 }
 
 proptest! {
+    /// docs/faults.md: E13, P11, P12, P13, P16
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
     fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {

@@ -242,6 +242,7 @@ fn paged(
     }
 }
 
+/// docs/faults.md: P3
 #[test]
 fn pages_that_pass_so_many_entries_lend_together_what_one_walk_does() {
     for seed in 0..3 {
@@ -281,6 +282,7 @@ fn for_a_thousand(driven: &mut Driven, fill: impl Fn(&mut BatchBuilder, &[u8])) 
     });
 }
 
+/// docs/faults.md: P3
 #[test]
 fn a_page_passes_as_many_entries_as_it_may_whether_they_show_or_not() {
     // A thousand deleted keys, each with its value in a file and its delete in memory.

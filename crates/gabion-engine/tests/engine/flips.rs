@@ -1,5 +1,5 @@
 //! Every bit of images of files is flipped, and the file opened, scanned and searched: what does not fail is
-//! right, and something fails for every bit (FAULTS.md E5). Seven shapes of file, each longer than 80 KiB.
+//! right, and something fails for every bit (docs/faults.md E5). Seven shapes of file, each longer than 80 KiB.
 //!
 //! `cargo test` takes one bit in [`SAMPLE`]; the tests that are ignored take all of them.
 
@@ -229,6 +229,7 @@ impl Case {
     }
 }
 
+/// docs/faults.md: E5, P12, P16
 #[test]
 fn a_flipped_bit_of_a_file_is_an_error_and_never_a_wrong_answer() {
     let files = [plain(), compressed(), packed(), tiny_blocks(), long_values()];

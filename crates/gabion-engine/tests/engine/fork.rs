@@ -28,6 +28,7 @@ fn pairs(tree: &Tree, files: &Files) -> Vec<(Vec<u8>, Vec<u8>)> {
     scan(&tree.view(), &tables(files), &[], None)
 }
 
+/// docs/faults.md: P9
 #[test]
 fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
     let mut driven = Driven::new(small_config());
@@ -84,6 +85,7 @@ fn a_fork_of_an_empty_tree_and_one_with_all_in_files_need_no_flush() {
 }
 
 /// What was cleared stays so: a clear is a number, and no entry that could be copied.
+/// docs/faults.md: P9
 #[test]
 fn a_fork_knows_what_was_cleared() {
     let mut driven = Driven::new(small_config());
@@ -130,6 +132,7 @@ fn pair(name: &str, value: &[u8]) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// A view whose shape is that of after a batch that clears, as readers have it who were not told of the batch yet.
+/// docs/faults.md: P21
 #[test]
 fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
     let mut driven = Driven::new(small_config());
@@ -185,6 +188,7 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
 
 /// What the fork wrote next would count as cleared: acknowledged, and never seen. Such is the view of a tree whose log
 /// is not replayed: a job of after a clear was logged, and the clear is in no file.
+/// docs/faults.md: P21
 #[test]
 fn a_view_that_ends_before_its_floor_is_not_forked() {
     let mut driven = Driven::new(eager());
@@ -202,6 +206,7 @@ fn a_view_that_ends_before_its_floor_is_not_forked() {
     Tree::fork(&driven.replica.tree.shared_view(), config, GROUP).unwrap();
 }
 
+/// docs/faults.md: P9
 #[test]
 fn files_of_a_fork_are_kept_until_it_is_gone() {
     let mut driven = Driven::new(eager_two());

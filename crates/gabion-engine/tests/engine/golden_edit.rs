@@ -1,5 +1,7 @@
 //! The bytes of edits, recipes, options and snapshots, pinned. A change here changes a format: it needs a
 //! new version number in the module that owns it.
+//!
+//! docs/faults.md: R15
 
 use gabion_base::codec::Reader;
 use gabion_base::{FileId, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
@@ -96,6 +98,7 @@ macro_rules! golden {
     };
 }
 
+/// docs/faults.md: P10
 #[test]
 fn golden_bytes_of_an_edit_of_each_kind() {
     let golden = [
@@ -121,6 +124,7 @@ fn golden_bytes_of_a_recipe() {
     assert_eq!(Recipe::decode(&bytes).unwrap(), recipe);
 }
 
+/// docs/faults.md: P13
 #[test]
 fn golden_bytes_of_a_recipe_that_folds_operands() {
     let expiries = Some(ExpirySpan { first_ms: 0x0102_0304_0506, last_ms: 0x0102_0304_0708 });
@@ -155,6 +159,7 @@ fn tree() -> Tree {
     tree
 }
 
+/// docs/faults.md: P12
 #[test]
 fn golden_bytes_of_a_recipe_with_zstd() {
     let sst = SstOptions { compression: Compression::ZSTD, ..SstOptions::default() };
@@ -173,6 +178,7 @@ fn golden_bytes_of_a_recipe_with_zstd() {
     }
 }
 
+/// docs/faults.md: P12
 #[test]
 fn golden_bytes_of_options_and_of_a_snapshot() {
     let bottom = Some(Compression::Zstd { level: 7 });
@@ -236,6 +242,7 @@ fn every_cut_off_edit_and_every_added_byte_is_refused() {
     }
 }
 
+/// docs/faults.md: E5
 #[test]
 fn every_flipped_bit_of_a_snapshot_is_refused() {
     let bytes = tree().snapshot();

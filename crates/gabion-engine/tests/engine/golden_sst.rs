@@ -1,5 +1,7 @@
 //! The bytes of SSTs, batches and file descriptions, pinned. A change here is a change of format: it
 //! raises `sst::FORMAT_VERSION` in the same commit.
+//!
+//! docs/faults.md: R15
 
 use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
 use gabion_engine::range_delete::{Deleted, Fragment, RangeDeletes};
@@ -122,6 +124,7 @@ fn has_these_bytes(file: &FinishedFile, sst: &str, meta: &str) {
     assert_eq!(FileMeta::decode(&out).unwrap(), file.meta);
 }
 
+/// docs/faults.md: P13
 #[test]
 fn a_file_with_operands_and_its_description_have_these_bytes() {
     let file = added();
@@ -139,6 +142,7 @@ fn a_file_with_operands_and_its_description_have_these_bytes() {
     }
 }
 
+/// docs/faults.md: P16
 #[test]
 fn files_with_range_deletes_and_their_descriptions_have_these_bytes() {
     let file = ranges(true);
@@ -191,6 +195,7 @@ fn files_with_range_deletes_and_their_descriptions_have_these_bytes() {
     assert_eq!(alone.meta.largest, b"\x01pear");
 }
 
+/// docs/faults.md: P12
 #[test]
 fn large_ssts_have_these_checksums() {
     let lz4 = SstOptions { compression: Compression::Lz4, ..SstOptions::default() };
@@ -249,6 +254,7 @@ fn packed() -> FinishedFile {
     builder.finish()
 }
 
+/// docs/faults.md: P12
 #[test]
 fn a_file_with_zstd_and_its_description_have_these_bytes() {
     let file = packed();

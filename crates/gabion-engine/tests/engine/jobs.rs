@@ -140,6 +140,7 @@ fn files_of_keys_that_are_alike_for_long_end_within_them() {
 }
 
 /// Each file of a flush is a run of L0, by which writers are slowed down and stopped.
+/// docs/faults.md: P31
 #[test]
 fn a_flush_of_a_memtable_that_is_longer_than_a_file_is_one_run() {
     let mut replica = Replica::new(TreeConfig { memtable_len: 1 << 20, ..small_config() });
@@ -150,6 +151,7 @@ fn a_flush_of_a_memtable_that_is_longer_than_a_file_is_one_run() {
 }
 
 /// What one edit cannot name would end the replica: files become longer as it fills up.
+/// docs/faults.md: P10
 #[test]
 fn files_become_longer_where_one_edit_could_not_name_them_all() {
     let sst_len = 4 << 10;
@@ -227,6 +229,7 @@ impl FileSink for Reserving {
     }
 }
 
+/// docs/faults.md: P8
 #[test]
 fn the_buffer_of_a_long_file_has_room_for_all_of_it() {
     let (replica, mut job) = with_work();
@@ -258,6 +261,7 @@ fn with_work() -> (Replica, JobInputs) {
     (replica, job)
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_sink_that_fails_ends_the_job_and_the_tree_is_as_before() {
     for taken in 0..2 {
@@ -276,6 +280,7 @@ fn a_sink_that_fails_ends_the_job_and_the_tree_is_as_before() {
     }
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
     let (replica, job) = with_work();
@@ -298,6 +303,7 @@ fn a_damaged_input_ends_the_job_with_corruption_and_is_never_copied() {
     block_on(run_job(&job, GROUP, &replica.files, &mut Failing(usize::MAX))).unwrap();
 }
 
+/// docs/faults.md: E5
 #[test]
 fn readers_tell_the_source_which_file_is_damaged() {
     let (mut replica, job) = with_work();

@@ -64,6 +64,7 @@ fn load(driven: &mut Driven, names: &[&str]) -> Vec<u8> {
     edit.added.iter().map(|(level, _)| *level).collect()
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_file_that_was_loaded_is_read_with_the_number_of_its_edit() {
     let mut driven = Driven::new(small_config());
@@ -120,6 +121,7 @@ fn a_file_that_was_loaded_is_read_with_the_number_of_its_edit() {
     assert_eq!(Tree::open(config, GROUP, &snapshot).unwrap().snapshot(), snapshot);
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_lies_as_deep_as_its_range_is_free_and_an_edit_that_says_otherwise_is_refused() {
     let mut driven = Driven::new(small_config());
@@ -227,6 +229,7 @@ fn compact(driven: &mut Driven) -> Option<Recipe> {
     Some(job.recipe)
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_over_a_store_in_use_is_one_run_of_l0_and_leaves_it_in_few_jobs() {
     let (mut driven, mut model) = in_use(TreeConfig { l0_trigger: 4, ..small_config() });
@@ -251,6 +254,7 @@ fn a_load_over_a_store_in_use_is_one_run_of_l0_and_leaves_it_in_few_jobs() {
     holds(&driven, &model);
 }
 
+/// docs/faults.md: P27
 #[test]
 fn writers_go_on_while_a_load_sinks() {
     let (mut driven, mut model) = in_use(TreeConfig { l0_trigger: 4, ..small_config() });
@@ -273,6 +277,7 @@ fn writers_go_on_while_a_load_sinks() {
     holds(&driven, &model);
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_into_a_gap_sinks_in_a_few_edits() {
     let (mut driven, mut model) = (Driven::new(small_config()), BTreeMap::new());
@@ -294,6 +299,7 @@ fn a_load_into_a_gap_sinks_in_a_few_edits() {
     holds(&driven, &model);
 }
 
+/// docs/faults.md: P10
 #[test]
 fn a_load_that_spans_a_large_level_lies_far_enough_above_it_to_sink_in_parts() {
     let mut driven = Driven::new(small_config());

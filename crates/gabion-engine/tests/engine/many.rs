@@ -119,6 +119,7 @@ fn keys(of: impl Iterator<Item = u64>) -> Vec<Vec<u8>> {
     of.map(|n| key(name(n).as_bytes())).collect()
 }
 
+/// docs/faults.md: P4
 #[test]
 fn blocks_that_are_not_in_memory_are_read_at_once_and_each_of_them_once() {
     let driven = grown(800, 100);
@@ -150,6 +151,7 @@ fn blocks_that_are_not_in_memory_are_read_at_once_and_each_of_them_once() {
     assert_eq!(device.reads.get(), 0, "what one look-up needs, the other left in the cache");
 }
 
+/// docs/faults.md: P4
 #[test]
 fn neighbours_share_a_block_and_blocks_that_adjoin_are_one_read() {
     let mut driven = Driven::new(TreeConfig { memtable_len: 8 << 20, ..small_config() });
@@ -166,6 +168,7 @@ fn neighbours_share_a_block_and_blocks_that_adjoin_are_one_read() {
     assert!(batches.len() == 1 && reads < 25 && len < 140_000, "{reads} reads of {len} bytes");
 }
 
+/// docs/faults.md: P4
 #[test]
 fn what_is_read_at_a_time_is_bounded() {
     let mut driven = Driven::new(TreeConfig {
@@ -195,6 +198,7 @@ fn what_is_read_at_a_time_is_bounded() {
 }
 
 /// A block that cannot be read, and one that is damaged, are the error of the keys that need them and of no other.
+/// docs/faults.md: P4
 #[test]
 fn an_error_is_given_to_the_keys_of_its_block() {
     let driven = grown(600, 100);

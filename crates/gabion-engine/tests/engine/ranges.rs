@@ -93,6 +93,7 @@ fn settle_unread(driven: &mut Driven, ranges: &[(&str, &str)]) -> Vec<JobKind> {
     kinds
 }
 
+/// docs/faults.md: P16
 #[test]
 fn what_a_range_delete_covers_goes_unread_and_a_file_of_nothing_else_sinks_and_vanishes() {
     let mut driven = deep();
@@ -117,6 +118,7 @@ fn what_a_range_delete_covers_goes_unread_and_a_file_of_nothing_else_sinks_and_v
     assert_eq!(files(&driven), []);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn more_range_deletes_than_a_description_tells_of_leave_what_they_cover_unread_too() {
     let mut driven = deep();
@@ -134,6 +136,7 @@ fn more_range_deletes_than_a_description_tells_of_leave_what_they_cover_unread_t
     assert_eq!(now(&driven), expected);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn what_a_snapshot_sees_is_kept_and_goes_after_it() {
     let mut driven = Driven::new(eager());
@@ -164,6 +167,7 @@ fn what_a_snapshot_sees_is_kept_and_goes_after_it() {
     assert_eq!(files(&driven), [], "nothing is left of anything");
 }
 
+/// docs/faults.md: P16
 #[test]
 fn a_range_delete_in_l0_hides_what_is_older_there_and_not_what_is_newer() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 9, l0_slowdown: 10, ..small_config() });
@@ -184,6 +188,7 @@ fn a_range_delete_in_l0_hides_what_is_older_there_and_not_what_is_newer() {
     assert_eq!(now(&driven), ["b", "m", "padding"]);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn counters_and_expiring_keys_begin_anew_behind_a_range_delete() {
     let mut driven = Driven::new(eager());
@@ -231,6 +236,7 @@ fn counters_and_expiring_keys_begin_anew_behind_a_range_delete() {
     }
 }
 
+/// docs/faults.md: P16
 #[test]
 fn a_memtable_is_full_of_range_deletes_long_before_it_is_full_of_bytes() {
     let mut driven = Driven::new(TreeConfig { memtable_len: 64 << 20, ..small_config() });
@@ -247,6 +253,7 @@ fn a_memtable_is_full_of_range_deletes_long_before_it_is_full_of_bytes() {
     assert_eq!((meta.entries, meta.ranges), (1, None), "alone in the tree it keeps none");
 }
 
+/// docs/faults.md: P16
 #[test]
 fn an_iterator_steps_over_what_was_deleted_deeper_down() {
     let mut driven = Driven::new(TreeConfig {
@@ -303,6 +310,7 @@ fn name(n: u16, is_long: bool) -> Vec<u8> {
 }
 
 proptest! {
+    /// docs/faults.md: P16
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn files_are_cut_so_that_each_has_its_part_of_each_range_delete_and_none_its_neighbours(
@@ -395,6 +403,7 @@ proptest! {
     }
 }
 
+/// docs/faults.md: P16
 #[test]
 fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_length() {
     let count = |config: TreeConfig| {
@@ -433,6 +442,7 @@ fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_lengt
     assert_eq!(now(&driven), ["k", "l"]);
 }
 
+/// docs/faults.md: P16
 #[test]
 fn a_fork_has_the_range_deletes_that_its_view_sees_and_no_later_ones() {
     let mut driven = Driven::new(small_config());

@@ -50,6 +50,7 @@ fn driven() -> Driven {
     driven
 }
 
+/// docs/faults.md: P1
 #[test]
 fn past_the_age_the_oldest_readers_end_and_their_files_and_memtables_come_back() {
     let mut driven = driven();
@@ -93,6 +94,7 @@ fn past_the_age_the_oldest_readers_end_and_their_files_and_memtables_come_back()
     assert_eq!(stats, ReaderStats { ended: 2, ..ReaderStats::default() });
 }
 
+/// docs/faults.md: P1
 #[test]
 fn past_the_count_of_states_the_oldest_ends_however_many_read_one() {
     let mut driven = driven();
@@ -120,6 +122,7 @@ fn past_the_count_of_states_the_oldest_ends_however_many_read_one() {
     assert_eq!(driven.replica.tree.readers(7).ended, 20);
 }
 
+/// docs/faults.md: P1
 #[test]
 fn a_reader_of_what_the_tree_still_has_lives_however_old_it_is() {
     let mut driven = Driven::new(eager());
@@ -150,6 +153,7 @@ fn a_reader_of_what_the_tree_still_has_lives_however_old_it_is() {
     assert!(is_too_old(&block_on(view.get(&tables, &key(b"m"))).unwrap_err()));
 }
 
+/// docs/faults.md: E12
 #[test]
 fn a_read_under_way_keeps_its_file_until_it_is_done() {
     let mut driven = driven();

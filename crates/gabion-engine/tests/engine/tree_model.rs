@@ -1,6 +1,6 @@
 //! A primary and a secondary, driven by random operations through one log, held against a map with expiry.
 //!
-//! Covers FAULTS.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
+//! Covers docs/faults.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
 //! while a read is under way whose view was ended) and E13 (the secondary makes some files itself and gets the same bytes).
 
 mod changes;
@@ -530,6 +530,7 @@ fn run_with(
     (stats, world.finish())
 }
 
+/// docs/faults.md: E12, P2, P4, P11, P13, P15, P16, P17, P18
 #[test]
 fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts() {
     let (mut deepest, mut read, mut ended, mut begun) = (0, 0, 0, Begun::default());
@@ -550,6 +551,7 @@ fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts()
     assert!(in_little_room > 20, "{in_little_room} compactions began with few slots left");
 }
 
+/// docs/faults.md: P12, P18
 #[test]
 fn other_shapes_of_tree_give_the_same_history() {
     let two_levels = TreeConfig { levels: 2, ..small_config() };
@@ -586,6 +588,7 @@ fn shapes() -> [TreeConfig; 6] {
     ]
 }
 
+/// docs/faults.md: P16
 #[test]
 fn range_deletes_agree_with_a_map_in_trees_of_every_shape() {
     for (seed, config) in (1..).zip(shapes()) {

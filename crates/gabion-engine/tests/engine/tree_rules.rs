@@ -82,7 +82,7 @@ pub(crate) fn eager() -> TreeConfig {
     TreeConfig { l0_trigger: 1, ..small_config() }
 }
 
-/// FAULTS.md H3.
+/// docs/faults.md: H3
 #[test]
 fn a_gap_or_a_repetition_in_edit_numbers_is_corruption_and_changes_nothing() {
     let mut driven = Driven::new(small_config());
@@ -255,6 +255,7 @@ fn a_tombstone_outlives_compactions_until_nothing_older_can_come_to_light() {
     assert!(entries <= 1, "at the bottom the tombstone is gone, above it one may wait");
 }
 
+/// docs/faults.md: E12
 #[test]
 fn files_are_obsolete_only_when_the_last_view_iterator_and_job_let_go() {
     let mut driven = Driven::new(eager());
@@ -342,6 +343,7 @@ fn a_clear_lasts_through_a_restart_once_an_edit_carries_it_and_not_before() {
     assert_eq!(driven.get("k"), None);
 }
 
+/// docs/faults.md: P15
 #[test]
 fn limits_change_while_a_tree_lives() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 9, l0_slowdown: 9, ..small_config() });
@@ -388,6 +390,7 @@ fn limits_change_while_a_tree_lives() {
 }
 
 /// A flush of tombstones is a few kilobytes, which no level is too full with.
+/// docs/faults.md: P14
 #[test]
 fn deletes_give_back_what_they_delete_though_no_write_follows() {
     let name = |n: u32| format!("key{:05}", n * 7919 % 1000);
@@ -438,6 +441,7 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
 
 /// Flushes that run side by side make the files that they make one after the other, in L0's order.
 /// One compaction at a time, as by default: writers would stand still until all of the range is compacted.
+/// docs/faults.md: P31
 #[test]
 fn a_range_that_is_compacted_on_demand_and_an_l0_that_holds_writers_take_turns() {
     let config = TreeConfig { l0_trigger: 2, l0_slowdown: 3, l0_stop: 6, ..small_config() };
@@ -561,6 +565,7 @@ fn a_flush_parts_no_more_files_than_its_recipe_has_numbers_for() {
     assert_eq!(deletes, 61);
 }
 
+/// docs/faults.md: P17
 #[test]
 fn flushes_run_side_by_side_and_end_in_their_order() {
     let mut driven = Driven::new(small_config());
@@ -594,6 +599,7 @@ fn flushes_run_side_by_side_and_end_in_their_order() {
 }
 
 /// Its next try has greater file numbers than what was built of newer MemTables meanwhile, and comes below it.
+/// docs/faults.md: P17
 #[test]
 fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_below_them() {
     let mut driven = Driven::new(small_config());
@@ -628,6 +634,7 @@ fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_b
     assert!(order(&reopened).is_sorted_by(|a, b| a > b), "newest first");
 }
 
+/// docs/faults.md: P27
 #[test]
 fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
     let mut driven = Driven::new(TreeConfig { l0_trigger: 6, ..small_config() });

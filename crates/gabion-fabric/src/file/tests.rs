@@ -121,6 +121,7 @@ fn answers() -> impl Strategy<Value = Vec<Answer>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    /// docs/faults.md: E11
     #[test]
     fn transfers_in_pieces_and_interruptions_never_show(answers in answers()) {
         for direct in [DirectIo::Try, DirectIo::Never] {
@@ -170,6 +171,7 @@ fn run_calls(file: &PoolFile, answers: &[Answer]) -> (Vec<Completion>, Vec<u8>) 
 }
 
 /// The failing calls of a replica (`gabion-sim`, `io_failures`) leave this to whoever carries a transfer on.
+/// docs/faults.md: E11
 #[test]
 fn each_call_of_a_batch_is_cut_short_in_turn_and_it_never_shows() {
     let at_once = Answer::Short(usize::MAX);
@@ -192,6 +194,7 @@ fn each_call_of_a_batch_is_cut_short_in_turn_and_it_never_shows() {
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn each_call_of_a_batch_breaks_after_a_beginning_in_turn_and_fails_alone_with_its_place() {
     let at_once = Answer::Short(usize::MAX);
@@ -223,6 +226,7 @@ fn each_call_of_a_batch_breaks_after_a_beginning_in_turn_and_fails_alone_with_it
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn a_system_that_never_makes_progress_ends_in_an_error() {
     let file = open(DirectIo::Try);
@@ -239,6 +243,7 @@ fn a_system_that_never_makes_progress_ends_in_an_error() {
     }
 }
 
+/// docs/faults.md: E11
 #[test]
 fn an_error_of_the_system_is_passed_on_with_its_kind_and_place() {
     let file = open(DirectIo::Try);
@@ -252,6 +257,7 @@ fn an_error_of_the_system_is_passed_on_with_its_kind_and_place() {
 }
 
 /// Two on one descriptor are told of one failure once, and who is told may be read last.
+/// docs/faults.md: E8
 #[test]
 fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
     let file = open(DirectIo::Try);
@@ -299,6 +305,7 @@ fn a_thread_that_waits_anyway_flushes_by_itself_and_in_its_order() {
     file.forget_failed_flush().unwrap();
 }
 
+/// docs/faults.md: E8
 #[test]
 fn after_a_failed_flush_no_medium_of_the_pool_flushes_again() {
     let file = open(DirectIo::Try);
@@ -352,6 +359,7 @@ fn ends_of_flushes() -> Vec<(Vec<Answer>, bool)> {
 }
 
 /// The system may tell only one of them that what both are to make durable is lost, and who is told may be polled last.
+/// docs/faults.md: E8
 #[test]
 fn a_flush_counts_once_those_are_judged_that_ran_when_it_ended() {
     for (answers, done) in ends_of_flushes() {
@@ -370,6 +378,7 @@ fn a_flush_counts_once_those_are_judged_that_ran_when_it_ended() {
     }
 }
 
+/// docs/faults.md: E8
 #[test]
 fn a_flush_waits_for_none_that_began_after_it_ended() {
     let file = open(DirectIo::Try);
@@ -384,6 +393,7 @@ fn a_flush_waits_for_none_that_began_after_it_ended() {
     assert_eq!(polled(&mut first), Some(true));
 }
 
+/// docs/faults.md: E8
 #[test]
 fn what_the_flush_of_a_medium_came_to_that_is_dropped_counts_for_the_others() {
     for (answers, done) in ends_of_flushes() {
@@ -402,6 +412,7 @@ fn what_the_flush_of_a_medium_came_to_that_is_dropped_counts_for_the_others() {
     assert_eq!(polled(&mut second), Some(true), "none waits for one that waits");
 }
 
+/// docs/faults.md: E8
 #[test]
 fn readiness_is_signalled_when_a_flush_counts_that_waited_for_others() {
     let file = open(DirectIo::Try);
@@ -419,6 +430,7 @@ fn readiness_is_signalled_when_a_flush_counts_that_waited_for_others() {
     assert_eq!(polled(&mut first), Some(true));
 }
 
+/// docs/faults.md: E8
 #[test]
 fn a_thread_that_flushes_by_itself_sleeps_until_its_flush_counts() {
     for (answers, done) in ends_of_flushes() {
@@ -445,6 +457,7 @@ fn a_thread_that_flushes_by_itself_sleeps_until_its_flush_counts() {
     }
 }
 
+/// docs/faults.md: E8
 #[test]
 fn the_mark_of_a_failed_flush_is_a_link_and_a_file_is_one_too() {
     let file = open(DirectIo::Try);
@@ -465,6 +478,7 @@ fn the_mark_of_a_failed_flush_is_a_link_and_a_file_is_one_too() {
     assert!(!file.flush_had_failed());
 }
 
+/// docs/faults.md: E8
 #[test]
 fn where_the_mark_cannot_be_made_every_failed_flush_says_so() {
     let dir = std::env::temp_dir().join(format!("gabion-script-{}-gone", std::process::id()));

@@ -202,6 +202,7 @@ fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
     assert_eq!(counted, sent);
 }
 
+/// docs/faults.md: H8
 #[test]
 fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() {
     let target = Target::opened("grants");
@@ -221,6 +222,7 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
     assert!(on_disk[(START + MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
 }
 
+/// docs/faults.md: H5
 #[test]
 fn a_new_session_fences_the_old_one() {
     let target = Target::opened("fence");
@@ -361,6 +363,7 @@ fn cutting_proxy(target: SocketAddr, limit: usize) -> SocketAddr {
     address
 }
 
+/// docs/faults.md: H6
 #[test]
 fn a_connection_cut_after_any_byte_leaves_no_operation_hanging_and_the_target_drains() {
     let target = Target::start("cut");
@@ -512,6 +515,7 @@ impl Engine for Gated {
     }
 }
 
+/// docs/faults.md: H5
 #[test]
 fn a_fence_is_not_answered_while_an_old_write_could_still_land() {
     let path = pool("gate");

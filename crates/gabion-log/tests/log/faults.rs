@@ -45,6 +45,7 @@ fn spans() -> Vec<gabion_log::Span> {
 }
 
 /// E4: the verdict for every single bit of every record.
+/// docs/faults.md: E4
 #[test]
 fn a_flipped_bit_below_the_watermark_is_corruption_and_above_it_the_end() {
     flip_every_bit(CONFIG());
@@ -121,6 +122,7 @@ fn what_the_caller_knows_to_be_durable_counts_as_a_watermark() {
     assert_place(&error, last.header.position, &disk);
 }
 
+/// docs/faults.md: E4
 #[test]
 fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
     let ring = SharedRing::new(CONFIG().ring_len);
@@ -144,6 +146,7 @@ fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
 }
 
 /// E3: the last drain is torn at each sector, or lacks one, or holds what was there before.
+/// docs/faults.md: E3
 #[test]
 fn a_torn_tail_drops_exactly_the_records_that_are_not_whole() {
     let ring = SharedRing::new(CONFIG().ring_len);
@@ -373,6 +376,7 @@ fn a_kill_loses_no_record_that_is_half_in_a_segment_and_half_in_the_ring() {
 }
 
 /// E1: the block in which such a record begins is drained whole once more, so nothing takes its place in a full ring.
+/// docs/faults.md: E1
 #[test]
 fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part() {
     let config = config(16 << 10, 2);
@@ -405,6 +409,7 @@ fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part(
 
 /// E4: a power cut left an older lap of the ring, and a segment lost a record that this lap has. All that follows the
 /// record would have to be drained once more, and that is more than the ring holds.
+/// docs/faults.md: E4
 #[test]
 fn what_an_older_lap_of_the_ring_has_alone_counts_as_far_as_the_ring_holds_what_follows() {
     let config = config(16 << 10, 2);
@@ -438,6 +443,7 @@ fn what_an_older_lap_of_the_ring_has_alone_counts_as_far_as_the_ring_holds_what_
     assert_eq!(take_recovered(&mut log, &disk), all);
 }
 
+/// docs/faults.md: E14
 #[test]
 fn a_log_whose_spans_begin_far_behind_it_is_refused() {
     let ring = SharedRing::new(CONFIG().ring_len);
@@ -451,6 +457,7 @@ fn a_log_whose_spans_begin_far_behind_it_is_refused() {
 }
 
 /// Nothing but damage has that index.
+/// docs/faults.md: E14
 #[test]
 fn no_record_follows_one_of_the_greatest_index() {
     let ring = SharedRing::new(CONFIG().ring_len);

@@ -1,4 +1,4 @@
-//! Every bit of the segments of a log is flipped and the log recovered (FAULTS.md E4, E5): in a record that was
+//! Every bit of the segments of a log is flipped and the log recovered (docs/faults.md E4, E5): in a record that was
 //! durable it is corruption with its place, behind that the log ends at the record, and in bytes that
 //! no record has, nothing changes. Every bit of a ring beside its segments, as the kill of a process leaves both: what
 //! segments have is taken from there, and the log ends at a record that only the ring had.
@@ -146,6 +146,7 @@ fn flip_ring(config: LogConfig, step: usize) {
     assert!(end > 0 && inert > 0, "{counts:?}");
 }
 
+/// docs/faults.md: E5
 #[test]
 fn a_flipped_bit_of_a_ring_is_the_end_of_the_log_or_made_good_by_a_segment() {
     configs().into_iter().for_each(|config| flip_ring(config, SAMPLE));
@@ -157,6 +158,7 @@ fn every_bit_of_the_ring_of_a_log() {
     configs().into_iter().for_each(|config| flip_ring(config, 1));
 }
 
+/// docs/faults.md: E5
 #[test]
 fn a_flipped_bit_of_a_segment_is_corruption_or_the_end_or_of_no_record() {
     configs().into_iter().for_each(|config| flip(config, SAMPLE));

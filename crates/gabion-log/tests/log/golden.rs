@@ -1,5 +1,7 @@
 //! The bytes of one record of each kind, of a span list, an anchor and a seal. A change here is a
 //! change of format: it needs a new version.
+//!
+//! docs/faults.md: R15
 
 use crate::common::*;
 use gabion_base::codec::Reader;

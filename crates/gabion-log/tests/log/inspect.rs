@@ -96,6 +96,7 @@ fn past_a_bad_record_with_a_short_header_a_scan_goes_on_with_the_next_block() {
 }
 
 /// Its header would reach past the end of the ring.
+/// docs/faults.md: E14
 #[test]
 fn what_begins_like_a_record_at_the_end_of_the_ring_is_none() {
     let config = config(16 << 10, 2);
@@ -113,6 +114,7 @@ fn what_begins_like_a_record_at_the_end_of_the_ring_is_none() {
     assert_eq!((found.len(), bad), (1, vec![(torn, None)]));
 }
 
+/// docs/faults.md: E14
 #[test]
 fn a_scan_begins_where_a_record_may() {
     let config = config(16 << 10, 2);

@@ -1,5 +1,5 @@
-//! A log against a model, through kills and power cuts (FAULTS.md E1, E2, E3, R10). A kill loses
-//! nothing; a power cut loses nothing that was flushed; what is found is always a prefix.
+//! A log against a model, through kills and power cuts (docs/faults.md E1, E2, E3, R10). A kill
+//! loses nothing; a power cut loses nothing that was flushed; what is found is always a prefix.
 
 use crate::common::*;
 use gabion_base::{ErrorKind, Term};
@@ -263,6 +263,7 @@ impl World {
 proptest! {
     #![proptest_config(proptest_config(300))]
 
+    /// docs/faults.md: E1
     #[test]
     fn whatever_happens_the_log_is_a_prefix_and_keeps_what_it_promised(
         steps in steps(),

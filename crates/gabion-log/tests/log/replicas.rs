@@ -1,5 +1,5 @@
-//! Several logs that follow one head at a time: reordering, duplicates, old terms (FAULTS.md R7),
-//! fail-over with and without loss of rings (R1–R3), everything dark at once (R10).
+//! Several logs that follow one head at a time: reordering, duplicates, old terms (docs/faults.md
+//! R7), fail-over with and without loss of rings (R1–R3), everything dark at once (R10).
 
 use crate::common::*;
 use gabion_base::{ErrorKind, LogPosition, Term};
@@ -313,6 +313,7 @@ impl Cluster {
 proptest! {
     #![proptest_config(proptest_config(250))]
 
+    /// docs/faults.md: R1, R2, R3, R7
     #[test]
     fn every_member_is_a_prefix_of_the_head_through_any_fail_over(steps in steps()) {
         let mut cluster = Cluster::new();
@@ -334,7 +335,7 @@ fn a_head_that_was_a_ring_ahead_of_all_is_deposed() {
     cluster.check();
 }
 
-/// FAULTS.md H3, R7.
+/// docs/faults.md: H3, R7
 #[test]
 fn a_record_of_another_term_is_refused_and_says_why() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));

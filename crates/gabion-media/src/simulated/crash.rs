@@ -1,5 +1,6 @@
-//! What a power cut makes of writes that no flush covered (FAULTS.md, "SimFs crash semantics"):
-//! every 512-byte sector of each such write is new, old, zero or garbage, independently.
+//! What a power cut makes of writes that no flush covered (docs/faults.md, "SimFs crash
+//! semantics"): every 512-byte sector of each such write is new, old, zero or garbage,
+//! independently.
 
 use super::pages::Pages;
 use super::random::Random;

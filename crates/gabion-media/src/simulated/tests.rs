@@ -184,6 +184,7 @@ fn the_nth_operation_of_a_class_fails_and_no_other() {
     assert!(disk.block_on(&handle, handle.read(0, BLOCK_LEN)).is_ok());
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_write_without_room_leaves_a_beginning_of_itself_and_says_no_space() {
     let mut lens = alloc::collections::BTreeSet::new();
@@ -222,6 +223,7 @@ fn a_full_range_takes_no_write_until_it_is_given_room_and_is_read_all_the_while(
     assert_eq!(block(&disk, 3), [4; BLOCK_LEN]);
 }
 
+/// docs/faults.md: E8
 #[test]
 fn after_a_failed_flush_that_of_the_next_medium_succeeds_and_proves_nothing() {
     let mut lost = 0;

@@ -143,7 +143,7 @@ impl Node {
 
     /// The device did not write what came to the target at `offset` of the namespace, though it has room. The primary is
     /// told by the target, and ships the file again in another session: into other slots, as this one stays in quarantine
-    /// until the next start (FAULTS.md E9).
+    /// until the next start (docs/faults.md E9).
     pub fn handle_target_write_failed(&mut self, offset: u64, error: &Error) {
         let (slot, _) = self.slot_at(offset);
         if self.grants.refused.insert(slot) {
@@ -416,6 +416,7 @@ mod tests {
         one_of_two(TAIL, NodeOptions::default())
     }
 
+    /// docs/faults.md: E14
     #[test]
     fn a_primary_that_wants_more_slots_than_there_are_is_granted_half_of_the_pool() {
         let half = secondary().pool.counts().total / 2;

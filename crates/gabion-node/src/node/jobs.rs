@@ -500,7 +500,7 @@ impl Node {
     }
 
     /// What reads and compactions met in a file that is not what was written and not repaired, if there is
-    /// one (FAULTS.md E5, E9); [`Self::damaged_files`] has them all.
+    /// one (docs/faults.md E5, E9); [`Self::damaged_files`] has them all.
     #[must_use]
     pub fn damage(&self) -> Option<&Error> {
         self.first_damage().or(self.jobs.damage.as_ref())
@@ -593,6 +593,7 @@ mod tests {
         node.tree.next_flush(&JobContext { term, snapshots: &[], slots_free: 8, urgent: false })
     }
 
+    /// docs/faults.md: E17
     #[test]
     fn a_job_whose_file_is_whole_nowhere_is_made_anew_with_other_files() {
         let mut node = with_a_sealed_memtable();

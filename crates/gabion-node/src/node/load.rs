@@ -593,6 +593,7 @@ mod tests {
     use alloc::string::ToString;
     use gabion_base::Term;
 
+    /// docs/faults.md: E17
     #[test]
     fn a_load_whose_file_is_whole_nowhere_fails_and_gives_its_slots_back() {
         let mut node = one_of_two(HEAD, NodeOptions::default());

@@ -501,7 +501,8 @@ mod tests {
     use gabion_base::units::MIB;
     use gabion_base::{Error, LogPosition};
 
-    /// FAULTS.md E12: slots of a segment that is read for a member are not written again under the read.
+    /// Slots of a segment that is read for a member are not written again under the read.
+    /// docs/faults.md: E12
     #[test]
     fn segments_that_are_read_for_a_member_keep_their_slots_until_the_read_ends() {
         let segment_len = MIB / 4;

@@ -1,4 +1,4 @@
-//! A log that ends at a rotten record, until others have filled it again (FAULTS.md E4).
+//! A log that ends at a rotten record, until others have filled it again (docs/faults.md E4).
 //!
 //! ```text
 //!   open ──► noted ──────► filled by others ──────────► durable again

@@ -90,6 +90,7 @@ mod tests {
 
     const KIB: u64 = 1024;
 
+    /// docs/faults.md: P27
     #[test]
     fn writers_are_held_back_by_what_they_owe_and_save_up_little() {
         let mut pace = Pace::default();
@@ -125,6 +126,7 @@ mod tests {
         assert_eq!(pace.wait_until_ms(0), Some(1_037));
     }
 
+    /// docs/faults.md: P27
     #[test]
     fn what_a_turn_has_written_already_is_owed() {
         let mut pace = Pace::default();
@@ -141,6 +143,7 @@ mod tests {
         assert_eq!(pace.wait_until_ms(0), Some(13), "as a record it is owed once");
     }
 
+    /// docs/faults.md: P27
     #[test]
     fn the_pace_follows_the_compactions() {
         let mut pace = Pace::default();
@@ -164,6 +167,7 @@ mod tests {
 
     /// Files of 64 KiB; writers who would write ten in a millisecond; a compaction takes what is in L0 when it begins,
     /// a millisecond for each file, 20 at most.
+    /// docs/faults.md: P27
     #[test]
     fn l0_comes_to_rest_between_slowdown_and_stop_and_writers_never_stop() {
         const FILE: u64 = 64 * KIB;

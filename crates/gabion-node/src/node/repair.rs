@@ -1,4 +1,4 @@
-//! Files of which a part rotted, from the read that met it to the whole file in other slots (FAULTS.md E5,
+//! Files of which a part rotted, from the read that met it to the whole file in other slots (docs/faults.md E5,
 //! R13). Repair trusts the checksum in the edit: nothing that another replica sends counts before it has it.
 //!
 //! ```text
@@ -518,7 +518,7 @@ impl Node {
         match result {
             Ok(()) if is_wanted => return self.replace_damaged(placement.clone()),
             Err(error) if error.kind() != ErrorKind::NoSpace => {
-                // What is flushed after a flush that failed proves nothing (FAULTS.md E8).
+                // What is flushed after a flush that failed proves nothing (docs/faults.md E8).
                 return self.fatal(error.within(format!("{file}, to be repaired")));
             }
             Err(reason) => self.round_failed(file, reason),

@@ -1,6 +1,6 @@
 //! Room for files and for the log. A put is refused while enough slots are still free to flush what is in
 //! memory, to compact the tree and to let the log grow until it is trimmed: deletes, which need that, go on
-//! and give back what they delete (FAULTS.md E10: the reserve that keeps a full pool from
+//! and give back what they delete (docs/faults.md E10: the reserve that keeps a full pool from
 //! deadlocking).
 //!
 //! ```text

@@ -487,6 +487,7 @@ mod tests {
         Done::Ship(Ok(Shipped::Rotten(Error::corruption("a bit flipped"))))
     }
 
+    /// docs/faults.md: E17
     #[test]
     fn what_goes_again_is_compared_and_what_rotted_is_read_back_once_it_has_its_place() {
         let mut node = primary(100);
@@ -523,6 +524,7 @@ mod tests {
     }
 
     /// The job that is to give it a place may wait until the others are shipped.
+    /// docs/faults.md: E17
     #[test]
     fn what_waits_for_its_place_to_be_read_back_holds_up_nothing_behind_it() {
         let mut node = primary(100);
@@ -538,6 +540,7 @@ mod tests {
         assert!(matches!(work(&mut node), Some((_, Work::ReadFile(_)))));
     }
 
+    /// docs/faults.md: E17
     #[test]
     fn what_rotted_and_is_wanted_no_more_is_not_read_back() {
         let mut node = primary(100);
@@ -559,6 +562,7 @@ mod tests {
         assert_eq!(node.ship.remotes[&TAIL].granted, slots);
     }
 
+    /// docs/faults.md: E17
     #[test]
     fn what_rotted_is_not_written_when_it_goes_again() {
         let disk = SimulatedDisk::new(DiskOptions::immediate(16 * MIB));
@@ -595,6 +599,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: P8
     #[test]
     fn flushes_wait_neither_behind_files_of_compactions_nor_for_them() {
         let mut node = primary(100);

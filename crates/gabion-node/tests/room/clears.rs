@@ -35,6 +35,7 @@ fn comes_back(replica: Replica) -> bool {
 }
 
 /// Neither the drop of the file, which an edit tells of, nor a record of the log is there to say so.
+/// docs/faults.md: P26
 #[test]
 fn what_was_cleared_past_the_log_stays_gone_once_that_was_flushed() {
     for drops in [false, true] {
@@ -53,6 +54,7 @@ fn what_was_cleared_past_the_log_stays_gone_once_that_was_flushed() {
     }
 }
 
+/// docs/faults.md: P26
 #[test]
 fn what_was_cleared_in_the_ring_stays_gone_after_a_power_cut_once_that_was_flushed() {
     let mut replica = with_a_file();
@@ -64,6 +66,7 @@ fn what_was_cleared_in_the_ring_stays_gone_after_a_power_cut_once_that_was_flush
 
 /// Of an edit that was applied the commit may be under way: a process that starts then finds the edit in its log and the
 /// write with it, but reads before it has come so far do without.
+/// docs/faults.md: P26
 #[test]
 fn a_write_past_the_log_stays_unlogged_until_the_edit_of_its_flush_is_kept() {
     let mut replica = with_a_file();
@@ -80,6 +83,7 @@ fn a_write_past_the_log_stays_unlogged_until_the_edit_of_its_flush_is_kept() {
     assert!(replica.has(&replica.node.read_view(), "past"));
 }
 
+/// docs/faults.md: P26
 #[test]
 fn a_clear_that_was_not_flushed_is_sealed_once() {
     let mut replica = with_a_file();
@@ -103,6 +107,7 @@ fn write(replica: &mut Replica, key: &str) {
 
 /// Each replica compacts for itself here, so no record of the log carries the edit that drops what was cleared. It has the
 /// number of the clear, and numbers up to that must not be given to other writes.
+/// docs/faults.md: P24
 #[test]
 fn a_clear_that_a_power_cut_took_hides_nothing_of_what_is_written_then() {
     let tree = TreeConfig { l0_trigger: 10, ..TreeConfig::default() };

@@ -1,4 +1,4 @@
-//! Bytes that are not what was written (FAULTS.md E5, E9, R13): a compaction that meets them is given up and
+//! Bytes that are not what was written (docs/faults.md E5, E9, R13): a compaction that meets them is given up and
 //! not tried again before they are repaired, and all else goes on.
 
 use crate::no_space::start;
@@ -29,6 +29,7 @@ fn states(replica: &Replica) -> Vec<(FileId, RepairState)> {
     replica.node.damaged_files().map(|damaged| (damaged.file, damaged.state)).collect()
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
     let (mut replica, file) = before_a_compaction();
@@ -52,6 +53,7 @@ fn a_compaction_that_meets_damage_is_given_up_once_and_writes_go_on() {
     assert_eq!(replica.node.counters().damaged_files, 1);
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
     let (mut replica, _) = before_a_compaction();
@@ -68,6 +70,7 @@ fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
     assert_eq!(replica.node.damaged_files().count(), 0);
 }
 
+/// docs/faults.md: E9
 #[test]
 fn a_compaction_whose_input_is_whole_and_cannot_be_read_is_tried_twice_a_minute() {
     let (mut replica, _) = before_a_compaction();
@@ -112,6 +115,7 @@ fn fill_level0(replica: &mut Replica) {
     }
 }
 
+/// docs/faults.md: E9
 #[test]
 fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_what() {
     let (mut replica, file) = before_a_compaction_of_a_small_level0();
@@ -144,6 +148,7 @@ fn writes_that_wait_for_a_compaction_of_what_is_damaged_for_good_are_told_by_wha
     assert_eq!(stopped(&replica), (19, 19), "but for who wants to wait");
 }
 
+/// docs/faults.md: E9
 #[test]
 fn writes_wait_for_a_file_that_is_whole_to_be_read_again() {
     let (mut replica, _) = before_a_compaction_of_a_small_level0();
@@ -159,6 +164,7 @@ fn writes_wait_for_a_file_that_is_whole_to_be_read_again() {
     assert_eq!(replica.node.write_gate(), WriteGate::Open);
 }
 
+/// docs/faults.md: E5
 #[test]
 fn a_file_is_noted_once_however_many_reads_meet_its_damage() {
     let (mut replica, file) = before_a_compaction();
@@ -187,6 +193,7 @@ fn a_file_is_noted_once_however_many_reads_meet_its_damage() {
     );
 }
 
+/// docs/faults.md: E5
 #[test]
 fn what_is_fetched_counts_only_with_the_files_checksums() {
     let (replica, file) = before_a_compaction();

@@ -27,6 +27,7 @@ fn flush(replica: &mut Replica) {
     assert_eq!(replica.node.edits_waiting(), 0);
 }
 
+/// docs/faults.md: P11
 #[test]
 fn a_key_goes_at_its_time_though_nobody_writes_and_costs_one_record() {
     let mut replica = start();
@@ -53,6 +54,7 @@ fn a_key_goes_at_its_time_though_nobody_writes_and_costs_one_record() {
     assert_eq!(replica.node.log_end(), end, "an idle group logs nothing");
 }
 
+/// docs/faults.md: P11
 #[test]
 fn a_turn_under_way_carries_time_by_its_own_record() {
     let mut replica = start();
@@ -65,6 +67,7 @@ fn a_turn_under_way_carries_time_by_its_own_record() {
     assert!(!has(&replica, "a"));
 }
 
+/// docs/faults.md: P11
 #[test]
 fn what_was_gone_stays_gone_after_a_restart_with_a_clock_that_is_behind() {
     let mut replica = start();
@@ -90,6 +93,7 @@ fn what_was_gone_stays_gone_after_a_restart_with_a_clock_that_is_behind() {
 
 /// Every replica compacts for itself: no edit is in the log, which is trimmed to its end. Only the replica's
 /// state tells the time then.
+/// docs/faults.md: P11
 #[test]
 fn group_time_is_remembered_when_the_records_that_told_it_are_trimmed() {
     let tree = TreeConfig { l0_trigger: 10, ..TreeConfig::default() };
@@ -109,6 +113,7 @@ fn group_time_is_remembered_when_the_records_that_told_it_are_trimmed() {
     assert!(!has(&replica, "gone") && has(&replica, "there"));
 }
 
+/// docs/faults.md: P11
 #[test]
 fn what_files_held_at_the_start_goes_within_a_tenth_of_a_second() {
     let mut replica = start();
@@ -133,6 +138,7 @@ fn what_files_held_at_the_start_goes_within_a_tenth_of_a_second() {
 }
 
 /// Records of time fill no MemTable: the log is trimmed all the same.
+/// docs/faults.md: P11
 #[test]
 fn the_log_of_a_group_that_only_waits_for_keys_to_expire_stays_short() {
     let mut replica = start();
@@ -153,6 +159,7 @@ fn the_log_of_a_group_that_only_waits_for_keys_to_expire_stays_short() {
     assert!(replica.said().is_empty(), "{:?}", replica.said());
 }
 
+/// docs/faults.md: P13
 #[test]
 fn what_is_added_after_a_counters_time_begins_anew_and_what_was_added_before_is_gone() {
     let mut replica = start();

@@ -1,5 +1,5 @@
 //! A pool that is full refuses puts and nothing else: deletes are taken, and give back what they delete
-//! (FAULTS.md E10).
+//! (docs/faults.md E10).
 
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};
@@ -85,6 +85,7 @@ fn live_len(replica: &Replica) -> u64 {
     replica.node.tree().level_stats().iter().map(|level| level.bytes).sum()
 }
 
+/// docs/faults.md: E10
 #[test]
 fn deletes_of_a_few_make_a_full_pool_take_puts_again_and_again() {
     let mut replica = start();
@@ -108,6 +109,7 @@ fn deletes_of_a_few_make_a_full_pool_take_puts_again_and_again() {
     }
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_full_pool_whose_keys_are_all_deleted_is_empty_soon() {
     let mut replica = start();
@@ -119,12 +121,14 @@ fn a_full_pool_whose_keys_are_all_deleted_is_empty_soon() {
     assert!(again > end / 4 * 3, "room for {again}, before for {end}");
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_full_pool_takes_puts_again_once_what_it_holds_has_expired() {
     full_until_it_expires(|_, _| {});
 }
 
 /// What has expired stays beneath additions that were made before, until these come down to it.
+/// docs/faults.md: E10
 #[test]
 fn a_full_pool_takes_puts_again_once_what_it_holds_beneath_counters_has_expired() {
     full_until_it_expires(|replica, number| {
@@ -255,6 +259,7 @@ fn deletes_that_give_nothing_back_are_refused_after_a_while_and_clears_are_not()
     assert_eq!(gate(&mut replica), WriteGate::Open);
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_full_pool_is_cleared_at_once() {
     let mut replica = start();

@@ -24,6 +24,7 @@ fn stop(replica: &mut Replica) {
     assert_eq!(replica.node.write_gate(), WriteGate::Wait("flush is behind"));
 }
 
+/// docs/faults.md: P28
 #[test]
 fn a_stop_counts_from_the_first_write_that_waits_until_the_gate_is_open_however_many_wait() {
     let mut replica = start();
@@ -45,6 +46,7 @@ fn a_stop_counts_from_the_first_write_that_waits_until_the_gate_is_open_however_
 }
 
 /// Who writes nothing, and wants what was written to be durable, waits for no flush and no compaction.
+/// docs/faults.md: P33
 #[test]
 fn what_is_in_the_log_can_be_made_durable_while_writers_wait() {
     let mut replica = start();
@@ -60,6 +62,7 @@ fn what_is_in_the_log_can_be_made_durable_while_writers_wait() {
     assert_eq!(replica.node.durable_gate(), WriteGate::Open);
 }
 
+/// docs/faults.md: P28
 #[test]
 fn who_waited_and_is_refused_waits_no_longer() {
     let mut replica = start();
@@ -113,6 +116,7 @@ fn overdraw(replica: &mut Replica) {
     assert_eq!(replica.node.write_gate(), SLOWED);
 }
 
+/// docs/faults.md: P28
 #[test]
 fn writers_count_as_slowed_down_only_while_one_waits() {
     let mut replica = start_slow();

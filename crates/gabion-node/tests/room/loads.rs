@@ -42,6 +42,7 @@ fn load(replica: &mut Replica, keys: u32) -> usize {
     panic!("the load does not come to its end");
 }
 
+/// docs/faults.md: P27
 #[test]
 fn writes_go_on_behind_a_load_of_more_files_than_l0_may_have() {
     let tree = TreeConfig {

@@ -1,5 +1,5 @@
 //! A device that has no room for what a job writes, as a thin file system or one that copies on write may
-//! not: jobs pause, and what is done already goes on (FAULTS.md E10). One that fails the writes of some slots: they are given
+//! not: jobs pause, and what is done already goes on (docs/faults.md E10). One that fails the writes of some slots: they are given
 //! up (E9).
 
 use crate::replica::Replica;
@@ -24,6 +24,7 @@ pub(crate) fn start() -> Replica {
     Replica::start(128 * MIB, tree, 64 * KIB)
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_job_without_room_is_tried_again_after_a_pause_that_doubles_and_writes_are_refused_until_then()
 {
@@ -54,6 +55,7 @@ fn a_job_without_room_is_tried_again_after_a_pause_that_doubles_and_writes_are_r
     assert!(replica.refusal().unwrap().ends_with("after 100 ms"), "it begins anew");
 }
 
+/// docs/faults.md: E10
 #[test]
 fn the_edit_of_a_job_that_was_done_before_goes_into_the_log_while_another_finds_no_room() {
     let mut replica = start();
@@ -73,6 +75,7 @@ fn the_edit_of_a_job_that_was_done_before_goes_into_the_log_while_another_finds_
 }
 
 /// Flushes that find no room, while as many MemTables wait as may: nobody is left who could wait for that to pass.
+/// docs/faults.md: E10
 #[test]
 fn a_device_without_room_refuses_deletes_too_once_flushes_are_behind_and_says_so() {
     let mut replica = start();
@@ -95,6 +98,7 @@ fn a_device_without_room_refuses_deletes_too_once_flushes_are_behind_and_says_so
     assert_eq!(replica.node.write_gate(), WriteGate::Open);
 }
 
+/// docs/faults.md: P34
 #[test]
 fn a_replica_whose_jobs_pause_is_not_quiet_and_says_why() {
     let mut replica = start();
@@ -114,6 +118,7 @@ fn a_replica_whose_jobs_pause_is_not_quiet_and_says_why() {
 }
 
 /// Views keep the files that compactions replaced, until a compaction that is due has no room.
+/// docs/faults.md: P34
 #[test]
 fn a_replica_is_not_quiet_while_a_compaction_that_is_due_has_no_room() {
     let mut replica = start();
@@ -176,6 +181,7 @@ impl Medium for NoRoomAtFlush {
     }
 }
 
+/// docs/faults.md: E10
 #[test]
 fn a_job_whose_flush_finds_no_room_is_not_tried_again() {
     let mut replica = start();

@@ -1,4 +1,4 @@
-//! A reader against an edit that takes its file out of the tree (FAULTS.md E12): both in steps as long as a
+//! A reader against an edit that takes its file out of the tree (docs/faults.md E12): both in steps as long as a
 //! lock is held where threads share a store, in every order that leaves each one's own order as it is.
 //!
 //! ```text
@@ -126,6 +126,7 @@ fn interleave(order: u32) -> bool {
     is_kept
 }
 
+/// docs/faults.md: E12
 #[test]
 fn in_no_order_of_steps_is_a_slot_freed_under_a_reader_or_kept_after_it() {
     let all = READER_STEPS + WRITER_STEPS;

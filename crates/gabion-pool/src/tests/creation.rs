@@ -1,4 +1,4 @@
-//! Creation is atomic, also when one of its calls fails (FAULTS.md E8 to E10); what an older build cannot read it refuses by name (E16).
+//! Creation is atomic, also when one of its calls fails (docs/faults.md E8 to E10); what an older build cannot read it refuses by name (E16).
 
 use super::*;
 use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};
@@ -14,6 +14,7 @@ fn open_error(disk: &SimulatedDisk) -> Error {
     Rig::open(disk.clone()).err().expect("the pool does not open")
 }
 
+/// docs/faults.md: E16
 #[test]
 fn an_interrupted_creation_leaves_no_pool_and_can_be_repeated() {
     let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
@@ -58,6 +59,7 @@ async fn create_with_a_file(handle: &MediumHandle) -> Result<()> {
     creation.finish(handle, b"with a file").await
 }
 
+/// docs/faults.md: E16
 #[test]
 fn a_pool_that_is_made_with_files_has_all_of_them_or_is_none() {
     let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
@@ -180,6 +182,7 @@ impl Way {
 
 /// The superblock's copies are what is written last, each flushed before the next: only when a call for one of them
 /// failed may there be a pool, and when it was for the second one there is.
+/// docs/faults.md: E8, E10, E16
 #[test]
 fn a_creation_of_which_any_call_fails_says_which_and_leaves_no_pool_or_a_whole_one() {
     for way in Way::all() {
@@ -257,6 +260,7 @@ fn with_superblock(change: impl Fn(&mut Vec<u8>)) -> SimulatedDisk {
     disk
 }
 
+/// docs/faults.md: E16
 #[test]
 fn a_future_version_or_feature_is_refused_and_both_sides_named() {
     let error = open_error(&with_superblock(|block| block[8] = 9));

@@ -85,6 +85,7 @@ fn any_part_of_a_file_reads_back_across_slots_and_transfers() {
 }
 
 /// Ranges of several files, some of which do not exist, are read at once; each has its own end.
+/// docs/faults.md: P4
 #[test]
 fn many_ranges_are_read_at_once_and_fail_one_by_one() {
     let mut rig = Rig::new();
@@ -164,7 +165,8 @@ fn headers_are_written_after_all_data_and_say_what_the_slot_holds() {
     }
 }
 
-/// FAULTS.md H9, E6: a header or data of another slot, pool, generation, group, term or file.
+/// A header or data of another slot, pool, generation, group, term or file.
+/// docs/faults.md: E6, H9
 #[test]
 fn what_stands_in_the_wrong_place_is_found_and_the_difference_named() {
     let mut rig = Rig::new();
@@ -253,6 +255,7 @@ fn an_unknown_outcome_among_failures_is_told_as_unknown() {
     );
 }
 
+/// docs/faults.md: E5
 #[test]
 fn every_flipped_bit_of_a_slot_header_is_found() {
     let placed = Placed { slot: SlotIndex(5), generation: Generation(9) };

@@ -1,4 +1,6 @@
-//! Rot in what the pool itself keeps: every bit, every block, both copies (FAULTS.md E3–E7).
+//! Rot in what the pool itself keeps: every bit, every block, both copies (docs/faults.md E3–E7).
+//!
+//! docs/faults.md: E5
 
 use super::*;
 use crate::Counts;
@@ -83,6 +85,7 @@ fn flip_bits(zeros_step: u64) {
     assert!(state(&disk).unwrap() == expected, "every bit was put back");
 }
 
+/// docs/faults.md: E5
 #[test]
 fn no_flipped_bit_changes_what_a_pool_says() {
     flip_bits(16);
@@ -112,7 +115,8 @@ fn opening_repairs_a_bad_copy_so_that_the_next_fault_is_survived_too() {
     }
 }
 
-/// FAULTS.md E4: both copies of a commit are gone and a later one is there.
+/// Both copies of a commit are gone and a later one is there.
+/// docs/faults.md: E4
 #[test]
 fn rot_in_the_middle_is_refused_with_its_place() {
     let clean = sample();
@@ -134,7 +138,8 @@ fn rot_in_the_middle_is_refused_with_its_place() {
     }
 }
 
-/// FAULTS.md E3: the tail was torn before it could be acknowledged.
+/// The tail was torn before it could be acknowledged.
+/// docs/faults.md: E3
 #[test]
 fn a_tail_with_both_copies_torn_is_dropped_whole() {
     let clean = sample();
@@ -147,7 +152,8 @@ fn a_tail_with_both_copies_torn_is_dropped_whole() {
     assert_eq!((&snapshot[..], &opaque[..]), (&b"second"[..], &[(1, b"an edit".to_vec())][..]));
 }
 
-/// FAULTS.md E7, E6: a commit's write went nowhere or elsewhere and was reported as done.
+/// A commit's write went nowhere or elsewhere and was reported as done.
+/// docs/faults.md: E6, E7
 #[test]
 fn a_lost_or_misdirected_commit_is_found_once_another_follows() {
     for fault in [Fault::Lost, Fault::Misdirected { to: 40 * MIB }] {
@@ -233,7 +239,8 @@ fn an_unreadable_block_is_like_a_bad_one_but_never_like_a_torn_tail() {
     assert_eq!(unreadable(&[(0, POOL_LEN)]).unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// FAULTS.md E8: after a failed write or flush nothing of that commit counts; the pool is opened anew.
+/// After a failed write or flush nothing of that commit counts; the pool is opened anew.
+/// docs/faults.md: E8
 #[test]
 fn a_commit_that_fails_leaves_the_state_before_or_after_it() {
     for (class, nth) in [(OperationClass::Write, 1), (OperationClass::Flush, 1)] {

@@ -7,6 +7,7 @@ use gabion_base::{ErrorKind, Generation, ReplicaId, SlotIndex};
 
 const PEER: ReplicaId = ReplicaId(2);
 
+/// docs/faults.md: E10
 #[test]
 fn allocation_is_all_or_nothing_and_the_error_says_wanted_free_and_limit() {
     let mut rig = Rig::new();
@@ -60,7 +61,7 @@ fn a_file_needs_slots_that_are_held_in_that_generation() {
     rig.pool.invariants();
 }
 
-/// FAULTS.md H2.
+/// docs/faults.md: H2
 #[test]
 fn the_same_file_in_the_same_place_is_added_once_and_elsewhere_never() {
     let mut rig = Rig::new();
@@ -72,8 +73,9 @@ fn the_same_file_in_the_same_place_is_added_once_and_elsewhere_never() {
     assert!(rig.pool.add_file(placement(1, &held[1..])).is_err());
 }
 
-/// FAULTS.md H4: a slot is granted, voided, freed and granted again; what belongs to the first grant
+/// A slot is granted, voided, freed and granted again; what belongs to the first grant
 /// never gets it.
+/// docs/faults.md: H4
 #[test]
 fn a_late_placement_into_a_slot_that_was_granted_anew_is_refused() {
     let mut rig = Rig::new();
@@ -96,6 +98,7 @@ fn a_late_placement_into_a_slot_that_was_granted_anew_is_refused() {
     rig.pool.invariants();
 }
 
+/// docs/faults.md: H4
 #[test]
 fn a_session_that_was_voided_gets_no_grants_also_after_a_restart() {
     let mut rig = Rig::new();
@@ -111,7 +114,8 @@ fn a_session_that_was_voided_gets_no_grants_also_after_a_restart() {
     assert_eq!(rig.pool.void_grants(6).len(), 1);
 }
 
-/// FAULTS.md E12, and RubbleDB's slot freed under a live read (PRIOR-ART.md 4.4).
+/// And RubbleDB's slot freed under a live read (PRIOR-ART.md 4.4).
+/// docs/faults.md: E12
 #[test]
 fn a_retired_file_keeps_its_slots_until_its_last_reader_left() {
     let mut rig = Rig::new();
@@ -148,6 +152,7 @@ fn slots_of_a_retired_file_are_not_reused_before_the_retirement_is_durable() {
     assert_eq!(rig.pool.counts().retired, 0);
 }
 
+/// docs/faults.md: H5
 #[test]
 fn a_write_of_unknown_outcome_takes_its_slots_out_until_the_device_is_opened_anew() {
     let mut rig = Rig::new();
@@ -204,6 +209,7 @@ fn a_full_area_asks_for_a_checkpoint_and_a_snapshot_that_is_too_long_is_refused(
     assert_eq!((&rig.snapshot[..], rig.opaque.len()), (&b"state"[..], 0));
 }
 
+/// docs/faults.md: E2
 #[test]
 fn opening_again_and_again_fills_no_area() {
     let mut rig = Rig::new();
@@ -235,6 +241,7 @@ fn allocation_goes_on_past_a_reservation_of_generations() {
     assert_eq!(refused, 1, "one commit raises the limit by a whole step");
 }
 
+/// docs/faults.md: E5
 #[test]
 fn a_file_that_rotted_moves_to_other_slots_and_the_old_ones_rest_until_the_next_start() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! Random operations against a model, with a crash at every write boundary (FAULTS.md E1, E2).
+//! Random operations against a model, with a crash at every write boundary (docs/faults.md E1, E2).
 //!
 //! The model knows states of slots and files as plain maps and nothing of the pool's code. At each
 //! `take` it is copied: the copy is what the pool must be after a crash once that commit is flushed.
@@ -387,6 +387,7 @@ fn lives() -> impl Strategy<Value = Vec<Script>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
+    /// docs/faults.md: E1
     #[test]
     fn after_a_crash_anywhere_a_pool_is_as_of_its_last_commit(
         area_blocks in 16u64..64,

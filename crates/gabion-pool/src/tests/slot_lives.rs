@@ -1,4 +1,4 @@
-//! Every life of a slot (FAULTS.md H1, H3, H4): a small world of two slots and three files, of which each
+//! Every life of a slot (docs/faults.md H1, H3, H4): a small world of two slots and three files, of which each
 //! sequence of steps is taken until no new state comes up, after some 20,000.
 //!
 //! ```text
@@ -705,7 +705,7 @@ impl Drop for Trail<'_> {
     }
 }
 
-/// FAULTS.md H1, H3, H4, E12.
+/// docs/faults.md: E12, H1, H3, H4
 #[test]
 fn no_sequence_of_steps_loses_a_slot_or_gives_it_to_two() {
     let mut seen = HashSet::default();

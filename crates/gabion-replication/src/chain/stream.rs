@@ -37,7 +37,7 @@ impl Chain {
     }
 
     /// Sends the next records of the stream while its window is open, and the successor's ring has room: one whose disk is
-    /// slow holds the others back, and never has to refuse what it was sent (FAULTS.md E15, R14). Records that have just
+    /// slow holds the others back, and never has to refuse what it was sent (docs/faults.md E15, R14). Records that have just
     /// come go on as they are; what is older the node is asked for.
     pub(super) fn read_streams(&mut self) {
         while let Some(step) = self.next_of_stream() {

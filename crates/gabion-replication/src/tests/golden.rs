@@ -1,5 +1,7 @@
 //! The bytes on the wire: `tests/golden/frames.txt` pins one frame of each kind. A change of format
 //! changes the version and this file in one commit (`GABION_REWRITE=1` writes it).
+//!
+//! docs/faults.md: R15
 
 use crate::frame::{HEADER_LEN, MAGIC, PAYLOAD_FRAME_LEN_MAX, PREFIX_LEN};
 use crate::message::TEXT_LEN_MAX;
@@ -175,7 +177,8 @@ fn record_bytes_are_shared_not_copied() {
     assert_eq!(bytes[0].as_ptr(), whole[encoded.head.len()..].as_ptr());
 }
 
-/// FAULTS.md H8: every bit of a frame, but for record bytes, which carry their own checksum.
+/// Every bit of a frame, but for record bytes, which carry their own checksum.
+/// docs/faults.md: H8
 #[test]
 fn any_flipped_bit_is_found() {
     for message in one_of_each() {
@@ -213,7 +216,8 @@ fn lengths_are_refused_before_memory_is_reserved() {
     assert_eq!(frame(too_long).encode().unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
 
-/// FAULTS.md R15: what a newer build says is refused or ignored as that build asked.
+/// What a newer build says is refused or ignored as that build asked.
+/// docs/faults.md: R15
 #[test]
 fn unknown_kinds_and_fields_are_ignored_unless_they_are_critical() {
     let ack = frame(Message::Ack(progress())).encode().unwrap().head;

@@ -156,6 +156,7 @@ fn frames_for_others_and_from_others_are_refused() {
     chain.handle_message(ReplicaId(1), 8, other, 0).unwrap();
 }
 
+/// docs/faults.md: H3
 #[test]
 fn records_that_do_not_continue_the_log_close_the_connection() {
     let mut cluster = Cluster::new(2);
@@ -249,6 +250,7 @@ fn what_is_in_flight_stays_within_the_window() {
     assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition(800));
 }
 
+/// docs/faults.md: E15
 #[test]
 fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_has_flushed() {
     let mut cluster = Cluster::new(3);
@@ -495,6 +497,7 @@ fn carry_out(chain: &mut Chain) {
     }
 }
 
+/// docs/faults.md: P25
 #[test]
 fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
     let hello = |gap| Message::Hello(crate::MemberState { gap, ..crate::MemberState::default() });

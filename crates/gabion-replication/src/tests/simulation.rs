@@ -186,7 +186,7 @@ impl Run {
         }
     }
 
-    /// A bit of records flips past TCP's checksum (FAULTS.md H8), or the device fails a read of log.
+    /// A bit of records flips past TCP's checksum (docs/faults.md H8), or the device fails a read of log.
     fn noise(&mut self) {
         let (id, bit) = (1 + self.noise.below(u64::from(self.count())) as u32, self.noise.next());
         if self.noise.below(2) == 0 {
@@ -361,7 +361,7 @@ fn seeds() -> u64 {
     std::env::var("GABION_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600)
 }
 
-/// FAULTS.md E4, R1, R2, R3, R7, R10, R11, R12.
+/// docs/faults.md: E4, H8, R1, R2, R3, R7, R10, R11, R12
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
     let mut sums = [0; 6];
@@ -436,7 +436,8 @@ fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     run.heal().map(|()| true)
 }
 
-/// FAULTS.md E4: also when every member's log is rotten, in one place or in many.
+/// Also when every member's log is rotten, in one place or in many.
+/// docs/faults.md: E4
 #[test]
 fn what_every_member_lost_is_refused_and_never_forgotten() {
     let seeds = seeds();
@@ -474,6 +475,7 @@ fn one_seed() {
     }
 }
 
+/// docs/faults.md: A1, A2
 #[test]
 fn every_planted_defect_is_caught() {
     let mutants = [

@@ -81,6 +81,7 @@ proptest! {
     }
 
     /// Replies whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut.
+    /// docs/faults.md: E14
     #[test]
     fn mangled_replies_never_panic_and_never_depend_on_the_split(
         replies in prop::collection::vec(reply(), 1..4),

@@ -250,6 +250,7 @@ proptest! {
 
     /// With short limits, so that most requests are over one of them: the outcome depends on no split, nothing of what
     /// is dropped is kept, and which requests are dropped is known by their lengths.
+    /// docs/faults.md: E14
     #[test]
     fn requests_over_limits_are_dropped_in_the_same_way_wherever_they_are_split(
         requests in prop::collection::vec(
@@ -288,6 +289,7 @@ proptest! {
 
     /// Pipelines whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut: what
     /// comes of them does not depend on the split either, and no more is waited for than a request may have.
+    /// docs/faults.md: E14
     #[test]
     fn mangled_pipelines_never_panic_and_never_depend_on_the_split(
         requests in prop::collection::vec(

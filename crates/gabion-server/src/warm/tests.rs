@@ -157,6 +157,7 @@ impl Rig {
     }
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_file_in_line_is_opened_then_read_and_damage_in_it_is_told() {
     let mut rig = Rig::new("warm-read");
@@ -187,6 +188,7 @@ fn a_file_in_line_is_opened_then_read_and_damage_in_it_is_told() {
     assert_eq!(told.collect::<Vec<_>>(), [place]);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn of_a_line_that_is_full_the_oldest_are_given_up_and_those_that_readers_would_miss_counted() {
     let mut rig = Rig::new("warm-full");
@@ -206,6 +208,7 @@ fn of_a_line_that_is_full_the_oldest_are_given_up_and_those_that_readers_would_m
     assert_eq!(rig.given_up(), 3);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn the_line_keeps_the_indexes_of_so_many_files_and_no_more() {
     let mut rig = Rig::new("warm-had");
@@ -224,6 +227,7 @@ fn the_line_keeps_the_indexes_of_so_many_files_and_no_more() {
     assert_eq!(rig.given_up(), 3);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_file_that_leaves_the_tree_leaves_the_line_and_what_readers_had_goes_to_its_successor() {
     let mut rig = Rig::new("warm-leaves");
@@ -246,6 +250,7 @@ fn a_file_that_leaves_the_tree_leaves_the_line_and_what_readers_had_goes_to_its_
     assert_eq!((rig.line(), rig.given_up()), (vec![], 3));
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_file_that_leaves_while_it_is_read_is_read_no_further() {
     let mut rig = Rig::new("warm-half");
@@ -270,6 +275,7 @@ fn a_file_that_leaves_while_it_is_read_is_read_no_further() {
     assert_eq!(rig.warmer.files_left(), 0);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn without_a_device_nothing_waits() {
     let mut rig = Rig::new("warm-none");
@@ -281,6 +287,7 @@ fn without_a_device_nothing_waits() {
 }
 
 /// What has come is looked at, and nothing is read any more.
+/// docs/faults.md: P5
 #[test]
 fn when_the_loop_is_gone_the_line_is_left_as_it_is() {
     let mut rig = Rig::new("warm-end");
@@ -311,6 +318,7 @@ fn when_the_loop_is_gone_the_line_is_left_as_it_is() {
     assert!((1..=3).all(|number| cache.reader(id(number)).is_none()));
 }
 
+/// docs/faults.md: P5
 #[test]
 fn the_thread_warms_what_it_is_told_of_and_ends_with_files_in_line() {
     let rig = Rig::new("warm-thread");

@@ -62,6 +62,7 @@ fn reads_others(client: &mut Client) {
 }
 
 /// Asked at the head, at a node that runs nothing of it, and at the tail, which is also told that no more comes.
+/// docs/faults.md: E14
 #[test]
 fn a_pipeline_that_is_sent_before_anything_is_read_runs_once_and_to_its_end() {
     let group = Group::start("pipelines", 3, AckLevel::Replicated);
@@ -120,6 +121,7 @@ fn replies_until_closed(client: &mut Client, limit: usize) -> (usize, i64) {
     }
 }
 
+/// docs/faults.md: E14
 #[test]
 fn more_than_may_wait_ends_the_connection_with_an_error_and_what_was_not_answered_was_not_run() {
     let group = Group::start("ahead", 1, AckLevel::Replicated);
@@ -136,6 +138,7 @@ fn more_than_may_wait_ends_the_connection_with_an_error_and_what_was_not_answere
     );
 }
 
+/// docs/faults.md: E14
 #[test]
 fn what_is_too_large_costs_its_command_alone() {
     let group = Group::start("long", 3, AckLevel::Replicated);
@@ -164,6 +167,7 @@ fn what_is_too_large_costs_its_command_alone() {
     assert_eq!(client(&group, 1).call(&["EXISTS", "key", "b", "c"]), Reply::Integer(0));
 }
 
+/// docs/faults.md: E14
 #[test]
 fn what_is_longer_than_redis_takes_ends_the_connection_with_its_words() {
     let group = Group::start("longer", 1, AckLevel::Replicated);
@@ -195,6 +199,7 @@ fn replies_before_quit_are_read_though_more_is_sent_behind_it() {
     assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0, "closed without a reset");
 }
 
+/// docs/faults.md: E14
 #[test]
 fn too_much_that_waits_of_all_connections_ends_the_one_with_most() {
     let mut group = Group::start("input-sum", 1, AckLevel::Replicated);

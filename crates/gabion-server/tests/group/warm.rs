@@ -44,6 +44,7 @@ fn counter(status: &serde_json::Value, name: &str) -> u64 {
 }
 
 /// Counters alone are looked at, and how long anything takes is not.
+/// docs/faults.md: P5
 #[test]
 fn after_compactions_the_tail_has_in_memory_what_was_read_there_and_nothing_is_warmed_for_writers()
 {

@@ -1,4 +1,4 @@
-//! Bits that flip in the log of a replica that is stopped (FAULTS.md E4).
+//! Bits that flip in the log of a replica that is stopped (docs/faults.md E4).
 
 use super::World;
 use super::machine::Machine;

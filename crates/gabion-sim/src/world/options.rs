@@ -39,17 +39,17 @@ pub struct Faults {
     pub pipe: u64,
     /// One disk becomes some twenty times slower, for a while.
     pub slow: u64,
-    /// One of the next writes to a disk is held back, for up to half a second (FAULTS.md H5).
+    /// One of the next writes to a disk is held back, for up to half a second (docs/faults.md H5).
     pub hold: u64,
     /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
-    /// applied edits with them (FAULTS.md E7), at a kill of its process.
+    /// applied edits with them (docs/faults.md E7), at a kill of its process.
     pub lost: u64,
-    /// One disk has no room for files, for up to two seconds (FAULTS.md E10).
+    /// One disk has no room for files, for up to two seconds (docs/faults.md E10).
     pub full: u64,
-    /// A record that was durable turns out not to be whole (FAULTS.md E4), at a kill of a process, while
+    /// A record that was durable turns out not to be whole (docs/faults.md E4), at a kill of a process, while
     /// the other members have everything.
     pub log_rot: u64,
-    /// A bit of a file flips on one disk, while all members are up and have the file whole (FAULTS.md E5,
+    /// A bit of a file flips on one disk, while all members are up and have the file whole (docs/faults.md E5,
     /// R13).
     pub rot: u64,
 }
@@ -88,10 +88,10 @@ pub struct Options {
     pub loads: u64,
     /// Whether half of the keys are counters, which only increments, additions and deletes touch.
     pub counters: bool,
-    /// The step at which every machine loses power at once (FAULTS.md R10). At level `replicated`
-    /// clients end there.
+    /// The step at which every machine loses power at once (docs/faults.md R10). At level
+    /// `replicated` clients end there.
     pub power_all_at: Option<u64>,
-    /// Targets are of another make: they say nothing of what they receive (FAULTS.md H8). One write of a
+    /// Targets are of another make: they say nothing of what they receive (docs/faults.md H8). One write of a
     /// file's bytes in so many is damaged in their memory, where no digest of the wire covers it; 0 is none.
     pub foreign_targets: Option<u64>,
     /// The tree's shape, with how its files are compressed. None: one that grows deep with little data,

@@ -1,6 +1,8 @@
 //! Parsers of the cores, of everything that comes from a disk or a wire, fed with inputs that nearly are what they
 //! read, as [`gabion_sim::hostile`] says. Parsers of the shells are fed the same way where they live: what members say
 //! to each other beside frames in `gabion-server`, lines that are loaded and `cluster.json` in `gabion`.
+//!
+//! docs/faults.md: E14
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 mod depth;
@@ -33,11 +35,13 @@ fn nothing_that_a_disk_holds_of_a_log_panics_or_reserves_much() {
     logs::formats().iter().for_each(Format::run);
 }
 
+/// docs/faults.md: E14
 #[test]
 fn whatever_ring_and_segments_hold_a_log_is_recovered_as_it_stands_there_and_drained_so() {
     whole_logs::recovered().run();
 }
 
+/// docs/faults.md: E14
 #[test]
 fn nothing_that_tools_scan_past_what_is_bad_panics_or_reserves_much() {
     [whole_logs::scanned(), disk::scanned()].iter().for_each(Deep::run);

@@ -1,6 +1,6 @@
 //! Every crash point of twenty-three workloads: a replica alone in its group writes, flushes, compacts and trims,
 //! everything that reaches its disk or its ring is recorded, and for every boundary between two such
-//! effects the machine is made anew as a crash there would have left it (FAULTS.md E1 to E3).
+//! effects the machine is made anew as a crash there would have left it (docs/faults.md E1 to E3).
 //!
 //! - Power cut: the ring is lost; of what no flush covered nothing, all, or a seeded mixture of torn
 //!   sectors survives. Everything that was durable must be there.
@@ -12,6 +12,8 @@
 //!
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
 //! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
+//!
+//! docs/faults.md: E1, E2, E3
 
 use crate::rig::{Bounds, Drive, Moment, Records, Replica, RingReplay, Run, Turn, is_state};
 use crate::workloads::{self, Workload};
@@ -446,21 +448,25 @@ fn restarts_amid_everything_survive_every_crash_point() {
     all(&workloads::restarts());
 }
 
+/// docs/faults.md: P13
 #[test]
 fn counters_that_are_added_to_survive_every_crash_point() {
     all(&workloads::counters());
 }
 
+/// docs/faults.md: P16
 #[test]
 fn deleted_ranges_survive_every_crash_point_and_nothing_of_them_comes_back() {
     all(&workloads::range_deletes());
 }
 
+/// docs/faults.md: P10
 #[test]
 fn loads_survive_every_crash_point_whole_or_not_at_all() {
     all(&workloads::loads());
 }
 
+/// docs/faults.md: P26
 #[test]
 fn of_writes_past_the_log_what_is_in_files_survives_every_crash_point_and_the_log_does_beside_them()
 {

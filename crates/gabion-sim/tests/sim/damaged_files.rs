@@ -1,4 +1,4 @@
-//! Disks that give back other bytes than were written (FAULTS.md E5, R13): no read returns them, the file
+//! Disks that give back other bytes than were written (docs/faults.md E5, R13): no read returns them, the file
 //! is repaired from a replica that has it whole, and where there is none the error stays and names the file.
 
 use crate::times;
@@ -76,6 +76,7 @@ fn rots_and_is_repaired(replicas: u32, index: usize) {
     check(&what, world.finish());
 }
 
+/// docs/faults.md: E5, R13
 #[test]
 fn a_file_that_rotted_at_a_secondary_is_an_error_for_its_reader_and_then_whole() {
     rots_and_is_repaired(2, 1);
@@ -83,6 +84,7 @@ fn a_file_that_rotted_at_a_secondary_is_an_error_for_its_reader_and_then_whole()
     rots_and_is_repaired(3, 2);
 }
 
+/// docs/faults.md: E5, R13
 #[test]
 fn a_file_that_rotted_at_the_primary_is_an_error_for_its_reader_and_then_whole() {
     rots_and_is_repaired(2, 0);
@@ -110,6 +112,7 @@ fn a_primary_whose_connections_for_files_are_lost_makes_others_for_its_repair() 
     }
 }
 
+/// docs/faults.md: E9, R13
 #[test]
 fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     let (mut set_aside, what) = (0, "the primary's files rot");
@@ -137,6 +140,7 @@ fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     assert!(set_aside > 0, "no compaction met damage");
 }
 
+/// docs/faults.md: R13
 #[test]
 fn damage_is_repaired_through_the_primary_when_only_another_secondary_has_the_file_whole() {
     let what = "two of three copies rot";
@@ -193,6 +197,7 @@ fn stays(what: &str, world: &mut World, damaged_at: &[usize], file: FileId) {
     assert!(reread == 0, "{what}: {reread} bytes read again, {news} files shipped");
 }
 
+/// docs/faults.md: R13
 #[test]
 fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_lives_on() {
     for replicas in [2, 3] {
@@ -209,6 +214,7 @@ fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_l
     }
 }
 
+/// docs/faults.md: R13
 #[test]
 fn a_replica_whose_files_nobody_else_has_says_so_and_asks_nobody() {
     let alone = options(7, 1);
@@ -244,6 +250,7 @@ fn a_repair_whose_file_is_removed_meanwhile_keeps_neither_slots_nor_bytes() {
     assert!(repaired > 0);
 }
 
+/// docs/faults.md: R13
 #[test]
 fn files_that_rot_now_and_then_while_all_else_breaks_are_repaired_and_nothing_is_lost() {
     let (mut total, seeds) = (Outcome::default(), 8 * times());

@@ -1,4 +1,4 @@
-//! Edits that come once more, from this term or an older one (FAULTS.md H3): refused, and nothing changes.
+//! Edits that come once more, from this term or an older one (docs/faults.md H3): refused, and nothing changes.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::{FileId, Term};
@@ -75,6 +75,7 @@ fn disguises(world: &World, kept: &Kept, now: Term) -> [Kept; DISGUISES] {
     [as_it_was, on_this_connection, of_this_term]
 }
 
+/// docs/faults.md: H3
 #[test]
 fn an_edit_that_comes_twice_or_from_an_old_term_is_refused_and_changes_nothing() {
     let (mut old, mut new) = (0, 0);

@@ -1,4 +1,4 @@
-//! Bits that flip in memory, in a file that the primary has built and whose checksums are taken (FAULTS.md E17): no
+//! Bits that flip in memory, in a file that the primary has built and whose checksums are taken (docs/faults.md E17): no
 //! secondary takes it, and none is sent the same bytes again and again. What is whole on the primary's disk is read back
 //! from there; what is not is made anew.
 
@@ -108,6 +108,7 @@ fn flips(what: &str, is_written: bool, look: impl Fn(&str, &Seen)) {
     }
 }
 
+/// docs/faults.md: E17
 #[test]
 fn a_file_that_rotted_in_memory_is_read_back_from_the_disk_and_shipped() {
     flips("in memory", false, |what, seen| {
@@ -116,6 +117,7 @@ fn a_file_that_rotted_in_memory_is_read_back_from_the_disk_and_shipped() {
     });
 }
 
+/// docs/faults.md: E17
 #[test]
 fn a_file_that_rotted_before_it_was_written_is_made_anew_by_its_job() {
     flips("in memory and on the disk", true, |what, seen| {

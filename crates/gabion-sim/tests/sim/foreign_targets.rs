@@ -1,4 +1,4 @@
-//! Targets that say nothing of what they receive (FAULTS.md H8): a secondary reads what was shipped through one
+//! Targets that say nothing of what they receive (docs/faults.md H8): a secondary reads what was shipped through one
 //! once, before it uses it, and counts what it reads.
 
 use gabion_engine::Compression;
@@ -27,6 +27,7 @@ fn world(seed: u64, foreign_targets: Option<u64>) -> World {
     world
 }
 
+/// docs/faults.md: H8
 #[test]
 fn behind_a_foreign_target_every_byte_is_read_once_before_it_is_used_and_behind_ours_none() {
     for seed in SEEDS {
@@ -39,6 +40,7 @@ fn behind_a_foreign_target_every_byte_is_read_once_before_it_is_used_and_behind_
     }
 }
 
+/// docs/faults.md: E17, H8
 #[test]
 fn what_a_foreign_target_damaged_is_shipped_again_and_never_used() {
     for seed in SEEDS {

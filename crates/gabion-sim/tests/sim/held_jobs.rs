@@ -32,6 +32,7 @@ fn options(seed: u64) -> Options {
     }
 }
 
+/// docs/faults.md: P8
 #[test]
 fn a_compaction_that_waits_for_secondaries_before_each_file_ends_whatever_breaks() {
     let mut all = Outcome::default();

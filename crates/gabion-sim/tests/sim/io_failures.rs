@@ -1,4 +1,4 @@
-//! Every I/O call of eighteen workloads made to fail in turn (FAULTS.md E8 to E11): a read or a write with an I/O
+//! Every I/O call of eighteen workloads made to fail in turn (docs/faults.md E8 to E11): a read or a write with an I/O
 //! error, a write without room, a flush.
 //!
 //! Each run has one fault, at one call, and whether it came is looked at. The replica either goes on as if nothing had
@@ -22,6 +22,8 @@
 //!
 //! `cargo test` takes a sample: some calls with a stride, and some of those of starts. `GABION_CRASH_FULL=1` takes every
 //! call.
+//!
+//! docs/faults.md: E8, E9, E10
 
 use crate::rig::{Bounds, Drive, Moment, NOT_OPENED, Records, Replica, Turn, new_disk, trust_of};
 use crate::workloads::{self, Workload};

@@ -8,6 +8,7 @@ fn options(seed: u64, replicas: u32) -> Options {
     Options { replicas, loads: 25, steps: 4_000, ..Options::of_seed(seed * 5 + 1) }
 }
 
+/// docs/faults.md: P10
 #[test]
 fn loads_fit_one_order_with_writes_and_reads_while_all_else_breaks() {
     let (mut loads, mut crashes) = (0, 0);
@@ -19,6 +20,7 @@ fn loads_fit_one_order_with_writes_and_reads_while_all_else_breaks() {
 }
 
 /// In peace every load comes to its end, and secondaries build nothing.
+/// docs/faults.md: P10
 #[test]
 fn loads_come_to_their_end_at_every_member() {
     let options = Options { faults: Faults::default(), ..options(3, 3) };

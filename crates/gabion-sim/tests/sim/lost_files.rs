@@ -16,6 +16,7 @@ fn options(seed: u64) -> Options {
     }
 }
 
+/// docs/faults.md: E7
 #[test]
 fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
     // As many as it takes for everything to happen, and some more.

@@ -34,6 +34,7 @@ fn captured(world: &mut World, index: usize, mark: MarkId) -> Captured {
 }
 
 /// The checker in every run compares records and files; here it is seen to have had enough to compare.
+/// docs/faults.md: P7
 #[test]
 fn at_a_mark_all_replicas_hold_the_same_while_writes_go_on() {
     for compaction in [CompactionMode::Primary, CompactionMode::EveryReplica] {
@@ -48,6 +49,7 @@ fn at_a_mark_all_replicas_hold_the_same_while_writes_go_on() {
 }
 
 /// Edits are applied at different times; where they stand in the log is the same.
+/// docs/faults.md: P7
 #[test]
 fn edits_at_a_mark_are_those_of_the_log_whether_they_are_applied_or_not() {
     let mut world = World::new(2, options(CompactionMode::Primary));
@@ -69,6 +71,7 @@ fn edits_at_a_mark_are_those_of_the_log_whether_they_are_applied_or_not() {
 }
 
 /// The head never stands between a pad and the record behind it, others do.
+/// docs/faults.md: P7
 #[test]
 fn the_end_of_a_segment_is_captured_behind_its_pad_everywhere() {
     let mut world = World::new(2, options(CompactionMode::Primary));
@@ -106,6 +109,7 @@ fn a_position_that_the_log_has_passed_is_refused() {
     world.finish().unwrap();
 }
 
+/// docs/faults.md: P7
 #[test]
 fn a_new_term_ends_marks_and_voids_what_was_captured() {
     let mut world = World::new(2, options(CompactionMode::Primary));
@@ -137,6 +141,7 @@ fn a_new_term_ends_marks_and_voids_what_was_captured() {
 }
 
 /// A replica whose log was cut at a rotten record has files of what its log does not have.
+/// docs/faults.md: P7
 #[test]
 fn no_state_is_captured_while_files_are_ahead_of_a_log_that_is_repaired() {
     for compaction in [CompactionMode::Primary, CompactionMode::EveryReplica] {

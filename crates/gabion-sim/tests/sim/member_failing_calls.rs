@@ -1,4 +1,4 @@
-//! Every I/O call of a member of a group made to fail in turn (FAULTS.md E8 to E10): of head, middle and tail of a chain
+//! Every I/O call of a member of a group made to fail in turn (docs/faults.md E8 to E10): of head, middle and tail of a chain
 //! under load a read or a write meets an I/O error, a write no room, a flush fails. It is a call of the log, of a
 //! file that the member builds, of one that is being shipped to it, of a client's read or of a start. The middle one
 //! also where every replica compacts for itself. Of a replica by itself: `io_failures`.
@@ -9,6 +9,8 @@
 //! acknowledged as durable is there, the same at every replica, and no slot is lost.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
+//!
+//! docs/faults.md: E8, E9, E10
 
 use crate::io_failures::{FAULTS, calls};
 use crate::member_crash_points::{SEED, STEPS, STEPS_AFTER, options, world};
@@ -161,7 +163,7 @@ fn every_call_fails_of_a_member_where_every_replica_compacts() {
     every_call_fails(1, CompactionMode::EveryReplica);
 }
 
-/// A disk that does not take what is written into some slots, whenever it is tried (FAULTS.md E9): they are given up, and what
+/// A disk that does not take what is written into some slots, whenever it is tried (docs/faults.md E9): they are given up, and what
 /// was to lie there lies elsewhere.
 fn slots_that_refuse_writes_are_given_up(index: usize, compaction: CompactionMode) {
     let what = format!("replica {} of 3, {}", index + 1, compaction.as_str());
@@ -180,12 +182,14 @@ fn slots_that_refuse_writes_are_given_up(index: usize, compaction: CompactionMod
     world.finish().unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
+/// docs/faults.md: E9
 #[test]
 fn slots_that_refuse_writes_of_jobs_are_given_up() {
     slots_that_refuse_writes_are_given_up(0, CompactionMode::Primary);
     slots_that_refuse_writes_are_given_up(1, CompactionMode::EveryReplica);
 }
 
+/// docs/faults.md: E9
 #[test]
 fn slots_that_refuse_what_is_shipped_are_given_up() {
     slots_that_refuse_writes_are_given_up(1, CompactionMode::Primary);

@@ -44,6 +44,7 @@ struct Tally {
     shapes: BTreeSet<u32>,
 }
 
+/// docs/faults.md: P15
 #[test]
 fn the_same_operations_under_many_options_give_the_same_history() {
     let (sets, mut tally) = (sets::all(), Tally::default());

@@ -1,4 +1,4 @@
-//! Every I/O call of what makes a new pool made to fail in turn (FAULTS.md E8 to E10, E16): of the creation of a
+//! Every I/O call of what makes a new pool made to fail in turn (docs/faults.md E8 to E10, E16): of the creation of a
 //! replica, and of a checkpoint, at its source and at its target. A read or a write meets an I/O error, a write no room (any
 //! sectors of it, or a beginning, are there), a flush fails.
 //!
@@ -117,6 +117,7 @@ impl Creation {
     }
 }
 
+/// docs/faults.md: E8, E9, E10, E16
 #[test]
 fn every_call_of_a_creation_fails_and_it_can_be_repeated() {
     let group = workloads::little().group;
@@ -302,12 +303,14 @@ fn every_call_of_a_checkpoint_fails(side: Side, class: OperationClass, fault: Fa
     assert_eq!(outcome, Ok(()), "{what}");
 }
 
+/// docs/faults.md: E9
 #[test]
 fn every_read_of_a_checkpoint_at_its_source_fails_and_the_source_is_unharmed() {
     // It does nothing else there.
     every_call_of_a_checkpoint_fails(Side::Source, OperationClass::Read, Fault::Fail);
 }
 
+/// docs/faults.md: E8, E9, E10, E16
 #[test]
 fn every_call_of_a_checkpoint_at_its_target_fails_and_no_half_copy_opens() {
     for (class, fault) in FAULTS {

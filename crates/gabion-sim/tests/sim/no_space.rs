@@ -1,5 +1,7 @@
 //! Disks that have no room for the files of flushes and compactions, as a thin file system may not: jobs
 //! are tried again after pauses, reads go on, and with room all goes on; nothing is lost, no slot either.
+//!
+//! docs/faults.md: E10
 
 use crate::times;
 use gabion_base::FileId;
@@ -62,6 +64,7 @@ fn outage(seed: u64, replicas: u32, compaction: CompactionMode, index: usize) {
     check(world.finish());
 }
 
+/// docs/faults.md: P17
 #[test]
 fn without_room_for_files_jobs_pause_and_with_room_all_goes_on() {
     use CompactionMode::{EveryReplica, Primary};

@@ -81,6 +81,7 @@ fn check_it_went_on(before: &Outcome, after: &Outcome, what: &str) {
     assert!(after.edits > 0, "{what}: no edit was applied afterwards");
 }
 
+/// docs/faults.md: H6
 #[test]
 fn without_a_target_nothing_ships_and_no_edit_is_applied_and_with_it_all_goes_on() {
     for seed in 1..=SEEDS {

@@ -1,5 +1,5 @@
 //! Defects in what a replica does at its start and in its jobs: the crash points must find each, and the same states
-//! without it are right (FAULTS.md, "Seeded mutants").
+//! without it are right (docs/faults.md, "Seeded mutants").
 
 use crate::crash_points::first_failure;
 use crate::rig::{PLANTED, Run};
@@ -25,6 +25,7 @@ fn is_caught(mutant: Mutant, workload: &Workload, ways: &[&str]) {
     assert_eq!(failure, None, "one of {again} states is wrong without the defect");
 }
 
+/// docs/faults.md: E1
 #[test]
 fn segments_that_are_kept_below_the_logs_beginning_are_caught() {
     is_caught(
@@ -34,6 +35,7 @@ fn segments_that_are_kept_below_the_logs_beginning_are_caught() {
     );
 }
 
+/// docs/faults.md: E1
 #[test]
 fn half_a_batch_that_is_replayed_is_caught() {
     is_caught(
@@ -43,6 +45,7 @@ fn half_a_batch_that_is_replayed_is_caught() {
     );
 }
 
+/// docs/faults.md: E1
 #[test]
 fn tombstones_that_are_dropped_early_are_caught() {
     is_caught(
@@ -52,6 +55,7 @@ fn tombstones_that_are_dropped_early_are_caught() {
     );
 }
 
+/// docs/faults.md: E1
 #[test]
 fn file_numbers_that_are_used_again_are_caught() {
     is_caught(
@@ -62,6 +66,7 @@ fn file_numbers_that_are_used_again_are_caught() {
 }
 
 /// This defect is one of what is written, not of who reads it.
+/// docs/faults.md: E1
 #[test]
 fn a_log_that_does_not_begin_behind_what_a_flush_has_taken_off_it_is_caught() {
     let workload = workloads::deletes();

@@ -1,4 +1,4 @@
-//! All replicas lose power at once, at any step (FAULTS.md R10): with the level `durable` nothing that
+//! All replicas lose power at once, at any step (docs/faults.md R10): with the level `durable` nothing that
 //! was acknowledged is lost; with `replicated` the group goes on with what a whole number of records
 //! made, the same at every replica. While one replica keeps its ring, nothing is lost, whoever else is out.
 
@@ -27,6 +27,7 @@ fn run(seed: u64, ack: AckLevel, step: u64) {
     }
 }
 
+/// docs/faults.md: R10
 #[test]
 fn a_power_cut_everywhere_loses_nothing_acknowledged_as_durable() {
     for step in (40..1_600).step_by(stride()) {
@@ -34,6 +35,7 @@ fn a_power_cut_everywhere_loses_nothing_acknowledged_as_durable() {
     }
 }
 
+/// docs/faults.md: R10
 #[test]
 fn a_power_cut_everywhere_leaves_a_prefix_of_what_was_acknowledged_as_replicated() {
     for step in (40..1_600).step_by(stride()) {

@@ -1,5 +1,5 @@
 //! Rings that are lost, at each kind of stop: a replica writes, stops cleanly, starts, is killed, and at every boundary between two
-//! effects on its disk or its ring the machine is made anew as a crash there would have left it, without its ring (FAULTS.md F5).
+//! effects on its disk or its ring the machine is made anew as a crash there would have left it, without its ring (docs/faults.md F5).
 //!
 //! What is found must agree with what the replica says of it: where it says that nothing is lost, all that was acknowledged is
 //! there; where it says that something may be, all that was durable. Just after a clean stop it must say the former. Then the
@@ -173,11 +173,13 @@ fn all(name: &str, ack: AckLevel) {
     assert!(tally.interrupted > 0);
 }
 
+/// docs/faults.md: F5, P25
 #[test]
 fn a_replica_alone_that_lost_its_ring_says_what_is_so() {
     all("replicated", AckLevel::Replicated);
 }
 
+/// docs/faults.md: F5, P25
 #[test]
 fn a_replica_alone_whose_writes_are_durable_loses_none_with_its_ring() {
     all("durable", AckLevel::Durable);
@@ -202,11 +204,13 @@ mod planted {
         assert!(error.contains(way), "{mutant:?} was caught by something else: {error}");
     }
 
+    /// docs/faults.md: F5, P25
     #[test]
     fn a_marker_that_a_start_keeps_is_caught() {
         is_caught(Mutant::MarkerKept, "nothing is lost: ");
     }
 
+    /// docs/faults.md: F5, P25
     #[test]
     fn a_marker_that_is_there_before_the_log_is_caught() {
         is_caught(Mutant::MarkerBeforeLog, "was durable, as all up to");
@@ -233,6 +237,7 @@ fn fates(world: &World) -> Vec<Option<Fate>> {
     (0..world.len()).map(fate).collect()
 }
 
+/// docs/faults.md: F5, P25
 #[test]
 fn a_group_that_was_stopped_cleanly_loses_nothing_with_all_its_rings() {
     for seed in seeds() {
@@ -252,6 +257,7 @@ fn a_group_that_was_stopped_cleanly_loses_nothing_with_all_its_rings() {
     }
 }
 
+/// docs/faults.md: F5, P25
 #[test]
 fn what_one_ring_held_or_two_is_taken_over_from_the_others() {
     for seed in seeds() {
@@ -279,6 +285,7 @@ fn what_one_ring_held_or_two_is_taken_over_from_the_others() {
 }
 
 /// What is gone no replica has, and each says so, through further kills too, until it has stopped cleanly.
+/// docs/faults.md: F5, P25
 #[test]
 fn a_group_that_lost_all_its_rings_says_so_until_it_was_stopped_cleanly() {
     for seed in seeds() {

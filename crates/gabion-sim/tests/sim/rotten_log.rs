@@ -1,4 +1,4 @@
-//! Bits that flip in records that were durable (FAULTS.md E4): other replicas fill the log again, and where
+//! Bits that flip in records that were durable (docs/faults.md E4): other replicas fill the log again, and where
 //! none can, the group says who lost what, and loses nothing without a word.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
@@ -72,6 +72,7 @@ fn check_notices(world: &World, index: usize, at: LogPosition, before: usize, wh
     }
 }
 
+/// docs/faults.md: E4, R13
 #[test]
 fn a_rotten_record_comes_back_at_head_middle_and_tail() {
     for seed in 0..4 {
@@ -92,6 +93,7 @@ fn a_rotten_record_comes_back_at_head_middle_and_tail() {
 }
 
 /// Killed, or without power, again and again while the log is filled.
+/// docs/faults.md: E4, R13
 #[test]
 fn a_repair_that_is_cut_short_begins_again_and_ends() {
     for seed in 0..4 {
@@ -118,6 +120,7 @@ fn a_repair_that_is_cut_short_begins_again_and_ends() {
     }
 }
 
+/// docs/faults.md: E4, R13
 #[test]
 fn two_rotten_logs_are_filled_by_the_third() {
     for seed in 0..4 {
@@ -138,6 +141,7 @@ fn two_rotten_logs_are_filled_by_the_third() {
     }
 }
 
+/// docs/faults.md: E4, R13
 #[test]
 fn each_record_of_a_log_comes_back() {
     let mut world = world(0, 3, 100);
@@ -172,6 +176,7 @@ fn each_record_of_a_log_comes_back() {
     world.finish().unwrap();
 }
 
+/// docs/faults.md: E4, R13
 #[test]
 fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
     for seed in 0..4 {
@@ -204,6 +209,7 @@ fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
     }
 }
 
+/// docs/faults.md: E4, R13
 #[test]
 fn a_group_of_one_does_not_open_and_names_the_place() {
     let mut world = world(2, 1, 2_500);
@@ -216,6 +222,7 @@ fn a_group_of_one_does_not_open_and_names_the_place() {
 }
 
 /// Only the segment's copy is damaged: nothing is lost, not even in a group of one, and it is written again.
+/// docs/faults.md: E4, R13
 #[test]
 fn a_record_that_the_ring_still_has_is_written_to_its_segment_again() {
     for replicas in [1, 3] {

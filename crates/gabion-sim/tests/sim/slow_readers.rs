@@ -1,5 +1,7 @@
 //! Readers that are never done: past their pin budget they end, and the pool gets its slots back while
 //! they are still there; and slow reads that meet a budget smaller than they need, while all else breaks.
+//!
+//! docs/faults.md: P1
 
 use crate::times;
 use gabion_base::ErrorKind;

@@ -1,6 +1,6 @@
 //! Rings that hold a small part of the log that MemTables let grow, and disks that become slow: a member that cannot write
 //! its log as fast as it comes holds the others back, and drops out of the group for it no more than anybody else
-//! (FAULTS.md E15, R14).
+//! (docs/faults.md E15, R14).
 
 use crate::times;
 use gabion_engine::TreeConfig;
@@ -27,6 +27,7 @@ fn options(seed: u64) -> Options {
     }
 }
 
+/// docs/faults.md: E15, R14
 #[test]
 fn a_member_whose_disk_is_slow_for_its_ring_holds_the_others_back_and_stays() {
     let mut all = Outcome::default();

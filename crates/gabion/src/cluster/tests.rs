@@ -69,6 +69,7 @@ fn a_size_out_of_its_limits_is_refused_by_the_name_of_its_option() {
     }
 }
 
+/// docs/faults.md: P36
 #[test]
 fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not() {
     let settings = made();
@@ -140,6 +141,7 @@ fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
     }
 }
 
+/// docs/faults.md: E14
 #[test]
 fn a_size_that_no_pool_and_no_memtable_has_is_refused_by_its_name() {
     for (name, max) in [("pool_size", POOL_LEN_MAX), ("memtable_size", MEMTABLE_LEN_MAX)] {
@@ -182,6 +184,7 @@ fn use_settings(settings: &Settings) {
     }
 }
 
+/// docs/faults.md: E14
 #[test]
 fn no_cluster_json_panics_or_reserves_much_and_one_that_is_taken_is_written_as_it_is_read() {
     // Inputs, and those that are files of this version with a value that is none.

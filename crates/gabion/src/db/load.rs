@@ -164,6 +164,7 @@ mod tests {
         line.to_string().into_bytes()
     }
 
+    /// docs/faults.md: E14
     #[test]
     fn no_line_panics_or_reserves_much_and_one_that_is_taken_is_a_record() {
         let records: [Record; 4] = [
@@ -195,6 +196,7 @@ mod tests {
         }
     }
 
+    /// docs/faults.md: E14
     #[test]
     fn a_line_that_does_not_end_is_refused_at_the_limit() {
         let dir = std::env::temp_dir().join(format!("gabion-db-load-line-{}", std::process::id()));
@@ -210,6 +212,7 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// docs/faults.md: P10
     #[test]
     fn lines_are_loaded_all_or_none_and_a_wrong_one_is_named() {
         let dir = std::env::temp_dir().join(format!("gabion-db-load-cli-{}", std::process::id()));

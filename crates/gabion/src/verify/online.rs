@@ -256,6 +256,7 @@ mod tests {
         at_one_position(&[(1, stand.address)], &mut Progress::silent()).unwrap()
     }
 
+    /// docs/faults.md: P1
     #[test]
     fn records_whose_reading_was_ended_as_too_old_are_read_again() {
         let stand = Stand::new(ENDING);
@@ -264,6 +265,7 @@ mod tests {
         assert_eq!(stand.digests(), 3);
     }
 
+    /// docs/faults.md: P7
     #[test]
     fn a_position_that_was_passed_is_taken_further_ahead() {
         let stand = Stand::new(LATE);
@@ -271,6 +273,7 @@ mod tests {
         assert!(stand.digests() > 2, "it grows by more than two leads before it is asked");
     }
 
+    /// docs/faults.md: P7
     #[test]
     fn where_writes_pause_before_a_position_is_reached_the_logs_are_compared_at_rest() {
         let stand = Stand::new(PAUSING);

@@ -95,6 +95,7 @@ fn an_sst(place: &Place) -> u64 {
     last["file"].as_str().unwrap().trim_end_matches(".sst").parse().unwrap()
 }
 
+/// docs/faults.md: P22, P35
 #[test]
 fn a_pool_is_looked_into_while_nothing_runs_on_it_and_damage_is_named() {
     let place = Place::new("db");
@@ -242,6 +243,7 @@ fn pairs_are_told_from_both_ends_at_the_prompt_and_a_key_is_put_for_some_time() 
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// docs/faults.md: P13
 #[test]
 fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
     let dir = std::env::temp_dir().join(format!("gabion-db-counters-{}", std::process::id()));
@@ -280,6 +282,7 @@ fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// docs/faults.md: P16
 #[test]
 fn ranges_are_deleted_by_hand_and_shown_by_what_looks_into_a_pool() {
     let dir = std::env::temp_dir().join(format!("gabion-db-delrange-{}", std::process::id()));
@@ -324,6 +327,7 @@ fn ranges_are_deleted_by_hand_and_shown_by_what_looks_into_a_pool() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// docs/faults.md: P35
 #[test]
 fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
     let dir = std::env::temp_dir().join(format!("gabion-db-member-{}", std::process::id()));

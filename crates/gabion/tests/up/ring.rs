@@ -49,6 +49,7 @@ impl Place {
     }
 }
 
+/// docs/faults.md: P25
 #[test]
 fn after_a_clean_stop_a_single_replica_needs_no_ring() {
     let place = Place::new("ring-clean");
@@ -76,6 +77,7 @@ fn after_a_clean_stop_a_single_replica_needs_no_ring() {
 }
 
 /// The same words in all places, until the replica has been stopped cleanly.
+/// docs/faults.md: P25
 #[test]
 fn after_a_kill_a_ring_that_is_missing_is_told_by_all_who_look() {
     let place = Place::new("ring-killed");
@@ -135,6 +137,7 @@ fn a_group_that_was_stopped_cleanly_needs_no_rings() {
     );
 }
 
+/// docs/faults.md: P25
 #[test]
 fn a_group_that_was_killed_fills_one_ring_from_others_and_says_that_all_are_lost() {
     let place = Place::new("ring-group-killed");
@@ -171,6 +174,7 @@ fn a_group_that_was_killed_fills_one_ring_from_others_and_says_that_all_are_lost
 }
 
 /// Nobody starts over what may be a mix-up: the replica says so, and `up` with it.
+/// docs/faults.md: P25
 #[test]
 fn the_ring_of_another_replica_is_refused_and_named_on_the_terminal() {
     let place = Place::new("ring-other");
@@ -194,6 +198,7 @@ fn the_ring_of_another_replica_is_refused_and_named_on_the_terminal() {
     place.has(2, 5);
 }
 
+/// docs/faults.md: P25
 #[test]
 fn a_second_signal_ends_a_stop_at_once() {
     let place = Place::new("ring-twice");

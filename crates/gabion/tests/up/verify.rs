@@ -112,6 +112,7 @@ fn is_verified(place: &Place, writer: &Writer, mode: &str) {
     assert!(ends.min() > Some(at), "{mode}: the logs end where they were compared: {text}");
 }
 
+/// docs/faults.md: P7
 #[test]
 fn a_group_is_verified_while_clients_write_and_a_flipped_byte_is_named_meanwhile() {
     let place = Place::new("busy");
@@ -140,6 +141,7 @@ fn a_group_is_verified_while_clients_write_and_a_flipped_byte_is_named_meanwhile
     assert_eq!(up.wait(), 0);
 }
 
+/// docs/faults.md: P7
 #[test]
 fn replicas_that_compact_for_themselves_are_verified_while_clients_write() {
     let place = Place::new("busy-own");

@@ -47,6 +47,7 @@ fn warmed(cache: &LocalCache, files: &[&FinishedFile], output: &FinishedFile) ->
     warm(cache, GROUP, &inputs(files), &output.meta, &output.bytes).unwrap()
 }
 
+/// docs/faults.md: P5
 #[test]
 fn blocks_are_warmed_where_those_of_the_inputs_were_in_the_cache() {
     let (even, odd) = (file(1, (0..2_000).map(|n| 2 * n)), file(2, (0..2_000).map(|n| 2 * n + 1)));
@@ -69,6 +70,7 @@ fn blocks_are_warmed_where_those_of_the_inputs_were_in_the_cache() {
     assert!(here.contains(&u64::from(blocks.here().unwrap().unwrap().1.offset)));
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_little_that_was_there_of_a_file_above_does_not_make_a_block_hot() {
     let (above, below) = (file(1, (0..400).map(|n| 10 * n)), file(2, 0..4_000));
@@ -79,6 +81,7 @@ fn a_little_that_was_there_of_a_file_above_does_not_make_a_block_hot() {
     assert_eq!(found, Warmed::default());
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_file_of_inputs_that_nobody_has_open_costs_nothing() {
     let (input, output) = (file(1, 0..4_000), file(3, 0..4_000));
@@ -91,6 +94,7 @@ fn a_file_of_inputs_that_nobody_has_open_costs_nothing() {
     assert_eq!(warmed(&cache, &elsewhere, &output), Warmed::default());
 }
 
+/// docs/faults.md: P5
 #[test]
 fn warmed_blocks_leave_alone_what_is_used() {
     let cache = LocalCache::new(40 * (4096 + 200));
@@ -111,6 +115,7 @@ fn warmed_blocks_leave_alone_what_is_used() {
     assert!(!cache.blocks_here(input.meta.id).is_empty());
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_new_file_is_kept_where_it_has_room_and_bytes_that_are_not_its_own_are_corruption() {
     let new = file(1, 0..1_000);
@@ -183,6 +188,7 @@ fn warmed_from(cache: &LocalCache, input: &FinishedFile, output: &Device<'_>) ->
     }
 }
 
+/// docs/faults.md: P5
 #[test]
 fn what_was_sent_here_is_warmed_as_what_was_built_here_and_no_more_is_read_than_readers_had() {
     let (input, output) = (file(1, 0..4_000), file(3, 0..4_000));
@@ -216,6 +222,7 @@ fn built_blocks(file: &FinishedFile, cache: &LocalCache) -> Vec<BlockHandle> {
     all.into_iter().filter(|handle| here.contains(&u64::from(handle.offset))).collect()
 }
 
+/// docs/faults.md: P5
 #[test]
 fn of_a_cache_that_is_full_only_what_was_used_again_is_read_anew() {
     let (input, output) = (file(1, 0..4_000), file(3, 0..4_000));
@@ -234,6 +241,7 @@ fn of_a_cache_that_is_full_only_what_was_used_again_is_read_anew() {
     }
 }
 
+/// docs/faults.md: P5
 #[test]
 fn what_was_still_to_be_warmed_of_a_file_that_leaves_counts_as_what_readers_had() {
     let (input, between, output) = (file(1, 0..4_000), file(3, 0..4_000), file(5, 0..4_000));
@@ -274,6 +282,7 @@ fn what_a_file_was_made_of_counts_in_its_place_where_it_leaves_before_it_is_warm
     assert_eq!(had.hot_blocks(&reader, &output.meta).unwrap().len(), count);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn damage_that_is_met_is_told_and_ends_it() {
     let (input, output) = (file(1, 0..4_000), file(3, 0..4_000));
@@ -287,6 +296,7 @@ fn damage_that_is_met_is_told_and_ends_it() {
     assert_eq!(device.damaged.get(), 1);
 }
 
+/// docs/faults.md: P5
 #[test]
 fn a_flush_that_was_sent_here_is_kept_where_it_has_room_and_is_opened_in_any_case() {
     let new = file(1, 0..1_000);

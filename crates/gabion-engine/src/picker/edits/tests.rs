@@ -45,6 +45,7 @@ fn edit_len(pick: &Pick) -> usize {
     edit.encode().unwrap().len() + cuts_len
 }
 
+/// docs/faults.md: P34
 #[test]
 fn a_job_is_cut_less_often_where_its_edit_could_not_name_all_cuts() {
     let (version, config, busy) = (wide_over_l6(25_600, &[]), config(), BTreeSet::new());
@@ -77,6 +78,7 @@ fn cuts_are_thinned_out_evenly_down_to_none() {
     assert_eq!([next(), next(), next()], [alloc::vec![2, 4, 6], alloc::vec![4], Vec::new()]);
 }
 
+/// docs/faults.md: P34
 #[test]
 fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
     let narrow = |n: u64| (4, meta(n, &key(30_000 + n), &key(30_000 + n), 16 * MIB));
@@ -96,6 +98,7 @@ fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
     assert_eq!(picked(25_600, &[2], u64::MAX), "TrivialMove 4:3 to 5 bottommost");
 }
 
+/// docs/faults.md: P16
 #[test]
 fn what_deletes_a_range_sinks_and_what_has_expired_goes_also_where_files_have_to_be_longer() {
     let (config, busy) = (TreeConfig::default(), BTreeSet::new());

@@ -75,6 +75,7 @@ fn jobs_of(config: &TreeConfig, mut version: Version, from: &str, to: Option<&st
     said
 }
 
+/// docs/faults.md: P34
 #[test]
 fn level_after_level_goes_down_to_where_it_rests() {
     // 64 MiB do not rest in L1, which aims at 32.
@@ -103,6 +104,7 @@ fn a_file_that_holds_deletes_is_written_anew_in_the_last_level_and_not_moved_the
     );
 }
 
+/// docs/faults.md: P12
 #[test]
 fn what_lies_at_the_bottom_with_another_codec_is_written_anew() {
     let said = |packed: &[u64]| {

@@ -46,6 +46,7 @@ fn entries() -> impl Strategy<Value = Vec<(Vec<u8>, u64, Vec<u8>)>> {
 }
 
 proptest! {
+    /// docs/faults.md: P2
     #[test]
     fn every_search_lands_where_the_sorted_list_says(
         entries in entries(),
@@ -87,6 +88,7 @@ proptest! {
         }
     }
 
+    /// docs/faults.md: P2
     #[test]
     fn a_cursor_goes_to_and_fro_as_through_the_sorted_list(
         entries in entries(),
@@ -167,6 +169,7 @@ fn an_empty_body_is_refused() {
     }
 }
 
+/// docs/faults.md: P2
 #[test]
 fn going_backwards_keeps_a_bounded_part_of_a_long_stretch_without_restart_points() {
     let key = |n: u8| [&[1; 60_000][..], &[n]].concat();

@@ -52,6 +52,7 @@ const CODECS: [Compression; 9] = [
     Compression::Zstd { level: Compression::ZSTD_LEVEL_MAX },
 ];
 
+/// docs/faults.md: P12
 #[test]
 fn a_body_survives_and_its_bytes_show_nothing_of_what_was_compressed_before() {
     let lengths = [100, 513, 4_100, 4_096, 17_000, 4_097, 70_000, 300_000, 5_000, 40_000, 600];
@@ -67,6 +68,7 @@ fn a_body_survives_and_its_bytes_show_nothing_of_what_was_compressed_before() {
     }
 }
 
+/// docs/faults.md: P12
 #[test]
 fn zstd_is_smaller_than_lz4_at_every_level() {
     for len in [4 << 10, 64 << 10] {
@@ -77,6 +79,7 @@ fn zstd_is_smaller_than_lz4_at_every_level() {
     }
 }
 
+/// docs/faults.md: P12
 #[test]
 fn what_saves_less_than_an_eighth_or_is_too_long_stays_as_it_is() {
     let mut random = 1u64;
@@ -107,6 +110,7 @@ fn refused(compressed: &[u8], codec: BlockCodec) -> Error {
     error
 }
 
+/// docs/faults.md: P12
 #[test]
 fn a_body_that_says_too_much_is_refused_before_memory_is_reserved() {
     let frame = |raw: &[u8]| {
@@ -170,6 +174,7 @@ fn codecs_are_written_as_they_are_read() {
     }
 }
 
+/// docs/faults.md: P12
 #[test]
 fn a_codec_of_another_build_is_unsupported() {
     let cases: [(u16, u16, &[u8]); 8] = [
@@ -192,6 +197,7 @@ fn a_codec_of_another_build_is_unsupported() {
     }
 }
 
+/// docs/faults.md: P12
 #[test]
 #[expect(clippy::disallowed_methods, reason = "decoders go from thread to thread")]
 fn decoders_are_shared_by_more_threads_than_are_kept() {
@@ -213,6 +219,7 @@ fn decoders_are_shared_by_more_threads_than_are_kept() {
 }
 
 proptest! {
+    /// docs/faults.md: P12
     #[test]
     fn no_bytes_panic_or_reserve_more_than_allowed(
         len in any::<u32>(),

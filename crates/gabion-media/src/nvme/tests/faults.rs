@@ -1,4 +1,4 @@
-//! Damage and loss on the way (FAULTS.md H6, H8).
+//! Damage and loss on the way (docs/faults.md H6, H8).
 
 use super::*;
 use alloc::collections::BTreeSet;
@@ -101,6 +101,7 @@ fn places(digests: Digests, lane: usize, reach: u64) -> BTreeSet<u64> {
 
 const BOTH: Digests = Digests { header: true, data: true };
 
+/// docs/faults.md: H8
 #[test]
 fn a_flipped_bit_anywhere_is_found_and_never_becomes_data() {
     for lane in [0, 1] {
@@ -130,7 +131,8 @@ fn every_bit_of_a_header_is_covered() {
     }
 }
 
-/// FAULTS.md H1, H6: to whoever ships, a write that was cut short may be there or not.
+/// To whoever ships, a write that was cut short may be there or not.
+/// docs/faults.md: H1, H6
 #[test]
 fn a_connection_cut_after_any_byte_leaves_writes_done_or_unknown() {
     for digests in [BOTH, Digests::default()] {

@@ -134,7 +134,7 @@ fn an_operation_that_breaks_the_rules_never_reaches_the_wire() {
     assert_eq!(world.initiator.bytes_sent(), sent);
 }
 
-/// FAULTS.md H2.
+/// docs/faults.md: H2
 #[test]
 fn the_same_write_twice_leaves_the_same_bytes() {
     let mut world = World::new(&Cuts::Whole).ready();
@@ -249,6 +249,7 @@ fn a_closed_subsystem_takes_no_connection() {
     assert!(world.connections.iter().all(TargetConnection::is_finished));
 }
 
+/// docs/faults.md: H9
 #[test]
 fn only_the_named_host_and_the_named_subsystem_come_together() {
     let stranger = InitiatorConfig { host_nqn: "nqn.2026-01.x:y".into(), ..initiator_config() };
@@ -289,6 +290,7 @@ fn a_pause_of_the_target_is_not_taken_for_silence_of_the_host() {
     assert!(matches!(world.initiator.state(), InitiatorState::Ready));
 }
 
+/// docs/faults.md: H6
 #[test]
 fn a_silent_connection_ends_and_its_writes_with_unknown_outcome() {
     let mut world = World::new(&Cuts::Whole).ready();
@@ -332,6 +334,7 @@ fn answers_to_a_burst_go_out_together_and_so_does_the_next_grant_with_a_response
     assert_eq!((sends(&world) - before, world.held.len()), (2, 2), "two responses, two R2Ts");
 }
 
+/// docs/faults.md: E15
 #[test]
 fn a_target_that_is_slow_and_goes_on_is_waited_for() {
     let target = TargetConfig { data_in_flight_max: 4 << 20, ..target_config() };
@@ -354,6 +357,7 @@ fn a_target_that_is_slow_and_goes_on_is_waited_for() {
     assert!(world.completed.iter().all(|c| is_done(&c.outcome)), "{:?}", world.completed);
 }
 
+/// docs/faults.md: E15
 #[test]
 fn a_command_that_is_lost_ends_the_connection_though_others_are_answered() {
     let mut world = World::new(&Cuts::Whole).ready();

@@ -131,7 +131,7 @@ fn assert_corruption<T>(result: Result<T>, record: &Record, wanted: &str) {
     assert!(text.contains(wanted), "{text}");
 }
 
-/// FAULTS.md H3.
+/// docs/faults.md: H3
 #[test]
 fn an_edit_with_an_old_number_is_corruption_that_names_numbers_and_place() {
     let mut node = Machine::new(CompactionMode::Primary).with_edits(2);
@@ -155,6 +155,7 @@ fn an_edit_with_an_old_number_is_corruption_that_names_numbers_and_place() {
     assert_corruption(node.apply_record(&record), &record, wanted);
 }
 
+/// docs/faults.md: H3
 #[test]
 fn a_restart_replays_edits_that_were_applied_and_refuses_an_old_number_behind_them() {
     for compaction in [CompactionMode::Primary, CompactionMode::EveryReplica] {
@@ -172,6 +173,7 @@ fn a_restart_replays_edits_that_were_applied_and_refuses_an_old_number_behind_th
     assert_corruption(machine.open(), &record, &wanted);
 }
 
+/// docs/faults.md: H3
 #[test]
 fn a_replayed_edit_that_is_not_the_one_that_was_applied_is_corruption() {
     let mut node = Machine::new(CompactionMode::Primary).with_edits(2);
@@ -185,6 +187,7 @@ fn a_replayed_edit_that_is_not_the_one_that_was_applied_is_corruption() {
     assert_corruption(node.apply_record(&other), &other, wanted);
 }
 
+/// docs/faults.md: P11
 #[test]
 fn a_record_under_a_clock_that_went_back_has_the_groups_time() {
     let machine = Machine::new(CompactionMode::Primary);

@@ -233,6 +233,7 @@ fn flushing_empties_the_store() {
     ]);
 }
 
+/// docs/faults.md: E14
 #[test]
 fn keys_and_values_are_taken_at_their_limit_and_refused_one_byte_over() {
     let node = Node::new();

@@ -1,4 +1,6 @@
 //! Keys that expire, as a client sets and sees them.
+//!
+//! docs/faults.md: P11
 
 use super::support::{Client, FixedHost, Node, block_on, request};
 use crate::commands::{Op, Step, Work};
@@ -263,6 +265,7 @@ fn work_of(client: &mut Client, lines: &str) -> Work {
 }
 
 /// Others may have seen it gone: a write that rests on it would bring it back.
+/// docs/faults.md: P11
 #[test]
 fn what_expires_while_a_command_waits_is_not_brought_back() {
     for (lines, wanted) in [

@@ -158,6 +158,7 @@ fn keys_come_in_order_and_by_pattern() {
     ]);
 }
 
+/// docs/faults.md: P2
 #[test]
 fn a_range_has_its_start_and_not_its_end() {
     Node::new().client().script(&[
@@ -224,6 +225,7 @@ fn a_reply_that_would_not_fit_is_refused_with_a_way_out() {
     assert_eq!(client.ask("DBSIZE"), ":9\r\n");
 }
 
+/// docs/faults.md: P2
 #[test]
 fn many_keys_are_walked_page_by_page() {
     let node = Node::new();
@@ -257,6 +259,7 @@ fn one_behind_deleted() -> Node {
     node_among(&BTreeSet::from([99]), &(0..99).collect(), Some(10))
 }
 
+/// docs/faults.md: P3
 #[test]
 fn a_scan_over_deleted_keys_gives_cursors_without_keys_and_comes_to_the_end() {
     let mut client = one_behind_deleted().client();
@@ -268,6 +271,7 @@ fn a_scan_over_deleted_keys_gives_cursors_without_keys_and_comes_to_the_end() {
     assert_eq!(scan(&mut client, "SCAN 0 MATCH 09*").1, ["099"], "its walk begins at 090");
 }
 
+/// docs/faults.md: P3
 #[test]
 fn others_come_between_the_pages_of_a_walk_over_deleted_keys() {
     let node = one_behind_deleted();
@@ -326,6 +330,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// What was deleted shows nowhere, also where a page ends amid it or has nothing else.
+    /// docs/faults.md: P3
     #[test]
     fn pages_that_end_amid_deleted_keys_change_no_walk(
         keys in prop::collection::btree_set(0..300_u32, 0..40),

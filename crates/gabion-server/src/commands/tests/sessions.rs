@@ -158,6 +158,7 @@ fn a_transaction_runs_its_commands_in_one_record() {
     assert_eq!(node.store.records.borrow().len(), 1);
 }
 
+/// docs/faults.md: P2
 #[test]
 fn a_transaction_sees_its_own_writes_in_scans() {
     Node::new().client().script(&[
@@ -184,6 +185,7 @@ fn a_transaction_sees_its_own_writes_in_scans() {
     ]);
 }
 
+/// docs/faults.md: P4
 #[test]
 fn a_transaction_sees_its_own_writes_in_many_keys_at_once() {
     Node::new().client().script(&[

@@ -61,6 +61,7 @@ fn a_file_that_keeps_every_rule_is_passed() {
     assert_eq!((order.finish(&properties()), order.entries()), (Vec::new(), 2));
 }
 
+/// docs/faults.md: P35
 #[test]
 fn every_rule_that_a_file_breaks_is_named_with_its_values() {
     let meta = meta(1, ("a", "c"), (5, 7));
@@ -98,6 +99,7 @@ fn l0(files: &[FileMeta]) -> Version {
     Version::decode(&mut Reader::new(&bytes, "a version")).unwrap()
 }
 
+/// docs/faults.md: P35
 #[test]
 fn files_of_l0_that_overlap_are_as_new_as_their_places_say() {
     let bounds = ("\u{1}a", "\u{1}c");
@@ -110,6 +112,7 @@ fn files_of_l0_that_overlap_are_as_new_as_their_places_say() {
     assert_eq!(of_l0(&l0(&apart)), Vec::<String>::new());
 }
 
+/// docs/faults.md: P16
 #[test]
 fn range_deletes_count_for_bounds_and_sequence_numbers() {
     let mut builder =
