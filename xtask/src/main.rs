@@ -3,8 +3,9 @@
 //! ```text
 //! cargo xtask ci            what .ci/run runs: format, lints, tests, licences, seeds, real components
 //! cargo xtask check         the quick part of it: format, counts in the sources, lints, links of
-//!                           documentation, licences, rooms
+//!                           documentation, licences, rooms, the tests that docs/faults.md names
 //! cargo xtask ratchet       records counts that are better; `check` fails where one is worse
+//! cargo xtask faults        writes the tests of each fault, as the sources name them, into docs/faults.md
 //! cargo xtask seeds [N]     N seeds of the simulator (default 300), which rotate by commit
 //! cargo xtask interleavings what threads share without a lock (MemTables, open files, decoders): every order of their steps
 //! cargo xtask guest         our NVMe/TCP initiator against Linux's nvmet-tcp in a guest
@@ -26,6 +27,7 @@
 mod bench;
 mod clients;
 mod cluster;
+mod faults;
 mod kills;
 mod python;
 mod ratchet;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ["ci"] => steps::ci(),
         ["check"] => steps::check(),
         ["ratchet"] => ratchet::tighten(),
+        ["faults"] => faults::check(true),
         ["seeds"] => steps::seeds(300),
         ["seeds", count] => match count.parse() {
             Ok(count) => steps::seeds(count),
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

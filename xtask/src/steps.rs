@@ -1,6 +1,6 @@
 //! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
 
-use crate::{clients, kills, ratchet, redis, rooms, shipping, suites};
+use crate::{clients, faults, kills, ratchet, redis, rooms, shipping, suites};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -68,8 +68,8 @@ fn passed_in(line: &str) -> u64 {
     count.unwrap_or(0)
 }
 
-/// Format, numbers that only become better, lints, links of documentation, licences and the arrows
-/// between rooms.
+/// Format, numbers that only become better, lints, links of documentation, licences, the arrows
+/// between rooms, tests by fault.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["fmt", "--all", "--check", "--manifest-path", "peers/Cargo.toml"])?;
@@ -80,7 +80,8 @@ pub(crate) fn check() -> Step {
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     run("cargo", &doc, &strict)?;
     run("cargo", &[&doc[..], &["--document-private-items"]].concat(), &strict)?;
-    rooms::check()
+    rooms::check()?;
+    faults::check(std::env::var_os("GABION_REWRITE").is_some())
 }
 
 /// What `.ci/run` runs.
