@@ -147,7 +147,7 @@ fn files_at_a_mark_that_are_only_those_of_applied_edits_are_caught() {
     is_caught(Mutant::FilesOfAppliedEdits, &["at a mark, at"]);
 }
 
-/// docs/faults.md: H5
+/// docs/faults.md: H5, A13
 #[test]
 fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
     is_caught(Mutant::DrainNotWaitedFor, &["landed in"]);

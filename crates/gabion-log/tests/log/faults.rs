@@ -146,7 +146,7 @@ fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
 }
 
 /// E3: the last drain is torn at each sector, or lacks one, or holds what was there before.
-/// docs/faults.md: E3
+/// docs/faults.md: E3, F4
 #[test]
 fn a_torn_tail_drops_exactly_the_records_that_are_not_whole() {
     let ring = SharedRing::new(CONFIG().ring_len);

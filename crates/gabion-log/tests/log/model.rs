@@ -263,7 +263,7 @@ impl World {
 proptest! {
     #![proptest_config(proptest_config(300))]
 
-    /// docs/faults.md: E1
+    /// docs/faults.md: E1, E2, E3, R10, F3, F4
     #[test]
     fn whatever_happens_the_log_is_a_prefix_and_keeps_what_it_promised(
         steps in steps(),

@@ -67,7 +67,7 @@ fn a_turn_under_way_carries_time_by_its_own_record() {
     assert!(!has(&replica, "a"));
 }
 
-/// docs/faults.md: P11
+/// docs/faults.md: R6, P11
 #[test]
 fn what_was_gone_stays_gone_after_a_restart_with_a_clock_that_is_behind() {
     let mut replica = start();

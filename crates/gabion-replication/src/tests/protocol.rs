@@ -250,7 +250,7 @@ fn what_is_in_flight_stays_within_the_window() {
     assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition(800));
 }
 
-/// docs/faults.md: E15
+/// docs/faults.md: E15, R14, F13
 #[test]
 fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_has_flushed() {
     let mut cluster = Cluster::new(3);

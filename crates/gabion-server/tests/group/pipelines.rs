@@ -121,7 +121,7 @@ fn replies_until_closed(client: &mut Client, limit: usize) -> (usize, i64) {
     }
 }
 
-/// docs/faults.md: E14
+/// docs/faults.md: E14, R16
 #[test]
 fn more_than_may_wait_ends_the_connection_with_an_error_and_what_was_not_answered_was_not_run() {
     let group = Group::start("ahead", 1, AckLevel::Replicated);
@@ -199,7 +199,7 @@ fn replies_before_quit_are_read_though_more_is_sent_behind_it() {
     assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0, "closed without a reset");
 }
 
-/// docs/faults.md: E14
+/// docs/faults.md: E14, R16
 #[test]
 fn too_much_that_waits_of_all_connections_ends_the_one_with_most() {
     let mut group = Group::start("input-sum", 1, AckLevel::Replicated);

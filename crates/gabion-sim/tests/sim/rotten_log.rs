@@ -120,7 +120,7 @@ fn a_repair_that_is_cut_short_begins_again_and_ends() {
     }
 }
 
-/// docs/faults.md: E4, R13
+/// docs/faults.md: E4, R13, F6
 #[test]
 fn two_rotten_logs_are_filled_by_the_third() {
     for seed in 0..4 {
@@ -141,7 +141,7 @@ fn two_rotten_logs_are_filled_by_the_third() {
     }
 }
 
-/// docs/faults.md: E4, R13
+/// docs/faults.md: E4, R13, F6
 #[test]
 fn each_record_of_a_log_comes_back() {
     let mut world = world(0, 3, 100);

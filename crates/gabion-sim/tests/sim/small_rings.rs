@@ -27,7 +27,7 @@ fn options(seed: u64) -> Options {
     }
 }
 
-/// docs/faults.md: E15, R14
+/// docs/faults.md: E15, R14, F13
 #[test]
 fn a_member_whose_disk_is_slow_for_its_ring_holds_the_others_back_and_stays() {
     let mut all = Outcome::default();

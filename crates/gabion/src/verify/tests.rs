@@ -75,7 +75,7 @@ fn records_that_could_not_be_read_are_no_success() {
     assert_eq!(told, ["replica 2: its records could not be read, though no file is damaged"]);
 }
 
-/// docs/faults.md: E13
+/// docs/faults.md: E13, H10
 #[test]
 fn files_that_are_missing_extra_or_other_are_named_at_the_replica_that_deviates() {
     let mut other = replica(3);
