@@ -66,7 +66,8 @@ impl Node {
 
     pub(super) fn commit_done(&mut self, result: gabion_base::Result<()>) {
         if let Err(error) = result {
-            // What the device holds now is not known; a second flush proves nothing (FAULTS.md E8).
+            // What the device holds now is not known; a second flush proves nothing
+            // (docs/faults.md E8).
             return self.fatal(error.within("placement log"));
         }
         let Some((number, after)) = self.commits.in_flight.take() else { return };
