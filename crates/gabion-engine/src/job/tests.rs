@@ -175,8 +175,8 @@ fn expiries(entries: &[&Entries]) -> Option<ExpirySpan> {
 }
 
 proptest! {
-    /// docs/faults.md: P11, P13, P16
     #![proptest_config(ProptestConfig::with_cases(1024))]
+    /// docs/faults.md: P11, P13, P16
     #[test]
     fn what_is_dropped_is_seen_by_no_snapshot_and_by_nobody_after(
         ops in prop::collection::vec((0u8..2, 0u8..3, 0u64..72, 0u64..3), 0..60),

@@ -170,8 +170,8 @@ fn made_everywhere(seed: u64, yields: u64, of: Codecs) -> Result<Option<u64>, Te
 }
 
 proptest! {
-    /// docs/faults.md: E13, P11, P12, P13, P16
     #![proptest_config(ProptestConfig::with_cases(16))]
+    /// docs/faults.md: E13, P11, P12, P13, P16
     #[test]
     fn the_same_recipe_gives_the_same_bytes_wherever_it_runs(seed: u64, yields: u64) {
         let (plain, lz4) = (Codecs::default(), Compression::Lz4);

@@ -310,8 +310,8 @@ fn name(n: u16, is_long: bool) -> Vec<u8> {
 }
 
 proptest! {
-    /// docs/faults.md: P16
     #![proptest_config(ProptestConfig::with_cases(200))]
+    /// docs/faults.md: P16
     #[test]
     fn files_are_cut_so_that_each_has_its_part_of_each_range_delete_and_none_its_neighbours(
         ranges in prop::collection::vec((0..300u16, 1..300u16), 0..40),

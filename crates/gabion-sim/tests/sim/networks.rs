@@ -1,5 +1,7 @@
-//! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's checksum (FAULTS.md R4, R5,
-//! H8): who does not hear another leaves, no member is refused for good, and nothing that was acknowledged is lost.
+//! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's checksum: who does not
+//! hear another leaves, no member is refused for good, and nothing that was acknowledged is lost.
+//!
+//! docs/faults.md: R4, R5, H8
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::times;

@@ -73,6 +73,7 @@ fn survive_by(seed: u64, survivor: usize, is_killed: bool) {
     assert!(world.outcome().crashes >= 4, "{what}");
 }
 
+/// docs/faults.md: R12
 #[test]
 fn one_replica_that_keeps_its_ring_is_enough_whoever_else_loses_power() {
     for seed in 0..4 {
