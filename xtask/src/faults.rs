@@ -98,11 +98,16 @@ pub(crate) fn check(rewrite: bool) -> Step {
     if rewrite {
         return fs::write(PAGE, wanted).map_err(|error| format!("{PAGE}: {error}"));
     }
-    let number = page.lines().zip(wanted.lines()).take_while(|(is, wanted)| is == wanted).count();
-    Err(format!(
-        "{PAGE}:{}: not the tests that the sources name; `cargo xtask faults` writes the page anew",
-        number + 1
-    ))
+    Err(difference(&page, &wanted))
+}
+
+/// What is said of a page that is not as wanted, with its first line that differs.
+fn difference(page: &str, wanted: &str) -> String {
+    let same = page.lines().zip(wanted.lines()).take_while(|(is, wanted)| is == wanted).count();
+    format!(
+        "{PAGE}:{}: not the tests that the sources name; `cargo xtask faults` writes them",
+        same + 1
+    )
 }
 
 fn read(path: &Path) -> Result<String, String> {

@@ -156,3 +156,14 @@ fn a_fault_without_a_row_or_with_two_is_refused() {
     let error = fill("| E1 | a | b | none\n", &Tests::default()).unwrap_err();
     assert_eq!(error, "docs/faults.md:1: a row ends with a cell of tests and |");
 }
+
+#[test]
+fn a_page_that_is_not_what_the_sources_say_is_told_by_its_first_line() {
+    let mut tests = Tests::default();
+    tests.add(&[fault("E2")], "gabion-sim", "renamed");
+    let page = "| E1 | a | b | none |\n| E2 | a | b | `gabion-sim` old_name |\n";
+    let wanted = fill(page, &tests).unwrap();
+    let message = difference(page, &wanted);
+    assert!(message.starts_with("docs/faults.md:2: not the tests"), "{message}");
+    assert!(message.ends_with("`cargo xtask faults` writes them"), "{message}");
+}
