@@ -84,8 +84,8 @@ impl Tests {
 /// Holds the page against the sources; writes it anew when asked to.
 ///
 /// # Errors
-/// When a line of the sources is malformed or names a fault that the page has not, and when the page differs and is
-/// not to be written.
+/// When a line of the sources is malformed or names a fault that the page has not, and when the page
+/// differs and is not to be written.
 pub(crate) fn check(rewrite: bool) -> Step {
     println!("\n── tests by fault");
     let tests = of_sources()?;
@@ -167,7 +167,7 @@ fn of_file(path: &Path, text: &str, tests: &mut Tests) -> Step {
     for (mut faults, name) in single {
         // A file that stands for a fault as a whole is named once.
         faults.retain(|fault| !whole.contains(fault));
-        tests.add(&faults, &room, name);
+        tests.add(&faults, &room, &name);
     }
     let name = if is_rust { format!("all of {}", module(path)) } else { file_name(path) };
     tests.add(&whole, &room, &name);
@@ -190,21 +190,22 @@ fn named(line: &str) -> Result<Option<(&str, Vec<Fault>)>, String> {
     Ok(Some((mark, faults)))
 }
 
-/// The name of the test that a line above it belongs to.
-fn test_below<'a>(lines: &[&'a str], index: usize) -> Result<&'a str, String> {
-    let mut has_attribute = false;
+/// The name of the test that a line above it belongs to, and whether `cargo test` leaves it out.
+fn test_below(lines: &[&str], index: usize) -> Result<String, String> {
+    let (mut has_attribute, mut is_ignored) = (false, false);
     for line in lines[index + 1..].iter().map(|line| line.trim()) {
         if let Some(name) = function(line) {
             // A test program that has a harness of its own runs functions by their names.
             let quoted = format!("\"{name}\"");
             if has_attribute || lines.iter().any(|line| line.contains(&quoted)) {
-                return Ok(name);
+                return Ok(if is_ignored { format!("{name} (ignored)") } else { name.to_owned() });
             }
             return Err(format!("{name} is not a test"));
         }
         if line.is_empty() || line.starts_with('}') {
             break;
         }
+        is_ignored |= line.starts_with("#[ignore");
         has_attribute |= line.starts_with("#[") && line.ends_with("test]");
     }
     Err("no test is below it".into())

@@ -43,11 +43,16 @@ fn a_line_above_a_test_names_it() {
     /// docs/faults.md: P1
     #[tokio::test]
     pub(crate) async fn of_another_kind() {}
+    /// docs/faults.md: P2
+    #[test]
+    #[ignore = \"long\"]
+    fn a_long_one() {}
     ";
     let expected = [
         "E4 `gabion-pool` a_test_by_name, another_one",
         "H8 `gabion-pool` a_test_by_name",
         "P1 `gabion-pool` of_another_kind",
+        "P2 `gabion-pool` a_long_one (ignored)",
     ];
     assert_eq!(cells("crates/gabion-pool/src/tests/life.rs", text).unwrap(), expected);
 }

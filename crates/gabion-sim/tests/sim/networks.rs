@@ -1,7 +1,5 @@
 //! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's checksum: who does not
 //! hear another leaves, no member is refused for good, and nothing that was acknowledged is lost.
-//!
-//! docs/faults.md: R4, R5, H8
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::times;
@@ -45,6 +43,7 @@ fn goes_on(world: &mut World, what: &str) {
     assert_eq!(world.outcome().crashes, before.crashes, "{what}");
 }
 
+/// docs/faults.md: R5
 #[test]
 fn whoever_is_paused_for_longer_than_others_wait_holds_writes_up_and_goes_on_when_it_wakes() {
     for seed in 0..2 * times() {
@@ -67,6 +66,7 @@ fn whoever_is_paused_for_longer_than_others_wait_holds_writes_up_and_goes_on_whe
     }
 }
 
+/// docs/faults.md: R4
 #[test]
 fn a_member_that_does_not_hear_another_leaves_it_and_comes_back_once_it_does() {
     for seed in 0..2 * times() {
@@ -81,6 +81,7 @@ fn a_member_that_does_not_hear_another_leaves_it_and_comes_back_once_it_does() {
     }
 }
 
+/// docs/faults.md: H8
 #[test]
 fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_more() {
     let mut all = Outcome::default();
@@ -103,6 +104,7 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
     assert_eq!(all.flipped_frames, 4 * 12 * times());
 }
 
+/// docs/faults.md: H8
 #[test]
 fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
     for seed in 0..2 * times() {
@@ -118,6 +120,7 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
 }
 
 /// A head whose power was cut fetches what it lost, and that is damaged on its way.
+/// docs/faults.md: H8
 #[test]
 fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
     for seed in [0, 1, 3, 4] {
@@ -134,6 +137,7 @@ fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
     }
 }
 
+/// docs/faults.md: H8
 #[test]
 fn bits_that_flip_in_streamed_records_while_all_else_breaks_lose_nothing() {
     let mut all = Outcome::default();
@@ -145,6 +149,7 @@ fn bits_that_flip_in_streamed_records_while_all_else_breaks_lose_nothing() {
     println!("coverage: {} bits flipped in records that are streamed", all.flipped_records);
 }
 
+/// docs/faults.md: H8
 #[test]
 fn bits_that_flip_on_connections_for_files_cost_connections_and_no_more() {
     let mut all = Outcome::default();
@@ -164,6 +169,7 @@ fn storm(seed: u64, faults: Faults) -> Outcome {
         .unwrap_or_else(|error| panic!("{error}\n(with {faults:?})"))
 }
 
+/// docs/faults.md: H8, R4, R5, R12
 #[test]
 fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
     let mut all = Outcome::default();
@@ -189,6 +195,7 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
 
 /// Replica 2 compacted for itself and lost, with its ring, the records that told its compaction the time. Its files hide
 /// what has expired by then; at the same position of the log replica 1 shows it.
+/// docs/faults.md: R12
 #[test]
 #[ignore = "the time of a replica's own compactions outlives the records that told it"]
 fn replicas_that_compact_for_themselves_have_one_time_at_one_position_after_a_power_cut() {
