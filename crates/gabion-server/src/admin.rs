@@ -95,7 +95,7 @@ pub(crate) fn time(node: &Node, clock: &Clock) -> Value {
 /// Has the primary's time go on to the system's clock. Time that passed at another replica would be told nobody.
 pub(crate) fn adopt_time(node: &Node, clock: &Clock) -> Reply {
     if !node.duties().append {
-        let head = node.config().head().get();
+        let head = node.view().writer().get();
         return Reply::error_from(format!(
             "ERR this replica's clock tells nobody the time, that of the primary, replica {head}, does"
         ));

@@ -343,7 +343,7 @@ impl Server {
         let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.position);
-        let place = if is_read { self.tail } else { self.head };
+        let place = if is_read { self.reader() } else { self.writer() };
         let begun = if place == self.me { self.begin(item) } else { self.forward(place, item) };
         match begun {
             Begun::Done(reply, turn) => {
@@ -359,7 +359,7 @@ impl Server {
     }
 
     fn may_begin(&self, client: &Client, is_read: bool) -> bool {
-        let place = if is_read { self.tail } else { self.head };
+        let place = if is_read { self.reader() } else { self.writer() };
         if place != self.me && self.backlog(place) > BACKLOG_MAX {
             return false;
         }
@@ -368,7 +368,7 @@ impl Server {
                 return false;
             }
             // In a group of one, reads see the writes of the same turn.
-            let is_known = client.write_turn != self.turn || self.tail == self.head;
+            let is_known = client.write_turn != self.turn || self.reader() == self.writer();
             return client.writes_out == 0 && is_known;
         }
         client.reads_out == 0 && (place != self.me || self.gated_bytes <= GATED_BYTES_HIGH)

@@ -160,7 +160,7 @@ impl Host for ServerHost {
         let Codecs { upper, bottom } = settings.codecs;
         let limits = settings.limits;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
-        let head = (!node.duties().append).then(|| self.address_of(config.head())).flatten();
+        let head = (!node.duties().append).then(|| self.address_of(node.view().writer())).flatten();
         let head = head.map_or(String::new(), |at| format!("{} {}", at.ip(), at.port()));
         let options = [
             ("bind", self.resp.ip().to_string()),
@@ -216,7 +216,7 @@ impl Host for ServerHost {
         let node = self.node.borrow();
         let me = node.id();
         let members: Vec<MemberStatus> = node.chain().members().filter(|m| m.id != me).collect();
-        let (head, is_head) = (node.config().head(), node.duties().append);
+        let (head, is_head) = (node.view().writer(), node.duties().append);
         // Only the head knows who has joined it; elsewhere it counts that this node has.
         let to_head = members.iter().find(|member| member.id == head);
         let replicas = members.iter().filter(|member| is_head && member.is_joined);

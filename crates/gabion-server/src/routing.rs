@@ -151,21 +151,21 @@ impl Server {
 
     /// Whether a read is not to wait for the tail any longer.
     fn is_hopeless(&self, item: &Item) -> bool {
-        let down_since_ms = self.peer(self.tail).map_or(0, |peer| peer.down_since_ms);
+        let down_since_ms = self.peer(self.reader()).map_or(0, |peer| peer.down_since_ms);
         let waited_ms = |since_ms: u64| self.now_ms.saturating_sub(since_ms);
         waited_ms(item.since_ms.min(down_since_ms)) > READ_WAIT_MAX_MS
     }
 
     /// Forwards reads that waited for a connection with the tail. Returns how many.
     pub(crate) fn retry_unsent(&mut self) -> usize {
-        if self.unsent.is_empty() || self.peer(self.tail).and_then(Peer::greeted).is_none() {
+        if self.unsent.is_empty() || self.peer(self.reader()).and_then(Peer::greeted).is_none() {
             return 0;
         }
         let items = self.unsent.take();
         let count = items.len();
         for item in items {
             let (origin, protocol) = (item.origin.clone(), item.protocol);
-            let begun = self.forward(self.tail, item);
+            let begun = self.forward(self.reader(), item);
             self.end_read(&origin, protocol, begun);
         }
         count
@@ -175,7 +175,7 @@ impl Server {
     pub(crate) fn tick_unsent(&mut self) {
         for item in self.unsent.take() {
             if self.is_hopeless(&item) {
-                let reply = unreachable_member(self.tail, true);
+                let reply = unreachable_member(self.reader(), true);
                 self.complete(&item.origin, item.protocol, true, reply, 0);
             } else {
                 // There was room for it before.
@@ -188,7 +188,7 @@ impl Server {
 
     /// Asks the tail for a read that nobody wants, once per connection, to know that it answers.
     pub(crate) fn probe_tail(&mut self) {
-        let reads = self.peer(self.tail).and_then(Peer::greeted).map(|link| link.reads);
+        let reads = self.peer(self.reader()).and_then(Peer::greeted).map(|link| link.reads);
         if reads != Some(Reads::NotAsked) {
             return;
         }
@@ -197,11 +197,11 @@ impl Server {
         self.commands.begin_batch(&*self.host);
         let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, LogPosition::ZERO);
         self.note_reads(Reads::Asked);
-        let _ = self.forward(self.tail, item);
+        let _ = self.forward(self.reader(), item);
     }
 
     fn note_reads(&mut self, reads: Reads) {
-        let Some(place) = self.peer_place(self.tail) else { return };
+        let Some(place) = self.peer_place(self.reader()) else { return };
         if let Some(link) = &mut self.peers[place].link {
             link.reads = reads;
         }
@@ -212,18 +212,19 @@ impl Server {
         let unconnected = |to: ReplicaId, place: &str| {
             Some(format!("the {place} of the chain, replica {}, is not connected", to.get()))
         };
-        if self.head != self.me && self.peer(self.head).and_then(Peer::greeted).is_none() {
-            return unconnected(self.head, "head");
+        if self.writer() != self.me && self.peer(self.writer()).and_then(Peer::greeted).is_none() {
+            return unconnected(self.writer(), "head");
         }
-        if self.tail == self.me {
+        if self.reader() == self.me {
             let is_readable = self.node.borrow().is_readable();
             return (!is_readable).then(|| NOT_READABLE.to_owned());
         }
-        match self.peer(self.tail).and_then(Peer::greeted) {
-            None => unconnected(self.tail, "tail"),
-            Some(link) if link.reads != Reads::Answered => {
-                Some(format!("replica {}, the tail, has not answered a read yet", self.tail.get()))
-            }
+        match self.peer(self.reader()).and_then(Peer::greeted) {
+            None => unconnected(self.reader(), "tail"),
+            Some(link) if link.reads != Reads::Answered => Some(format!(
+                "replica {}, the tail, has not answered a read yet",
+                self.reader().get()
+            )),
             Some(_) => None,
         }
     }
@@ -265,7 +266,7 @@ impl Server {
         self.commands.begin_batch(&*self.host);
         let item = self.item(origin.clone(), command.work, protocol, command.position);
         let is_read = item.is_read();
-        let place = if is_read { self.tail } else { self.head };
+        let place = if is_read { self.reader() } else { self.writer() };
         let begun = if place == self.me {
             self.begin(item)
         } else {

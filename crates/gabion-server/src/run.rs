@@ -278,7 +278,7 @@ impl Server {
     /// applied, every member has in its ring; only the level `durable` asks for more.
     fn reply_turn(&mut self, is_read: bool) -> u64 {
         let is_acknowledged = is_read
-            && self.me != self.head
+            && self.me != self.writer()
             && self.node.borrow().config().ack == AckLevel::Replicated;
         if is_acknowledged {
             return 0;

@@ -84,8 +84,6 @@ pub(crate) struct Threads {
 /// Everything the loop owns.
 pub(crate) struct Server {
     pub(crate) me: ReplicaId,
-    pub(crate) head: ReplicaId,
-    pub(crate) tail: ReplicaId,
     pub(crate) clock: Rc<Clock>,
     pub(crate) now_ms: u64,
     pub(crate) poll: Poll,
@@ -184,6 +182,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// The member that takes writes.
+    pub(crate) fn writer(&self) -> ReplicaId {
+        self.node.borrow().view().writer()
+    }
+
+    /// The member that answers reads.
+    pub(crate) fn reader(&self) -> ReplicaId {
+        self.node.borrow().view().reader()
+    }
+
     /// Runs until a signal or a failure.
     pub(crate) fn run(mut self) -> Result<ExitReason> {
         let mut events = Events::with_capacity(1024);

@@ -115,7 +115,7 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
     let seed = random_id()?;
     let resp_address = resp.local_addr().map_err(refused("door for clients"))?;
     let OpenedReplica { node, local, parts, medium, readiness, .. } = opened;
-    let (me, head, tail) = (node.id(), node.config().head(), node.config().tail());
+    let me = node.id();
     let now_ms = clock.now_ms();
     let node: SharedNode = Rc::new(RefCell::new(node));
     let tables = Tables {
@@ -156,8 +156,6 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
     }
     let mut server = Server {
         me,
-        head,
-        tail,
         clock: clock.clone(),
         now_ms,
         poll,
