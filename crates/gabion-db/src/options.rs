@@ -84,13 +84,12 @@ impl Options {
 }
 
 impl Options {
-    /// A group of one in a pool of so many bytes. What is left at its default is as suits the pool.
-    pub(crate) fn group(&self, group: GroupId, pool_len: u64) -> Result<GroupConfig> {
-        let (default, fit) = (Self::default(), PoolLengths::of(pool_len));
+    /// These options with `fit` in place of every length that is left at its default.
+    fn with_lengths(&self, fit: PoolLengths) -> Self {
+        let default = Self::default();
         let of = |said: u64, default, fit| if said == default { fit } else { said };
         let segment_len = of(self.segment_len, default.segment_len, fit.segment_len);
-        let ring_len =
-            of(self.ring_len, default.ring_len, fit.ring_len.max(segment_len.saturating_mul(8)));
+        let ring_fit = fit.ring_len.max(segment_len.saturating_mul(8));
         let (said, usual) = (&self.tree, &default.tree);
         let sst_len = of(said.sst_len, usual.sst_len, fit.sst_len);
         let tree = TreeConfig {
@@ -99,6 +98,14 @@ impl Options {
             level1_len: of(said.level1_len, usual.level1_len, fit.level1_len.max(sst_len)),
             ..said.clone()
         };
+        let ring_len = of(self.ring_len, default.ring_len, ring_fit);
+        Self { tree, segment_len, ring_len, ..self.clone() }
+    }
+
+    /// The configuration of a group of one in a pool of so many bytes. Lengths that are left at
+    /// their default fit the pool.
+    pub(crate) fn group(&self, group: GroupId, pool_len: u64) -> Result<GroupConfig> {
+        let Self { tree, segment_len, ring_len, .. } = self.with_lengths(PoolLengths::of(pool_len));
         if !ring_len.is_multiple_of(segment_len.max(1)) {
             return Err(Error::invalid(format!(
                 "ring_len is {ring_len}, which is no multiple of segment_len, {segment_len}"
@@ -116,20 +123,14 @@ impl Options {
         })
     }
 
-    /// Refuses what is fixed and differs from what a store in `dir` was made with: whoever says it believes that it holds.
+    /// Refuses a fixed option that differs from what a store in `dir` was made with: the caller
+    /// who says it believes that it holds.
     pub(crate) fn check_fixed(&self, dir: &Path, made: &GroupConfig) -> Result<()> {
         let default = Self::default();
         self.check_pool_len(dir)?;
         check_same(dir, "ring_len", self.ring_len, default.ring_len, made.ring_len)?;
         check_same(dir, "segment_len", self.segment_len, default.segment_len, made.segment_len)?;
-        let (usual, asked) = (&default.tree, &self.tree);
-        let of = |said: u64, usual, made| if said == usual { made } else { said };
-        let asked = TreeConfig {
-            memtable_len: of(asked.memtable_len, usual.memtable_len, made.tree.memtable_len),
-            sst_len: of(asked.sst_len, usual.sst_len, made.tree.sst_len),
-            level1_len: of(asked.level1_len, usual.level1_len, made.tree.level1_len),
-            ..asked.clone()
-        };
+        let asked = self.with_lengths(PoolLengths::of_group(made)).tree;
         if self.tree == default.tree || asked == made.tree {
             return Ok(());
         }
@@ -171,7 +172,7 @@ impl Options {
         }
     }
 
-    /// Refuses lengths with which a full pool would keep back all of itself. Those that nobody said are no such lengths.
+    /// Refuses lengths with which a full pool would keep back all of itself. Default lengths fit.
     fn check_lengths(&self) -> Result<()> {
         let made = self.group(GroupId(1), self.pool_len)?;
         let (tree, segment) = (&made.tree, made.segment_len);

@@ -109,6 +109,20 @@ impl PoolLengths {
     }
 }
 
+impl PoolLengths {
+    /// Those that a group was made with.
+    #[must_use]
+    pub const fn of_group(made: &GroupConfig) -> Self {
+        Self {
+            memtable_len: made.tree.memtable_len,
+            sst_len: made.tree.sst_len,
+            level1_len: made.tree.level1_len,
+            segment_len: made.segment_len,
+            ring_len: made.ring_len,
+        }
+    }
+}
+
 const fn prev_power_of_two(len: u64) -> u64 {
     if len == 0 { 0 } else { 1 << len.ilog2() }
 }

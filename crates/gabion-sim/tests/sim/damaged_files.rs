@@ -241,13 +241,14 @@ fn run_with_rot(seed: u64) -> Outcome {
     World::run(seed, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// In the run of one of these seeds an edit removed a damaged file that the primary was asked for and had yet to
-/// ship; in that of another one that had come and whose new place was being committed: the primary was not told,
-/// kept its bytes, and began no jobs. Which seeds do so changes with the protocol.
+/// An edit removed a damaged file that the primary was asked for and had yet to ship, or one that
+/// had come and whose new place was being committed: the primary was not told, kept its bytes, and
+/// began no jobs. These seeds met one each, before the protocol's steps changed.
 #[test]
 fn a_repair_whose_file_is_removed_meanwhile_keeps_neither_slots_nor_bytes() {
-    let repaired: u64 = [31, 19, 7, 11].iter().map(|seed| run_with_rot(*seed).repaired_files).sum();
-    assert!(repaired > 0);
+    for seed in [31, 19] {
+        assert!(run_with_rot(seed).repaired_files > 0);
+    }
 }
 
 /// docs/faults.md: R13
