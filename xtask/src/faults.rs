@@ -24,16 +24,16 @@ const PAGE: &str = "docs/faults.md";
 /// Where tests are that can stand for a fault. Not this crate: its tests quote lines of the form.
 const SOURCES: [&str; 3] = ["crates", "baseline", "peers"];
 
-/// What a line that names faults begins with, behind the marks of its comment.
+/// The beginning of a line that names faults, behind the marks of its comment.
 const FORM: &str = "docs/faults.md:";
 
 /// The sections of the catalogue by their letters.
 const SECTIONS: [char; 7] = ['A', 'E', 'H', 'R', 'N', 'F', 'P'];
 
-/// What a cell says where no test names the fault.
+/// The text of a cell where no test names the fault.
 const NONE: &str = "none";
 
-/// What begins the part of a cell that is written by hand.
+/// The beginning of the part of a cell that is written by hand.
 const ALSO: &str = "also: ";
 
 /// The number of a fault: `E4`.
@@ -71,7 +71,7 @@ impl Tests {
         }
     }
 
-    /// What the cell of a fault says of its tests; nothing where there are none.
+    /// The tests in the cell of a fault; nothing where there are none.
     fn cell(&self, fault: Fault) -> Option<String> {
         let rooms = self.0.get(&fault)?.iter().map(|(room, names)| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -101,7 +101,7 @@ pub(crate) fn check(rewrite: bool) -> Step {
     Err(difference(&page, &wanted))
 }
 
-/// What is said of a page that is not as wanted, with its first line that differs.
+/// The message about a page that is not as wanted, with its first line that differs.
 fn difference(page: &str, wanted: &str) -> String {
     let same = page.lines().zip(wanted.lines()).take_while(|(is, wanted)| is == wanted).count();
     format!(

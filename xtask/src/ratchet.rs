@@ -38,7 +38,7 @@ const SHORT_FUNCTION: usize = 10;
 /// How many places a failure shows.
 const SHOWN: usize = 8;
 
-/// What a test writes by `GABION_REWRITE`: whole files, or what is between two lines.
+/// Texts that a test writes by `GABION_REWRITE`: whole files, or what is between two lines.
 const GENERATED: &[(&str, Option<(&str, &str)>)] = &[
     ("crates/gabion-bench/src/page/samples/summary.md", None),
     ("docs/redis.md", Some(("<!-- table: begin -->", "<!-- table: end -->"))),
@@ -238,7 +238,8 @@ fn owners<'a>(measured: &'a Measured, record: &'a Record) -> BTreeSet<&'a String
     measured.record.numbers.keys().chain(record.numbers.keys()).collect()
 }
 
-/// What is worse than its record, each with places: those that changed since, or else the worst.
+/// Counts that are worse than their record, each with places: those that changed since, or else the
+/// worst.
 fn worse(measured: &Measured, record: &Record, changed: &Changed) -> Vec<String> {
     let mut worse = Vec::new();
     for owner in owners(measured, record) {
@@ -308,7 +309,7 @@ fn better(measured: &Measured, record: &Record) -> Vec<String> {
     better
 }
 
-/// What is not as it was in the commit that recorded the numbers.
+/// Lines that changed since the commit that recorded the numbers.
 fn changed() -> Result<Changed, String> {
     let commit = sources::git(&["log", "-1", "--format=%H", "--", PATH])?;
     let mut changed = Changed::new();

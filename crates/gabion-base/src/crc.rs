@@ -2,8 +2,8 @@
 //!
 //! A block's checksum covers its bytes *and where they belong*: [`with_lineage`] folds the owner's
 //! identity into the checksum, so that a whole, valid block in the wrong place is not taken for the
-//! right one (docs/faults.md E6). Checksums of adjacent parts [`combine`] into the checksum of the whole,
-//! so one pass over a file serves wire digests, chunks and the file.
+//! right one (docs/faults.md E6). Checksums of adjacent parts [`combine`] into the checksum of the
+//! whole, so one pass over a file serves wire digests, chunks and the file.
 
 use crate::{FileId, GroupId};
 use crc_fast::{CrcAlgorithm, Digest};

@@ -36,10 +36,11 @@ pub enum Durability {
 /// store was made with is refused, with both values. The default asks for nothing: it opens a store made in any way.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of disk for all that the store keeps, 64 MiB at least, reserved when it is made and fixed then:
-    /// [`Db::checkpoint_sized`](crate::Db::checkpoint_sized) copies a store into a pool of another length. Default 4 GiB.
-    /// Of a pool below 2 GiB the lengths below are shorter where they are left at their default ([`PoolLengths`]), so that
-    /// more of it is left for data: a batch has a 32nd of the pool at most.
+    /// Bytes of disk for all that the store keeps, 64 MiB at least, reserved when it is made and
+    /// fixed then: [`Db::checkpoint_sized`](crate::Db::checkpoint_sized) copies a store into a pool
+    /// of another length. Default 4 GiB. Of a pool below 2 GiB the lengths below are shorter where
+    /// they are left at their default ([`PoolLengths`]), so that more of it is left for data: a
+    /// batch has a 32nd of the pool at most.
     pub pool_len: u64,
     /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it runs it may have
     /// others ([`RunOptions::codecs`], [`RunOptions::limits`]).

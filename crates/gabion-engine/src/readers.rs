@@ -51,7 +51,7 @@ impl Default for PinBudget {
     }
 }
 
-/// Who reads, and what that costs.
+/// The readers, and what they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Views and iterators, those that were ended not counted.

@@ -166,7 +166,8 @@ struct Jobs {
     busy: BTreeSet<FileId>,
     /// MemTables whose flush is under way.
     flushing: BTreeSet<MemTableId>,
-    /// MemTables up to this one may be so long, as they were begun when [`crate::WriteLimits`] were others.
+    /// MemTables up to this one may be so long, as they were begun when [`crate::WriteLimits`] were
+    /// others.
     longer: Option<(MemTableId, u64)>,
     /// How slots are set aside.
     estimates: Estimates,

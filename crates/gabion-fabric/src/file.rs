@@ -8,10 +8,10 @@
 //!         per descriptor, and no medium may miss it
 //! ```
 //!
-//! A chain is kept here, not in the kernel: the next operation starts when the one before it is done,
-//! whatever the backend. After a failed flush, every later flush of the pool file fails: what was not
-//! durable then may never be, and a second flush that succeeds would prove nothing (docs/faults.md E8). Nor does one prove
-//! anything that succeeded beside it: it fails too.
+//! A chain is kept here, not in the kernel: the next operation starts when the one before it is
+//! done, whatever the backend. After a failed flush, every later flush of the pool file fails: what
+//! was not durable then may never be, and a second flush that succeeds would prove nothing
+//! (docs/faults.md E8). Nor does one prove anything that succeeded beside it: it fails too.
 
 use crate::engine::{Ended, Engine, Job};
 use crate::ledger::Ledger;

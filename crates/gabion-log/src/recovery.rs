@@ -11,9 +11,9 @@
 //! Either place may hold a record: after the kill of a process the ring is intact, after a power
 //! cut it holds zeros or anything. Nothing is written to segments, so recovery that is itself cut
 //! short starts over with the same result (docs/faults.md E2); what the ring lacks of the undrained
-//! part is copied there, with the same bytes. That part fits the ring, unless what a segment lost is whole in an
-//! older lap of the ring alone: then the log ends where it would not fit any more, as at a bad
-//! record.
+//! part is copied there, with the same bytes. That part fits the ring, unless what a segment lost
+//! is whole in an older lap of the ring alone: then the log ends where it would not fit any more,
+//! as at a bad record.
 //!
 //! A bad record below the highest durable watermark of any record, or below what the caller knows
 //! to be durable, is corruption: every member had flushed it. Above it the log ends there, whatever

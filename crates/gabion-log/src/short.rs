@@ -8,12 +8,13 @@
 //!     u32      u8     u8    u16   u16           u16     u48           u48
 //! ```
 //!
-//! One put of a hundred bytes is a record by itself where its writer waits for nobody, and with the long header of
-//! [`crate::record`] the log is twice as long as what is written to it. In a log that is sent to nobody
-//! ([`LogConfig::is_private`]) whoever reads a record knows its place and what it continues, so group, shard, term, position,
-//! index and the checksum before it need not be said. They go into the checksum, in front of the record's bytes, so
-//! that nothing which another lap, term or life of the log left there is taken for the record; 16 bits of what the
-//! place alone says are the tag, by which most of that is seen to claim nothing.
+//! One put of a hundred bytes is a record by itself where its writer waits for nobody, and with the
+//! long header of [`crate::record`] the log is twice as long as what is written to it. In a log
+//! that is sent to nobody ([`LogConfig::is_private`]) whoever reads a record knows its place and
+//! what it continues, so group, shard, term, position, index and the checksum before it need not be
+//! said. They go into the checksum, in front of the record's bytes, so that nothing which another
+//! lap, term or life of the log left there is taken for the record; 16 bits of what the place alone
+//! says are the tag, by which most of that is seen to claim nothing.
 //!
 //! The record that is the first to begin in a block of 4 KiB has a long header: it stops a build that does not know
 //! short ones (`RecordFlags::SHORT_AFTER`), says how far the log was durable (so that is told a block later than it might

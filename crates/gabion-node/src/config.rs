@@ -74,9 +74,9 @@ pub struct GroupConfig {
     pub tree: TreeConfig,
 }
 
-/// The lengths that suit a pool, in bytes: what a group is made with where nobody says otherwise. A full pool keeps back
-/// room to flush what is in memory, to compact a dozen files and to let the log grow, so of a small one these are short;
-/// from 2 GiB on they are the usual ones.
+/// The lengths that suit a pool, in bytes: what a group is made with where nobody says otherwise. A
+/// full pool keeps back room to flush what is in memory, to compact a dozen files and to let the
+/// log grow, so of a small one these are short; from 2 GiB on they are the usual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLengths {
     /// Of a MemTable: a 64th of the pool, 16 MiB at most.
@@ -85,7 +85,8 @@ pub struct PoolLengths {
     pub sst_len: u64,
     /// Of L1: four MemTables.
     pub level1_len: u64,
-    /// Of a log segment, and so of the longest record: a power of two, a 32nd of the pool, 16 MiB at most.
+    /// Of a log segment, and so of the longest record: a power of two, a 32nd of the pool, 16 MiB
+    /// at most.
     pub segment_len: u64,
     /// Of the ring of a store alone: eight segments.
     pub ring_len: u64,
@@ -177,7 +178,7 @@ impl GroupConfig {
         }
     }
 
-    /// Who reads the group's log.
+    /// The readers of the group's log.
     #[must_use]
     pub const fn log_kind(&self) -> LogKind {
         match self.members.len() {

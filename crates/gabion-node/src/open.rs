@@ -189,9 +189,10 @@ impl OpenedPool {
         })
     }
 
-    /// Recovers the log and replays it. The result is a replica that has everything that it had, and
-    /// takes part in nothing yet. Where a record that was durable is not whole (docs/faults.md E4) the log ends,
-    /// and the replica takes part once it remembers, durably, what it lost; others fill the log again.
+    /// Recovers the log and replays it. The result is a replica that has everything that it had,
+    /// and takes part in nothing yet. Where a record that was durable is not whole (docs/faults.md
+    /// E4) the log ends, and the replica takes part once it remembers, durably, what it lost;
+    /// others fill the log again.
     ///
     /// # Errors
     /// Corruption with its place for such a record in a group of one, and in a pool of [`read_pool`]; the

@@ -1,4 +1,5 @@
-//! The view that a replica acts in: who the members are, and which duties this replica has among them.
+//! The view that a replica acts in: who the members are, and which duties this replica has among
+//! them.
 //!
 //! ```text
 //!   GroupConfig, member ──► View ──► duties: append · compact · ship · receive · serve reads · log edits
@@ -6,14 +7,14 @@
 //!                            └─────► writer (takes writes), reader (answers reads), others
 //! ```
 //!
-//! Parts of the node ask "is this my duty?" and "who takes writes?". None asks for the head, for a place in the order or
-//! for the number of members: what those mean is decided here alone.
+//! Parts of the node ask "is this my duty?" and "who takes writes?". None asks for the head, for a
+//! place in the order or for the number of members: what those mean is decided here alone.
 
 use crate::config::{CompactionMode, GroupConfig};
 use alloc::vec::Vec;
 use gabion_base::ReplicaId;
 
-/// What one replica does for its group.
+/// The duties of one replica in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duties {
     /// It gives records their places in the log: it takes writes, seals MemTables and begins loads.
@@ -26,11 +27,12 @@ pub struct Duties {
     pub receive: bool,
     /// It answers reads.
     pub serve_reads: bool,
-    /// Edits are records of the log: they are appended by the member that compacts, and applied by all.
+    /// Edits are records of the log: they are appended by the member that compacts, and applied by
+    /// all.
     pub log_edits: bool,
 }
 
-/// Who reads a log.
+/// The readers of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
     /// This replica alone, at its next start.
@@ -39,7 +41,7 @@ pub enum LogKind {
     Shared,
 }
 
-/// Who the members are, and what this replica does among them.
+/// The members, and the duties of this replica among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     me: ReplicaId,
@@ -50,8 +52,8 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a member of a group in chain replication: the first member takes writes and the last answers reads
-    /// (RubbleDB §4.1).
+    /// The view of a member of a group in chain replication: the first member takes writes and the
+    /// last answers reads (RubbleDB §4.1).
     #[must_use]
     pub fn of_chain(group: &GroupConfig, me: ReplicaId) -> Self {
         let has_one_tree = group.compaction == CompactionMode::Primary;
@@ -70,7 +72,7 @@ impl View {
         view
     }
 
-    /// What this replica does.
+    /// The duties of this replica.
     #[must_use]
     pub const fn duties(&self) -> Duties {
         self.duties
@@ -93,14 +95,15 @@ impl View {
         self.members.iter().copied().filter(|member| *member != self.me)
     }
 
-    /// Whether one tree is every member's: edits have the same numbers and files the same bytes everywhere, and who has a
-    /// file can give it to the others.
+    /// Whether one tree is every member's: edits have the same numbers and files the same bytes
+    /// everywhere, and who has a file can give it to the others.
     #[must_use]
     pub const fn has_one_tree(&self) -> bool {
         self.has_one_tree
     }
 
-    /// The members that may have a copy of a file that is damaged here, in the order in which they are asked.
+    /// The members that may have a copy of a file that is damaged here, in the order in which they
+    /// are asked.
     #[must_use]
     pub fn copies_at(&self) -> Vec<ReplicaId> {
         match (self.duties.receive, self.duties.ship) {
@@ -110,14 +113,14 @@ impl View {
         }
     }
 
-    /// Whether nobody but this replica reads its log: it may end where a flush has put everything into files, and what
-    /// its records do not say of themselves nobody else has to know.
+    /// Whether nobody but this replica reads its log: it may end where a flush has put everything
+    /// into files, and what its records do not say of themselves nobody else has to know.
     #[must_use]
     pub fn log_is_private(&self) -> bool {
         self.log_kind == LogKind::Private
     }
 
-    /// What must hold of any view.
+    /// Checks what holds of every view.
     fn invariants(&self) {
         let Duties { append, compact, ship, receive, log_edits, .. } = self.duties;
         assert!(self.members.contains(&self.me), "{} has no duties in its view", self.me);

@@ -34,7 +34,7 @@
 //! bad snapshot without one is a checkpoint that never finished, and the other area still holds.
 //!
 //! A bad record that is followed by a whole one of the same epoch and a higher number is corruption,
-//! refused with its place (docs/faults.md E3, E4). What this cannot see is a device that lost the
+//! refused with its place (docs/faults.md E3, E4). Blind spot: a device that lost the
 //! last commit's only write without a trace.
 
 use crate::{Geometry, PoolId};

@@ -103,8 +103,8 @@ pub enum Action {
         until: LogPosition,
         /// Bytes to read at most, unless the first record is longer.
         bytes_max: usize,
-        /// Whether each record is to be checked against its CRC: a stream begins here, maybe since the receiver found
-        /// what it was sent to be bad.
+        /// Whether each record is to be checked against its CRC: a stream begins here, maybe since
+        /// the receiver found what it was sent to be bad.
         check: bool,
     },
     /// Put these whole records in the log at `from`, then call `handle_placed` (the tail: after it
@@ -158,7 +158,7 @@ pub enum Action {
     Readable,
     /// The log here is rotten: end the process, whose next start repairs it from the others.
     Fatal {
-        /// What was found, and where.
+        /// The finding, with its place.
         error: Error,
     },
     /// A message for the node, in the order in which `from` sent it.

@@ -29,10 +29,11 @@
 //! theirs, committed records included.
 //!
 //! Such a member is there only while disks keep what they made durable. A member whose segments are
-//! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every member. So
-//! a member remembers, durably, up to which record its log was durable and committed, and until its log
-//! reaches that record again its Hello says so ([`Lost`]: term and end of the record). The head begins
-//! no term with a winner whose (last term, end) is below any of these; it says who lost what, to all.
+//! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every
+//! member. So a member remembers, durably, up to which record its log was durable and committed,
+//! and until its log reaches that record again its Hello says so ([`Lost`]: term and end of the
+//! record). The head begins no term with a winner whose (last term, end) is below any of these; it
+//! says who lost what, to all.
 //!
 //! The argument then holds with the log that the member had in place of the one that it has: cut at the
 //! end of that record it is a log as any other, all of it committed, and the winner's (last term, end)
@@ -51,7 +52,8 @@
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
 //!   receiver's term. An error from `handle_message` means: close that connection.
-//! - Records that do not continue the log (a bit flipped on the way) end the connection that brought
+//! - Records that do not continue the log (a bit flipped on the way) end the connection that
+//!   brought
 //!   them; the stream begins again at the end of the log. So does a read of log that the device
 //!   failed. Log that is rotten at its sender ends the sender's process, whose next start repairs it.
 //! - The head accepts writes when every member has joined and has its log. It goes on through a short
@@ -130,7 +132,7 @@ pub struct Chain {
     /// The last record's checksum, 0 when unknown.
     last_crc: u32,
     progress: Progress,
-    /// What the successor is sent as it is.
+    /// Records that go on to the successor as they are.
     recent: Recent,
     /// What the log had lost at the start.
     lost: Option<Lost>,
@@ -319,7 +321,8 @@ impl Chain {
         self.invariants();
     }
 
-    /// Head: the own log grew by these whole records, the last of which has this checksum. They are sent on as they are.
+    /// Head: the own log grew by these whole records, the last of which has this checksum. They are
+    /// sent on as they are.
     ///
     /// # Panics
     /// At another member, and while not `is_joined`: whoever appends asks first, in the same turn.
@@ -379,9 +382,10 @@ impl Chain {
         self.spans.trim(self.oldest, self.received);
     }
 
-    /// What a `Place` brought does not continue the log, which ends at `end` with a record of this checksum. A bit flipped on
-    /// the way, or at the sender: the connection ends, and the next one begins from a Hello. What was to be done to the log
-    /// after it is forgotten, here and by the node, if it has polled any of that and not carried it out.
+    /// The records of a `Place` do not continue the log, which ends at `end` with a record of this
+    /// checksum. A bit flipped on the way, or at the sender: the connection ends, and the next one
+    /// begins from a Hello. Later changes of the log are forgotten, here and by the node where it
+    /// has polled some and not carried them out.
     pub fn handle_rejected(&mut self, end: LogPosition, last_crc: u32, reason: &Error) {
         let is_of_log = |action: &Action| {
             matches!(
@@ -401,7 +405,7 @@ impl Chain {
         self.progress.durable = self.progress.durable.min(end);
         self.last_crc = last_crc;
         if self.phase != Phase::Joined {
-            // What was about to be adopted is asked for again.
+            // The adoption begins again with a Hello.
             self.phase = Phase::Waiting;
         }
         if let Some(i) = source.and_then(|id| self.peer_index(id)) {

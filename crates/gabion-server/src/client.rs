@@ -30,10 +30,11 @@ const SLOTS_MAX: usize = 1024;
 const OUTPUT_MAX: usize = 1 << 20;
 /// Bytes of replies that wait for a client, or are on their way to it, before its requests wait.
 const UNREAD_MAX: usize = 64 << 20;
-/// Bytes of replies that wait for all clients, or are expected, before those that have not read theirs have to wait, and
-/// those of which replies of [`SHORT_MAX`] or more are expected.
+/// Bytes of replies that wait for all clients, or are expected, before those that have not read
+/// theirs have to wait, and those of which replies of [`SHORT_MAX`] or more are expected.
 const UNREAD_SUM_MAX: usize = 1 << 30;
-/// Bytes that the replies to commands under way of a connection may be expected to take however much all take.
+/// Bytes that the replies to commands under way of a connection may be expected to take however
+/// much all take.
 const SHORT_MAX: usize = 1 << 20;
 /// Bytes of the words of requests under way before further ones wait.
 const WORDS_MAX: usize = 64 << 20;
@@ -84,7 +85,8 @@ struct Slot {
     is_muted: bool,
 }
 
-/// The bytes of replies that one connection has not read or is expected to get, counted also in the sum over all.
+/// The bytes of replies that one connection has not read or is expected to get, counted also in the
+/// sum over all.
 ///
 /// What the replies to commands under way will take is not known, and may be the length of the longest
 /// value each: it is expected to be that of the longest of late. A connection begins with few commands
@@ -94,7 +96,7 @@ struct Unread {
     /// Commands under way whose replies may be long, and what each of these is expected to take.
     under_way: usize,
     expected: usize,
-    /// What all of these are, as counted in the sum.
+    /// The bytes of all of these, as counted in the sum.
     due: usize,
     sum: Rc<Cell<usize>>,
 }

@@ -12,7 +12,8 @@ use std::io;
 
 /// How long somebody may take to say who he is, in ms.
 const STRANGER_MAX_MS: u64 = 2_000;
-/// Bytes that a member may bring in one turn, before others are heard: it may send long replies as fast as they are read.
+/// Bytes that a member may bring in one turn, before others are heard: it may send long replies as
+/// fast as they are read.
 const TURN_BYTES_MAX: usize = 8 << 20;
 
 impl Server {

@@ -110,7 +110,7 @@ pub(crate) struct Link {
     pub(crate) has_more: bool,
     /// Whether reads that are forwarded on it are answered.
     pub(crate) reads: Reads,
-    /// What is owed on it for the commands that the member forwards.
+    /// Replies owed on it for the commands that the member forwards.
     pub(crate) replies: Replies,
     input: BytesMut,
     out: VecDeque<Part>,
@@ -140,12 +140,14 @@ impl Link {
         }
     }
 
-    /// Whether there is more to do without a new event: to read on, or to go on with a read of the member that waits.
+    /// Whether there is more to do without a new event: to read on, or to go on with a read of the
+    /// member that waits.
     pub(crate) fn is_busy(&self) -> bool {
         self.has_more || self.replies.may_go_on()
     }
 
-    /// Bytes that wait to be sent, replies aside: of these there are about as many as may be for as long as reads wait.
+    /// Bytes that wait to be sent, replies aside: of these there are about as many as may be for as
+    /// long as reads wait.
     pub(crate) const fn backlog(&self) -> usize {
         self.backlog
     }

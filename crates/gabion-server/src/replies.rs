@@ -1,4 +1,5 @@
-//! Replies to the commands that a member forwards: what waits to be sent to it, and the reads that wait for that.
+//! Replies to the commands that a member forwards: what waits to be sent to it, and the reads that
+//! wait for that.
 //!
 //! ```text
 //!   Forward ─► in memory? ─ yes ─────────────────────► reply ─► waits for its turn ─► queued on the connection ─► sent
@@ -9,41 +10,43 @@
 //!    once less is queued
 //! ```
 //!
-//! Only reads wait: an answer to a write has to be given whatever the member has read, and messages of the chain on
-//! the connection wait for no more than is queued. The member reads whatever its own clients do, so that what waits
-//! goes on by itself.
+//! Only reads wait: an answer to a write has to be given whatever the member has read, and messages
+//! of the chain on the connection wait for no more than is queued. The member reads whatever its
+//! own clients do, so that what waits goes on by itself.
 //!
-//! Reads that find all in memory do not wait for those that are under way: a walk takes seconds. And those that wait for
-//! room under way have half of the room for bytes to themselves, so that the former cannot take it all.
+//! Reads that find all in memory do not wait for those that are under way: a walk takes seconds.
+//! And those that wait for room under way have half of the room for bytes to themselves, so that
+//! the former cannot take it all.
 
 use crate::run::{Begun, Item};
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_resp::Reply;
 use std::collections::VecDeque;
 
-/// Bytes of replies to a member, queued or expected, before further reads are under way. Frames of the chain are queued
-/// behind them.
+/// Bytes of replies to a member, queued or expected, before further reads are under way. Frames of
+/// the chain are queued behind them.
 const REPLIES_MAX: usize = 64 << 20;
 /// Bytes of replies to a member that are queued before its reads wait.
 const QUEUED_MAX: usize = REPLIES_MAX / 2;
 /// Reads of a member that are under way at most: as many as a device does at a time, and some.
 const UNDER_WAY_MAX: usize = 256;
-/// The reply to a read under way is expected to take at least so many bytes, and at most as many as the longest value, so
-/// that a few reads may always be under way.
+/// The reply to a read under way is expected to take at least so many bytes, and at most as many as
+/// the longest value, so that a few reads may always be under way.
 const EXPECTED_MIN: usize = REPLIES_MAX / UNDER_WAY_MAX;
 /// Bytes of reads of a member that wait; further ones are refused.
 const WAITING_MAX: usize = 64 << 20;
-/// Bytes of reads on their way to a member above which further ones are held back: it refuses none of as many.
+/// Bytes of reads on their way to a member above which further ones are held back: it refuses none
+/// of as many.
 pub(crate) const FORWARDED_MAX: usize = WAITING_MAX / 2;
 
 const TOO_MANY_READS: Reply = Reply::error(
     "TRYAGAIN too many reads of this node wait until the tail of the chain has sent it the replies before them",
 );
 
-/// What is owed to a member on one connection.
+/// Replies owed to a member on one connection.
 ///
-/// How long the reply to a read under way will be is not known: it is expected to be as long as the longest of late, and
-/// as the longest value at the beginning.
+/// How long the reply to a read under way will be is not known: it is expected to be as long as the
+/// longest of late, and as the longest value at the beginning.
 pub(crate) struct Replies {
     /// Bytes of replies that are made and not sent.
     bytes: usize,
@@ -93,7 +96,8 @@ impl Replies {
         self.bytes + self.under_way * self.expected >= REPLIES_MAX
     }
 
-    /// Takes a read that has come. It is to begin at once, or waits, or is refused when too much does.
+    /// Takes a read that has come. It is to begin at once, or waits, or is refused when too much
+    /// does.
     pub(crate) fn admit(&mut self, item: Item) -> Result<Item, Begun> {
         if self.unseen.is_empty() && !self.is_full() {
             return Ok(item);
@@ -101,7 +105,8 @@ impl Replies {
         Err(self.hold(item, |replies| &mut replies.unseen))
     }
 
-    /// Takes a read that found not all in memory. It is under way from now on, or waits, or is refused.
+    /// Takes a read that found not all in memory. It is under way from now on, or waits, or is
+    /// refused.
     pub(crate) fn begin(&mut self, item: Item) -> Result<Item, Begun> {
         let is_next = self.cold.is_empty() || self.called == Some(item.number);
         if is_next && !self.is_busy() {

@@ -151,7 +151,8 @@ impl Server {
         self.lagging.push(item)
     }
 
-    /// Runs a read, or lets it wait until the member that forwarded it has been sent more of its replies.
+    /// Runs a read, or lets it wait until the member that forwarded it has been sent more of its
+    /// replies.
     fn run_read(&mut self, item: Item) -> Begun {
         let admitted = match self.replies_to(&item.origin) {
             Some(replies) => replies.admit(item),
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    /// What is owed on the connection on which a member asked, while that stands.
+    /// Replies owed on the connection on which a member asked, while that stands.
     pub(crate) fn replies_to(&mut self, origin: &Origin) -> Option<&mut Replies> {
         let Origin::Peer { replica, connection, .. } = *origin else { return None };
         let peer = self.peers.iter_mut().find(|peer| peer.id == replica)?;
@@ -402,7 +403,7 @@ impl Server {
             Origin::Peer { .. } => {
                 let mut bytes = Vec::new();
                 reply.encode(protocol, &mut bytes);
-                // What its memory is is in the bytes now, or with others who have it too.
+                // Its memory is in the bytes now, or shared with others.
                 drop(reply);
                 let replies = self.replies_to(origin);
                 if let Some(replies) = replies {

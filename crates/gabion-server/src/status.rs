@@ -220,8 +220,8 @@ fn cpu_by_role() -> Value {
     Value::Object(roles)
 }
 
-/// Replies on their way: those that clients have not read or are expected to get, those that members have not, and the
-/// reads of members that wait for that.
+/// Replies on their way: those that clients have not read or are expected to get, those that
+/// members have not, and the reads of members that wait for that.
 fn replies(server: &Server) -> Value {
     let links = || server.peers.iter().filter_map(|peer| peer.link.as_ref());
     json!({

@@ -1,10 +1,11 @@
 //! Clients: each has one operation under way, writes at the head, reads at the tail, and remembers
 //! when it called and when it was answered.
 //!
-//! Besides registers (one key each) there are *twins*: pairs of keys at the two ends of the keyspace that
-//! one record always writes together, with one value. A scan that dawdles over many steps, and two reads
-//! of one view far apart in time, must never see them differ (docs/faults.md E1: no half batch; E12: no slot
-//! is used again under a reader). What a scan sees also enters the history, key by key.
+//! Besides registers (one key each) there are *twins*: pairs of keys at the two ends of the
+//! keyspace that one record always writes together, with one value. A scan that dawdles over many
+//! steps, and two reads of one view far apart in time, must never see them differ (docs/faults.md
+//! E1: no half batch; E12: no slot is used again under a reader). What a scan sees also enters the
+//! history, key by key.
 
 use crate::Random;
 use crate::history::{Action, Operation};

@@ -1,5 +1,5 @@
-//! A disk that said that it had flushed, and had not (docs/faults.md E7): the last commits of a placement log
-//! are gone, and the process that relied on them is killed.
+//! A disk that said that it had flushed, and had not (docs/faults.md E7): the last commits of a
+//! placement log are gone, and the process that relied on them is killed.
 //!
 //! ```text
 //!   moments:   quiet ──── commit ── commit ── quiet ──── commit ── quiet (now)

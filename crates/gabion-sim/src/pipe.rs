@@ -47,8 +47,8 @@ impl Pipe {
         (Self { state: state.clone(), side: 0 }, Self { state, side: 1 })
     }
 
-    /// Cuts the connection from this end: what is under way is lost. The other end learns of it, unless nothing gets
-    /// there.
+    /// Cuts the connection from this end: what is under way is lost. The other end learns of it,
+    /// unless nothing gets there.
     pub fn cut(&self) {
         let mut state = self.state.borrow_mut();
         state.broken[self.side] = true;

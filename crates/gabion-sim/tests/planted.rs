@@ -1,5 +1,6 @@
-//! Planted defects: the checkers must be able to fail. Each defect runs seeds until something reports
-//! it, and the same seed without it passes (docs/faults.md, "Seeded mutants"; the bugs of RubbleDB's code).
+//! Planted defects: the checkers must be able to fail. Each defect runs seeds until something
+//! reports it, and the same seed without it passes (docs/faults.md, "Seeded mutants"; the bugs of
+//! RubbleDB's code).
 
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, Mutant};

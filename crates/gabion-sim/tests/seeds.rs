@@ -1,5 +1,6 @@
-//! Seeds of the simulator: delays, lost connections, kills, power cuts and pauses of any replica at any write,
-//! torn writes, directions in which nothing arrives, bits that flip on the way. `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
+//! Seeds of the simulator: delays, lost connections, kills, power cuts and pauses of any replica at
+//! any write, torn writes, directions in which nothing arrives, bits that flip on the way.
+//! `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
 use gabion_engine::PinBudget;
 use gabion_sim::{Options, Outcome, World};

@@ -4,7 +4,7 @@ fn fault(text: &str) -> Fault {
     Fault::parse(text).unwrap()
 }
 
-/// What one file names, as cells by fault.
+/// The tests that one file names, as cells by fault.
 fn cells(path: &str, text: &str) -> Result<Vec<String>, String> {
     let mut tests = Tests::default();
     of_file(Path::new(path), text, &mut tests)?;

@@ -17,7 +17,7 @@ pub(super) struct Function {
     pub(super) name: String,
     pub(super) first: usize,
     pub(super) last: usize,
-    /// Of which those of a function within it are none.
+    /// Those of a function within it do not count.
     pub(super) assertions: usize,
 }
 
@@ -63,11 +63,11 @@ pub(super) struct Call {
 pub(super) struct Module {
     /// Modules of this file around it, then its own name.
     pub(super) names: Vec<String>,
-    /// What its `#[path]` says.
+    /// The path in its `#[path]`.
     pub(super) path: Option<String>,
 }
 
-/// What one file has outside tests.
+/// The counts of one file outside tests.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     pub(super) functions: Vec<Function>,

@@ -4,13 +4,13 @@ use super::code::{Code, Module};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// What is of no crate.
+/// The name for files of no crate.
 pub(super) const DOCUMENTS: &str = "documents";
 
 /// The text of every file in Rust and of every document, by path.
 pub(super) type Texts = BTreeMap<String, String>;
 
-/// What a git command says, by lines.
+/// The output of a git command, by lines.
 pub(super) fn git(args: &[&str]) -> Result<Vec<String>, String> {
     let failed = |why: String| format!("git {}: {why}", args.join(" "));
     let output = Command::new("git").args(["-c", "core.quotePath=false"]).args(args).output();

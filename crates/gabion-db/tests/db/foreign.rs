@@ -1,4 +1,5 @@
-//! Files of others at every name that a store uses, and what an interrupted creation leaves (docs/faults.md E16).
+//! Files of others at every name that a store uses, and what an interrupted creation leaves
+//! (docs/faults.md E16).
 
 use super::{CHILD, Dir, key, last_told, options};
 use gabion_base::units::BLOCK_LEN;

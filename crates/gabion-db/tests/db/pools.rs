@@ -55,7 +55,8 @@ fn a_pool_that_would_hold_nothing_is_refused() {
     }
 }
 
-/// What is said is as it is said, and what is too much for the pool is refused before anything is made.
+/// Lengths that a caller says hold, and ones too long for the pool are refused before any file is
+/// made.
 #[test]
 fn lengths_that_are_said_hold_and_must_fit() {
     let dir = Dir::new("pools-said");

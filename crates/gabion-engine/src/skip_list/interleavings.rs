@@ -1,6 +1,6 @@
-//! What a reader may see of an insert (docs/faults.md E12): every order of the steps of two threads, with every
-//! value that the memory model lets each load return. `cargo xtask interleavings` runs these; in other builds
-//! they are not there.
+//! A reader's view of an insert (docs/faults.md E12): every order of the steps of two threads, with
+//! every value that the memory model lets each load return. `cargo xtask interleavings` runs these;
+//! in other builds they are not there.
 
 use super::*;
 use crate::entry::EntryKind;

@@ -1,9 +1,9 @@
 //! Codecs: how data blocks are stored, what a recipe says of it, and both ways through.
 //!
-//! A recipe names the codec in full, encoder, version of its output and level, as another encoder of the same
-//! codec may well write other bytes (docs/faults.md E13). A block says only what undoes it. The bytes of a block
-//! depend on its body and the codec alone: not on the blocks before it, though what compresses them is the same,
-//! nor on the processor.
+//! A recipe names the codec in full, encoder, version of its output and level, as another encoder
+//! of the same codec may well write other bytes (docs/faults.md E13). A block says only what undoes
+//! it. The bytes of a block depend on its body and the codec alone: not on the blocks before it,
+//! though what compresses them is the same, nor on the processor.
 //!
 //! LZ4 for what is soon written again, as it costs little; zstd for the bottom, where most bytes lie and stay
 //! (RocksDB's wiki, "Compression"). Rows of JSON in blocks of 4 KiB take 0.50 of their bytes with LZ4 and 0.31 with

@@ -20,9 +20,10 @@ impl Tree {
         self.next_flush(context).or_else(|| self.next_compaction(context))
     }
 
-    /// Flushes the oldest sealed MemTable of which no flush is under way. Several may run at a time, so that one is
-    /// built while the files of another are flushed, shipped and named in the log. Their edits must be appended in the
-    /// order of the MemTables: see [`Tree::flush_position`].
+    /// Flushes the oldest sealed MemTable of which no flush is under way. Several may run at a
+    /// time, so that one is built while the files of another are flushed, shipped and named in the
+    /// log. Their edits must be appended in the order of the MemTables: see
+    /// [`Tree::flush_position`].
     ///
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
     /// [`Tree::job_failed`] is called.
@@ -32,15 +33,15 @@ impl Tree {
         let table = self.sealed[at].table.clone();
         let was_longer = self.jobs.longer.filter(|(upto, _)| table.id() <= *upto);
         let len = was_longer.map_or(0, |(_, len)| len).max(self.config.memtable_len);
-        // A tombstone above nothing hides nothing: it need not be written. Where writers delete what was never there, or
-        // in the order of its keys, a pool would fill up with them.
+        // A tombstone above nothing hides nothing: it need not be written. Where writers delete
+        // what was never there, or in the order of its keys, a pool would fill up with them.
         let bottommost = at == 0 && self.is_beside_all(&table);
         let pick = Pick {
             kind: JobKind::Flush,
             inputs: Vec::new(),
             output_level: 0,
-            // Each file of a flush is a run of L0, by which writers are slowed down: one, also of a large MemTable, and of
-            // one that was filled when they might be longer.
+            // Each file of a flush is a run of L0, by which writers are slowed down: one, also of a
+            // large MemTable, and of one that was filled when they might be longer.
             output_len: len.min(OUTPUT_LEN_MOST).max(self.config.sst_len),
             cuts: Vec::new(),
             bottommost,
@@ -51,8 +52,8 @@ impl Tree {
         Some(inputs)
     }
 
-    /// Whether nothing of the range of a MemTable, of which none is older, lies in a file, as with keys that are written in
-    /// their order.
+    /// Whether nothing of the range of a MemTable, of which none is older, lies in a file, as with
+    /// keys that are written in their order.
     fn is_beside_all(&self, table: &MemTable) -> bool {
         let Some((first, last)) = table.bounds() else { return true };
         let is_among = |file: &FileMeta| file.largest >= first && file.smallest <= last;
@@ -61,7 +62,8 @@ impl Tree {
             && !version.overlaps_from(1, &first, &last)
     }
 
-    /// How many sealed MemTables are older than the one that a recipe flushes, if it flushes one that is here.
+    /// How many sealed MemTables are older than the one that a recipe flushes, if it flushes one
+    /// that is here.
     #[must_use]
     pub fn flush_position(&self, recipe: &Recipe) -> Option<usize> {
         let flushed = *recipe.memtables.last()?;
@@ -71,8 +73,9 @@ impl Tree {
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
     /// [`Tree::next_flush`].
     pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        // What is asked for goes first. While writers wait for L0, or all of the tree was cleared, every other job is
-        // another: neither waits for a whole range, nor does the range wait for writers to pause.
+        // Requested jobs go first. While writers wait for L0, or all of the tree was cleared, every
+        // other job is another: neither waits for a whole range, nor does the range wait for
+        // writers to pause.
         let yields = self.jobs.was_asked && (self.holds_writers() || self.has_drop(context));
         let mut next = if yields { None } else { self.next_asked(context) };
         self.jobs.was_asked = next.is_some();
@@ -127,9 +130,9 @@ impl Tree {
         self.begin(pick, Vec::new(), context)
     }
 
-    /// Whether a flush, or a compaction by the shape of the tree, is due, with slots enough and of whatever files: those
-    /// of jobs under way, too, and those that are set aside. What was asked for is not looked at, nor what is compacted
-    /// only while room is short.
+    /// Whether a flush, or a compaction by the shape of the tree, is due, with slots enough and of
+    /// whatever files: those of jobs under way, too, and those that are set aside. Requests are not
+    /// looked at, nor what is compacted only while room is short.
     #[must_use]
     pub fn is_job_due(&self) -> bool {
         let none_busy = BTreeSet::new();
@@ -189,8 +192,8 @@ impl Tree {
         Some(inputs)
     }
 
-    /// Has a flush give tombstones files of their own, if that is worth it and there are slots enough. Returns how many
-    /// files more it may then have.
+    /// Has a flush give tombstones files of their own, if that is worth it and there are slots
+    /// enough. Returns how many files more it may then have.
     fn part(&mut self, inputs: &mut JobInputs, slots_free: u64) -> u64 {
         let keeps_deletes = inputs.recipe.kind == JobKind::Flush && !inputs.recipe.bottommost;
         let deletes = inputs.memtables.iter().map(|table| table.deletes()).sum();
@@ -232,8 +235,8 @@ impl Tree {
         })
     }
 
-    /// Slots that must stay free so that what is in memory can be flushed and then compacted, whatever a
-    /// full pool is to give back.
+    /// Slots that must stay free so that what is in memory can be flushed and then compacted,
+    /// whatever a full pool is to give back.
     #[must_use]
     pub fn slots_needed(&self) -> u64 {
         let estimates = self.jobs.estimates;
@@ -249,15 +252,15 @@ impl Tree {
         (self.memtables_len(), self.sealed.len() as u64 + 1)
     }
 
-    /// Slots to be set aside for the job's files where `slots_free` are there for it: as many as such jobs take
-    /// usually, or more after [`Self::job_ran_out_of_slots`].
+    /// Slots to be set aside for the job's files where `slots_free` are there for it: as many as
+    /// such jobs take usually, or more after [`Self::job_ran_out_of_slots`].
     #[must_use]
     pub fn job_slots(&mut self, inputs: &JobInputs, slots_free: u64) -> u64 {
         let room = self.room(inputs.recipe.kind, slots_free);
         inputs.slots(room)
     }
 
-    /// What a job of this kind may take of so many slots.
+    /// The slots that a job of this kind may take of so many.
     pub(super) fn room(&mut self, kind: JobKind, free: u64) -> Room {
         let needed = self.jobs.needed.unwrap_or_else(|| self.slots_needed());
         self.jobs.needed = Some(needed);
@@ -267,9 +270,10 @@ impl Tree {
         Room { free, kept, estimate: self.jobs.estimates.of(kind) }
     }
 
-    /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]: until the edit of
-    /// another is applied, each is given as many as are free, up to those that it can take. None is begun with less
-    /// than twice the usual, nor with hardly more than was not enough, unless that is all that it can take.
+    /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]:
+    /// until the edit of another is applied, each is given as many as are free, up to those that it
+    /// can take. None is begun with less than twice the usual, nor with hardly more than was not
+    /// enough, unless that is all that it can take.
     pub fn job_ran_out_of_slots(&mut self, kind: JobKind, given: u64) {
         self.jobs.estimates.ran_out(kind, given);
         self.jobs.needed = None;
@@ -297,8 +301,8 @@ impl Tree {
         self.jobs.reserved.max(self.next_file)
     }
 
-    /// The edit that installs a job's result. `number` follows that of the last edit *appended to the
-    /// log*, which need not be applied here yet.
+    /// The edit that installs a job's result. `number` follows that of the last edit *appended to
+    /// the log*, which need not be applied here yet.
     ///
     /// # Errors
     /// Invalid input when the flush of the MemTable is not under way; what [`Edit::validate`] reports.
@@ -333,8 +337,8 @@ impl Tree {
         Ok(edit)
     }
 
-    /// Applies an edit: installs its version, drops flushed MemTables, frees what its job had taken. On
-    /// an error nothing changes.
+    /// Applies an edit: installs its version, drops flushed MemTables, frees what its job had
+    /// taken. On an error nothing changes.
     ///
     /// # Errors
     /// Corruption when its number does not follow the last, or it does not fit the tree.
@@ -370,11 +374,13 @@ impl Tree {
         self.jobs.estimates.ended_well(edit.kind);
         self.jobs.needed = None;
         self.last_edit = edit.number;
-        // Jobs end in another order than they began in: an edit may reserve fewer than one before it.
+        // Jobs end in another order than they began in: an edit may reserve fewer than one before
+        // it.
         self.next_file = self.next_file.max(edit.next_file);
         self.floor_in_edits = self.floor_in_edits.max(edit.floor.unwrap_or_default());
         self.floor = self.floor.max(self.floor_in_edits);
-        // A recipe's time is that of a record before the edit's, which a replica that opens may not have read.
+        // A recipe's time is that of a record before the edit's, which a replica that opens may not
+        // have read.
         self.pass_time(edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms));
         self.note_loaded(edit);
         self.due.look_at(self.versions.current(), self.now_ms);
@@ -385,8 +391,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Checks what a flush claims to have flushed. Returns whether this tree has yet to replay it: it is
-    /// being opened and nothing was written since.
+    /// Checks what a flush claims to have flushed. Returns whether this tree has yet to replay it:
+    /// it is being opened and nothing was written since.
     fn check_flushed(&self, number: u64, flushed: &Flushed) -> Result<bool> {
         let (known, fresh) = match self.sealed.front() {
             Some(oldest) => {

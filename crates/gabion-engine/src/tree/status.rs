@@ -1,4 +1,4 @@
-//! What a tree holds, for readers, status and limits.
+//! A tree's contents, for readers, status and limits.
 
 use super::{LevelStats, Pressure, Tree, TreeMemory, WriteState};
 use crate::config::{Codecs, TreeConfig, WriteLimits};
@@ -21,7 +21,8 @@ impl Tree {
         ReadView { state: self.state.clone(), point }
     }
 
-    /// The same for any thread, which no budget of readers ends: whoever takes one sees to it that it goes.
+    /// The same for any thread, which no budget of readers ends: whoever takes one sees to it that
+    /// it goes.
     ///
     /// # Panics
     /// Never: the state that the tree is in is not ended.
@@ -36,14 +37,14 @@ impl Tree {
         ReadPoint { sequence: self.last_sequence, floor: self.floor, now_ms: self.now_ms }
     }
 
-    /// Ends the oldest views and iterators that keep what the tree gave up beyond `budget`. To be called
-    /// after edits and now and then, before [`Tree::obsolete_files`]; ages count from the first call
-    /// after the edit.
+    /// Ends the oldest views and iterators that keep what the tree gave up beyond `budget`. To be
+    /// called after edits and now and then, before [`Tree::obsolete_files`]; ages count from the
+    /// first call after the edit.
     pub fn limit_readers(&mut self, now_ms: u64, budget: PinBudget) {
         self.readers.limit(now_ms, budget);
     }
 
-    /// Who reads, and what that costs.
+    /// The readers, and what they cost.
     #[must_use]
     pub fn readers(&self, now_ms: u64) -> ReaderStats {
         self.readers.stats(&self.state, self.flushed.memtable, now_ms)
@@ -55,8 +56,8 @@ impl Tree {
         &self.config
     }
 
-    /// Takes other codecs, for jobs that begin from now on. Only who begins jobs has to; nothing remembers it beyond
-    /// this tree's life.
+    /// Takes other codecs, for jobs that begin from now on. Only who begins jobs has to; nothing
+    /// remembers it beyond this tree's life.
     ///
     /// # Errors
     /// Invalid input for a level out of its limits; nothing has changed then.
@@ -68,9 +69,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes other limits, from the next write and the next job on: a MemTable that is too long for a smaller one is
-    /// sealed with the next write to it. Only who seals MemTables and begins jobs has to; nothing remembers it beyond
-    /// this tree's life.
+    /// Takes other limits, from the next write and the next job on: a MemTable that is too long for
+    /// a smaller one is sealed with the next write to it. Only who seals MemTables and begins jobs
+    /// has to; nothing remembers it beyond this tree's life.
     ///
     /// # Errors
     /// Invalid input that names the limit; nothing has changed then.
@@ -87,7 +88,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What had no room, or had nothing to gain, may be begun now.
+    /// Jobs that had no room, or nothing to gain, may begin now.
     const fn look_for_jobs_anew(&mut self) {
         (self.jobs.idle_at, self.jobs.needed) = (None, None);
     }
@@ -136,8 +137,8 @@ impl Tree {
         self.active.is_empty()
     }
 
-    /// Whether a seal and its flush would make something last that no flush or edit has yet: what the MemTable being
-    /// filled holds, or a clear, which is no entry but a number in edits.
+    /// Whether a seal and its flush would make something last that no flush or edit has yet: what
+    /// the MemTable being filled holds, or a clear, which is no entry but a number in edits.
     #[must_use]
     pub fn has_unsealed(&self) -> bool {
         !self.active_is_empty() || self.floor > self.floor_in_edits.max(self.sealed_sequence())
@@ -173,7 +174,7 @@ impl Tree {
         self.floor
     }
 
-    /// What is in files; the log is needed from its position on.
+    /// The part that files hold; the log is needed from its position on.
     #[must_use]
     pub const fn flushed(&self) -> Flushed {
         self.flushed
@@ -190,15 +191,16 @@ impl Tree {
         (0..version.level_count()).map(stats).collect()
     }
 
-    /// Bytes that compactions have yet to rewrite until every level is within its aim; those of jobs under way count
-    /// until their edits are applied. Costs a look at the lengths of each level.
+    /// Bytes that compactions have yet to rewrite until every level is within its aim; those of
+    /// jobs under way count until their edits are applied. Costs a look at the lengths of each
+    /// level.
     #[must_use]
     pub fn compaction_debt(&self) -> u64 {
         Picker::new(&self.config, self.version(), &BTreeSet::new()).debt()
     }
 
-    /// Files that left the tree and that no view, iterator or job can read any more; each is reported
-    /// once. Their slots are free to be used again.
+    /// Files that left the tree and that no view, iterator or job can read any more; each is
+    /// reported once. Their slots are free to be used again.
     pub fn obsolete_files(&mut self) -> Vec<FileId> {
         self.versions.obsolete_files()
     }

@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use gabion_base::{Error, LogPosition, MemTableId, Result, SequenceNumber};
 
 impl Tree {
-    /// Applies the operations of a batch record, which take the sequence numbers from `first` on. All or
-    /// nothing.
+    /// Applies the operations of a batch record, which take the sequence numbers from `first` on.
+    /// All or nothing.
     ///
     /// # Errors
     /// Corruption when `first` does not follow the last write, or the payload is malformed;
@@ -96,7 +96,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds range deletes to the active MemTable. Who reads from now on reads another shape.
+    /// Adds range deletes to the active MemTable. Readers from now on read another shape.
     fn delete_ranges(&mut self, ranges: Vec<RangeDelete>) {
         if ranges.is_empty() {
             return;
@@ -105,7 +105,8 @@ impl Tree {
         self.reshape();
     }
 
-    /// A record of the log, of whatever kind, was applied that has this group time; it never goes back.
+    /// A record of the log, of whatever kind, was applied that has this group time; it never goes
+    /// back.
     pub fn pass_time(&mut self, now_ms: u64) {
         if now_ms > self.now_ms {
             self.now_ms = now_ms;
@@ -113,15 +114,15 @@ impl Tree {
         }
     }
 
-    /// Group time, in milliseconds since 1970: the largest of the records that were applied, 0 before the
-    /// first.
+    /// Group time, in milliseconds since 1970: the largest of the records that were applied, 0
+    /// before the first.
     #[must_use]
     pub const fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// When, by the head's clock, a record is wanted so that group time passes and what expires by then is seen
-    /// to. None while nothing may expire. See [`crate::expiry`].
+    /// When, by the head's clock, a record is wanted so that group time passes and what expires by
+    /// then is seen to. None while nothing may expire. See [`crate::expiry`].
     #[must_use]
     pub fn time_due_ms(&self) -> Option<u64> {
         self.due.next_ms(self.now_ms)
@@ -137,7 +138,8 @@ impl Tree {
         )))
     }
 
-    /// Whether the active MemTable is full, or holds enough that readers are better off without: the head appends a seal.
+    /// Whether the active MemTable is full, or holds enough that readers are better off without:
+    /// the head appends a seal.
     #[must_use]
     pub fn needs_seal(&self) -> bool {
         self.active.memory_used() as u64 >= self.config.memtable_len

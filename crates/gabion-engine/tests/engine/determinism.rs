@@ -1,7 +1,7 @@
-//! docs/faults.md E13: a file is a pure function of its recipe. The same recipe gives the same bytes on another
-//! replica, on any thread, beside any number of others, wherever its reads are held up, with every codec, and
-//! however a MemTable came to hold its entries. What the processor can do shows in checksums or nowhere: they
-//! are those of a portable implementation.
+//! docs/faults.md E13: a file is a pure function of its recipe. The same recipe gives the same
+//! bytes on another replica, on any thread, beside any number of others, wherever its reads are
+//! held up, with every codec, and however a MemTable came to hold its entries. What the processor
+//! can do shows in checksums or nowhere: they are those of a portable implementation.
 
 use crate::support::*;
 use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber, units::CHUNK_LEN};

@@ -1,5 +1,6 @@
-//! Every bit of images of files is flipped, and the file opened, scanned and searched: what does not fail is
-//! right, and something fails for every bit (docs/faults.md E5). Seven shapes of file, each longer than 80 KiB.
+//! Every bit of images of files is flipped, and the file opened, scanned and searched: what does
+//! not fail is right, and something fails for every bit (docs/faults.md E5). Seven shapes of file,
+//! each longer than 80 KiB.
 //!
 //! `cargo test` takes one bit in [`SAMPLE`]; the tests that are ignored take all of them.
 

@@ -338,7 +338,8 @@ proptest! {
     }
 }
 
-/// Tombstones that get files of their own, which the recipe of a flush says so that every replica makes the same.
+/// Tombstones that get files of their own, which the recipe of a flush says so that every replica
+/// makes the same.
 #[test]
 fn golden_bytes_of_a_recipe_that_parts_tombstones() {
     let recipe = Recipe { parted_from: 5_000, ..recipe(JobKind::Flush) };

@@ -1,7 +1,8 @@
 //! A primary and a secondary, driven by random operations through one log, held against a map with expiry.
 //!
-//! Covers docs/faults.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads them, and
-//! while a read is under way whose view was ended) and E13 (the secondary makes some files itself and gets the same bytes).
+//! Covers docs/faults.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads
+//! them, and while a read is under way whose view was ended) and E13 (the secondary makes some
+//! files itself and gets the same bytes).
 
 mod changes;
 

@@ -1,7 +1,8 @@
-//! Every bit of the segments of a log is flipped and the log recovered (docs/faults.md E4, E5): in a record that was
-//! durable it is corruption with its place, behind that the log ends at the record, and in bytes that
-//! no record has, nothing changes. Every bit of a ring beside its segments, as the kill of a process leaves both: what
-//! segments have is taken from there, and the log ends at a record that only the ring had.
+//! Every bit of the segments of a log is flipped and the log recovered (docs/faults.md E4, E5): in
+//! a record that was durable it is corruption with its place, behind that the log ends at the
+//! record, and in bytes that no record has, nothing changes. Every bit of a ring beside its
+//! segments, as the kill of a process leaves both: what segments have is taken from there, and the
+//! log ends at a record that only the ring had.
 //!
 //! `cargo test` takes one bit in [`SAMPLE`], and all of twelve short records in `faults`; the tests that are ignored take
 //! all.

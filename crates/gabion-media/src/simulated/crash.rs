@@ -1,4 +1,4 @@
-//! What a power cut makes of writes that no flush covered (docs/faults.md, "SimFs crash
+//! The fate of writes that no flush covered, after a power cut (docs/faults.md, "SimFs crash
 //! semantics"): every 512-byte sector of each such write is new, old, zero or garbage,
 //! independently.
 

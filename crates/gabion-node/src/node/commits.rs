@@ -1,5 +1,5 @@
-//! Commits of the placement log: what is staged for the next one, and what follows when it is durable. And what is given
-//! back, which they carry.
+//! Commits of the placement log: what is staged for the next one, and what follows when it is
+//! durable. And what is given back, which they carry.
 
 use super::load::LoadId;
 use super::{Mutant, Node, Order, Output};
@@ -16,7 +16,7 @@ pub(super) struct Commits {
     pub(super) in_flight: Option<(u64, Vec<After>)>,
 }
 
-/// What happens when a placement commit is durable.
+/// Steps that follow when a placement commit is durable.
 pub(super) enum After {
     EditApplied { edit: u64, flushed: Flushed },
     FilePlaced { file: FileId, tell: bool },
@@ -66,7 +66,7 @@ impl Node {
 
     pub(super) fn commit_done(&mut self, result: gabion_base::Result<()>) {
         if let Err(error) = result {
-            // What the device holds now is not known; a second flush proves nothing
+            // The device's content is unknown now; a second flush proves nothing
             // (docs/faults.md E8).
             return self.fatal(error.within("placement log"));
         }

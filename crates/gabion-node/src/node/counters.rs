@@ -1,8 +1,9 @@
-//! What a replica counts.
+//! The counters of a replica.
 
 use super::StoppedMs;
 
-/// What a replica did, for status, metrics and benchmarks. Bytes unless the name says otherwise.
+/// Work that a replica did, for status, metrics and benchmarks. Bytes unless the name says
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Flushes done here.
@@ -15,13 +16,15 @@ pub struct Counters {
     pub loads: u64,
     /// File bytes of bulk loads.
     pub loaded_bytes: u64,
-    /// Milliseconds in which a write waited as writers were slowed down: L0 grew faster than it was compacted.
+    /// Milliseconds in which a write waited as writers were slowed down: L0 grew faster than it was
+    /// compacted.
     pub writes_slowed_ms: u64,
     /// Milliseconds in which a write waited as nothing was taken, by what stopped it.
     pub writes_stopped_ms: StoppedMs,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
-    /// Slots that are not used until the next start, as the device did not write what was to be there.
+    /// Slots that are not used until the next start, as the device did not write what was to be
+    /// there.
     pub refused_slots: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
     pub jobs_set_aside: u64,
@@ -49,15 +52,17 @@ pub struct Counters {
     pub verified_read_bytes: u64,
     /// File bytes read to ship a file again.
     pub reship_read_bytes: u64,
-    /// Files that were to be shipped again and whose bytes in memory were not what was built any more.
+    /// Files that were to be shipped again and whose bytes in memory were not what was built any
+    /// more.
     pub rotten_buffers: u64,
     /// Files asked for because an edit named them and they were not here.
     pub pulled_files: u64,
-    /// Files that an edit added, that were not here, and that were not needed as a later edit that was
-    /// applied together with it removed them.
+    /// Files that an edit added, that were not here, and that were not needed as a later edit that
+    /// was applied together with it removed them.
     pub skipped_files: u64,
     /// Edits applied.
     pub edits: u64,
-    /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone when that was one.
+    /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone
+    /// when that was one.
     pub unshipped_bytes_at_job_max: u64,
 }

@@ -442,7 +442,8 @@ impl Node {
     /// A read for a member is under way, of records that begin at `from`.
     pub(super) fn pin_segments(&mut self, ticket: u64, from: LogPosition, bytes_max: usize) {
         let segment_len = self.config.segment_len;
-        // One record is read also where it is longer, and has a segment at most; a gap before it has a block.
+        // One record is read also where it is longer, and has a segment at most; a gap before it
+        // has a block.
         let most = segment_len.max(bytes_max as u64) + segment_len;
         let to = from.get().saturating_add(most);
         self.drain.reads.insert(ticket, from.get() / segment_len..=to / segment_len);

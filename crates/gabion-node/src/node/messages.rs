@@ -178,7 +178,8 @@ impl Node {
         self.apply_records();
     }
 
-    /// Reads log for a member: from the ring at once, or from segments by a work order. Segments are checked in any case.
+    /// Reads log for a member: from the ring at once, or from segments by a work order. Segments
+    /// are checked in any case.
     fn read_log(&mut self, ticket: u64, from: LogPosition, bytes_max: usize, check: bool) {
         let read = self.log.read(from, bytes_max).and_then(|read| match &read {
             Resend::Bytes(bytes) if check => self.log.check(bytes).map(|()| read),

@@ -257,13 +257,13 @@ impl Node {
         &self.config
     }
 
-    /// Who the members are, and what this one does among them.
+    /// The members, and the duties of this one.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.view
     }
 
-    /// What this member does.
+    /// The duties of this member.
     #[must_use]
     pub const fn duties(&self) -> Duties {
         self.view.duties()

@@ -1,4 +1,4 @@
-//! What a replica asks of whoever drives it, and what it says of writes.
+//! Orders of a replica to its driver, and its gate for writes.
 
 use super::{Captured, MarkId};
 use crate::work::{Work, WorkId};
@@ -10,7 +10,7 @@ use gabion_engine::FileMeta;
 use gabion_pool::FilePlacement;
 use gabion_replication::{Frame, Message};
 
-/// What the driver is to do.
+/// An order to the driver.
 pub enum Output {
     /// Send a frame to its receiver, on the connection that it names, in order.
     Send {
@@ -28,7 +28,7 @@ pub enum Output {
     },
     /// Carry out an order and hand its result to [`Node::handle_done`](crate::Node::handle_done).
     Work(WorkId, Work),
-    /// What a client sent through another node's door, or the answer to what ours did.
+    /// A command of a client at another node's door, or the answer to one of ours.
     Deliver {
         /// The member.
         from: ReplicaId,
@@ -39,14 +39,15 @@ pub enum Output {
     Target(TargetCommand),
     /// Connect to, or drop, a secondary's namespace.
     Remote(RemoteCommand),
-    /// Bounded jobs may build until they have built so many bytes since the node began: [`crate::work::BuildCredit`].
+    /// Bounded jobs may build until they have built so many bytes since the node began:
+    /// [`crate::work::BuildCredit`].
     JobsMayBuild(u64),
-    /// An edit was applied whose files were sent here: what readers had of those that it removes they will want of
-    /// those that it adds.
+    /// An edit was applied whose files were sent here: what readers had of those that it removes
+    /// they will want of those that it adds.
     Replaced(Replaced),
     /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
-    /// What became of a mark: the state at its record, or why there is none.
+    /// The outcome of a mark: the state at its record, or why there is none.
     Marked(MarkId, gabion_base::Result<Captured>),
     /// Something that whoever runs the replica should know: one sentence for its log.
     Notice(String),
@@ -54,17 +55,17 @@ pub enum Output {
     Fatal(Error),
 }
 
-/// What an edit did to files that others have made.
+/// The effect of an edit on files that others have made.
 pub struct Replaced {
-    /// Those that it removes; none with a flush's, all there is where files are dropped. They are gone when
-    /// [`Output::FilesGone`] says so, which comes later.
+    /// Those that it removes; none with a flush's, all there is where files are dropped. They are
+    /// gone when [`Output::FilesGone`] says so, which comes later.
     pub removed: Vec<FileId>,
-    /// Those that it adds and where they lie. Who keeps the description keeps the file's slots, so it is to be dropped
-    /// soon.
+    /// Those that it adds and where they lie. A kept description keeps the file's slots, so it is
+    /// to be dropped soon.
     pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
 }
 
-/// What the embedded NVMe/TCP target is to do. Byte ranges are relative to the namespace.
+/// An order to the embedded NVMe/TCP target. Byte ranges are relative to the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetCommand {
     /// Close what is served now, let what is in flight end, then serve under this name and answer
@@ -83,7 +84,7 @@ pub enum TargetCommand {
     Revoke(Vec<(u64, u64)>),
 }
 
-/// What the shipping side is to do.
+/// An order to the shipping side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteCommand {
     /// Connect to a secondary's namespace; orders for it follow.
@@ -113,15 +114,17 @@ pub enum WriteGate {
     Open,
     /// Not yet: compaction, the ring or a member lags. The command waits.
     Wait(&'static str),
-    /// No, as there is no room for files: refused with this sentence. Deletes and clears may be taken.
+    /// No, as there is no room for files: refused with this sentence. Deletes and clears may be
+    /// taken.
     Full {
         /// How much room there is, and what is wanted.
         reason: String,
-        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give back what deletes took
-        /// before. They are refused while [`Node::jobs_pause`](crate::Node::jobs_pause): nothing under way gives any room then.
+        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give
+        /// back what deletes took before. They are refused while
+        /// [`Node::jobs_pause`](crate::Node::jobs_pause): nothing under way gives any room then.
         takes_deletes: bool,
-        /// Whether range deletes and clears are taken now, which take next to nothing and give back whole files; else as
-        /// with deletes.
+        /// Whether range deletes and clears are taken now, which take next to nothing and give back
+        /// whole files; else as with deletes.
         takes_clears: bool,
     },
     /// No: refused with this sentence.

@@ -1,6 +1,6 @@
 //! Defects that tests plant, to prove that the simulator's checkers can fail (docs/faults.md,
-//! "Seeded mutants"; the first three are RubbleDB's own). Without the feature `planted` nothing can be
-//! planted and every question is `false` at compile time.
+//! "Seeded mutants"; the first three are RubbleDB's own). Without the feature `planted` nothing can
+//! be planted and every question is `false` at compile time.
 
 /// A defect.
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]

@@ -1,5 +1,6 @@
-//! Files of which a part rotted, from the read that met it to the whole file in other slots (docs/faults.md E5,
-//! R13). Repair trusts the checksum in the edit: nothing that another replica sends counts before it has it.
+//! Files of which a part rotted, from the read that met it to the whole file in other slots
+//! (docs/faults.md E5, R13). Repair trusts the checksum in the edit: nothing that another replica
+//! sends counts before it has it.
 //!
 //! ```text
 //!   a read, a job, a peer's wish ─► noted ─► checked here ─┬─► whole: the error passed, or is in the file itself
@@ -518,7 +519,7 @@ impl Node {
         match result {
             Ok(()) if is_wanted => return self.replace_damaged(placement.clone()),
             Err(error) if error.kind() != ErrorKind::NoSpace => {
-                // What is flushed after a flush that failed proves nothing (docs/faults.md E8).
+                // A flush after one that failed proves nothing (docs/faults.md E8).
                 return self.fatal(error.within(format!("{file}, to be repaired")));
             }
             Err(reason) => self.round_failed(file, reason),

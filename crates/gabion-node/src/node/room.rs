@@ -236,7 +236,8 @@ impl Node {
         let sealed =
             self.apply.seals.back().map_or(self.state.trimmed.position, |(seal, _)| seal.position);
         let since_seal = self.log.end().get().saturating_sub(sealed.get());
-        // At once in each process: one that ends before the pause is over would add a term to the log and take none off.
+        // At once in each process: one that ends before the pause is over would add a term to the
+        // log and take none off.
         let is_due = self
             .room
             .sealed_ms

@@ -1,4 +1,4 @@
-//! What may be changed while a replica runs.
+//! Settings that may change while a replica runs.
 
 use super::Node;
 use alloc::format;
@@ -6,10 +6,12 @@ use gabion_base::Error;
 use gabion_base::units::MIB;
 use gabion_engine::{Codecs, PinBudget, TreeConfig, WriteLimits};
 
-/// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as many as `gabion up` asks for.
+/// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as
+/// many as `gabion up` asks for.
 const MEMTABLES_OF_POOL: u64 = 16;
 
-/// Checks that MemTables are no longer than a sixteenth of a pool of so many bytes, unless `made` has them so.
+/// Checks that MemTables are no longer than a sixteenth of a pool of so many bytes, unless `made`
+/// has them so.
 ///
 /// # Errors
 /// Invalid input that names length and limit.
@@ -40,8 +42,8 @@ impl Node {
         self.options.compactions_max
     }
 
-    /// Changes the codecs of files that are made from now on by jobs of this member's; none: those of the group. Other
-    /// members need not know: each recipe names its own.
+    /// Changes the codecs of files that are made from now on by jobs of this member's; none: those
+    /// of the group. Other members need not know: each recipe names its own.
     ///
     /// # Errors
     /// Invalid input for a level out of its limits; nothing has changed then.
@@ -51,8 +53,8 @@ impl Node {
         Ok(())
     }
 
-    /// Changes when MemTables are sealed and how many runs L0 may have, where this member decides that: it has the first
-    /// as the head, the others where it compacts. None: as the group says.
+    /// Changes when MemTables are sealed and how many runs L0 may have, where this member decides
+    /// that: it has the first as the head, the others where it compacts. None: as the group says.
     ///
     /// # Errors
     /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth of the pool and than
@@ -78,7 +80,8 @@ impl Node {
         check_memtable_len(limits, pool_len, &self.config.tree)
     }
 
-    /// To be called after the budget of open files changed: see [`Tree::close_files`](gabion_engine::Tree::close_files).
+    /// To be called after the budget of open files changed: see
+    /// [`Tree::close_files`](gabion_engine::Tree::close_files).
     pub fn close_files(&mut self) {
         self.tree.close_files();
     }
@@ -88,7 +91,7 @@ impl Node {
         self.options.pin_budget = pin_budget;
     }
 
-    /// What readers may keep.
+    /// The budget of readers.
     #[must_use]
     pub const fn pin_budget(&self) -> PinBudget {
         self.options.pin_budget

@@ -129,7 +129,8 @@ fn a_store_that_is_opened_for_a_put_each_time_forgets_the_terms_that_are_in_file
     assert!(replica.has(&view, "key 0") && replica.has(&view, "key 299"));
 }
 
-/// As above, by processes that end at once, killed or closed, some of them before a flush has ended.
+/// As above, by processes that end at once, killed or closed, some of them before a flush has
+/// ended.
 #[test]
 fn terms_are_forgotten_also_where_no_process_lasts() {
     let tree = TreeConfig { memtable_len: 4 * MIB, ..TreeConfig::default() };

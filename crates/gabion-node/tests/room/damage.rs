@@ -1,5 +1,5 @@
-//! Bytes that are not what was written (docs/faults.md E5, E9, R13): a compaction that meets them is given up and
-//! not tried again before they are repaired, and all else goes on.
+//! Bytes that are not what was written (docs/faults.md E5, E9, R13): a compaction that meets them
+//! is given up and not tried again before they are repaired, and all else goes on.
 
 use crate::no_space::start;
 use crate::replica::Replica;

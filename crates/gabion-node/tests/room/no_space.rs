@@ -1,6 +1,6 @@
-//! A device that has no room for what a job writes, as a thin file system or one that copies on write may
-//! not: jobs pause, and what is done already goes on (docs/faults.md E10). One that fails the writes of some slots: they are given
-//! up (E9).
+//! A device that has no room for what a job writes, as a thin file system or one that copies on
+//! write may not: jobs pause, and what is done already goes on (docs/faults.md E10). One that fails
+//! the writes of some slots: they are given up (E9).
 
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};

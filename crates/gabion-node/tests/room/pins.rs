@@ -1,5 +1,6 @@
-//! A reader against an edit that takes its file out of the tree (docs/faults.md E12): both in steps as long as a
-//! lock is held where threads share a store, in every order that leaves each one's own order as it is.
+//! A reader against an edit that takes its file out of the tree (docs/faults.md E12): both in steps
+//! as long as a lock is held where threads share a store, in every order that leaves each one's own
+//! order as it is.
 //!
 //! ```text
 //!   reader: takes the published view │ looks up where a file lies │ reads a half │ and the other │ lets go

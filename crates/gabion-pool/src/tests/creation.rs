@@ -1,4 +1,5 @@
-//! Creation is atomic, also when one of its calls fails (docs/faults.md E8 to E10); what an older build cannot read it refuses by name (E16).
+//! Creation is atomic, also when one of its calls fails (docs/faults.md E8 to E10); what an older
+//! build cannot read it refuses by name (E16).
 
 use super::*;
 use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};

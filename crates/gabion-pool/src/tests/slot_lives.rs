@@ -1,5 +1,5 @@
-//! Every life of a slot (docs/faults.md H1, H3, H4): a small world of two slots and three files, of which each
-//! sequence of steps is taken until no new state comes up, after some 20,000.
+//! Every life of a slot (docs/faults.md H1, H3, H4): a small world of two slots and three files, of
+//! which each sequence of steps is taken until no new state comes up, after some 20,000.
 //!
 //! ```text
 //!   primary ── ships into what it was granted ──► bytes that land, at once, late or never

@@ -1,10 +1,10 @@
-//! What a chain is configured with.
+//! The configuration of a chain.
 
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Result};
 
-/// Who the members are, and how patient they are with each other.
+/// The members, and their patience with each other.
 #[derive(Clone, Debug)]
 pub struct ChainConfig {
     /// The group.
@@ -23,8 +23,8 @@ pub struct ChainConfig {
     pub window_bytes: u64,
     /// Bytes of a log segment: names the place of what a log lost. No record is longer.
     pub segment_len: u64,
-    /// Bytes of each member's ring, at least four segments: a member is sent no log that would overwrite there what it
-    /// has not flushed.
+    /// Bytes of each member's ring, at least four segments: a member is sent no log that would
+    /// overwrite there what it has not flushed.
     pub ring_len: u64,
 }
 
@@ -63,8 +63,9 @@ impl ChainConfig {
         })
     }
 
-    /// Where what is sent to a member must begin at the latest whose log is durable up to `durable`. One segment is kept
-    /// for the record that begins there, and one as a ring keeps whole what is flushed in part.
+    /// Where what is sent to a member must begin at the latest whose log is durable up to
+    /// `durable`. One segment is kept for the record that begins there, and one as a ring keeps
+    /// whole what is flushed in part.
     pub(super) const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
         LogPosition(durable.get().saturating_add(self.ring_len - 2 * self.segment_len))
     }

@@ -1,5 +1,6 @@
-//! The newest records of the log, as they were encoded or came: they go on to the successor as they are, and nobody reads
-//! them from the ring again. What is sent is let go; what does not fit is read when its turn comes.
+//! The newest records of the log, as they were encoded or came: they go on to the successor as they
+//! are, and nobody reads them from the ring again. Parts leave when they are sent; ones that do not
+//! fit are read when their turn comes.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -58,8 +59,9 @@ impl Recent {
         Some(part)
     }
 
-    /// Takes the records from `from` on that end by `until`, of one term, up to `bytes_max` in all, or the first part if that
-    /// is longer and within `room`. None where they are not here; those before `from` are let go.
+    /// Takes the records from `from` on that end by `until`, of one term, up to `bytes_max` in all,
+    /// or the first part if that is longer and within `room`. None where they are not here; those
+    /// before `from` are let go.
     pub(super) fn take(
         &mut self,
         from: LogPosition,
@@ -101,7 +103,7 @@ mod tests {
         vec![Bytes::from(vec![0; len])]
     }
 
-    /// Where what is taken begins and ends.
+    /// Begin and end of the part that is taken.
     fn take(recent: &mut Recent, from: u64, until: u64, max: u64) -> Option<(u64, u64)> {
         let ready = recent.take(at(from), at(until), (max, 500))?;
         let len = ready.bytes.iter().map(Bytes::len).sum::<usize>() as u64;

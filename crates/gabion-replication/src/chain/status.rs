@@ -1,4 +1,4 @@
-//! What a chain says of itself and of the others.
+//! A chain's word on itself and on the others.
 
 use super::{Announced, Chain, Phase};
 use crate::message::Progress;
@@ -93,8 +93,8 @@ impl Chain {
         self.marks.flushed
     }
 
-    /// Where the log that comes to this replica comes from: its predecessor, or at the head the member
-    /// whose log it fetches.
+    /// Where the log that comes to this replica comes from: its predecessor, or at the head the
+    /// member whose log it fetches.
     #[must_use]
     pub fn source(&self) -> Option<ReplicaId> {
         match self.phase {
@@ -103,8 +103,8 @@ impl Chain {
         }
     }
 
-    /// Whether another member has all the records up to this term that this one ever acknowledged, and did not lose
-    /// its ring as well.
+    /// Whether another member has all the records up to this term that this one ever acknowledged,
+    /// and did not lose its ring as well.
     #[must_use]
     pub fn whole_member(&self, term: Term) -> Whole {
         let mut is_known = true;
@@ -125,7 +125,8 @@ impl Chain {
         self.gap = gap;
     }
 
-    /// Whether the current term runs here, and the log has all that the group had when it told this replica of the term.
+    /// Whether the current term runs here, and the log has all that the group had when it told this
+    /// replica of the term.
     #[must_use]
     pub fn has_caught_up(&self) -> bool {
         self.is_joined() && self.read_target.is_none_or(|target| self.progress.end >= target)

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gabion_base::units::MIB;
 use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
 
-/// What comes next in a stream.
+/// The next step of a stream.
 enum Step {
     Send { to: ReplicaId, ready: Ready },
     Read(Action),
@@ -36,9 +36,10 @@ impl Chain {
         }
     }
 
-    /// Sends the next records of the stream while its window is open, and the successor's ring has room: one whose disk is
-    /// slow holds the others back, and never has to refuse what it was sent (docs/faults.md E15, R14). Records that have just
-    /// come go on as they are; what is older the node is asked for.
+    /// Sends the next records of the stream while its window is open, and the successor's ring has
+    /// room: one whose disk is slow holds the others back, and never has to refuse what it was sent
+    /// (docs/faults.md E15, R14). Records that have just come go on as they are; what is older the
+    /// node is asked for.
     pub(super) fn read_streams(&mut self) {
         while let Some(step) = self.next_of_stream() {
             match step {
@@ -53,7 +54,7 @@ impl Chain {
         }
     }
 
-    /// What the successor is to be sent next, if anything.
+    /// The next step of the successor's stream, if any.
     fn next_of_stream(&mut self) -> Option<Step> {
         if self.phase != Phase::Joined {
             return None;
@@ -92,7 +93,7 @@ impl Chain {
         Some(Step::Read(Action::SendLog { to, ticket, from, until, bytes_max, check }))
     }
 
-    /// What is sent of these records: all, but with a planted defect.
+    /// The part of these records that is sent: all, but with a planted defect.
     fn planted_gap(&self, to: ReplicaId, ready: &Ready) -> Vec<Bytes> {
         let link = self.peer_index(to).and_then(|i| self.peers[i].link.as_ref());
         let acked = link.and_then(|link| link.stream.as_ref()).map(|stream| stream.acked);
@@ -156,9 +157,9 @@ impl Chain {
     /// The node's answer to `SendLog`: whole records from its `from` on. An answer that nobody
     /// waits for any more (the connection broke, a term began) is dropped.
     ///
-    /// What an error ends hangs on its kind. *Not found*: the log was trimmed meanwhile, the peer needs a
-    /// full copy. *Corruption*: the process, whose next start repairs its log from the others. Any other:
-    /// the connection, as the device may do it the next time.
+    /// The kind of an error decides what it ends. *Not found*: the log was trimmed meanwhile, the
+    /// peer needs a full copy. *Corruption*: the process, whose next start repairs its log from the
+    /// others. Any other: the connection, as the device may do it the next time.
     pub fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {

@@ -498,7 +498,8 @@ impl Cluster {
         true
     }
 
-    /// A bit of the first records on their way from `ends[side]` of a connection flips; false if there are none.
+    /// A bit of the first records on their way from `ends[side]` of a connection flips; false if
+    /// there are none.
     pub(crate) fn flip(&mut self, i: usize, side: usize, bit: u64) -> bool {
         for bytes in self.connections[i].queues[side].iter_mut().flatten() {
             let mut frame = Frame::decode(bytes).unwrap();

@@ -346,7 +346,7 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     cluster.start(2);
     cluster.connect_all();
     assert!(cluster.settle());
-    // What was sent and is lost is read again.
+    // Records that were sent and lost are read again.
     cluster.append(40);
     cluster.break_connection(0, 0);
     cluster.deliver_rest_of(2);

@@ -40,7 +40,8 @@ struct Run {
     noise: Random,
     /// How often faults happen: 0 to 20 per mille.
     faults: u64,
-    /// How often those of single bytes and reads do: in every second run, as they end connections and so hide others.
+    /// How often those of single bytes and reads do: in every second run, as they end connections
+    /// and so hide others.
     noises: u64,
     /// How many records were appended and how many faults happened, to see that runs do something.
     appended: u64,
@@ -186,7 +187,8 @@ impl Run {
         }
     }
 
-    /// A bit of records flips past TCP's checksum (docs/faults.md H8), or the device fails a read of log.
+    /// A bit of records flips past TCP's checksum (docs/faults.md H8), or the device fails a read
+    /// of log.
     fn noise(&mut self) {
         let (id, bit) = (1 + self.noise.below(u64::from(self.count())) as u32, self.noise.next());
         if self.noise.below(2) == 0 {

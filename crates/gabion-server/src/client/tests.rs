@@ -93,7 +93,8 @@ fn too_much_for_all_stops_who_has_not_read_and_nobody_else() {
     assert!(lazy.is_blocked() && !other.is_blocked());
 }
 
-/// Nobody has read anything, and nobody has been answered: so it is where all are answered by another node.
+/// Nobody has read anything, and nobody has been answered: so it is where all are answered by
+/// another node.
 #[test]
 fn commands_under_way_of_all_are_few_until_their_replies_are_known_to_be_short() {
     let sum = Rc::new(Cell::new(0));

@@ -153,7 +153,7 @@ pub trait Store {
     fn write(&self, ops: &[Op]) -> Result<()>;
 }
 
-/// What a page is to hold: see [`Store::range`].
+/// A request for a page: see [`Store::range`].
 #[derive(Clone, Copy, Debug)]
 pub struct PageQuery<'a> {
     /// Where the range starts, in the order of keys.

@@ -112,7 +112,8 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
     assert_eq!((link.replies.bytes(), link.backlog()), (0, 0));
 }
 
-/// Lets reads that find nothing in memory come until one waits. Returns how many are under way of them.
+/// Lets reads that find nothing in memory come until one waits. Returns how many are under way of
+/// them.
 fn begin_all(replies: &mut Replies, from: u64) -> usize {
     let admitted = |&id: &u64| {
         let item = replies.admit(read(id)).map_err(|_| "no room for bytes").unwrap();

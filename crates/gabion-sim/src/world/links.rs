@@ -22,7 +22,7 @@ pub(super) struct Link {
 /// A connection that one end has left, and the other does not know that yet.
 pub(super) struct Ended {
     number: u64,
-    /// What still arrives before the end.
+    /// Bytes that still arrive before the end.
     queue: VecDeque<Frame>,
     input: Vec<u8>,
     /// Whether whoever is to learn of the end knows of the connection.
@@ -68,8 +68,9 @@ impl World {
         node.handle_message(from, connection, frame, now_ms);
     }
 
-    /// Of two members the one with the higher number connects, as in the server, once its own end of the last connection
-    /// has ended. The other may be paused: then the connection waits at its door.
+    /// Of two members the one with the higher number connects, as in the server, once its own end
+    /// of the last connection has ended. The other may be paused: then the connection waits at its
+    /// door.
     pub(super) fn connect_links(&mut self) {
         for a in 0..self.machines.len() {
             for b in a + 1..self.machines.len() {
@@ -152,7 +153,8 @@ impl World {
         }
     }
 
-    /// What comes next from another member: an end, a connection, or a frame. Returns whether there was something.
+    /// The next event from another member: an end, a connection, or a frame. Returns whether there
+    /// was something.
     fn deliver_next(&mut self, other: usize, index: usize) -> bool {
         let ended = self.ended.get_mut(&(index, other));
         if let Some(ended) = ended.and_then(VecDeque::front_mut) {
@@ -205,7 +207,8 @@ impl World {
         }
     }
 
-    /// The bytes that a member has of a frame that is not whole. There are some only behind a length that is damaged.
+    /// The bytes that a member has of a frame that is not whole. There are some only behind a
+    /// length that is damaged.
     fn input_of(&mut self, other: usize, index: usize, number: u64) -> &mut Vec<u8> {
         let ended = self.ended.get_mut(&(index, other)).and_then(VecDeque::front_mut);
         if let Some(ended) = ended.filter(|ended| ended.number == number) {
@@ -215,7 +218,8 @@ impl World {
         &mut self.links.get_mut(&key).expect("a frame came over it").inputs[direction]
     }
 
-    /// Looks for a frame as the server does. The bytes are damaged: there is no good one among them.
+    /// Looks for a frame as the server does. The bytes are damaged: there is no good one among
+    /// them.
     fn find_flip(&mut self, other: usize, index: usize, number: u64) {
         let input = self.input_of(other, index, number);
         let decoded = match Frame::len_of(input) {
@@ -274,8 +278,8 @@ impl World {
         }
     }
 
-    /// Ends a connection that one of its ends leaves, or that breaks. Whoever cannot learn of it now does so later, behind
-    /// what was sent to it before.
+    /// Ends a connection that one of its ends leaves, or that breaks. An end that cannot learn of
+    /// it now does so later, behind what was sent to it before.
     fn end_link(&mut self, a: usize, b: usize, by: Option<usize>) {
         let Some(mut link) = self.links.remove(&link_key(a, b).0) else { return };
         self.trace(b"link");

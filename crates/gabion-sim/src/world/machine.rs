@@ -23,7 +23,7 @@ pub(super) struct Machine {
     pub(super) paused_until_ms: u64,
     /// Its process was paused and has not run since.
     pub(super) wakes: bool,
-    /// What its last process left of the log, until the next is open.
+    /// The log that its last process left, until the next is open.
     pub(super) left: Option<Held>,
     /// Until when there is no room for files.
     pub(super) full_until_ms: u64,

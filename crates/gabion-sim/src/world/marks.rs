@@ -204,8 +204,8 @@ impl World {
         State::Reading(What { log_end, log_crc, now_ms, edit, files, era }, slot)
     }
 
-    /// Whether a replica's files may have another time than the log: it compacted for itself, and a power cut took the
-    /// records that told the time.
+    /// Whether a replica's files may have another time than the log: it compacted for itself, and a
+    /// power cut took the records that told the time.
     fn may_times_differ(&self) -> bool {
         let is_known = self.group.compaction == CompactionMode::EveryReplica;
         is_known && !self.options.compares_times && self.outcome.power_cuts_amid_others > 0

@@ -1,5 +1,5 @@
-//! What becomes of bytes between machines beside being late: directions in which nothing arrives, and bits that flip past
-//! TCP's checksum. And processes that are paused, as others see no difference.
+//! Faults of bytes between machines, beside being late: directions in which nothing arrives, and
+//! bits that flip past TCP's checksum. And processes that are paused, as others see no difference.
 //!
 //! ```text
 //!   one way:   A ──────── x        B      B hears nothing, and leaves after its timeout
@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 const LONG_MS: u64 = 1_500;
 /// Bytes of a frame's header.
 const HEADER_LEN: usize = 64;
-/// Of so many connections for files, the newest, one is damaged: the older ones may be nobody's any more.
+/// Of so many connections for files, the newest, one is damaged: the older ones may be nobody's any
+/// more.
 const PIPES_FLIPPED: usize = 4;
 /// Most frames that arrive without their acknowledgement coming back.
 const UNACKNOWLEDGED_MAX: u64 = 60;
@@ -38,11 +39,12 @@ pub enum Part {
 /// A direction in which nothing arrives.
 struct Cut {
     until_ms: u64,
-    /// Frames that arrive in the other direction until their sender has to wait for acknowledgements.
+    /// Frames that arrive in the other direction until their sender has to wait for
+    /// acknowledgements.
     unacknowledged: u64,
 }
 
-/// What is the matter with the network.
+/// Faults of the network that last.
 pub(super) struct Net {
     /// Its own, so that what else a seed does stays as it is.
     pub(super) random: Random,
@@ -106,7 +108,8 @@ impl World {
 
     // ---- pauses
 
-    /// Pauses a process for so long: its connections stand, bytes gather there, and its disk goes on with what it has.
+    /// Pauses a process for so long: its connections stand, bytes gather there, and its disk goes
+    /// on with what it has.
     pub fn pause(&mut self, index: usize, ms: u64) {
         if self.node(index).is_none() || self.is_paused(index) {
             return;
@@ -180,7 +183,7 @@ impl World {
         self.net.flips.clear();
     }
 
-    /// Who is paused, and who does not hear whom, in words.
+    /// The paused and the deaf members, in words.
     pub(super) fn describe_net(&self) -> String {
         let paused = (0..self.len()).filter(|index| self.is_paused(*index));
         let paused: Vec<usize> = paused.map(|index| index + 1).collect();
@@ -209,7 +212,7 @@ impl World {
         }
     }
 
-    /// What arrives of a frame, and where it is damaged, if it is.
+    /// The part of a frame that arrives, and the place of its damage, if any.
     pub(super) fn flip_on_the_way(
         &mut self,
         from: usize,

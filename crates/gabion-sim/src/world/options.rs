@@ -14,10 +14,11 @@ pub(super) const TIMEOUT_MS: u64 = 200;
 pub struct Faults {
     /// Kill of one process.
     pub kill: u64,
-    /// A process runs nothing for up to some 1.7 s, mostly for longer than others wait for it. Its connections stand, and
-    /// bytes gather there.
+    /// A process runs nothing for up to some 1.7 s, mostly for longer than others wait for it. Its
+    /// connections stand, and bytes gather there.
     pub pause: u64,
-    /// Nothing gets from one machine to another for up to 1.5 s, while what goes the other way does.
+    /// Nothing gets from one machine to another for up to 1.5 s, while what goes the other way
+    /// does.
     pub one_way: u64,
     /// A bit flips in a frame between members, in its header or in what a control message says.
     pub flip: u64,
@@ -28,10 +29,11 @@ pub struct Faults {
     /// Kill of every process at once.
     pub kill_all: u64,
     /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
-    /// back shorter pulls what it lacks. Whoever else is down or behind, it comes while a member is left
-    /// that has all that was acknowledged.
+    /// back shorter pulls what it lacks. It also comes while others are down or behind, as long as
+    /// a member is left that has all that was acknowledged.
     pub power: u64,
-    /// Power cut of several machines at once, maybe of all: as `power`, while what was acknowledged survives it.
+    /// Power cut of several machines at once, maybe of all: as `power`, while what was acknowledged
+    /// survives it.
     pub power_some: u64,
     /// Break of the connection between two members.
     pub link: u64,
@@ -46,11 +48,11 @@ pub struct Faults {
     pub lost: u64,
     /// One disk has no room for files, for up to two seconds (docs/faults.md E10).
     pub full: u64,
-    /// A record that was durable turns out not to be whole (docs/faults.md E4), at a kill of a process, while
-    /// the other members have everything.
+    /// A record that was durable turns out not to be whole (docs/faults.md E4), at a kill of a
+    /// process, while the other members have everything.
     pub log_rot: u64,
-    /// A bit of a file flips on one disk, while all members are up and have the file whole (docs/faults.md E5,
-    /// R13).
+    /// A bit of a file flips on one disk, while all members are up and have the file whole
+    /// (docs/faults.md E5, R13).
     pub rot: u64,
 }
 
@@ -81,8 +83,8 @@ pub struct Options {
     pub twins: u64,
     /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
     pub marks: u64,
-    /// Whether replicas that compact for themselves must have the same time at one position of the log also after power
-    /// cuts, which they do not.
+    /// Whether replicas that compact for themselves must have the same time at one position of the
+    /// log also after power cuts, which they do not.
     pub compares_times: bool,
     /// Once in so many steps a bulk load begins, of registers and twins; 0 is never.
     pub loads: u64,
@@ -91,8 +93,9 @@ pub struct Options {
     /// The step at which every machine loses power at once (docs/faults.md R10). At level
     /// `replicated` clients end there.
     pub power_all_at: Option<u64>,
-    /// Targets are of another make: they say nothing of what they receive (docs/faults.md H8). One write of a
-    /// file's bytes in so many is damaged in their memory, where no digest of the wire covers it; 0 is none.
+    /// Targets are of another make: they say nothing of what they receive (docs/faults.md H8). One
+    /// write of a file's bytes in so many is damaged in their memory, where no digest of the wire
+    /// covers it; 0 is none.
     pub foreign_targets: Option<u64>,
     /// The tree's shape, with how its files are compressed. None: one that grows deep with little data,
     /// compressed as `compression` says.

@@ -62,7 +62,8 @@ pub struct Outcome {
     pub marks_under_load: u64,
     /// Pairs of replicas that captured different places for a mark.
     pub marks_apart: u64,
-    /// Those of them that were not compared, as a power cut had taken the records that told one of them the time.
+    /// Those of them that were not compared, as a power cut had taken the records that told one of
+    /// them the time.
     pub marks_at_other_times: u64,
     /// Bits of files that flipped on disks.
     pub rotten: u64,

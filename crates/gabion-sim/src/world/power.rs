@@ -1,19 +1,20 @@
 //! Which power cuts the level's promise covers (README, "What an acknowledgement means").
 //!
-//! At level `durable` any. At level `replicated` what was acknowledged, or shown by the tail, was in the ring of every
-//! member. A power cut takes a machine's ring, and the machine is whole again once it has fetched what it lost. So a
-//! power cut, of whomever and whoever else is down or behind, must lose nothing while one member is left that has all of
-//! that: in its ring, or on its disk if its own power is cut.
+//! At level `durable` any. At level `replicated` what was acknowledged, or shown by the tail, was
+//! in the ring of every member. A power cut takes a machine's ring, and the machine is whole again
+//! once it has fetched what it lost. So a power cut, of whomever and whoever else is down or
+//! behind, must lose nothing while one member is left that has all of that: in its ring, or on its
+//! disk if its own power is cut.
 
 use super::World;
 use gabion_base::{LogPosition, Term};
 use gabion_node::{AckLevel, Node};
 use gabion_replication::Span;
 
-/// What a machine has of the log.
+/// The log that a machine has.
 pub(super) struct Held {
     spans: Vec<Span>,
-    /// What is in no member's log any more, as all have it in files.
+    /// The part that no member's log has any more, as all have it in files.
     trimmed: LogPosition,
     end: LogPosition,
     durable: LogPosition,
@@ -27,8 +28,8 @@ impl Held {
         Self { spans, trimmed: node.state().trimmed.position, end, durable }
     }
 
-    /// Whether the record of this term that ends here is among what ends at `end`. A term has one writer, and nobody has a
-    /// record without all that precede it.
+    /// Whether the record of this term that ends here is among what ends at `end`. A term has one
+    /// writer, and nobody has a record without all that precede it.
     fn has(&self, (term, position): (Term, LogPosition), end: LogPosition) -> bool {
         let is_in =
             |span: &Span| span.term == term && span.start < position && position <= span.end;

@@ -1,5 +1,6 @@
-//! Disks that give back other bytes than were written (docs/faults.md E5, R13): no read returns them, the file
-//! is repaired from a replica that has it whole, and where there is none the error stays and names the file.
+//! Disks that give back other bytes than were written (docs/faults.md E5, R13): no read returns
+//! them, the file is repaired from a replica that has it whole, and where there is none the error
+//! stays and names the file.
 
 use crate::times;
 use gabion_base::FileId;

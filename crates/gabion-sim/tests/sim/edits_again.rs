@@ -1,4 +1,5 @@
-//! Edits that come once more, from this term or an older one (docs/faults.md H3): refused, and nothing changes.
+//! Edits that come once more, from this term or an older one (docs/faults.md H3): refused, and
+//! nothing changes.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::{FileId, Term};

@@ -1,6 +1,6 @@
-//! Bits that flip in memory, in a file that the primary has built and whose checksums are taken (docs/faults.md E17): no
-//! secondary takes it, and none is sent the same bytes again and again. What is whole on the primary's disk is read back
-//! from there; what is not is made anew.
+//! Bits that flip in memory, in a file that the primary has built and whose checksums are taken
+//! (docs/faults.md E17): no secondary takes it, and none is sent the same bytes again and again.
+//! What is whole on the primary's disk is read back from there; what is not is made anew.
 
 use crate::times;
 use gabion_base::FileId;

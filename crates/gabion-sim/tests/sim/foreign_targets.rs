@@ -1,5 +1,5 @@
-//! Targets that say nothing of what they receive (docs/faults.md H8): a secondary reads what was shipped through one
-//! once, before it uses it, and counts what it reads.
+//! Targets that say nothing of what they receive (docs/faults.md H8): a secondary reads what was
+//! shipped through one once, before it uses it, and counts what it reads.
 
 use gabion_engine::Compression;
 use gabion_node::CompactionMode;

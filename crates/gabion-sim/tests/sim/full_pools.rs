@@ -1,6 +1,7 @@
-//! Pools that fill up in a group (docs/faults.md E10): each member has the same files and not the same free slots, as
-//! grants, log segments and edits that come later take their part. Puts are refused with a reason that names
-//! the member; deletes and clears are taken and give back what they delete; a restart changes nothing.
+//! Pools that fill up in a group (docs/faults.md E10): each member has the same files and not the
+//! same free slots, as grants, log segments and edits that come later take their part. Puts are
+//! refused with a reason that names the member; deletes and clears are taken and give back what
+//! they delete; a restart changes nothing.
 //!
 //! docs/faults.md: E10
 

@@ -1,5 +1,5 @@
-//! Every I/O call of eighteen workloads made to fail in turn (docs/faults.md E8 to E11): a read or a write with an I/O
-//! error, a write without room, a flush.
+//! Every I/O call of eighteen workloads made to fail in turn (docs/faults.md E8 to E11): a read or
+//! a write with an I/O error, a write without room, a flush.
 //!
 //! Each run has one fault, at one call, and whether it came is looked at. The replica either goes on as if nothing had
 //! been, or ends with an error that says which call failed, and is started again on the same disk and ring. Then

@@ -1,7 +1,8 @@
-//! Every crash point of a member of a group: of head, middle and tail of a chain under load the process is killed, or
-//! the power cut, after each step in which its disk carried something out, be it its log, a file that it builds or
-//! one that is being shipped to it (docs/faults.md E1, H1). It comes back, clients go on, and all that was acknowledged as
-//! durable is there, the same at every replica. The middle one also where every replica compacts for itself.
+//! Every crash point of a member of a group: of head, middle and tail of a chain under load the
+//! process is killed, or the power cut, after each step in which its disk carried something out, be
+//! it its log, a file that it builds or one that is being shipped to it (docs/faults.md E1, H1). It
+//! comes back, clients go on, and all that was acknowledged as durable is there, the same at every
+//! replica. The middle one also where every replica compacts for itself.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
 //!

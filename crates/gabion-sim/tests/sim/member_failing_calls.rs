@@ -1,7 +1,8 @@
-//! Every I/O call of a member of a group made to fail in turn (docs/faults.md E8 to E10): of head, middle and tail of a chain
-//! under load a read or a write meets an I/O error, a write no room, a flush fails. It is a call of the log, of a
-//! file that the member builds, of one that is being shipped to it, of a client's read or of a start. The middle one
-//! also where every replica compacts for itself. Of a replica by itself: `io_failures`.
+//! Every I/O call of a member of a group made to fail in turn (docs/faults.md E8 to E10): of head,
+//! middle and tail of a chain under load a read or a write meets an I/O error, a write no room, a
+//! flush fails. It is a call of the log, of a file that the member builds, of one that is being
+//! shipped to it, of a client's read or of a start. The middle one also where every replica
+//! compacts for itself. Of a replica by itself: `io_failures`.
 //!
 //! The member goes on, or ends itself with an error that says which call failed, and is started again with what a
 //! failed flush left marked, as `gabion up` does. Then one of two ways: the power is cut as soon as it has ended (or a
@@ -163,8 +164,8 @@ fn every_call_fails_of_a_member_where_every_replica_compacts() {
     every_call_fails(1, CompactionMode::EveryReplica);
 }
 
-/// A disk that does not take what is written into some slots, whenever it is tried (docs/faults.md E9): they are given up, and what
-/// was to lie there lies elsewhere.
+/// A disk that does not take what is written into some slots, whenever it is tried (docs/faults.md
+/// E9): they are given up, and what was to lie there lies elsewhere.
 fn slots_that_refuse_writes_are_given_up(index: usize, compaction: CompactionMode) {
     let what = format!("replica {} of 3, {}", index + 1, compaction.as_str());
     // A load fails when a slot does, as nobody but its caller can make its files anew, and the replica ends.

@@ -1,5 +1,6 @@
-//! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's checksum: who does not
-//! hear another leaves, no member is refused for good, and nothing that was acknowledged is lost.
+//! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's
+//! checksum: who does not hear another leaves, no member is refused for good, and nothing that was
+//! acknowledged is lost.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::times;
@@ -92,7 +93,8 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
                 let mut world = world(seed);
                 let connection = world.connection(world.group().members[from], to);
                 world.flip_next_frame(from, to, part);
-                // The length may be what is damaged: then the receiver waits for as long as it does for any silence.
+                // The length may be what is damaged: then the receiver waits for as long as it does
+                // for any silence.
                 world.advance(STEPS).unwrap();
                 let now = world.connection(world.group().members[from], to);
                 assert_ne!(connection, now, "{what}: the connection stands");
@@ -193,9 +195,9 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
     );
 }
 
-/// Replica 2 compacted for itself and lost, with its ring, the records that told its compaction the time. Its files hide
-/// what has expired by then; at the same position of the log replica 1 shows it.
-/// docs/faults.md: R12
+/// Replica 2 compacted for itself and lost, with its ring, the records that told its compaction the
+/// time. Its files hide what has expired by then; at the same position of the log replica 1 shows
+/// it. docs/faults.md: R12
 #[test]
 #[ignore = "the time of a replica's own compactions outlives the records that told it"]
 fn replicas_that_compact_for_themselves_have_one_time_at_one_position_after_a_power_cut() {

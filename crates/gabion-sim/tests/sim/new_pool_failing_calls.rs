@@ -1,6 +1,7 @@
-//! Every I/O call of what makes a new pool made to fail in turn (docs/faults.md E8 to E10, E16): of the creation of a
-//! replica, and of a checkpoint, at its source and at its target. A read or a write meets an I/O error, a write no room (any
-//! sectors of it, or a beginning, are there), a flush fails.
+//! Every I/O call of what makes a new pool made to fail in turn (docs/faults.md E8 to E10, E16): of
+//! the creation of a replica, and of a checkpoint, at its source and at its target. A read or a
+//! write meets an I/O error, a write no room (any sectors of it, or a beginning, are there), a
+//! flush fails.
 //!
 //! ```text
 //!   creation:    a call fails ─► an error that says which ─► [power cut] ─► no replica, or an empty one ─► made, and used

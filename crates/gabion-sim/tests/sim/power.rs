@@ -1,6 +1,7 @@
-//! All replicas lose power at once, at any step (docs/faults.md R10): with the level `durable` nothing that
-//! was acknowledged is lost; with `replicated` the group goes on with what a whole number of records
-//! made, the same at every replica. While one replica keeps its ring, nothing is lost, whoever else is out.
+//! All replicas lose power at once, at any step (docs/faults.md R10): with the level `durable`
+//! nothing that was acknowledged is lost; with `replicated` the group goes on with what a whole
+//! number of records made, the same at every replica. While one replica keeps its ring, nothing is
+//! lost, whoever else is out.
 
 use gabion_node::AckLevel;
 use gabion_sim::{Faults, Options, World};

@@ -1,6 +1,7 @@
-//! Every crash point of every recovery: a small workload is cut short at each boundary, in each of the ways in
-//! which a crash may leave a machine, and the recovery from each of these is cut short at each of its own boundaries,
-//! in each of these ways again (docs/faults.md E2). What the second recovery finds must be what the first crash allows.
+//! Every crash point of every recovery: a small workload is cut short at each boundary, in each of
+//! the ways in which a crash may leave a machine, and the recovery from each of these is cut short
+//! at each of its own boundaries, in each of these ways again (docs/faults.md E2). The second
+//! recovery must find what the first crash allows.
 //!
 //! What a power cut leaves of writes that no flush covered is nothing, all, or one of two mixtures of torn
 //! sectors; of the ring zeros or garbage. What a kill leaves is the ring as it was, or with its last write torn.

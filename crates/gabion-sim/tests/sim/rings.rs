@@ -1,5 +1,6 @@
-//! Rings that are lost, at each kind of stop: a replica writes, stops cleanly, starts, is killed, and at every boundary between two
-//! effects on its disk or its ring the machine is made anew as a crash there would have left it, without its ring (docs/faults.md F5).
+//! Rings that are lost, at each kind of stop: a replica writes, stops cleanly, starts, is killed,
+//! and at every boundary between two effects on its disk or its ring the machine is made anew as a
+//! crash there would have left it, without its ring (docs/faults.md F5).
 //!
 //! What is found must agree with what the replica says of it: where it says that nothing is lost, all that was acknowledged is
 //! there; where it says that something may be, all that was durable. Just after a clean stop it must say the former. Then the

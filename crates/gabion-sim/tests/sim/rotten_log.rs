@@ -1,5 +1,5 @@
-//! Bits that flip in records that were durable (docs/faults.md E4): other replicas fill the log again, and where
-//! none can, the group says who lost what, and loses nothing without a word.
+//! Bits that flip in records that were durable (docs/faults.md E4): other replicas fill the log
+//! again, and where none can, the group says who lost what, and loses nothing without a word.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::LogPosition;

@@ -118,7 +118,7 @@ enum Wanted {
 /// A store, and what of it was awaited for a script.
 struct Kept<'a, S> {
     beneath: &'a S,
-    /// What all scripts of the node keep, in bytes.
+    /// Bytes that all scripts of the node keep.
     together: &'a Cell<usize>,
     /// The time stands still for the script.
     now_ms: u64,

@@ -56,7 +56,7 @@ pub(crate) struct Scripts {
     clock: Clock,
     /// How long scripts ran in this turn of the loop, in microseconds.
     turn_us: Cell<u64>,
-    /// What scripts that wait have read so far, in bytes.
+    /// Bytes that scripts which wait have read so far.
     pub(in crate::commands) kept_bytes: Cell<usize>,
     engine: RefCell<Option<Engine>>,
     cache: RefCell<Cache>,
