@@ -90,6 +90,7 @@ pub fn with_lineage(crc: u32, group: GroupId, file: FileId, offset: u64) -> u32 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ShardId;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -103,7 +104,7 @@ mod tests {
     fn lineage_tells_group_kind_number_and_offset_apart() {
         let base = with_lineage(7, GroupId(1), FileId::sst(2), 3);
         assert_ne!(base, with_lineage(7, GroupId(2), FileId::sst(2), 3));
-        assert_ne!(base, with_lineage(7, GroupId(1), FileId::log_segment(2), 3));
+        assert_ne!(base, with_lineage(7, GroupId(1), FileId::log_segment(ShardId::ZERO, 2), 3));
         assert_ne!(base, with_lineage(7, GroupId(1), FileId::sst(3), 3));
         assert_ne!(base, with_lineage(7, GroupId(1), FileId::sst(2), 4));
     }

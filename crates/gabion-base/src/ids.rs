@@ -94,7 +94,7 @@ impl SequenceNumber {
 pub enum FileKind {
     /// A sorted string table.
     Sst = 1,
-    /// A segment of a log; its number is position ÷ segment length.
+    /// A segment of a log; its number is shard and position ÷ segment length.
     LogSegment = 2,
     /// A sorted file of values that left the tree (Parallax's medium values). Reserved.
     Values = 3,
@@ -114,6 +114,16 @@ impl FileKind {
 }
 
 /// A file of a group: the same number names the same bytes at every replica.
+///
+/// ```text
+/// SST, values file   u32 term | u32 counter       a promoted primary gives none twice
+/// log segment        u16 shard | u48 position ÷ segment length      known before it is written
+/// ```
+///
+/// The term of an SST is the tenure of the primary that gave the number. A primary that starts has
+/// a new term, so it needs not to know which numbers an earlier one gave and never used: their
+/// orphans may lie at any replica. A segment spans terms and pointers name it beforehand, so its
+/// number follows from its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// What it holds; each kind has a number space of its own.
@@ -122,6 +132,11 @@ pub struct FileId {
     pub number: u64,
 }
 
+/// The largest term whose files have numbers: the high half of a file's number holds it.
+pub const TERM_MAX: Term = Term(u32::MAX as u64);
+/// The largest ordinal of a log segment in its shard.
+pub const SEGMENT_ORDINAL_MAX: u64 = (1 << 48) - 1;
+
 impl FileId {
     /// The SST with this number.
     #[must_use]
@@ -129,20 +144,50 @@ impl FileId {
         Self { kind: FileKind::Sst, number }
     }
 
-    /// The log segment with this number.
+    /// The number of the first file that a primary makes in `term`; the others follow.
+    ///
+    /// # Panics
+    /// When the term is over [`TERM_MAX`]: whoever takes a term from a wire or a disk checks it.
     #[must_use]
-    pub const fn log_segment(number: u64) -> Self {
-        Self { kind: FileKind::LogSegment, number }
+    pub const fn first_number(term: Term) -> u64 {
+        assert!(term.0 <= TERM_MAX.0, "the term is over the limit");
+        term.0 << 32
+    }
+
+    /// The segment of `shard` whose first byte is at `ordinal` × segment length.
+    ///
+    /// # Panics
+    /// When the ordinal is over [`SEGMENT_ORDINAL_MAX`], which no log reaches.
+    #[must_use]
+    pub const fn log_segment(shard: ShardId, ordinal: u64) -> Self {
+        assert!(ordinal <= SEGMENT_ORDINAL_MAX, "the segment's ordinal is over the limit");
+        Self { kind: FileKind::LogSegment, number: (shard.0 as u64) << 48 | ordinal }
+    }
+
+    /// The shard of a log segment.
+    #[must_use]
+    pub const fn shard(&self) -> ShardId {
+        ShardId((self.number >> 48) as u16)
+    }
+
+    /// The position of a log segment in its shard ÷ segment length.
+    #[must_use]
+    pub const fn ordinal(&self) -> u64 {
+        self.number & SEGMENT_ORDINAL_MAX
     }
 }
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            FileKind::Sst => write!(f, "{:06}.sst", self.number),
-            FileKind::LogSegment => write!(f, "{:06}.log", self.number),
-            FileKind::Values => write!(f, "{:06}.val", self.number),
+        let (high, low, ending) = match self.kind {
+            FileKind::Sst => (self.number >> 32, self.number & u64::from(u32::MAX), "sst"),
+            FileKind::Values => (self.number >> 32, self.number & u64::from(u32::MAX), "val"),
+            FileKind::LogSegment => (u64::from(self.shard().0), self.ordinal(), "log"),
+        };
+        if high > 0 {
+            write!(f, "{high}-")?;
         }
+        write!(f, "{low:06}.{ending}")
     }
 }
 
@@ -162,6 +207,10 @@ mod tests {
     fn identifiers_print_with_their_kind() {
         assert_eq!(format!("{} {} {}", GroupId(1), Term(2), SlotIndex(3)), "g1 t2 slot 3");
         assert_eq!(format!("{}", FileId::sst(7)), "000007.sst");
+        assert_eq!(format!("{}", FileId::sst(FileId::first_number(Term(3)) + 7)), "3-000007.sst");
+        let segment = FileId::log_segment(ShardId(2), 9);
+        assert_eq!(format!("{segment}"), "2-000009.log");
+        assert_eq!((segment.shard(), segment.ordinal()), (ShardId(2), 9));
     }
 
     #[test]

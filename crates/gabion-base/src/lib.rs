@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   ids ──► "which"     group, term, replica, file, slot, sequence number, log position
+//!   frontier ─► "how far"  a log position in each shard
 //!   units ─► "how much"  sizes of blocks and slots, every limit on untrusted input
 //!   error ─► "what went wrong"  one small kind, one message that names thing, value and limit
 //!   codec ─► "how it lies in bytes"  little-endian, length-checked before memory is reserved
@@ -18,14 +19,16 @@ extern crate alloc;
 pub mod codec;
 pub mod crc;
 pub mod error;
+pub mod frontier;
 pub mod ids;
 pub mod number;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Result};
+pub use frontier::Frontier;
 pub use ids::{
     ConfigNumber, FileId, FileKind, Generation, GroupId, LogIndex, LogPosition, MemTableId,
-    ReplicaId, SequenceNumber, ShardId, SlotIndex, Term,
+    ReplicaId, SEGMENT_ORDINAL_MAX, SequenceNumber, ShardId, SlotIndex, TERM_MAX, Term,
 };
 
 /// A hash map whose order is the same in every run of the same program; iteration order must still

@@ -113,7 +113,7 @@ impl Drains {
         self.next = stop;
         self.pieces.push_back(Piece { end: stop, done: false });
         Some(Drain {
-            segment: FileId::log_segment(start / segment_len),
+            segment: FileId::log_segment(gabion_base::ShardId::ZERO, start / segment_len),
             offset_in_segment: start % segment_len,
             data: data.slice(..len as usize),
             end: LogPosition(stop),
@@ -136,7 +136,7 @@ impl Drains {
         self.buffers.put(lent, BUFFERS_LEN_MAX);
         self.pieces.push_back(Piece { end, done: false });
         Some(Drain {
-            segment: FileId::log_segment(start / segment_len),
+            segment: FileId::log_segment(gabion_base::ShardId::ZERO, start / segment_len),
             offset_in_segment: start % segment_len,
             data: data.slice(..BLOCK_LEN),
             end: LogPosition(end),

@@ -247,7 +247,7 @@ impl Walk {
         let segment_len = self.config.segment_len;
         let rot = Rot {
             position: LogPosition(bad),
-            segment: FileId::log_segment(bad / segment_len),
+            segment: FileId::log_segment(gabion_base::ShardId::ZERO, bad / segment_len),
             offset: bad % segment_len,
         };
         if repair {

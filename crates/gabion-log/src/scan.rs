@@ -205,7 +205,7 @@ impl Window {
         start: u64,
         stop: u64,
     ) -> Result<Bytes> {
-        let segment = FileId::log_segment(start / self.segment_len);
+        let segment = FileId::log_segment(gabion_base::ShardId::ZERO, start / self.segment_len);
         let mut whole = Vec::new();
         let mut at = start;
         while at < stop {
@@ -273,7 +273,7 @@ impl After<'_> {
         let mut number = self.bad / segment_len;
         let mut absent = 0;
         while absent < absent_max {
-            let file = FileId::log_segment(number);
+            let file = FileId::log_segment(gabion_base::ShardId::ZERO, number);
             let start = number * segment_len;
             number += 1;
             if source.read(file, 0, gabion_base::units::BLOCK_LEN).await?.is_none() {

@@ -236,7 +236,9 @@ impl PoolSegments {
             let (segment, offset) = (at / config.segment_len, at % config.segment_len);
             let len = (to.get() - at).min(config.segment_len - offset).min(TRANSFER_LEN_MAX as u64);
             let len = round_up_to_block(len);
-            if let Some(placement) = self.files.get(&FileId::log_segment(segment)) {
+            if let Some(placement) =
+                self.files.get(&FileId::log_segment(gabion_base::ShardId::ZERO, segment))
+            {
                 let LocalStore { medium, geometry, .. } = &self.store;
                 let bytes = read_file(medium, geometry, placement, offset, len).await?;
                 let mut done = 0;

@@ -103,7 +103,10 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
         (NodeMessage::CopyAt { session: 3, file }, golden!("message_copy_at")),
         (NodeMessage::NoCopy { file: FileId::sst(1) }, golden!("message_no_copy")),
         (NodeMessage::Have { file: FileId::sst(1) }, golden!("message_have")),
-        (NodeMessage::NeedFile { file: FileId::log_segment(2) }, golden!("message_need_file")),
+        (
+            NodeMessage::NeedFile { file: FileId::log_segment(gabion_base::ShardId::ZERO, 2) },
+            golden!("message_need_file"),
+        ),
         (
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(1 << 40)] },
             golden!("message_discard"),

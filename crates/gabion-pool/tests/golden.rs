@@ -105,7 +105,7 @@ fn slot_header() {
 fn commit_with_every_operation() {
     let operations = [
         Operation::FileLive(Arc::new(file())),
-        Operation::FileRetired(FileId::log_segment(6)),
+        Operation::FileRetired(FileId::log_segment(gabion_base::ShardId::ZERO, 6)),
         Operation::SlotsGranted {
             term: Term(5),
             session: 2,

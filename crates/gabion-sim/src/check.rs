@@ -148,7 +148,8 @@ fn segments(node: &Node) -> Result<(), String> {
     }
     let needed = of(begin.get())..durable.get().div_ceil(config.segment_len);
     for number in needed.filter(|_| durable > begin) {
-        if node.pool().placement(FileId::log_segment(number)).is_none() {
+        if node.pool().placement(FileId::log_segment(gabion_base::ShardId::ZERO, number)).is_none()
+        {
             return Err(format!(
                 "segment {number} is in no slot, the log is durable from {begin} to {durable}"
             ));

@@ -268,7 +268,11 @@ fn an_edit_that_contradicts_itself_is_refused_by_name() {
         (JobKind::Flush, |e| e.added[0].1.largest = vec![2; 65_538], "longer than any key"),
         (JobKind::Flush, |e| e.added[0].0 = 1, "more than add"),
         (JobKind::Flush, |e| e.added[0].1.id = FileId::sst(3), "not one of its recipe's"),
-        (JobKind::Flush, |e| e.added[0].1.id = FileId::log_segment(500), "no SST"),
+        (
+            JobKind::Flush,
+            |e| e.added[0].1.id = FileId::log_segment(gabion_base::ShardId::ZERO, 500),
+            "no SST",
+        ),
         (JobKind::Compaction, |e| e.removed.clear(), "nothing is removed"),
         (JobKind::Compaction, |e| e.added[0].0 = 200, "over the limit"),
         (JobKind::Compaction, |e| e.removed.truncate(1), "other files than its recipe"),

@@ -297,7 +297,8 @@ impl Node {
         let allocated = self.pool.allocate(count);
         self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
         let Ok(slots) = allocated else { return false };
-        let (file, term) = (FileId::log_segment(number), self.state.term);
+        let (file, term) =
+            (FileId::log_segment(gabion_base::ShardId::ZERO, number), self.state.term);
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {
             self.fatal(error);
@@ -433,7 +434,7 @@ impl Node {
         for number in gone {
             if self.drain.segments.remove(&number).is_some() {
                 self.drain.leaving.insert(number);
-                self.pool.retire_file(FileId::log_segment(number))?;
+                self.pool.retire_file(FileId::log_segment(gabion_base::ShardId::ZERO, number))?;
             }
         }
         self.free_segments()
@@ -463,11 +464,13 @@ impl Node {
         let (kept, gone) = core::mem::take(&mut self.drain.leaving).into_iter().partition(is_read);
         self.drain.leaving = kept;
         let gone: BTreeSet<u64> = gone;
-        gone.into_iter().try_for_each(|number| self.pool.free_file(FileId::log_segment(number)))
+        gone.into_iter().try_for_each(|number| {
+            self.pool.free_file(FileId::log_segment(gabion_base::ShardId::ZERO, number))
+        })
     }
 
     fn give_back_segment(&mut self, number: u64) -> Result<()> {
-        let file = FileId::log_segment(number);
+        let file = FileId::log_segment(gabion_base::ShardId::ZERO, number);
         self.pool.retire_file(file)?;
         self.pool.free_file(file)
     }

@@ -513,7 +513,7 @@ impl Node {
             format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
         );
         for number in self.drain.segments.keys() {
-            let file = FileId::log_segment(*number);
+            let file = FileId::log_segment(gabion_base::ShardId::ZERO, *number);
             assert!(self.pool.placement(file).is_some(), "{file} is the log's and in no slot");
         }
     }

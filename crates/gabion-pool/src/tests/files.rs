@@ -194,7 +194,8 @@ fn what_stands_in_the_wrong_place_is_found_and_the_difference_named() {
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "generation is");
     let other = FilePlacement { term: Term(9), ..file.clone() };
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "term is t3, expected t9");
-    let other = FilePlacement { file: FileId::log_segment(1), ..file.clone() };
+    let other =
+        FilePlacement { file: FileId::log_segment(gabion_base::ShardId::ZERO, 1), ..file.clone() };
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "file is 000001.sst, expected 000001.log");
     let mut other = file.clone();
     other.len -= SLOT_LEN;

@@ -121,7 +121,7 @@ impl Chain {
             "replica {} lost it from {} ({} at {}) to {}",
             id.get(),
             lost.from,
-            FileId::log_segment(at / segment_len),
+            FileId::log_segment(gabion_base::ShardId::ZERO, at / segment_len),
             at % segment_len,
             lost.to
         )

@@ -40,7 +40,7 @@ fn placement(number: u64, slots: &[Placed]) -> FilePlacement {
 fn operations() -> Vec<Operation> {
     vec![
         Operation::FileLive(Arc::new(placement(0x1122, &[placed(3, 9), placed(300, 1_000_000)]))),
-        Operation::FileRetired(FileId::log_segment(6)),
+        Operation::FileRetired(FileId::log_segment(gabion_base::ShardId::ZERO, 6)),
         Operation::SlotsGranted {
             term: Term(5),
             session: 2,
