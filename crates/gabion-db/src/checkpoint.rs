@@ -107,12 +107,12 @@ impl Db {
         self.shared().check_process()?;
         // What readers see now: whole writes only, and all of which anybody was told.
         let snapshot = self.snapshot();
-        let (group, term) = {
+        let (group, view_then) = {
             let core = self.lock();
-            (core.node.config().clone(), core.node.state().term)
+            (core.node.config().clone(), core.node.state().view.clone())
         };
         let pool_len = pool_len.unwrap_or_else(|| self.shared().placements.file.len());
-        let origin = Origin { view: snapshot.view.clone(), group, term };
+        let origin = Origin { view: snapshot.view.clone(), group, view_then };
         let (mut done, total) = (0, origin.file_bytes());
         progress(done, total);
         let mut step = |bytes| {

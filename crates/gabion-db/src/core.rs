@@ -386,6 +386,7 @@ impl Shared {
             | Output::Deliver { .. }
             | Output::Marked(..)
             | Output::Target(_)
+            | Output::View(_)
             | Output::Remote(_) => {}
         }
     }
@@ -535,7 +536,7 @@ mod tests {
             core.node.put(Keyspace::User, key, b"new").unwrap();
         }
         let end = core.node.end_turn().unwrap();
-        let (group, term) = (core.node.config().clone(), core.node.state().term);
+        let (group, view_then) = (core.node.config().clone(), core.node.state().view.clone());
         db.shared().publish_shape(&mut core);
         let amid = db.snapshot();
         assert_eq!(read(&amid), old);
@@ -548,7 +549,7 @@ mod tests {
         assert_eq!(read(&db.snapshot()), new);
         assert_eq!(read(&amid), old);
 
-        let origin = Origin { view: amid.view.clone(), group, term };
+        let origin = Origin { view: amid.view.clone(), group, view_then };
         let source = &amid.tables.source;
         checkpoint::write(&dir.join("copy"), 512 << 20, &origin, source, &mut |_| {}).unwrap();
         let copy = Db::open(&dir.join("copy"), &options).unwrap();

@@ -353,7 +353,7 @@ impl Db {
     /// As [`Self::open`], by this clock.
     pub(crate) fn open_at(dir: &Path, options: &Options, clock: Clock) -> Result<Self> {
         options.run.check()?;
-        let alone = |group: &GroupConfig, _| match group.members.len() {
+        let alone = |group: &GroupConfig, _| match group.founders.len() {
             1 => options.check_fixed(dir, group),
             count => Err(Error::invalid(format!(
                 "{}: belongs to a group of {count} replicas, a server runs those",

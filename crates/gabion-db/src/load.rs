@@ -74,7 +74,7 @@ impl Db {
         core.check()?;
         let id = core.node.begin_load()?;
         let node = &core.node;
-        let (group, term, tree) = (node.config().group, node.state().term, node.tree().config());
+        let (group, term, tree) = (node.config().group, node.state().term(), node.tree().config());
         let builder = Some(LoadBuilder::new(
             group,
             term,

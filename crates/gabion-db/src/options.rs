@@ -1,7 +1,7 @@
 //! What a store is made with, and how it is run.
 
 use crate::replica::pool_path;
-use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
+use gabion_base::{Error, GroupId, ReplicaId, Result};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{Codecs, TreeConfig, WriteLimits};
 use gabion_fabric::BackendChoice;
@@ -114,8 +114,7 @@ impl Options {
         }
         Ok(GroupConfig {
             group,
-            config: ConfigNumber(1),
-            members: vec![ReplicaId(1)],
+            founders: vec![ReplicaId(1)],
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
             ring_len,

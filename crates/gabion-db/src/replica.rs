@@ -83,7 +83,7 @@ pub fn create_replica(
     if holds_replica(dir)? {
         let pool = pool_path(dir);
         check_pool(&pool).map_err(|error| error.within("no store is made over what is there"))?;
-        let what = if group.members.len() == 1 { "store" } else { "replica" };
+        let what = if group.founders.len() == 1 { "store" } else { "replica" };
         return Err(Error::invalid(format!("{}: holds a {what} already", dir.display())));
     }
     clear_creation(dir)?;

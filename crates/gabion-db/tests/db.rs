@@ -6,7 +6,7 @@
 )]
 
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
-use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId};
+use gabion_base::{ErrorKind, GroupId, ReplicaId};
 use gabion_db::{
     Db, Durability, Held, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica,
 };
@@ -358,8 +358,7 @@ fn what_cannot_be_written_or_opened_is_refused_and_nothing_is_half_done() {
     assert!(text.contains("ring_len is 4194305"), "{text}");
     let group = GroupConfig {
         group: GroupId(7),
-        config: ConfigNumber(1),
-        members: vec![ReplicaId(1), ReplicaId(2)],
+        founders: vec![ReplicaId(1), ReplicaId(2)],
         compaction: CompactionMode::Primary,
         ack: AckLevel::Replicated,
         ring_len: 4 << 20,

@@ -24,11 +24,12 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{ConfigNumber, Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, SharedView, Tree};
 use gabion_log::{Anchor, Span};
 use gabion_media::MediumHandle;
 use gabion_pool::{Creation, FilePlacement, PoolConfig};
+use gabion_replication::GroupView;
 
 /// The only member of the copy.
 const ME: ReplicaId = ReplicaId(1);
@@ -39,8 +40,9 @@ pub struct Origin {
     pub view: SharedView,
     /// The group that it belongs to.
     pub group: GroupConfig,
-    /// Its term: the copy begins with a later one, so that no file of it is taken for one of the source.
-    pub term: Term,
+    /// Its view then: the copy begins with a later term and configuration, so that nothing of it is
+    /// taken for the source's.
+    pub view_then: GroupView,
 }
 
 /// What a checkpoint holds.
@@ -62,16 +64,19 @@ impl Origin {
     /// The configuration of the copy: that of the source, for one replica.
     #[must_use]
     pub fn copied_group(&self) -> GroupConfig {
-        let (group, mut config) = (self.group.clone(), self.group.config);
-        if group.members != [ME] {
-            config = ConfigNumber(config.get() + 1);
-        }
-        GroupConfig {
-            config,
-            members: alloc::vec![ME],
-            compaction: CompactionMode::Primary,
-            ..group
-        }
+        let (founders, compaction) = (alloc::vec![ME], CompactionMode::Primary);
+        GroupConfig { founders, compaction, ..self.group.clone() }
+    }
+
+    /// The first view of the copy: it comes after the source's.
+    fn copied_view(&self) -> GroupView {
+        let mut view = self.copied_group().founding_view();
+        view.term = self.view_then.term;
+        view.config = match self.view_then.others(ME).next() {
+            Some(_) => self.view_then.config.next(),
+            None => self.view_then.config,
+        };
+        view
     }
 
     /// Bytes of the files that are to be copied.
@@ -129,7 +134,8 @@ pub async fn write(
 fn first_state(tree: &Tree, origin: &Origin) -> ReplicaState {
     ReplicaState {
         me: ME,
-        term: origin.term,
+        view: origin.copied_view(),
+        incarnation: 0,
         session: 0,
         files_reserved: tree.files_reserved(),
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
@@ -197,7 +203,7 @@ impl Target {
     ) -> Result<()> {
         while tree.sealed_count() > 0 {
             let slots_free = u64::from(self.creation.pool().counts().free);
-            let (term, snapshots) = (origin.term, &[]);
+            let (term, snapshots) = (origin.view_then.term, &[]);
             let context = JobContext { term, snapshots, slots_free, urgent: false };
             let Some(inputs) = tree.next_flush(&context) else {
                 return Err(Error::no_space(format!(

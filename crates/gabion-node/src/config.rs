@@ -1,14 +1,14 @@
 //! What a group is (fixed when it is created, the same at every member) and how one member runs.
 
 use crate::tlv::{Tlv, TlvReader};
-use crate::view::LogKind;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
 use gabion_base::units::{MIB, RECORD_LEN_MAX, SLOT_LEN};
-use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, ShardId};
+use gabion_base::{Error, GroupId, ReplicaId, Result, ShardId};
 use gabion_engine::{PinBudget, TreeConfig};
 use gabion_log::LogConfig;
+use gabion_replication::{GroupView, LogKind};
 
 /// Who flushes and compacts. Fixed at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +58,9 @@ impl AckLevel {
 pub struct GroupConfig {
     /// The group.
     pub group: GroupId,
-    /// Number of this membership.
-    pub config: ConfigNumber,
-    /// The chain: first the head (primary), last the tail.
-    pub members: Vec<ReplicaId>,
+    /// The members that it was made with, in order: the first takes writes, the last answers reads.
+    /// Those of today stand in the view.
+    pub founders: Vec<ReplicaId>,
     /// Who compacts.
     pub compaction: CompactionMode,
     /// What an acknowledgement means unless a write says otherwise.
@@ -129,28 +128,28 @@ const fn prev_power_of_two(len: u64) -> u64 {
 }
 
 const TAG_IDENTITY: u16 = 1;
-const TAG_MEMBERS: u16 = 2;
+const TAG_FOUNDERS: u16 = 2;
 const TAG_MODES: u16 = 3;
 const TAG_LOG: u16 = 4;
 const TAG_TREE: u16 = 5;
 
 impl GroupConfig {
     /// Largest number of members.
-    pub const MEMBERS_MAX: usize = 16;
+    pub const MEMBERS_MAX: usize = GroupView::MEMBERS_MAX;
 
     /// Checks what the parts cannot check alone.
     ///
     /// # Errors
     /// Invalid input that names the value and its limit.
     pub fn validate(&self) -> Result<()> {
-        let count = self.members.len();
+        let count = self.founders.len();
         if count == 0 || count > Self::MEMBERS_MAX {
             return Err(Error::invalid(format!(
                 "a group of {count} replicas: 1 to {} are possible",
                 Self::MEMBERS_MAX
             )));
         }
-        self.log_config().check()?;
+        self.log_config(self.first_log_kind()).check()?;
         if self.ring_len < self.segment_len.saturating_mul(4) {
             return Err(Error::invalid(format!(
                 "ring of {} bytes: it must be at least four log segments of {}, so that one can be \
@@ -158,45 +157,38 @@ impl GroupConfig {
                 self.ring_len, self.segment_len
             )));
         }
-        for (i, member) in self.members.iter().enumerate() {
-            if self.members[..i].contains(member) {
+        for (i, member) in self.founders.iter().enumerate() {
+            if self.founders[..i].contains(member) {
                 return Err(Error::invalid(format!("{member} is named twice in the chain")));
             }
         }
         self.tree.validate()
     }
 
-    /// The configuration of the group's log.
+    /// The configuration of the group's log, which is of this kind.
     #[must_use]
-    pub const fn log_config(&self) -> LogConfig {
+    pub const fn log_config(&self, kind: LogKind) -> LogConfig {
         LogConfig {
             group: self.group,
             shard: ShardId::ZERO,
             ring_len: self.ring_len,
             segment_len: self.segment_len,
-            is_private: matches!(self.log_kind(), LogKind::Private),
+            is_private: matches!(kind, LogKind::Private),
         }
     }
 
-    /// The readers of the group's log.
-    #[must_use]
-    pub const fn log_kind(&self) -> LogKind {
-        match self.members.len() {
+    /// The kind of log that a new group has. From then on its view says it.
+    const fn first_log_kind(&self) -> LogKind {
+        match self.founders.len() {
             1 => LogKind::Private,
             _ => LogKind::Shared,
         }
     }
 
-    /// The head of the chain: the primary.
+    /// The group's first view.
     #[must_use]
-    pub fn head(&self) -> ReplicaId {
-        self.members[0]
-    }
-
-    /// The tail of the chain.
-    #[must_use]
-    pub fn tail(&self) -> ReplicaId {
-        self.members[self.members.len() - 1]
+    pub fn founding_view(&self) -> GroupView {
+        GroupView::founding(self.group, &self.founders, self.first_log_kind())
     }
 
     /// The configuration in bytes.
@@ -205,13 +197,12 @@ impl GroupConfig {
         let mut out = Tlv::new();
         let mut identity = Vec::new();
         identity.put_u64(self.group.get());
-        identity.put_u64(self.config.get());
         out.critical(TAG_IDENTITY, &identity);
-        let mut members = Vec::new();
-        for member in &self.members {
-            members.put_u32(member.get());
+        let mut founders = Vec::new();
+        for founder in &self.founders {
+            founders.put_u32(founder.get());
         }
-        out.critical(TAG_MEMBERS, &members);
+        out.critical(TAG_FOUNDERS, &founders);
         out.critical(TAG_MODES, &[self.compaction as u8, self.ack as u8]);
         let mut log = Vec::new();
         log.put_u64(self.ring_len);
@@ -231,14 +222,15 @@ impl GroupConfig {
         let fields = TlvReader::read(
             bytes,
             "group configuration",
-            &[TAG_IDENTITY, TAG_MEMBERS, TAG_MODES, TAG_LOG, TAG_TREE],
+            &[TAG_IDENTITY, TAG_FOUNDERS, TAG_MODES, TAG_LOG, TAG_TREE],
         )?;
         let mut identity = fields.field(TAG_IDENTITY)?;
-        let (group, config) = (GroupId(identity.u64()?), ConfigNumber(identity.u64()?));
-        let mut list = fields.field(TAG_MEMBERS)?;
-        let mut members = Vec::new();
-        while !list.is_empty() && members.len() < Self::MEMBERS_MAX {
-            members.push(ReplicaId(list.u32()?));
+        let group = GroupId(identity.u64()?);
+        identity.finish()?;
+        let mut list = fields.field(TAG_FOUNDERS)?;
+        let mut founders = Vec::new();
+        while !list.is_empty() && founders.len() < Self::MEMBERS_MAX {
+            founders.push(ReplicaId(list.u32()?));
         }
         list.finish()?;
         let mut modes = fields.field(TAG_MODES)?;
@@ -255,7 +247,7 @@ impl GroupConfig {
         let mut log = fields.field(TAG_LOG)?;
         let (ring_len, segment_len) = (log.u64()?, log.u64()?);
         let tree = TreeConfig::decode(&mut fields.field(TAG_TREE)?)?;
-        let config = Self { group, config, members, compaction, ack, ring_len, segment_len, tree };
+        let config = Self { group, founders, compaction, ack, ring_len, segment_len, tree };
         config.validate()?;
         Ok(config)
     }

@@ -42,4 +42,4 @@ pub use node::{
     StoppedMs, TargetCommand, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{ReplicaState, Snapshot, opaque};
-pub use view::{Duties, LogKind, View};
+pub use view::{Duties, View};

@@ -8,19 +8,20 @@
 use crate::files::{LocalStore, PoolSegments};
 use crate::ring::{Fate, RingFound, RingLoss, RingState};
 use crate::state::{ReplicaState, Snapshot, opaque};
-use crate::view::LogKind;
 use crate::{GroupConfig, Node, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_pool::{Drained, Pool, PoolConfig, Recovered, Trust};
-use gabion_replication::{Chain, ChainConfig, LocalState, Lost, Progress, Spans};
+use gabion_replication::{
+    Config, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
+};
 
 /// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
 /// pool is opened.
@@ -37,12 +38,13 @@ pub async fn create(
     pool_id: [u8; 16],
 ) -> Result<()> {
     group.validate()?;
-    if !group.members.contains(&me) {
+    if !group.founders.contains(&me) {
         return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
     }
     let state = ReplicaState {
         me,
-        term: Term::ZERO,
+        view: group.founding_view(),
+        incarnation: 0,
         session: 0,
         files_reserved: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
@@ -177,14 +179,14 @@ impl OpenedPool {
         if self.state.ring.stopped.is_some() {
             return None;
         }
-        let is_private = self.group.log_kind() == LogKind::Private;
+        let is_private = self.state.view.log == LogKind::Private;
         Some(RingLoss {
             why: why.clone(),
             from: report.end,
             len_max: self.group.ring_len,
             since_ms: report.last_ms.max(self.state.trimmed_ms),
-            term: self.state.term,
-            fate: if is_private { Fate::Gone(self.state.term.next()) } else { Fate::Open },
+            term: self.state.term(),
+            fate: if is_private { Fate::Gone(self.state.term().next()) } else { Fate::Open },
             is_told: false,
         })
     }
@@ -216,6 +218,7 @@ impl OpenedPool {
             // wrote again where they were rotten, and did not flush.
             self.store.medium.flush().await?;
         }
+        self.begin_life().await?;
         let loss = self.judge_ring(&report);
         let stopped = self.state.ring.stopped.take();
         if let Some(loss) = &loss {
@@ -226,17 +229,38 @@ impl OpenedPool {
             self.state.durable = self.state.durable.max(lost.to);
         }
         let gap = self.state.ring.loss.as_ref().and_then(RingLoss::gap);
-        let chain = Chain::new(
-            chain_config(&self.group, self.state.me, &options),
+        let protocol = begin_protocol(
+            (&self.group, &options),
             LocalState { lost, gap, ..local_state(&self.state, &self.tree, &log)? },
+            &self.state,
             now_ms,
         )?;
         let (group, state) = (self.group, self.state);
         let mut node =
-            Node::assemble(group, options, state, log, self.tree, self.pool, chain, now_ms);
+            Node::assemble(group, options, state, log, self.tree, self.pool, protocol, now_ms);
         node.replay(&segments, self.edits, &report, lost).await?;
         node.begin_ring(&self.ring, stopped, loss.as_ref());
         Ok((node, report))
+    }
+
+    /// Makes the number of this life durable, before anybody hears of it.
+    async fn begin_life(&mut self) -> Result<()> {
+        if !self.is_to_run {
+            return Ok(());
+        }
+        self.state.incarnation += 1;
+        let commit = if self.pool.needs_checkpoint() {
+            let snapshot = Snapshot::encode(&self.group, &self.state, &self.tree.snapshot());
+            Some(self.pool.checkpoint(&snapshot)?)
+        } else {
+            self.pool.stage_opaque(opaque::STATE, self.state.encode());
+            self.pool.take_commit()
+        };
+        let Some(commit) = commit else { return Ok(()) };
+        let number = commit.number;
+        gabion_pool::write_commit(&self.store.medium, commit).await?;
+        self.pool.committed(number);
+        Ok(())
     }
 
     /// The pool's slots and files.
@@ -260,7 +284,7 @@ impl OpenedPool {
     /// The configuration of the group's log.
     #[must_use]
     pub const fn log_config(&self) -> LogConfig {
-        self.group.log_config()
+        self.group.log_config(self.state.view.log)
     }
 
     /// Whether memory holds a record of this group's log: an earlier version's ring says by nothing else whose it is.
@@ -279,7 +303,7 @@ impl OpenedPool {
         segments: &PoolSegments,
     ) -> Result<(Log, RecoveryReport)> {
         // What is in the log of a group of several may not be the group's, however durable it is here.
-        let is_private = self.group.log_kind() == LogKind::Private;
+        let is_private = self.state.view.log == LogKind::Private;
         let stopped = self.state.ring.stopped.filter(|_| is_private).unwrap_or_default();
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
@@ -291,18 +315,23 @@ impl OpenedPool {
     }
 }
 
-fn chain_config(group: &GroupConfig, me: ReplicaId, options: &NodeOptions) -> ChainConfig {
-    ChainConfig {
-        group: group.group,
-        config: group.config,
-        members: group.members.clone(),
-        me,
+/// The protocol of the view that a replica acts in, which begins with what the replica has.
+pub(crate) fn begin_protocol(
+    (group, options): (&GroupConfig, &NodeOptions),
+    local: LocalState,
+    state: &ReplicaState,
+    now_ms: u64,
+) -> Result<Box<dyn Protocol>> {
+    let config = Config {
+        view: state.view.clone(),
+        me: state.me,
         heartbeat_ms: options.heartbeat_ms,
         timeout_ms: options.timeout_ms,
         window_bytes: options.window_bytes,
         segment_len: group.segment_len,
         ring_len: group.ring_len,
-    }
+    };
+    gabion_replication::begin(config, local, now_ms)
 }
 
 /// The records from a rotten one up to the end of one that was durable.
@@ -312,7 +341,8 @@ fn what_was_lost(state: &ReplicaState, rot: Rot, to: LogPosition) -> Lost {
     Lost { from: rot.position, to, term }
 }
 
-fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {
+/// What a protocol begins with, as far as log and tree tell.
+pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {
     let last = log.last();
     let spans: Vec<gabion_replication::Span> = log
         .spans()
@@ -325,19 +355,22 @@ fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalStat
         })
         .collect();
     Ok(LocalState {
-        term: state.term,
+        term: state.term(),
+        incarnation: state.incarnation,
         session: state.session,
         spans: Spans::new(spans)?,
         oldest: state.trimmed.position,
         last_crc: last.crc,
         progress: Progress {
-            end: last.end,
+            end: Frontier::of(last.end),
             // It may lie in the gap behind the last record, where a term without records begins.
-            durable: log.durable_end().min(last.end),
-            flushed: tree.flushed().position,
+            durable: Frontier::of(log.durable_end().min(last.end)),
+            flushed: Frontier::of(tree.flushed().position),
             edit: tree.last_edit(),
         },
         lost: None,
         gap: None,
+        marks: Watermarks::default(),
+        next_ticket: 0,
     })
 }

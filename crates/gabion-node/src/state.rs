@@ -1,14 +1,17 @@
-//! What a replica must remember over any crash besides slots and files: its term, its session, the
+//! What a replica must remember over any crash besides slots and files: its view, its session, the
 //! spans of its log, where its log begins. Kept as an opaque entry in the pool's placement log, and
 //! in the snapshot of each checkpoint together with the group's configuration and the tree.
 
 use crate::GroupConfig;
 use crate::ring::{RingLoss, RingState};
 use crate::tlv::{Tlv, TlvReader};
+use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::Put;
-use gabion_base::{LogPosition, ReplicaId, Result, Term};
+use gabion_base::codec::{Put, Reader};
+use gabion_base::frontier::SHARDS;
+use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
 use gabion_log::{Anchor, Span};
+use gabion_replication::GroupView;
 
 /// Kinds of opaque entries in the placement log.
 pub mod opaque {
@@ -23,8 +26,10 @@ pub mod opaque {
 pub struct ReplicaState {
     /// Which member this pool belongs to.
     pub me: ReplicaId,
-    /// Highest term adopted.
-    pub term: Term,
+    /// The view in which it acts. Its term is the highest that was adopted here.
+    pub view: GroupView,
+    /// Raised at each start: tells two lives of this replica apart.
+    pub incarnation: u64,
     /// Raised at each start and at each new connection with the primary: grants of older sessions
     /// are void.
     pub session: u64,
@@ -47,10 +52,12 @@ pub struct ReplicaState {
 }
 
 const TAG_COUNTERS: u16 = 1;
-const TAG_SPANS: u16 = 2;
-/// Critical, as a build that skips it would take a rotten log for a torn one. Missing in what older builds
-/// wrote, and while nothing is known.
-const TAG_DURABLE: u16 = 3;
+const TAG_SHARDS: u16 = 2;
+const TAG_VIEW: u16 = 8;
+/// The first entry: what a build of another version refuses by name.
+const VERSION: u16 = 2;
+/// What stands for a vote (Raft), which no protocol of today gives.
+const NO_VOTE: u32 = 0;
 /// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before the first trim.
 const TAG_TRIMMED_MS: u16 = 4;
 /// Critical, as a build that skips it takes any ring. Missing for the first ring of a pool.
@@ -61,23 +68,31 @@ const TAG_STOPPED: u16 = 6;
 const TAG_RING_LOSS: u16 = 7;
 
 impl ReplicaState {
+    /// The highest term adopted.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.view.term
+    }
+
     /// The state in bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut counters = Vec::new();
+        counters.put_u16(VERSION);
         counters.put_u32(self.me.get());
-        counters.put_u64(self.term.get());
+        counters.put_u64(self.incarnation);
         counters.put_u64(self.session);
         counters.put_u64(self.files_reserved);
-        self.trimmed.encode(&mut counters);
-        let mut spans = Vec::new();
-        Span::encode_list(&self.spans, &mut spans);
+        let mut shards = Vec::new();
+        shards.put_u16(SHARDS as u16);
+        self.trimmed.encode(&mut shards);
+        shards.put_u64(self.durable.get());
+        shards.put_u32(NO_VOTE);
+        Span::encode_list(&self.spans, &mut shards);
         let mut out = Tlv::new();
         out.critical(TAG_COUNTERS, &counters);
-        out.critical(TAG_SPANS, &spans);
-        if self.durable > LogPosition::ZERO {
-            out.critical(TAG_DURABLE, &self.durable.get().to_le_bytes());
-        }
+        out.critical(TAG_SHARDS, &shards);
+        out.critical(TAG_VIEW, &self.view.encode());
         if self.trimmed_ms > 0 {
             out.optional(TAG_TRIMMED_MS, &self.trimmed_ms.to_le_bytes());
         }
@@ -102,8 +117,8 @@ impl ReplicaState {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let known = [
             TAG_COUNTERS,
-            TAG_SPANS,
-            TAG_DURABLE,
+            TAG_SHARDS,
+            TAG_VIEW,
             TAG_TRIMMED_MS,
             TAG_RING_NUMBER,
             TAG_STOPPED,
@@ -111,15 +126,18 @@ impl ReplicaState {
         ];
         let fields = TlvReader::read(bytes, "replica state", &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
+        let version = counters.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "replica state has version {version}, this build knows {VERSION}"
+            )));
+        }
         let me = ReplicaId(counters.u32()?);
-        let term = Term(counters.u64()?);
-        let session = counters.u64()?;
+        let (incarnation, session) = (counters.u64()?, counters.u64()?);
         let files_reserved = counters.u64()?;
-        let trimmed = Anchor::decode(&mut counters)?;
         counters.finish()?;
-        let mut list = fields.field(TAG_SPANS)?;
-        let spans = Span::decode_list(&mut list)?;
-        list.finish()?;
+        let (trimmed, durable, spans) = read_shards(&mut fields.field(TAG_SHARDS)?)?;
+        let view = GroupView::decode(fields.bytes(TAG_VIEW)?)?;
         let number = |tag| match fields.field_if_there(tag) {
             None => Ok(None),
             Some(mut field) => {
@@ -127,7 +145,6 @@ impl ReplicaState {
                 field.finish().map(|()| Some(number))
             }
         };
-        let durable = LogPosition(number(TAG_DURABLE)?.unwrap_or(0));
         let trimmed_ms = number(TAG_TRIMMED_MS)?.unwrap_or(0);
         let loss = fields.field_if_there(TAG_RING_LOSS).map(|mut field| {
             let loss = RingLoss::decode(&mut field)?;
@@ -138,8 +155,38 @@ impl ReplicaState {
             stopped: number(TAG_STOPPED)?.map(LogPosition),
             loss: loss.transpose()?,
         };
-        Ok(Self { me, term, session, files_reserved, spans, trimmed, trimmed_ms, durable, ring })
+        Ok(Self {
+            me,
+            view,
+            incarnation,
+            session,
+            files_reserved,
+            spans,
+            trimmed,
+            trimmed_ms,
+            durable,
+            ring,
+        })
     }
+}
+
+/// Reads what is remembered of each shard: u16 shards, then for each its trim anchor, u64 how far
+/// it was durable, u32 vote, spans.
+fn read_shards(reader: &mut Reader<'_>) -> Result<(Anchor, LogPosition, Vec<Span>)> {
+    const { assert!(SHARDS == 1, "the replica state has a list of shards in memory") }
+    let shards = reader.u16()?;
+    if usize::from(shards) != SHARDS {
+        return Err(Error::unsupported(format!(
+            "replica state of {shards} shards, this build has {SHARDS}"
+        )));
+    }
+    let (trimmed, durable) = (Anchor::decode(reader)?, LogPosition(reader.u64()?));
+    let vote = reader.u32()?;
+    if vote != NO_VOTE {
+        return Err(Error::unsupported(format!("replica state: a vote for replica {vote}")));
+    }
+    let spans = Span::decode_list(reader)?;
+    Ok((trimmed, durable, spans))
 }
 
 /// What a checkpoint of the placement log keeps for the node.

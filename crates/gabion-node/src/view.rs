@@ -2,17 +2,21 @@
 //! them.
 //!
 //! ```text
-//!   GroupConfig, member ──► View ──► duties: append · compact · ship · receive · serve reads · log edits
+//!   GroupView, member ──► View ──► duties: append · compact · ship · receive · serve reads · log edits
 //!                            │
 //!                            └─────► writer (takes writes), reader (answers reads), others
 //! ```
 //!
+//! A view reaches the node by [`Node::handle_view`](crate::Node::handle_view) alone. It takes effect
+//! when it is durable, and may change at any time.
+//!
 //! Parts of the node ask "is this my duty?" and "who takes writes?". None asks for the head, for a
 //! place in the order or for the number of members: what those mean is decided here alone.
 
-use crate::config::{CompactionMode, GroupConfig};
+use crate::config::CompactionMode;
 use alloc::vec::Vec;
 use gabion_base::ReplicaId;
+use gabion_replication::{GroupView, LogKind};
 
 /// The duties of one replica in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,44 +36,43 @@ pub struct Duties {
     pub log_edits: bool,
 }
 
-/// The readers of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogKind {
-    /// This replica alone, at its next start.
-    Private,
-    /// Every member.
-    Shared,
-}
-
-/// The members, and the duties of this replica among them.
+/// The group's view, and the duties of this replica in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     me: ReplicaId,
-    members: Vec<ReplicaId>,
+    group: GroupView,
     duties: Duties,
     has_one_tree: bool,
-    log_kind: LogKind,
 }
 
 impl View {
     /// The view of a member of a group in chain replication: the first member takes writes and the
     /// last answers reads (RubbleDB §4.1).
+    ///
+    /// # Panics
+    /// When this replica is no member of it: whoever takes a view checks that.
     #[must_use]
-    pub fn of_chain(group: &GroupConfig, me: ReplicaId) -> Self {
-        let has_one_tree = group.compaction == CompactionMode::Primary;
-        let append = group.head() == me;
-        let log_kind = group.log_kind();
+    pub fn new(compaction: CompactionMode, group: GroupView, me: ReplicaId) -> Self {
+        let has_one_tree = compaction == CompactionMode::Primary;
+        let append = group.writer() == me;
+        let is_shared = group.log == LogKind::Shared;
         let duties = Duties {
             append,
             compact: append || !has_one_tree,
-            ship: append && has_one_tree && log_kind == LogKind::Shared,
+            ship: append && has_one_tree && is_shared,
             receive: !append && has_one_tree,
-            serve_reads: group.tail() == me,
-            log_edits: has_one_tree && log_kind == LogKind::Shared,
+            serve_reads: group.reader() == me,
+            log_edits: has_one_tree && is_shared,
         };
-        let view = Self { me, members: group.members.clone(), duties, has_one_tree, log_kind };
+        let view = Self { me, group, duties, has_one_tree };
         view.invariants();
         view
+    }
+
+    /// The part that is the same at every member.
+    #[must_use]
+    pub const fn group(&self) -> &GroupView {
+        &self.group
     }
 
     /// The duties of this replica.
@@ -81,18 +84,18 @@ impl View {
     /// The member that takes writes. It ships the files, where files are shipped.
     #[must_use]
     pub fn writer(&self) -> ReplicaId {
-        self.members[0]
+        self.group.writer()
     }
 
     /// The member that answers reads.
     #[must_use]
     pub fn reader(&self) -> ReplicaId {
-        self.members[self.members.len() - 1]
+        self.group.reader()
     }
 
     /// The members but this replica, in their order.
     pub fn others(&self) -> impl Iterator<Item = ReplicaId> + '_ {
-        self.members.iter().copied().filter(|member| *member != self.me)
+        self.group.others(self.me)
     }
 
     /// Whether one tree is every member's: edits have the same numbers and files the same bytes
@@ -116,14 +119,14 @@ impl View {
     /// Whether nobody but this replica reads its log: it may end where a flush has put everything
     /// into files, and what its records do not say of themselves nobody else has to know.
     #[must_use]
-    pub fn log_is_private(&self) -> bool {
-        self.log_kind == LogKind::Private
+    pub const fn log_is_private(&self) -> bool {
+        matches!(self.group.log, LogKind::Private)
     }
 
     /// Checks what holds of every view.
     fn invariants(&self) {
         let Duties { append, compact, ship, receive, log_edits, .. } = self.duties;
-        assert!(self.members.contains(&self.me), "{} has no duties in its view", self.me);
+        assert!(self.group.place_of(self.me).is_some(), "{} has no duties in its view", self.me);
         assert_eq!(append, self.writer() == self.me, "one member takes writes");
         assert!(!(ship && receive), "a member that ships its files receives none");
         assert!(compact || receive, "files come from somewhere");
@@ -135,22 +138,13 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AckLevel;
-    use gabion_base::{ConfigNumber, GroupId};
-    use gabion_engine::TreeConfig;
+    use gabion_base::GroupId;
 
     fn view(count: u32, compaction: CompactionMode, me: u32) -> View {
-        let group = GroupConfig {
-            group: GroupId(1),
-            config: ConfigNumber(1),
-            members: (1..=count).map(ReplicaId).collect(),
-            compaction,
-            ack: AckLevel::Replicated,
-            ring_len: 4 << 20,
-            segment_len: 1 << 20,
-            tree: TreeConfig::default(),
-        };
-        View::of_chain(&group, ReplicaId(me))
+        let founders: Vec<_> = (1..=count).map(ReplicaId).collect();
+        let log = if count == 1 { LogKind::Private } else { LogKind::Shared };
+        let group = GroupView::founding(GroupId(1), &founders, log);
+        View::new(compaction, group, ReplicaId(me))
     }
 
     /// The duties that a view gives, by their first letters.

@@ -1,6 +1,6 @@
 //! The bytes of what nodes say to each other, of a group's configuration and of a replica's state,
 //! pinned. A change here is a change of format: a new kind of message or a new field, never another
-//! meaning of an old one.
+//! meaning of an old one. `GABION_REWRITE=1` writes the files anew.
 //!
 //! None of the three carries a checksum: frames and records of the placement log, in which they
 //! travel and lie, cover them. Should damage come through nevertheless, it must not panic.
@@ -10,8 +10,8 @@
 
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{
-    ConfigNumber, Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId,
-    SlotIndex, Term,
+    Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId, SlotIndex,
+    Term,
 };
 use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
@@ -19,6 +19,7 @@ use gabion_node::message::{NodeMessage, ShippedFile, Spare};
 use gabion_node::ring::{Fate, RingLoss, RingState};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
 use gabion_pool::Placed;
+use gabion_replication::{GroupView, LogKind};
 use std::fmt::Debug;
 
 /// The pinned bytes, in `tests/golden`, 32 to a line.
@@ -36,16 +37,20 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[track_caller]
+#[expect(clippy::disallowed_methods, reason = "tests read and rewrite their data files")]
 fn assert_golden(bytes: &[u8], (name, golden): (&str, String)) {
     let lines = bytes.chunks(32).map(|line| hex(line) + "\n").collect::<String>();
+    if std::env::var_os("GABION_REWRITE").is_some() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+        return std::fs::write(file, lines).unwrap();
+    }
     assert!(hex(bytes) == golden, "{name}: the bytes are now\n{lines}");
 }
 
 fn group_config() -> GroupConfig {
     GroupConfig {
         group: GroupId(0x0102_0304),
-        config: ConfigNumber(5),
-        members: vec![ReplicaId(1), ReplicaId(2), ReplicaId(3)],
+        founders: vec![ReplicaId(1), ReplicaId(2), ReplicaId(3)],
         compaction: CompactionMode::EveryReplica,
         ack: AckLevel::Replicated,
         ring_len: 64 << 20,
@@ -60,10 +65,17 @@ fn older_group_config() -> GroupConfig {
     GroupConfig { tree, ..group_config() }
 }
 
+fn view() -> GroupView {
+    let founders = [ReplicaId(1), ReplicaId(2)];
+    let view = GroupView::founding(GroupId(7), &founders, LogKind::Shared);
+    GroupView { term: Term(3), ..view }
+}
+
 fn replica_state() -> ReplicaState {
     ReplicaState {
         me: ReplicaId(2),
-        term: Term(3),
+        view: view(),
+        incarnation: 0x0506,
         session: 0x1122_3344_5566,
         files_reserved: 4096,
         spans: vec![

@@ -1,17 +1,21 @@
-//! What a [`Chain`](crate::Chain) is told at its start and what it asks of the node.
+//! The state that a [`Protocol`](crate::Protocol) begins with, and the actions that it asks of the
+//! node.
 
-use crate::message::{Lost, Message, Progress};
-use crate::{Frame, Spans};
+use crate::message::{Lost, Message, Progress, Watermarks};
+use crate::{Frame, GroupView, Spans};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, LogPosition, ReplicaId, Term};
+use gabion_base::{Error, LogPosition, ReplicaId, ShardId, Term};
 
-/// What a replica found on its disk and in its ring when it started.
+/// The state of a replica when a protocol begins: found on its disk and in its ring at a start, or
+/// taken over from the protocol of the view before.
 #[derive(Clone, Debug, Default)]
 pub struct LocalState {
     /// The highest term that it made durable; zero for a new replica.
     pub term: Term,
+    /// Its durable counter of starts.
+    pub incarnation: u64,
     /// Its durable counter of starts and connections, as at this start.
     pub session: u64,
     /// Its spans as last adopted; what they say beyond `progress.end` is ignored.
@@ -27,6 +31,10 @@ pub struct LocalState {
     pub lost: Option<Lost>,
     /// See [`MemberState::gap`](crate::MemberState::gap).
     pub gap: Option<Term>,
+    /// What is known to hold at every member: they do not fall with a new view.
+    pub marks: Watermarks,
+    /// No [`Action::SendLog`] with this ticket, or a later one, was ever polled in this process.
+    pub next_ticket: u64,
 }
 
 /// Whether some member of a group has all that was in the ring of one that lost its own.
@@ -38,17 +46,6 @@ pub enum Whole {
     Nobody,
     /// Not all have said.
     Unknown,
-}
-
-/// A member's place in the chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The primary: takes writes, runs flushes and compactions. Also the tail of a group of one.
-    Head,
-    /// Neither end.
-    Middle,
-    /// Answers reads.
-    Tail,
 }
 
 /// What a member was last known to be, for status pages.
@@ -93,6 +90,8 @@ pub enum Action {
     /// Read whole records from `from`, at least one, else at most `bytes_max` bytes and not
     /// beyond `until`, and hand them to `handle_log_read` with `ticket`.
     SendLog {
+        /// The log that is meant.
+        shard: ShardId,
         /// Who will be sent them.
         to: ReplicaId,
         /// Names this read.
@@ -111,6 +110,8 @@ pub enum Action {
     /// applied them). The log checks each record: CRC, position, `term`, CRC of its predecessor.
     /// When that fails, call `handle_rejected`.
     Place {
+        /// The log that is meant.
+        shard: ShardId,
         /// Position of the first record.
         from: LogPosition,
         /// Term of every record.
@@ -120,6 +121,8 @@ pub enum Action {
     },
     /// The log ends at `at`; what lies beyond never counted. Need not be durable.
     Truncate {
+        /// The log that is meant.
+        shard: ShardId,
         /// The new end.
         at: LogPosition,
     },
@@ -127,12 +130,16 @@ pub enum Action {
     /// lost its disk): they lie in `spans`, which are made durable with the last of these terms. That need
     /// not be waited for: until then a restart finds less.
     Follow {
+        /// The log that is meant.
+        shard: ShardId,
         /// The spans of the member whose log is fetched.
         spans: Spans,
     },
     /// Make term and spans durable in one commit that also voids every grant, cut the log at `end`
     /// (its next record begins there), then call `handle_term_adopted` with the term.
     AdoptTerm {
+        /// The log that is meant.
+        shard: ShardId,
         /// The new term.
         term: Term,
         /// All spans of the log; the last one is open.
@@ -156,6 +163,12 @@ pub enum Action {
     },
     /// This replica is the tail and may answer reads from now on, until its process ends.
     Readable,
+    /// A member answered with a view that is newer than this protocol's. Once it is durable another
+    /// protocol begins with it.
+    View {
+        /// The newer view.
+        view: GroupView,
+    },
     /// The log here is rotten: end the process, whose next start repairs it from the others.
     Fatal {
         /// The finding, with its place.

@@ -68,24 +68,26 @@
 //!
 //! `new`, then any `handle_*`; after each, or after a few, `poll` until it returns nothing.
 
-mod config;
 mod head;
+mod links;
 mod member;
 mod peer;
 mod recent;
 mod status;
 mod stream;
 
-use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
+use crate::message::{Lease, Lost, Message, Progress, Watermarks};
 use crate::planted::{Mutant, Planted};
-use crate::{Action, Frame, LocalState, Spans};
+use crate::protocol::Protocol;
+use crate::{Action, Config, Frame, GroupView, LocalState, MemberStatus, Spans, Whole};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-pub use config::ChainConfig;
-use gabion_base::{Error, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{
+    ConfigNumber, Error, Frontier, GroupId, LogPosition, ReplicaId, Result, ShardId, Term,
+};
 use peer::{Link, Peer};
 use recent::Recent;
 
@@ -117,14 +119,17 @@ enum Announced {
 
 /// One member of a group in chain replication. See the module for the protocol.
 pub struct Chain {
-    config: ChainConfig,
-    /// This member's place in `config.members`.
+    config: Config,
+    /// The members: the head first, the tail last.
+    order: Vec<ReplicaId>,
+    /// This member's place in it.
     index: usize,
     now_ms: u64,
     /// The highest term durable here, but for one that is followed.
     term: Term,
     /// Head: the highest term of the logs that it began to fetch; nobody starts it anew.
     followed: Term,
+    incarnation: u64,
     session: u64,
     /// The spans of the log; while a term runs the last is open.
     spans: Spans,
@@ -161,57 +166,74 @@ impl Chain {
     /// # Errors
     /// Invalid input for a configuration that cannot work, corruption for a state that contradicts
     /// itself.
-    pub fn new(config: ChainConfig, state: LocalState, now_ms: u64) -> Result<Self> {
+    pub fn new(config: Config, state: LocalState, now_ms: u64) -> Result<Self> {
         let index = config.validate()?;
-        let spans = state.spans.clipped(state.progress.end);
+        let spans = state.spans.clipped(state.progress.end.only());
         let (last_term, end) = spans.tip();
-        if last_term > state.term || state.progress.durable > state.progress.end {
+        if last_term > state.term || state.progress.durable.only() > state.progress.end.only() {
             return Err(Error::corruption(format!(
                 "a log with records of {last_term} that is durable up to {} and ends at {}, at a \
                  replica in {}",
-                state.progress.durable, state.progress.end, state.term
+                state.progress.durable.only(),
+                state.progress.end.only(),
+                state.term
             )));
         }
-        if end == LogPosition::ZERO && state.progress.end > end {
+        if end == LogPosition::ZERO && state.progress.end.only() > end {
             return Err(Error::corruption(format!(
                 "a log that ends at {} without the span of its last record",
-                state.progress.end
+                state.progress.end.only()
             )));
         }
-        let others = config.members.iter().filter(|&&m| m != config.me);
-        let peers = others.map(|&id| Peer::new(id, now_ms)).collect();
+        let peers = config.view.others(config.me).map(|id| Peer::new(id, now_ms)).collect();
+        let order = config.view.members.iter().map(|member| member.replica).collect();
         Ok(Self {
+            order,
             index,
             now_ms,
             term: state.term,
             followed: Term::ZERO,
+            incarnation: state.incarnation,
             session: state.session,
             spans,
             oldest: state.oldest,
             last_crc: state.last_crc,
-            progress: Progress { end, durable: state.progress.durable.min(end), ..state.progress },
+            progress: Progress {
+                end: Frontier::of(end),
+                durable: state.progress.durable.meet(Frontier::of(end)),
+                ..state.progress
+            },
             recent: Recent::new(config.window_bytes),
             lost: state.lost,
             gap: state.gap,
             received: end,
             phase: Phase::Waiting,
             peers,
-            marks: Watermarks::default(),
+            marks: state.marks,
             announced: Announced::Nothing,
             is_readable: false,
             read_target: None,
             blocked: None,
             ack_due: false,
-            next_ticket: 1,
+            next_ticket: state.next_ticket.max(1),
             actions: VecDeque::new(),
             config,
             planted: Planted::default(),
         })
     }
+}
 
-    /// There is a new connection to `peer`, which this side calls `connection` (a number that it
-    /// never uses again in the life of this process). It replaces an older one.
-    pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+impl Protocol for Chain {
+    fn begin_at(&mut self, now_ms: u64) {
+        assert!(
+            self.peers.iter().all(|peer| peer.link.is_none()),
+            "the clock begins before any event"
+        );
+        self.now_ms = now_ms;
+        self.peers.iter_mut().for_each(|peer| peer.last_heard_ms = now_ms);
+    }
+
+    fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let Some(i) = self.peer_index(peer) else { return };
         self.drop_link(i);
@@ -221,8 +243,7 @@ impl Chain {
         self.push(peer, hello);
     }
 
-    /// The connection is gone. One that has been replaced meanwhile is ignored.
-    pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
+    fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let Some(i) = self.peer_index(peer) else { return };
         if self.peers[i].link.as_ref().is_some_and(|l| l.connection == connection) {
@@ -230,12 +251,7 @@ impl Chain {
         }
     }
 
-    /// A frame arrived over `connection` of `peer`.
-    ///
-    /// # Errors
-    /// When the frame cannot be meant for this replica or breaks the protocol; the node closes the
-    /// connection, and the next one starts from a Hello.
-    pub fn handle_message(
+    fn handle_message(
         &mut self,
         peer: ReplicaId,
         connection: u64,
@@ -245,47 +261,22 @@ impl Chain {
         self.now_ms = self.now_ms.max(now_ms);
         self.check_address(peer, &frame)?;
         let Some(i) = self.peer_index(peer) else { return Ok(()) };
-        let now_ms = self.now_ms;
-        let is_hello = matches!(frame.message, Message::Hello(_));
-        let known = &mut self.peers[i];
         let takes_any = self.planted.has(Mutant::OldConnectionCounts);
-        let is_current = |l: &&mut Link| l.connection == connection || takes_any;
-        let Some(link) = known.link.as_mut().filter(is_current) else {
+        let is_current = |l: &Link| l.connection == connection || takes_any;
+        if !self.peers[i].link.as_ref().is_some_and(is_current) {
             return Ok(());
-        };
-        match link.remote {
-            None if is_hello => link.remote = Some(frame.connection),
-            Some(remote) if remote == frame.connection || takes_any => {}
-            _ => {
-                return Err(Error::invalid(format!(
-                    "{} from replica {} names connection {}, which did not begin with its Hello",
-                    frame.message.kind(),
-                    peer.get(),
-                    frame.connection
-                )));
-            }
         }
-        known.last_heard_ms = now_ms;
+        if !self.check_view(i, &frame)? {
+            return Ok(());
+        }
+        self.check_connection(i, &frame, takes_any)?;
+        self.peers[i].last_heard_ms = self.now_ms;
         let result = self.dispatch(i, frame);
         self.invariants();
         result
     }
 
-    /// The clock begins at `now_ms`, which may be before the time of [`Self::new`]. Only before any event.
-    ///
-    /// # Panics
-    /// When a member has been heard of already.
-    pub fn begin_at(&mut self, now_ms: u64) {
-        assert!(
-            self.peers.iter().all(|peer| peer.link.is_none()),
-            "the clock begins before any event"
-        );
-        self.now_ms = now_ms;
-        self.peers.iter_mut().for_each(|peer| peer.last_heard_ms = now_ms);
-    }
-
-    /// Time has passed. Call this a few times per heartbeat.
-    pub fn handle_tick(&mut self, now_ms: u64) {
+    fn handle_tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let now_ms = self.now_ms;
         for i in 0..self.peers.len() {
@@ -300,14 +291,12 @@ impl Chain {
             }
             let has_news = self.index == 0 && link.told != self.marks;
             if has_news || now_ms - link.last_sent_ms >= self.config.heartbeat_ms {
-                self.push(id, Message::Heartbeat(self.marks));
+                self.push(id, Message::Heartbeat(self.marks, Lease::default()));
             }
         }
     }
 
-    /// The node made the term durable that `AdoptTerm` named, and had carried out every earlier
-    /// `Place`. A term that a later `AdoptTerm` replaced is ignored.
-    pub fn handle_term_adopted(&mut self, term: Term) {
+    fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != (Phase::Adopting { term }) {
             return;
         }
@@ -321,72 +310,37 @@ impl Chain {
         self.invariants();
     }
 
-    /// Head: the own log grew by these whole records, the last of which has this checksum. They are
-    /// sent on as they are.
-    ///
-    /// # Panics
-    /// At another member, and while not `is_joined`: whoever appends asks first, in the same turn.
-    pub fn handle_appended(&mut self, records: Vec<Bytes>, last_crc: u32) {
+    fn handle_appended(&mut self, _: ShardId, records: Vec<Bytes>, last_crc: u32) {
         assert!(self.index == 0, "only the head appends");
         assert!(self.phase == Phase::Joined, "appended before the term runs");
         let len = records.iter().map(|record| record.len() as u64).sum::<u64>();
-        let from = self.progress.end;
+        let from = self.end();
         let end = LogPosition(from.get() + len);
         self.pass_on(from, self.term, records);
-        self.progress.end = end;
+        self.progress.end = Frontier::of(end);
         self.received = end;
         self.last_crc = last_crc;
     }
 
-    /// The node placed (the tail: and applied) what `Place` brought, up to `end`.
-    pub fn handle_placed(&mut self, end: LogPosition, last_crc: u32) {
+    fn handle_placed(&mut self, _: ShardId, end: LogPosition, last_crc: u32) {
         let end = self.spans.after(end);
         if matches!(self.phase, Phase::Adopting { .. }) {
             // The log is where it was when the adoption was asked for: nothing to count yet.
-            if end == self.progress.end {
+            if end == self.end() {
                 self.last_crc = last_crc;
             }
             return;
         }
         debug_assert!(end <= self.received, "placed {end}, received {}", self.received);
-        if end > self.progress.end && end <= self.received {
-            self.progress.end = end;
+        if end > self.end() && end <= self.received {
+            self.progress.end = Frontier::of(end);
             self.last_crc = last_crc;
             self.ack_due = true;
             self.after_placed();
         }
     }
 
-    /// The log here survives a power cut below `durable`.
-    pub fn handle_durable(&mut self, durable: LogPosition) {
-        let durable = durable.min(self.progress.end);
-        if durable > self.progress.durable {
-            self.progress.durable = durable;
-            self.ack_due = true;
-            self.pull_more();
-        }
-    }
-
-    /// The tree applied edits up to `edit` and needs no log below `flushed`.
-    pub fn handle_edit_applied(&mut self, edit: u64, flushed: LogPosition) {
-        if edit > self.progress.edit || flushed > self.progress.flushed {
-            self.progress.edit = self.progress.edit.max(edit);
-            self.progress.flushed = self.progress.flushed.max(flushed);
-            self.ack_due = true;
-        }
-    }
-
-    /// The log below `oldest` is gone.
-    pub fn handle_trimmed(&mut self, oldest: LogPosition) {
-        self.oldest = self.oldest.max(oldest);
-        self.spans.trim(self.oldest, self.received);
-    }
-
-    /// The records of a `Place` do not continue the log, which ends at `end` with a record of this
-    /// checksum. A bit flipped on the way, or at the sender: the connection ends, and the next one
-    /// begins from a Hello. Later changes of the log are forgotten, here and by the node where it
-    /// has polled some and not carried them out.
-    pub fn handle_rejected(&mut self, end: LogPosition, last_crc: u32, reason: &Error) {
+    fn handle_rejected(&mut self, _: ShardId, end: LogPosition, last_crc: u32, reason: &Error) {
         let is_of_log = |action: &Action| {
             matches!(
                 action,
@@ -401,8 +355,8 @@ impl Chain {
         let source = self.source();
         let end = self.spans.after(end);
         self.received = end;
-        self.progress.end = end;
-        self.progress.durable = self.progress.durable.min(end);
+        self.progress.end = Frontier::of(end);
+        self.progress.durable = Frontier::of(self.durable().min(end));
         self.last_crc = last_crc;
         if self.phase != Phase::Joined {
             // The adoption begins again with a Hello.
@@ -414,11 +368,33 @@ impl Chain {
         self.invariants();
     }
 
-    /// Sends one of the node's own kinds, behind everything that was sent to this member before.
-    ///
-    /// # Errors
-    /// Unavailable when there is no connection to it; invalid input for a kind of the chain's own.
-    pub fn send(&mut self, to: ReplicaId, message: Message) -> Result<()> {
+    fn handle_durable(&mut self, durable: Frontier) {
+        let durable = durable.meet(self.progress.end);
+        if !self.progress.durable.covers(&durable) {
+            self.progress.durable = durable;
+            self.ack_due = true;
+            self.pull_more();
+        }
+    }
+
+    fn handle_edit_applied(&mut self, edit: u64, flushed: Frontier) {
+        if edit > self.progress.edit || !self.progress.flushed.covers(&flushed) {
+            self.progress.edit = self.progress.edit.max(edit);
+            self.progress.flushed = self.progress.flushed.join(flushed);
+            self.ack_due = true;
+        }
+    }
+
+    fn handle_trimmed(&mut self, oldest: Frontier) {
+        self.oldest = self.oldest.max(oldest.only());
+        self.spans.trim(self.oldest, self.received);
+    }
+
+    fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
+        self.log_read(ticket, records);
+    }
+
+    fn send(&mut self, to: ReplicaId, message: Message) -> Result<()> {
         if !message.is_for_node() {
             return Err(Error::invalid(format!(
                 "message of kind {} is not the node's to send",
@@ -431,8 +407,11 @@ impl Chain {
         Err(Error::unavailable(format!("replica {} is not connected", to.get())))
     }
 
-    /// What to do next; nothing when everything is done for now.
-    pub fn poll(&mut self, now_ms: u64) -> Option<Action> {
+    fn set_gap(&mut self, gap: Option<Term>) {
+        self.gap = gap;
+    }
+
+    fn poll(&mut self, now_ms: u64) -> Option<Action> {
         self.now_ms = self.now_ms.max(now_ms);
         if self.actions.is_empty() {
             self.pump();
@@ -441,24 +420,177 @@ impl Chain {
         self.actions.pop_front()
     }
 
+    fn term(&self) -> Term {
+        self.term
+    }
+
+    fn is_joined(&self) -> bool {
+        self.phase == Phase::Joined
+    }
+
+    fn has_caught_up(&self) -> bool {
+        self.is_joined() && self.read_target.is_none_or(|target| self.end() >= target)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.announced == Announced::Ready && self.phase == Phase::Joined
+    }
+
+    fn not_ready_reason(&self) -> Option<&str> {
+        match &self.announced {
+            Announced::NotReady(reason) => Some(reason),
+            Announced::Nothing => Some("the replica is starting"),
+            Announced::Ready => None,
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        self.is_readable
+    }
+
+    fn is_connected(&self, id: ReplicaId) -> bool {
+        let link = self.peer_index(id).and_then(|i| self.peers[i].link.as_ref());
+        link.is_some_and(|l| !l.is_closing)
+    }
+
+    fn commit(&self) -> Frontier {
+        self.marks.commit
+    }
+
+    fn durable_commit(&self) -> Frontier {
+        self.marks.durable
+    }
+
+    fn edits_applied_min(&self) -> u64 {
+        self.marks.edit
+    }
+
+    fn flushed_min(&self) -> Frontier {
+        self.marks.flushed
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    fn source(&self) -> Option<ReplicaId> {
+        match self.phase {
+            Phase::Pulling { winner, .. } => Some(winner),
+            _ => self.predecessor(),
+        }
+    }
+
+    fn whole_member(&self, term: Term) -> Whole {
+        let mut is_known = true;
+        for peer in &self.peers {
+            match peer.link.as_ref().and_then(|link| link.hello.as_ref()) {
+                Some((_, state)) if state.gap.is_none_or(|below| below <= term) => {
+                    return Whole::Member(peer.id);
+                }
+                Some(_) => {}
+                None => is_known = false,
+            }
+        }
+        if is_known { Whole::Nobody } else { Whole::Unknown }
+    }
+
+    fn members(&self) -> Vec<MemberStatus> {
+        self.order.iter().map(|&id| self.status_of(id)).collect()
+    }
+
+    fn next_ticket(&self) -> u64 {
+        self.next_ticket
+    }
+}
+
+impl Chain {
+    fn group(&self) -> GroupId {
+        self.config.view.group
+    }
+
+    fn config_number(&self) -> ConfigNumber {
+        self.config.view.config
+    }
+
     fn check_address(&self, peer: ReplicaId, frame: &Frame) -> Result<()> {
-        let is_ours = frame.group == self.config.group && frame.shard == ShardId::ZERO;
+        let is_ours = frame.group == self.group() && frame.shard == ShardId::ZERO;
         if !is_ours || frame.from != peer || frame.to != self.config.me {
             return Err(Error::invalid(format!(
                 "frame for {} {} from {} to {} arrived at {} of {} from {peer}",
-                frame.group, frame.shard, frame.from, frame.to, self.config.me, self.config.group
-            )));
-        }
-        if frame.config != self.config.config {
-            return Err(Error::invalid(format!(
-                "replica {} has configuration {}, replica {} has {}",
-                peer.get(),
-                frame.config,
-                self.config.me.get(),
-                self.config.config
+                frame.group,
+                frame.shard,
+                frame.from,
+                frame.to,
+                self.config.me,
+                self.group()
             )));
         }
         Ok(())
+    }
+
+    /// Whether a frame is of the view that runs here, before anything looks inside. One of an older
+    /// view is answered with this one. One of a newer view is of no use before that view is here:
+    /// its sender tells it in answer to the Hello.
+    fn check_view(&mut self, i: usize, frame: &Frame) -> Result<bool> {
+        if let Message::View(view) = &frame.message {
+            return self.view_from(i, view).map(|()| false);
+        }
+        let is_of_node = matches!(frame.message, Message::Node { .. });
+        let is_old = frame.config < self.config_number() || (is_of_node && frame.term < self.term);
+        if is_old {
+            self.tell_view(i);
+        }
+        Ok(!is_old && frame.config == self.config_number())
+    }
+
+    /// Answers with the view that runs here, once for each view of a connection.
+    fn tell_view(&mut self, i: usize) {
+        let (peer, term) = (self.peers[i].id, self.term);
+        let Some(link) = &mut self.peers[i].link else { return };
+        if link.told_view.replace(term) != Some(term) {
+            let view = GroupView { term, ..self.config.view.clone() };
+            self.push(peer, Message::View(view));
+        }
+    }
+
+    /// A member told the view that runs at it.
+    fn view_from(&mut self, i: usize, view: &GroupView) -> Result<()> {
+        let mine = &self.config.view;
+        let is_other = view.members != mine.members || view.founders != mine.founders;
+        if view.group != mine.group || (view.config == mine.config && is_other) {
+            return Err(Error::invalid(format!(
+                "replica {} tells configuration {} of {} with other members than are known here",
+                self.peers[i].id.get(),
+                view.config,
+                view.group
+            )));
+        }
+        if view.config > mine.config {
+            self.actions.push_back(Action::View { view: view.clone() });
+        }
+        Ok(())
+    }
+
+    /// Whether a frame belongs to the connection that its sender began with a Hello.
+    fn check_connection(&mut self, i: usize, frame: &Frame, takes_any: bool) -> Result<()> {
+        let Some(link) = self.peers[i].link.as_mut() else { return Ok(()) };
+        match link.remote {
+            None if matches!(frame.message, Message::Hello(_)) => {
+                link.remote = Some(frame.connection);
+                Ok(())
+            }
+            Some(remote) if remote == frame.connection || takes_any => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "{} from replica {} names connection {}, which did not begin with its Hello",
+                frame.message.kind(),
+                frame.from.get(),
+                frame.connection
+            ))),
+        }
     }
 
     fn dispatch(&mut self, i: usize, frame: Frame) -> Result<()> {
@@ -484,10 +616,15 @@ impl Chain {
                 if self.index == 0 {
                     return self.pulled_records(i, from, records_term, bytes);
                 }
-                self.records_from(i, term, marks, Action::Place { from, term: records_term, bytes })
+                self.records_from(
+                    i,
+                    term,
+                    marks,
+                    Action::Place { shard: ShardId::ZERO, from, term: records_term, bytes },
+                )
             }
-            Message::Ack(progress) => self.ack_from(i, term, progress),
-            Message::Heartbeat(marks) => {
+            Message::Ack(progress, _) => self.ack_from(i, term, progress),
+            Message::Heartbeat(marks, _) => {
                 self.learn_marks(i, term, marks);
                 Ok(())
             }
@@ -516,126 +653,26 @@ impl Chain {
         self.announce();
     }
 
-    fn hello(&self) -> Message {
-        let spans = self.spans.clipped(self.received);
-        let end = spans.tip().1;
-        let last_crc = if self.received == self.progress.end { self.last_crc } else { 0 };
-        Message::Hello(MemberState {
-            session: self.session,
-            oldest: self.oldest,
-            last_crc,
-            progress: Progress { end, durable: self.progress.durable.min(end), ..self.told() },
-            lost: self.still_lost(),
-            gap: self.gap,
-            spans,
-        })
+    /// The end of the log here.
+    fn end(&self) -> LogPosition {
+        self.progress.end.only()
     }
 
-    /// How far this member says that it is. While what its log lost is not durable here again, it may need
-    /// that log once more, whatever is in its files: nobody may trim it.
-    fn told(&self) -> Progress {
-        Progress { flushed: self.progress.flushed.min(self.progress.durable), ..self.progress }
-    }
-
-    /// What the log lost and does not have yet.
-    fn still_lost(&self) -> Option<Lost> {
-        let lost = self.lost.filter(|lost| self.tip() < lost.tip())?;
-        Some(Lost { from: lost.from.max(self.received.min(lost.to)), ..lost })
-    }
-
-    /// Queues a message on the current connection; false when there is none.
-    fn push(&mut self, to: ReplicaId, message: Message) -> bool {
-        let Some(i) = self.peer_index(to) else { return false };
-        let term = match &message {
-            // Also one that is not on disk yet: a head whose disk is blank must not choose it again.
-            Message::Hello(_) => self.latest_term(),
-            _ => self.term,
-        };
-        let now_ms = self.now_ms;
-        let Some(link) = self.peers[i].link.as_mut().filter(|l| !l.is_closing) else {
-            return false;
-        };
-        link.last_sent_ms = now_ms;
-        match &message {
-            Message::Heartbeat(marks)
-            | Message::Records { marks, .. }
-            | Message::NewTerm { marks, .. } => link.told = *marks,
-            _ => {}
-        }
-        let frame = Frame {
-            group: self.config.group,
-            shard: ShardId::ZERO,
-            config: self.config.config,
-            term,
-            from: self.config.me,
-            to,
-            connection: link.connection,
-            message,
-        };
-        self.actions.push_back(Action::Send { frame });
-        true
-    }
-
-    /// Has the node close the current connection with a member, unless it is about to.
-    fn close_link(&mut self, i: usize, reason: String) {
-        let peer = self.peers[i].id;
-        let Some(link) = self.peers[i].link.as_mut().filter(|link| !link.is_closing) else {
-            return;
-        };
-        link.is_closing = true;
-        let connection = link.connection;
-        self.actions.push_back(Action::Disconnect { peer, connection, reason });
-    }
-
-    fn drop_link(&mut self, i: usize) {
-        if self.peers[i].link.take().is_none() {
-            return;
-        }
-        let peer = self.peers[i].id;
-        if self.index == 0 || peer == self.head() {
-            self.actions.push_back(Action::VoidGrants { peer });
-        }
-        if matches!(self.phase, Phase::Pulling { winner, .. } if winner == peer) {
-            self.phase = Phase::Waiting;
-        }
-    }
-
-    /// The log has these records next, and the successor is to get them as they are.
-    fn pass_on(&mut self, from: LogPosition, term: Term, records: Vec<Bytes>) {
-        if self.successor().is_some() {
-            self.recent.push(from, term, records);
-        }
-    }
-
-    fn predecessor(&self) -> Option<ReplicaId> {
-        self.index.checked_sub(1).map(|i| self.config.members[i])
-    }
-
-    fn successor(&self) -> Option<ReplicaId> {
-        self.config.members.get(self.index + 1).copied()
-    }
-
-    fn peer_index(&self, id: ReplicaId) -> Option<usize> {
-        self.peers.iter().position(|p| p.id == id)
-    }
-
-    /// The term that this member is in or about to be in.
-    fn latest_term(&self) -> Term {
-        match self.phase {
-            Phase::Adopting { term } => term,
-            _ => self.term.max(self.followed),
-        }
+    /// The log here survives a power cut up to this.
+    fn durable(&self) -> LogPosition {
+        self.progress.durable.only()
     }
 
     /// What must hold between any two calls.
     fn invariants(&self) {
-        assert!(self.progress.end <= self.received, "placed more than was received");
-        assert!(self.progress.durable <= self.progress.end, "durable beyond the end");
+        assert!(self.end() <= self.received, "placed more than was received");
+        assert!(self.durable() <= self.end(), "durable beyond the end");
         if self.phase == Phase::Joined {
             assert!(self.tip().0 <= self.term, "records of a later term");
         }
-        if self.index == 0 {
-            assert!(self.marks.commit <= self.progress.end, "committed more than there is");
+        // A head that has yet to fetch its log may know of more.
+        if self.index == 0 && self.phase == Phase::Joined {
+            assert!(self.marks.commit.only() <= self.end(), "committed more than there is");
         }
         let is_head = self.index == 0;
         assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");

@@ -3,7 +3,7 @@
 //! ```text
 //!   0 length     u32   bytes after this field
 //!   4 magic      u32   "GBCH"
-//!   8 version    u16   1
+//!   8 version    u16   2
 //!  10 kind       u8    which message (crate::message)
 //!  11 flags      u8    bit 0: a receiver that does not know the kind must refuse it
 //!  12 crc32c     u32   of all other bytes; of Records without the payload
@@ -39,7 +39,9 @@ pub const PREFIX_LEN: usize = 16;
 /// "GBCH" in little-endian order.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"GBCH");
 /// The version that this build writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+/// The lowest version that this build reads.
+pub const VERSION_MIN: u16 = 2;
 const FLAG_CRITICAL: u8 = 1;
 const CRC_OFFSET: usize = 12;
 /// Longest frame of a kind that carries a record or a client's command: one of either, and room

@@ -1,4 +1,4 @@
-//! Protocol core of replication: the chain. Nothing here does I/O, knows a clock or rolls dice.
+//! Protocol cores of replication. Nothing here does I/O, knows a clock or rolls dice.
 //!
 //! ```text
 //!   connections ── handle_connected / handle_disconnected ─┐
@@ -13,7 +13,9 @@
 //!     ◄──── acks ────────────────────────────────┘
 //! ```
 //!
-//! - [`chain`]: the state machine; its module text is the protocol.
+//! - [`Protocol`]: the seam; [`begin`] gives a view its protocol. [`chain`]: the chain, whose module
+//!   text is the protocol. [`Alone`]: a group of one.
+//! - [`GroupView`]: term, configuration and members.
 //! - [`message`] and [`frame`]: what members say, and how it lies in bytes.
 //! - [`spans`]: which term wrote which part of a log; where two logs part.
 //!
@@ -26,16 +28,24 @@ extern crate alloc;
 extern crate std;
 
 pub mod action;
+mod alone;
 pub mod chain;
+mod config;
 pub mod frame;
 pub mod message;
 mod planted;
+mod protocol;
 pub mod spans;
 #[cfg(test)]
 mod tests;
+mod view;
 
-pub use action::{Action, LocalState, MemberStatus, Role, Whole};
-pub use chain::{Chain, ChainConfig};
+pub use action::{Action, LocalState, MemberStatus, Whole};
+pub use alone::Alone;
+pub use chain::Chain;
+pub use config::Config;
 pub use frame::{Encoded, Frame};
-pub use message::{ANY_TERM, Lost, MemberState, Message, Progress, Watermarks};
+pub use message::{ANY_TERM, Lease, Lost, MemberState, Message, Progress, Watermarks};
+pub use protocol::{Protocol, begin};
 pub use spans::{OPEN, Span, Spans};
+pub use view::{Addresses, GroupView, LogKind, Member};

@@ -3,20 +3,26 @@
 //!
 //! ```text
 //!  kind  name          body (after it: typed fields, see gabion_base::codec)      payload
-//!     1  Hello         session, oldest u64 | last_crc u32 | progress | spans
+//!     1  Hello         versions u16, u16 | incarnation, session, oldest u64 | last_crc u32
+//!                      | progress | spans
 //!     2  NewTerm       oldest, end u64 | last_crc u32 | watermarks | spans
 //!     3  TermAccepted  last_crc u32 | progress
 //!     4  Records       from, term u64 | watermarks                                records
-//!     5  Ack           progress
-//!     6  Heartbeat     watermarks
+//!     5  Ack           progress | lease
+//!     6  Heartbeat     watermarks | lease
 //!     7  PullLog       from u64 | bytes_max u32
 //!     8  Refused       reason
+//!     9  View          view (crate::view)
 //!    16  Node                                                                     bytes
 //!    17  Forward       id u64                                                     command
 //!    18  ForwardReply  id, position u64                                           reply
 //!
-//!  progress    end, durable, flushed, edit u64
-//!  watermarks  commit, durable, flushed, edit u64
+//!  progress    end, durable, flushed frontier | edit u64
+//!  watermarks  commit, durable, flushed frontier | edit u64
+//!  frontier    count u16 | u64 position of each shard (gabion_base::frontier)
+//!  lease       asked u64 | lasts u32: when the asker sent its request, by its own clock in ms, and
+//!              for how many ms it asks (Heartbeat) or is promised (Ack); 0 and 0 for none
+//!  versions    lowest and highest version of frames that the sender speaks
 //!  spans       count u32 | (term, start, end u64)…
 //!  reason: varint length and UTF-8
 //!
@@ -27,14 +33,14 @@
 //!     2  Gap        below u64
 //! ```
 
-use crate::Spans;
+use crate::{GroupView, Spans};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
-use gabion_base::{Error, LogPosition, Result, Term};
+use gabion_base::{Error, Frontier, LogPosition, Result, Term};
 
 /// Longest sentence in a message, in bytes.
 pub const TEXT_LEN_MAX: usize = 4096;
@@ -45,40 +51,81 @@ pub const ANY_TERM: Term = Term(u64::MAX);
 /// How far a member is. Every value only rises while its process lives, except where a log is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Its log is contiguous, in its ring (and at the tail applied) below this position.
-    pub end: LogPosition,
-    /// Below this position its log survives a power cut.
-    pub durable: LogPosition,
-    /// It needs no log below this position: everything there is in files that are durable.
-    pub flushed: LogPosition,
+    /// Its log is contiguous, in its ring (and at the tail applied) below this.
+    pub end: Frontier,
+    /// Below this its log survives a power cut.
+    pub durable: Frontier,
+    /// It needs no log below this: everything there is in files that are durable.
+    pub flushed: Frontier,
     /// The last edit that it applied.
     pub edit: u64,
 }
 
-/// What holds at every member: the minimum of their [`Progress`]. Never falls.
+impl Progress {
+    /// What both have reached.
+    #[must_use]
+    pub fn meet(self, other: Self) -> Self {
+        Self {
+            end: self.end.meet(other.end),
+            durable: self.durable.meet(other.durable),
+            flushed: self.flushed.meet(other.flushed),
+            edit: self.edit.min(other.edit),
+        }
+    }
+
+    /// What either has reached.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        Self {
+            end: self.end.join(other.end),
+            durable: self.durable.join(other.durable),
+            flushed: self.flushed.join(other.flushed),
+            edit: self.edit.max(other.edit),
+        }
+    }
+}
+
+/// What holds at every member: the least of their [`Progress`]. Never falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Every member has acknowledged the log below this position.
-    pub commit: LogPosition,
-    /// Every member has flushed the log below this position to its disk.
-    pub durable: LogPosition,
-    /// No member needs the log below this position.
-    pub flushed: LogPosition,
+    /// Every member has acknowledged the log below this.
+    pub commit: Frontier,
+    /// Every member has flushed the log below this to its disk.
+    pub durable: Frontier,
+    /// No member needs the log below this.
+    pub flushed: Frontier,
     /// Every member has applied this edit.
     pub edit: u64,
 }
 
 impl Watermarks {
+    /// What holds when every member has come so far.
+    #[must_use]
+    pub const fn of(least: Progress) -> Self {
+        let Progress { end, durable, flushed, edit } = least;
+        Self { commit: end, durable, flushed, edit }
+    }
+
     /// The higher of each.
     #[must_use]
-    pub fn max(self, other: Self) -> Self {
+    pub fn join(self, other: Self) -> Self {
         Self {
-            commit: self.commit.max(other.commit),
-            durable: self.durable.max(other.durable),
-            flushed: self.flushed.max(other.flushed),
+            commit: self.commit.join(other.commit),
+            durable: self.durable.join(other.durable),
+            flushed: self.flushed.join(other.flushed),
             edit: self.edit.max(other.edit),
         }
     }
+}
+
+/// A promise about reads, as it is asked for and given. The holder counts from its own time of
+/// asking, so clocks need not agree. None is asked for as yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// When the asker sent its request, by its own clock in ms.
+    pub asked_ms: u64,
+    /// How long the promise is to last, in ms.
+    pub lasts_ms: u32,
 }
 
 /// Committed records that were durable in a log and that it does not have any more: its segments are
@@ -104,6 +151,10 @@ impl Lost {
 /// What a member says of itself at the start of a connection. Its term is the frame's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
+    /// The lowest and the highest version of frames that it speaks.
+    pub versions: (u16, u16),
+    /// Its durable counter of starts: tells two lives of one replica apart.
+    pub incarnation: u64,
     /// Its durable counter of starts and connections, as at its start.
     pub session: u64,
     /// The first position that it can send to others.
@@ -168,10 +219,10 @@ pub enum Message {
         /// The records, back to back.
         bytes: Vec<Bytes>,
     },
-    /// To the head and to the predecessor: how far this member is.
-    Ack(Progress),
+    /// To the head and to the predecessor: how far this member is, and what it promises.
+    Ack(Progress, Lease),
     /// A sign of life. The head's also tells what holds everywhere.
-    Heartbeat(Watermarks),
+    Heartbeat(Watermarks, Lease),
     /// From a head whose log is shorter: answer with `Records` from here.
     PullLog {
         /// Position of the first record wanted.
@@ -184,6 +235,8 @@ pub enum Message {
         /// One clear sentence.
         reason: String,
     },
+    /// The answer to a frame of an older view: the view that runs at the sender.
+    View(GroupView),
     /// What nodes say to each other about slots and files (grants, placements, missing files).
     Node {
         /// The node's own encoding.
@@ -235,10 +288,11 @@ impl Message {
             Self::NewTerm { .. } => 2,
             Self::TermAccepted { .. } => 3,
             Self::Records { .. } => KIND_RECORDS,
-            Self::Ack(_) => 5,
-            Self::Heartbeat(_) => 6,
+            Self::Ack(..) => 5,
+            Self::Heartbeat(..) => 6,
             Self::PullLog { .. } => 7,
             Self::Refused { .. } => 8,
+            Self::View(_) => 9,
             Self::Node { .. } => KIND_NODE,
             Self::Forward { .. } => KIND_FORWARD,
             Self::ForwardReply { .. } => KIND_FORWARD_REPLY,
@@ -250,6 +304,9 @@ impl Message {
     pub(crate) fn put_body(&self, out: &mut Vec<u8>) -> Vec<Bytes> {
         match self {
             Self::Hello(state) => {
+                out.put_u16(state.versions.0);
+                out.put_u16(state.versions.1);
+                out.put_u64(state.incarnation);
                 out.put_u64(state.session);
                 out.put_u64(state.oldest.get());
                 out.put_u32(state.last_crc);
@@ -279,13 +336,20 @@ impl Message {
                 put_marks(out, marks);
                 return bytes.clone();
             }
-            Self::Ack(progress) => put_progress(out, progress),
-            Self::Heartbeat(marks) => put_marks(out, marks),
+            Self::Ack(progress, lease) => {
+                put_progress(out, progress);
+                put_lease(out, lease);
+            }
+            Self::Heartbeat(marks, lease) => {
+                put_marks(out, marks);
+                put_lease(out, lease);
+            }
             Self::PullLog { from, bytes_max } => {
                 out.put_u64(from.get());
                 out.put_u32(*bytes_max);
             }
             Self::Refused { reason } => put_text(out, reason),
+            Self::View(view) => out.put_bytes(&view.encode()),
             Self::Node { bytes } => return vec![bytes.clone()],
             Self::Forward { id, bytes } => {
                 out.put_u64(*id);
@@ -315,6 +379,8 @@ impl Message {
         }
         let mut message = match kind {
             1 => Self::Hello(MemberState {
+                versions: (r.u16()?, r.u16()?),
+                incarnation: r.u64()?,
                 session: r.u64()?,
                 oldest: LogPosition(r.u64()?),
                 last_crc: r.u32()?,
@@ -337,10 +403,11 @@ impl Message {
                 marks: read_marks(r)?,
                 bytes: vec![payload],
             },
-            5 => Self::Ack(read_progress(r)?),
-            6 => Self::Heartbeat(read_marks(r)?),
+            5 => Self::Ack(read_progress(r)?, read_lease(r)?),
+            6 => Self::Heartbeat(read_marks(r)?, read_lease(r)?),
             7 => Self::PullLog { from: LogPosition(r.u64()?), bytes_max: r.u32()? },
             8 => Self::Refused { reason: read_text(r)? },
+            9 => Self::View(GroupView::decode(r.bytes(r.remaining())?)?),
             KIND_NODE => Self::Node { bytes: payload },
             KIND_FORWARD => Self::Forward { id: r.u64()?, bytes: payload },
             KIND_FORWARD_REPLY => {
@@ -383,35 +450,34 @@ fn read_lost(payload: &[u8]) -> Result<Lost> {
 }
 
 fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
-    out.put_u64(progress.end.get());
-    out.put_u64(progress.durable.get());
-    out.put_u64(progress.flushed.get());
-    out.put_u64(progress.edit);
+    let Progress { end, durable, flushed, edit } = progress;
+    [end, durable, flushed].iter().for_each(|frontier| frontier.encode(out));
+    out.put_u64(*edit);
 }
 
 fn read_progress(r: &mut Reader<'_>) -> Result<Progress> {
-    Ok(Progress {
-        end: LogPosition(r.u64()?),
-        durable: LogPosition(r.u64()?),
-        flushed: LogPosition(r.u64()?),
-        edit: r.u64()?,
-    })
+    let mut frontier = || Frontier::decode(r, "progress");
+    let (end, durable, flushed) = (frontier()?, frontier()?, frontier()?);
+    Ok(Progress { end, durable, flushed, edit: r.u64()? })
 }
 
 fn put_marks(out: &mut Vec<u8>, marks: &Watermarks) {
-    out.put_u64(marks.commit.get());
-    out.put_u64(marks.durable.get());
-    out.put_u64(marks.flushed.get());
-    out.put_u64(marks.edit);
+    let Watermarks { commit, durable, flushed, edit } = marks;
+    [commit, durable, flushed].iter().for_each(|frontier| frontier.encode(out));
+    out.put_u64(*edit);
 }
 
 fn read_marks(r: &mut Reader<'_>) -> Result<Watermarks> {
-    Ok(Watermarks {
-        commit: LogPosition(r.u64()?),
-        durable: LogPosition(r.u64()?),
-        flushed: LogPosition(r.u64()?),
-        edit: r.u64()?,
-    })
+    read_progress(r).map(Watermarks::of)
+}
+
+fn put_lease(out: &mut Vec<u8>, lease: &Lease) {
+    out.put_u64(lease.asked_ms);
+    out.put_u32(lease.lasts_ms);
+}
+
+fn read_lease(r: &mut Reader<'_>) -> Result<Lease> {
+    Ok(Lease { asked_ms: r.u64()?, lasts_ms: r.u32()? })
 }
 
 /// A sentence over the limit is cut, at a character: it explains, nothing depends on its end.

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a program")]
 
 use gabion_base::units::{KIB, MIB};
-use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result};
+use gabion_base::{Error, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
@@ -79,8 +79,7 @@ fn group(count: u32) -> GroupConfig {
     };
     GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: (1..=count).map(ReplicaId).collect(),
+        founders: (1..=count).map(ReplicaId).collect(),
         compaction: if chosen("EVERY_REPLICA") {
             CompactionMode::EveryReplica
         } else {

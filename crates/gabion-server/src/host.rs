@@ -116,7 +116,7 @@ impl ServerHost {
         Some(MemberInfo {
             address,
             is_up,
-            log_position: member.progress.map_or(0, |progress| progress.end.get()),
+            log_position: member.progress.map_or(0, |progress| progress.end.only().get()),
             silent_s: (self.now_us.get() / 1000).saturating_sub(member.last_heard_ms) / 1000,
         })
     }
@@ -132,7 +132,7 @@ impl Host for ServerHost {
     }
 
     fn replicas(&self) -> u32 {
-        self.node.borrow().config().members.len() as u32
+        self.node.borrow().view().group().members.len() as u32
     }
 
     fn is_head(&self) -> bool {
@@ -215,7 +215,10 @@ impl Host for ServerHost {
         let cpu = process::cpu();
         let node = self.node.borrow();
         let me = node.id();
-        let members: Vec<MemberStatus> = node.chain().members().filter(|m| m.id != me).collect();
+        let members: Vec<MemberStatus> = {
+            let all = node.protocol().members().into_iter();
+            all.filter(|m| m.id != me).collect()
+        };
         let (head, is_head) = (node.view().writer(), node.duties().append);
         // Only the head knows who has joined it; elsewhere it counts that this node has.
         let to_head = members.iter().find(|member| member.id == head);
@@ -247,7 +250,8 @@ impl Host for ServerHost {
             ops_per_second: self.rate.borrow().per_second(),
             cpu_user_us: us(cpu.user),
             cpu_system_us: us(cpu.system),
-            head: to_head.and_then(|m| self.member(m, m.is_connected && node.chain().is_joined())),
+            head: to_head
+                .and_then(|m| self.member(m, m.is_connected && node.protocol().is_joined())),
             replicas: replicas.filter_map(|member| self.member(member, true)).collect(),
             log_position: node.log_end().get(),
             group: node.config().group.get(),
@@ -255,9 +259,9 @@ impl Host for ServerHost {
             expiring_keys: keys.expiring,
             gabion: vec![
                 ("replica", me.get().to_string()),
-                ("term", node.chain().term().get().to_string()),
+                ("term", node.protocol().term().get().to_string()),
                 ("log_end", node.log_end().get().to_string()),
-                ("log_commit", node.chain().commit().get().to_string()),
+                ("log_commit", node.protocol().commit().only().get().to_string()),
                 ("flushes", counters.flushes.to_string()),
                 ("compactions", counters.compactions.to_string()),
                 ("shipped_bytes", counters.shipped_bytes.to_string()),

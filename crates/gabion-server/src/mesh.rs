@@ -4,7 +4,7 @@ use crate::peers::{CONNECT_MAX_MS, Link, Preamble, Stranger};
 use crate::server::{PEERS, STRANGERS, STRANGERS_MAX, Server};
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
-use gabion_replication::{Frame, Message};
+use gabion_replication::{Frame, GroupView, Message};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
@@ -292,11 +292,28 @@ impl Server {
         }
     }
 
+    /// A view runs: members are reached where it says. Where it says nothing the address stays.
+    pub(crate) fn follow_view(&mut self, view: &GroupView) {
+        note!("configuration {} runs, {} takes writes", view.config, view.writer());
+        for member in &view.members {
+            let told = (&member.addresses.members, &member.addresses.nvme);
+            let Some(place) = self.peer_place(member.replica) else { continue };
+            let peer = &mut self.peers[place];
+            for (text, known) in [(told.0, &mut peer.address), (told.1, &mut peer.target)] {
+                match text.parse() {
+                    Ok(address) => *known = address,
+                    Err(_) if text.is_empty() => {}
+                    Err(error) => note!("{}: address {text:?}: {error}", member.replica),
+                }
+            }
+        }
+    }
+
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.
     pub(crate) fn send_message(&mut self, to: ReplicaId, message: Message) -> bool {
         let (config, term) = {
             let node = self.node.borrow();
-            (node.config().config, node.chain().term())
+            (node.view().group().config, node.protocol().term())
         };
         let (group, from) = (self.parts.group, self.me);
         let Some(place) = self.peer_place(to) else { return false };

@@ -447,6 +447,7 @@ impl Server {
             Output::Replaced(replaced) => self.threads.warm.send(WarmCommand::Replaced(replaced)),
             Output::FilesGone(files) => self.threads.warm.send(WarmCommand::Gone(files)),
             Output::Marked(mark, captured) => self.take_marked(mark, captured),
+            Output::View(view) => self.follow_view(&view),
             Output::Notice(text) => note!("{text}"),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
         }

@@ -84,7 +84,7 @@ fn check_members(
             config.group
         )));
     }
-    for member in group.members.iter().filter(|&&member| member != me) {
+    for member in group.founders.iter().filter(|&&member| member != me) {
         if !config.peers.iter().any(|peer| peer.replica == *member) {
             let message = format!("no address is given for replica {} of the group", member.get());
             return Err(Error::invalid(message));
@@ -148,10 +148,10 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
         clock: clock.clone(),
     });
     let mut peers: Vec<Peer> = Vec::new();
-    for member in node.borrow().config().members.iter().filter(|&&member| member != me) {
-        if let Some(peer) = config.peers.iter().find(|peer| peer.replica == *member) {
-            let is_ours = me > *member;
-            peers.push(Peer::new(*member, peer.peer, peer.target, is_ours, now_ms));
+    for member in node.borrow().view().others() {
+        if let Some(peer) = config.peers.iter().find(|peer| peer.replica == member) {
+            let is_ours = me > member;
+            peers.push(Peer::new(member, peer.peer, peer.target, is_ours, now_ms));
         }
     }
     let mut server = Server {

@@ -26,8 +26,9 @@ pub(crate) fn status(server: &Server) -> Value {
     let levels: Vec<Value> =
         levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect();
     let files: Vec<u64> = node.tree().version().files().map(|(_, f)| f.rounded_len()).collect();
-    let members: Vec<u32> = config.members.iter().map(|member| member.get()).collect();
-    let progress = node.chain().progress();
+    let view = node.view().group();
+    let members: Vec<u32> = view.members.iter().map(|member| member.replica.get()).collect();
+    let progress = node.protocol().progress();
     let target = server.threads.target.address();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -36,8 +37,8 @@ pub(crate) fn status(server: &Server) -> Value {
         "role": role,
         "group": config.group.get(),
         "members": members,
-        "term": node.chain().term().get(),
-        "config": config.config.get(),
+        "term": node.protocol().term().get(),
+        "config": view.config.get(),
         "ready": ready,
         "reason": reason,
         "readable": node.is_readable(),
@@ -52,8 +53,8 @@ pub(crate) fn status(server: &Server) -> Value {
         },
         "log": {
             "end": node.log_end().get(),
-            "commit": node.chain().commit().get(),
-            "durable": progress.durable.get(),
+            "commit": node.protocol().commit().only().get(),
+            "durable": progress.durable.only().get(),
             "trimmed": node.state().trimmed.position.get(),
         },
         "memtable": {
@@ -96,7 +97,7 @@ fn gate_reason(node: &Node) -> Option<String> {
 /// taken and reads answered through this node. A pool that is full is no such thing, as reads go
 /// on.
 fn obstacle(server: &Server, node: &Node) -> Option<String> {
-    if !node.chain().is_ready() {
+    if !node.protocol().is_ready() {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }
     server.obstacle_to_forwarding()

@@ -251,7 +251,7 @@ impl Store for NodeStore {
     }
 
     fn term(&self) -> u64 {
-        self.0.node.borrow().chain().term().get()
+        self.0.node.borrow().protocol().term().get()
     }
 
     async fn look_up_many(

@@ -57,7 +57,7 @@ pub fn at_rest(world: &mut World) -> Result<(), String> {
 /// # Errors
 /// Says how many there are and how many the head knows of.
 pub fn grants(world: &World, node: &Node) -> Result<(), String> {
-    let head = world.node(0).ok_or("the head is not up")?;
+    let head = world.node(world.writer()).ok_or("the head is not up")?;
     let (_, known, _, _) = head.shipping_to(node.id());
     let granted = node.pool().counts().granted;
     if known as u32 == granted {

@@ -177,7 +177,7 @@ pub fn load_files(node: &mut Node, id: LoadId, writes: &[(u64, Option<u64>)]) ->
         pairs.extend(user_keys(*key).into_iter().map(|name| (name, value.clone())));
     }
     let sst = node.tree().config().sst_of_job(JobKind::Load, false);
-    let mut builder = LoadBuilder::new(node.config().group, node.state().term, sst, 1_500);
+    let mut builder = LoadBuilder::new(node.config().group, node.state().term(), sst, 1_500);
     let mut files = Vec::new();
     for (name, value) in pairs {
         let ended = builder.put(&name, &value, None, || node.load_number(id));
@@ -260,6 +260,8 @@ struct Pending {
 /// One client.
 #[derive(Default)]
 pub struct Client {
+    /// The machine that it asked last.
+    pub at: usize,
     pending: Option<Pending>,
 }
 
@@ -361,14 +363,6 @@ impl Client {
         self.pending = Some(Pending { called, incarnation: process.incarnation, waits });
     }
 
-    /// Whether what is under way waits for the tail.
-    #[must_use]
-    pub fn waits_for_tail(&self) -> bool {
-        self.pending
-            .as_ref()
-            .is_some_and(|pending| matches!(pending.waits, Waits::Read(_) | Waits::Seen(..)))
-    }
-
     /// Looks whether the operation, which waits for `process`, ended.
     ///
     /// # Errors
@@ -433,7 +427,13 @@ impl Client {
                     let value = values.first().and_then(|(_, value)| *value);
                     let next = value.unwrap_or(0) + 1;
                     let node = process.node.as_mut().expect("the process is open");
-                    // A gate that closed meanwhile is not waited for: the key is locked.
+                    // A gate that closed meanwhile is not waited for: the key is locked. Where writes
+                    // are refused the operation has no effect.
+                    if matches!(node.write_gate(), WriteGate::Refuse(_)) {
+                        locks.remove(&key);
+                        self.pending = None;
+                        return Ok(());
+                    }
                     let position = write_counter(node, key, next);
                     let actions = vec![(key, Action::Increment(next))];
                     pending.waits = Waits::Acknowledged(position, actions);

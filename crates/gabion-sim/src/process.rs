@@ -591,6 +591,8 @@ impl Process {
             }
             Output::Marked(mark, _) if self.withdrawn.remove(&mark) => {}
             Output::Marked(mark, captured) => _ = self.marked.insert(mark, captured),
+            // Members reach each other by their numbers here.
+            Output::View(_) => {}
             Output::Notice(text) => wishes.push(Wish::Tell(text)),
             Output::Fatal(error) => wishes.push(Wish::Die(error)),
         }

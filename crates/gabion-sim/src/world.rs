@@ -3,7 +3,7 @@
 //!
 //! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
 //!   members. - `net`: what gets from one machine to another, and pauses. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `power`: which power cuts the level's promise covers. - `rot`: bits of files that flip. - `flips`: those
-//!   that flip in memory, before they are shipped. - `log_rot`: logs that rot. - `marks`: states of all replicas at one
+//!   that flip in memory, before they are shipped. - `log_rot`: logs that rot. - `moves`: views, and a head that moves. - `marks`: states of all replicas at one
 //!   position. - `rest`: peace and the checks.
 //! - [`outcome`]: what a run did.
 
@@ -15,6 +15,7 @@ mod load;
 mod log_rot;
 mod machine;
 mod marks;
+mod moves;
 mod net;
 pub mod options;
 pub mod outcome;
@@ -37,6 +38,7 @@ use gabion_base::{LogPosition, Term, crc};
 use gabion_media::MemoryRegion;
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
+use gabion_replication::GroupView;
 use links::{Ended, Link};
 use machine::Machine;
 use net::Net;
@@ -48,6 +50,8 @@ pub struct World {
     random: Random,
     options: Options,
     group: GroupConfig,
+    /// The newest view.
+    view: GroupView,
     machines: Vec<Machine>,
     links: BTreeMap<(usize, usize), Link>,
     /// Connections that one end has left, for the other: by who is to learn of it, and from whom.
@@ -93,14 +97,17 @@ impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
         let group = options::group(seed, &options);
-        let machines =
-            group.members.iter().map(|it| Machine::new(&group, *it, options.pool_len, &mut random));
+        let machines = group
+            .founders
+            .iter()
+            .map(|it| Machine::new(&group, *it, options.pool_len, &mut random));
         let machines = machines.collect();
         let clients = (0..options.clients).map(|_| Client::default()).collect();
         Self {
             seed,
             random,
             options,
+            view: group.founding_view(),
             group,
             machines,
             links: BTreeMap::new(),
@@ -149,6 +156,7 @@ impl World {
     pub fn advance(&mut self, steps: u64) -> Result<(), String> {
         for _ in 0..steps {
             self.inject_faults();
+            self.inject_moves();
             self.clients_act();
             self.begin_load();
             self.step();

@@ -15,7 +15,7 @@ use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
 use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB};
-use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::sst::SstOptions;
 use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
 use gabion_fabric::fresh::{NewFile, rename_new};
@@ -135,8 +135,7 @@ impl Settings {
         let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
         GroupConfig {
             group: self.group,
-            config: ConfigNumber(1),
-            members: self.members().map(ReplicaId).collect(),
+            founders: self.members().map(ReplicaId).collect(),
             compaction: self.compaction,
             ack: self.ack,
             ring_len: ring_len(self.replicas),

@@ -123,7 +123,7 @@ fn pool_path(place: &DbPlace) -> Result<PathBuf> {
 /// Opens a store to run it, which only a group of one allows, with other codecs where they are said.
 fn open_store(place: &DbPlace, wanted: &CodecOptions, what: &str) -> Result<(Db, PathBuf)> {
     let path = pool_path(place)?;
-    let members = open(place)?.pool()?.group.members.len();
+    let members = open(place)?.pool()?.state.view.members.len();
     if members > 1 {
         return Err(Error::invalid(format!(
             "{}: belongs to a group of {members} replicas, which hold the same log and files, byte for byte; \

@@ -16,7 +16,7 @@ use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, SequenceNumber};
+use gabion_base::{Error, FileId, LogPosition, SequenceNumber, ShardId};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 use gabion_pool::FilePlacement;
@@ -144,7 +144,7 @@ impl Node {
         }
         if moved {
             let last = self.log.last();
-            self.chain.handle_placed(last.end, last.crc);
+            self.chain.handle_placed(ShardId::ZERO, last.end, last.crc);
         }
     }
 
@@ -212,7 +212,8 @@ impl Node {
                 }
                 self.queue_edit(edit, encoded.to_vec(), record.end()).map_err(at)
             }
-            RecordKind::Pad | RecordKind::TermStart => Ok(()),
+            RecordKind::TermStart => self.apply_term_start(record).map_err(at),
+            RecordKind::Pad => Ok(()),
         }
     }
 
@@ -359,7 +360,7 @@ impl Node {
     fn edits_ready(&mut self) -> Option<usize> {
         let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
         self.apply.waiting.front_mut()?.since_ms.get_or_insert(now_ms);
-        let end = self.chain.commit().min(self.log.durable_end());
+        let end = self.chain.commit().only().min(self.log.durable_end());
         let mut missing = BTreeSet::new();
         for (i, waiting) in self.apply.waiting.iter().enumerate() {
             if waiting.end > end {

@@ -6,7 +6,7 @@ use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
 use alloc::vec::Vec;
-use gabion_base::{FileId, LogPosition, Term};
+use gabion_base::{ConfigNumber, FileId, Frontier, LogPosition, Term};
 use gabion_engine::Flushed;
 
 /// Placement commits: what is staged, what is being written, and what follows when it is durable.
@@ -22,6 +22,7 @@ pub(super) enum After {
     FilePlaced { file: FileId, tell: bool },
     SegmentPlaced(u64),
     TermAdopted(Term),
+    ViewKept(ConfigNumber),
     Trimmed(LogPosition),
     SessionRaised,
     LossNoted,
@@ -75,12 +76,13 @@ impl Node {
         for step in after {
             match step {
                 After::EditApplied { edit, flushed } => {
-                    self.chain.handle_edit_applied(edit, flushed.position);
+                    self.chain.handle_edit_applied(edit, Frontier::of(flushed.position));
                     self.writing.keep_flushed(flushed.sequence);
                 }
                 After::FilePlaced { file, tell } => self.file_placed(file, tell),
                 After::SegmentPlaced(segment) => self.segment_placed(segment),
-                After::TermAdopted(term) => self.chain.handle_term_adopted(term),
+                After::TermAdopted(term) => self.term_adopted(term),
+                After::ViewKept(config) => self.view_kept(config),
                 After::Trimmed(at) => self.trimmed(at),
                 After::SessionRaised => self.session_raised(),
                 After::LossNoted => self.loss_noted(),

@@ -104,19 +104,25 @@ impl Node {
         self.repairs_lose_arriving();
     }
 
+    /// Whether slots are granted, or kept out of use as a write of an older session might land there.
+    pub(super) fn has_old_grants(&self) -> bool {
+        let counts = self.pool.counts();
+        counts.granted > 0 || counts.quarantined > 0
+    }
+
     pub(super) fn session_raised(&mut self) {
         self.grants.raising = false;
         let subsystem = self.subsystem();
         self.outputs.push_back(Output::Target(TargetCommand::Open {
             subsystem,
             session: self.state.session,
-            host: host_name(self.config.group, self.state.term),
+            host: host_name(self.config.group, self.state.term()),
         }));
     }
 
     fn subsystem(&self) -> String {
         let pool_id = self.pool.pool_id();
-        subsystem_name(self.config.group, self.state.term, self.state.session, &pool_id)
+        subsystem_name(self.config.group, self.state.term(), self.state.session, &pool_id)
     }
 
     /// The target closed what it served before, nothing of it is in flight, and it serves the

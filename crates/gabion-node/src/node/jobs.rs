@@ -113,7 +113,7 @@ impl Node {
                 compacting < self.options.compactions_max && !self.loads.hold_compactions();
             let is_held = self.too_much_is_unshipped();
             let allow_compaction = allow_compaction && !is_held;
-            let term = self.chain.term();
+            let term = self.state.term();
             let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
             let context = JobContext { term, snapshots: &[], slots_free, urgent };
             let flush = match self.too_many_flushes_are_unshipped() {
@@ -257,6 +257,11 @@ impl Node {
     pub(super) fn job_done(&mut self, number: u64, result: Result<JobDone, JobFailed>) {
         let Some(mut job) = self.jobs.running.remove(&number) else { return };
         let done = match result {
+            result if self.is_stale(&job) => {
+                let refused = result.err().map_or_else(Vec::new, |failed| failed.refused);
+                let fenced = JobFailed::from(Error::fenced("its term is over"));
+                return self.job_failed(job, JobFailed { refused, ..fenced });
+            }
             Ok(done) => done,
             Err(failed) => return self.job_failed(job, failed),
         };
@@ -323,6 +328,7 @@ impl Node {
                 self.tree.job_ran_out_of_slots(job.recipe.kind, job.given.into());
                 self.room.forget_jobs();
             }
+            ErrorKind::Fenced => {}
             // Other slots may be better; a device that takes none is told by as many failures in a row.
             ErrorKind::Io if !refused.is_empty() && self.jobs.refused <= REFUSED_JOBS_MAX => {}
             // Bytes that are not what was written must not be compacted into new ones.
@@ -355,11 +361,7 @@ impl Node {
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         let Some(job) = self.jobs.running.remove(&number) else { return false };
         self.say(format!("{file} is whole neither in memory nor here, and is made anew: {error}"));
-        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
-        self.discard_built(&files);
-        files.iter().for_each(|file| self.drop_orphan(*file));
-        self.outputs.push_back(Output::FilesGone(files));
-        self.tree.job_failed(&job.recipe);
+        self.drop_built(&job);
         true
     }
 
@@ -407,6 +409,32 @@ impl Node {
         }
     }
 
+    /// Another term begins, or another member compacts from now on. Jobs whose edits are in the log
+    /// come to their end; of the others nothing is left, at once or when what is under way has ended.
+    pub(super) fn give_up_jobs(&mut self) {
+        let placed = |job: &Job| job.placed && job.edit.is_none();
+        let found = self.jobs.running.iter().filter(|(_, job)| placed(job));
+        let numbers: Vec<u64> = found.map(|(number, _)| *number).collect();
+        for job in
+            numbers.iter().filter_map(|number| self.jobs.running.remove(number)).collect::<Vec<_>>()
+        {
+            self.drop_built(&job);
+        }
+        for aside in core::mem::take(&mut self.jobs.set_aside) {
+            self.tree.job_failed(&aside.recipe);
+        }
+        self.jobs.back_off = BackOff::default();
+    }
+
+    /// Forgets what a job has built and placed, so that its inputs are free for another.
+    fn drop_built(&mut self, job: &Job) {
+        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
+        self.discard_built(&files);
+        files.iter().for_each(|file| self.drop_orphan(*file));
+        self.outputs.push_back(Output::FilesGone(files));
+        self.tree.job_failed(&job.recipe);
+    }
+
     pub(super) fn built_placed(&mut self, number: u64) {
         let Some(job) = self.jobs.running.get_mut(&number) else { return };
         job.placed = true;
@@ -414,6 +442,16 @@ impl Node {
         for file in files {
             self.file_placed(file, false);
         }
+        if self.jobs.running.get(&number).is_some_and(|job| self.is_stale(job)) {
+            self.give_up_jobs();
+        }
+    }
+
+    /// Whether a job began in another term than this, or before another member came to compact. Files
+    /// that no edit names are forgotten with their term, wherever they arrived.
+    fn is_stale(&self, job: &Job) -> bool {
+        let is_old = self.view.has_one_tree() && job.recipe.term != self.state.term();
+        is_old || !self.duties().compact
     }
 
     /// Appends the edit of each job whose files are safe everywhere, in the order of the jobs. That of a flush waits for

@@ -315,6 +315,26 @@ impl Node {
         self.clean_load(id);
     }
 
+    /// Another term begins, or another member takes writes: loads whose edits are not in the log
+    /// fail.
+    pub(super) fn give_up_loads(&mut self) {
+        let ids: Vec<LoadId> = self.loads.loads.keys().copied().collect();
+        for id in ids {
+            let error = || Stage::Failed(Error::fenced("the term in which the load began is over"));
+            let Some(load) = self.loads.loads.get_mut(&id) else { continue };
+            match load.stage {
+                Stage::Taking | Stage::Ending => load.stage = error(),
+                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..) => {
+                    self.drop_placed(id, error());
+                }
+                // Its places are on their way to be durable, and are given back then.
+                Stage::Placing => load.is_forgotten = true,
+                Stage::Appended(_) | Stage::Applied(_) | Stage::Done | Stage::Failed(_) => {}
+            }
+            self.clean_load(id);
+        }
+    }
+
     /// Gives up a load whose files have their places.
     fn drop_placed(&mut self, id: LoadId, failed: Stage) {
         let Some(load) = self.loads.loads.get_mut(&id) else { return };

@@ -9,7 +9,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use gabion_base::units::BLOCK_LEN;
-use gabion_base::{Error, ErrorKind, FileId, LogPosition, Result, SequenceNumber};
+use gabion_base::{
+    Error, ErrorKind, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId,
+};
 use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
 use gabion_pool::FilePlacement;
 
@@ -79,12 +81,12 @@ impl Node {
         // A clock that is behind the group's time, after a change of head say, makes time stand still.
         let now_ms = self.now_ms.max(self.tree.now_ms());
         let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
-        self.log.set_members_durable(self.chain.durable_commit());
+        self.log.set_members_durable(self.chain.durable_commit().only());
         let Appended { pad, record } = self.log.append_built(builder, stamp)?;
         let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
         let last = self.log.last();
-        self.chain.handle_appended(records, last.crc);
-        assert_eq!(self.chain.progress().end, last.end, "what is sent is what the log has");
+        self.chain.handle_appended(ShardId::ZERO, records, last.crc);
+        assert_eq!(self.chain.progress().end.only(), last.end, "what is sent is what the log has");
         if kind == RecordKind::Seal {
             self.apply.seals.push_back((record.anchor(), now_ms));
         }
@@ -113,7 +115,7 @@ impl Node {
         }
         let memtable = self.tree.active_id();
         let shard = ShardEnd {
-            shard: gabion_base::ShardId::ZERO,
+            shard: ShardId::ZERO,
             position: self.log.end(),
             sequence: self.tree.last_sequence(),
         };
@@ -297,8 +299,7 @@ impl Node {
         let allocated = self.pool.allocate(count);
         self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
         let Ok(slots) = allocated else { return false };
-        let (file, term) =
-            (FileId::log_segment(gabion_base::ShardId::ZERO, number), self.state.term);
+        let (file, term) = (FileId::log_segment(ShardId::ZERO, number), self.state.term());
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {
             self.fatal(error);
@@ -374,7 +375,7 @@ impl Node {
         let end = LogPosition(self.drain.flushed.get().min(limit));
         if end > self.log.durable_end() {
             self.log.flushed(end);
-            self.chain.handle_durable(self.log.durable_end());
+            self.chain.handle_durable(Frontier::of(self.log.durable_end()));
             self.end_repair();
         }
     }
@@ -382,10 +383,10 @@ impl Node {
     /// Forgets log that every member has flushed into files, a segment at a time: first the new
     /// beginning is made durable, then the log and its segments go.
     pub(super) fn trim_log(&mut self) {
-        self.log.set_members_durable(self.chain.durable_commit());
+        self.log.set_members_durable(self.chain.durable_commit().only());
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();
-        let limit = self.tree.flushed().position.min(self.chain.flushed_min()).min(durable);
+        let limit = self.tree.flushed().position.min(self.chain.flushed_min().only()).min(durable);
         self.trim_to(limit);
     }
 
@@ -416,9 +417,9 @@ impl Node {
             Err(error) => return self.fatal(error),
         };
         self.drain.flushed = self.drain.flushed.max(at);
-        self.chain.handle_durable(self.log.durable_end());
+        self.chain.handle_durable(Frontier::of(self.log.durable_end()));
         self.end_repair();
-        self.chain.handle_trimmed(at);
+        self.chain.handle_trimmed(Frontier::of(at));
         // Those of terms that wrote nothing behind it are not to be read, and added to, by each start from here on.
         if self.log.spans().len() < self.state.spans.len() {
             self.state.spans = self.log.spans().to_vec();
@@ -434,7 +435,7 @@ impl Node {
         for number in gone {
             if self.drain.segments.remove(&number).is_some() {
                 self.drain.leaving.insert(number);
-                self.pool.retire_file(FileId::log_segment(gabion_base::ShardId::ZERO, number))?;
+                self.pool.retire_file(FileId::log_segment(ShardId::ZERO, number))?;
             }
         }
         self.free_segments()
@@ -464,13 +465,12 @@ impl Node {
         let (kept, gone) = core::mem::take(&mut self.drain.leaving).into_iter().partition(is_read);
         self.drain.leaving = kept;
         let gone: BTreeSet<u64> = gone;
-        gone.into_iter().try_for_each(|number| {
-            self.pool.free_file(FileId::log_segment(gabion_base::ShardId::ZERO, number))
-        })
+        gone.into_iter()
+            .try_for_each(|number| self.pool.free_file(FileId::log_segment(ShardId::ZERO, number)))
     }
 
     fn give_back_segment(&mut self, number: u64) -> Result<()> {
-        let file = FileId::log_segment(gabion_base::ShardId::ZERO, number);
+        let file = FileId::log_segment(ShardId::ZERO, number);
         self.pool.retire_file(file)?;
         self.pool.free_file(file)
     }

@@ -21,16 +21,26 @@ use gabion_replication::Lost;
 pub(super) struct LogRepair {
     /// Up to here it was.
     to: LogPosition,
+    /// What is gone, where the ring does not have it either.
+    lost: Option<Lost>,
     /// The loss is durable: from now on the log may change.
     is_noted: bool,
     /// Who fills the log was told.
     is_told: bool,
 }
 
+impl LogRepair {
+    /// What the log lost and has not got back.
+    pub(super) const fn lost(&self) -> Option<Lost> {
+        self.lost
+    }
+}
+
 impl Node {
     /// The log was cut at a rotten record.
     pub(super) fn begin_repair(&mut self, rot: Rot, lost: Lost) {
-        self.log_repair = Some(LogRepair { to: lost.to, is_noted: false, is_told: false });
+        self.log_repair =
+            Some(LogRepair { to: lost.to, lost: Some(lost), is_noted: false, is_told: false });
         self.stage_state(Some(After::LossNoted));
         self.outputs.push_back(Output::Notice(format!(
             "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all up to {} \
@@ -45,7 +55,7 @@ impl Node {
         if from >= to {
             return;
         }
-        self.log_repair = Some(LogRepair { to, is_noted: true, is_told: true });
+        self.log_repair = Some(LogRepair { to, lost: None, is_noted: true, is_told: true });
         self.outputs.push_back(Output::Notice(format!(
             "the log's segments are not whole from {from} on, which were durable up to {to}; its ring is, \
              and they are written again"

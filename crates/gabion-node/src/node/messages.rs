@@ -4,9 +4,10 @@ use super::{After, Node, Order, Output};
 use crate::message::NodeMessage;
 use crate::work::{ReadLogOrder, Work};
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, FileKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_log::{Resend, Span};
 use gabion_replication::{Action, Message, Spans};
 
@@ -36,25 +37,30 @@ impl Node {
                         reason: Error::unavailable(reason),
                     });
                 }
-                Action::SendLog { to: _, ticket, from, until, bytes_max, check } => {
+                Action::SendLog { shard: _, to: _, ticket, from, until, bytes_max, check } => {
                     // `until` is the end of a record, so whole records within the bytes up to it
                     // never pass it.
                     let room = until.get().saturating_sub(from.get()) as usize;
                     self.read_log(ticket, from, bytes_max.min(room), check);
                 }
                 Action::Fatal { error } => self.fatal(error),
-                Action::Place { from, term, bytes } => self.place(from, term, &bytes),
-                Action::Truncate { at } => {
+                Action::Place { from, term, bytes, .. } => self.place(from, term, &bytes),
+                Action::Truncate { at, .. } => {
                     if let Err(error) = self.log.truncate(at) {
                         self.fatal(error);
                     }
                 }
-                Action::Follow { spans } => {
+                Action::Follow { spans, .. } => {
                     if let Err(error) = self.follow_unknown(&spans) {
                         self.fatal(error);
                     }
                 }
-                Action::AdoptTerm { term, spans, end } => self.adopt_term(term, &spans, end),
+                Action::AdoptTerm { term, spans, end, .. } => self.adopt_term(term, &spans, end),
+                Action::View { view } => {
+                    if let Err(error) = self.handle_view(view) {
+                        self.say(format!("a view that a member told is not taken: {error}"));
+                    }
+                }
                 Action::VoidGrants { peer } => self.void_grants(peer),
                 Action::Ready => self.refused = None,
                 Action::NotReady { reason } => self.refused = Some(reason),
@@ -122,18 +128,31 @@ impl Node {
             return self.fatal(error.within(alloc::format!("{term}, which begins at {end}")));
         }
         debug_assert_eq!(self.log.end(), end);
-        self.state.term = term;
+        self.state.view.term = term;
         self.state.spans = self.log.spans().to_vec();
         if self.duties().receive {
             self.raise_session();
         }
         if self.duties().append {
+            if self.view.has_one_tree() {
+                self.give_up_jobs();
+                self.give_up_loads();
+            }
             self.reserve_file_numbers();
             self.ship.forget_discarded();
         }
         self.grants.orphans_of =
             Some((term, self.log.spans().last().map_or(end, |span| span.start)));
         self.stage_state(Some(After::TermAdopted(term)));
+    }
+
+    /// The term is durable here.
+    pub(super) fn term_adopted(&mut self, term: Term) {
+        self.chain.handle_term_adopted(ShardId::ZERO, term);
+        let begins = self.duties().append && self.chain.is_joined();
+        self.writing.awaits_term_start = begins && !self.view.log_is_private();
+        // A member of an older term is not listened to: it says again how much room it has.
+        self.room.forget_told();
     }
 
     fn take_spans(&mut self, term: Term, spans: &Spans) -> Result<()> {
@@ -146,7 +165,7 @@ impl Node {
     /// Follows a log with terms that this head never knew; what comes of it is found again after a kill.
     fn follow_unknown(&mut self, spans: &Spans) -> Result<()> {
         self.follow(spans)?;
-        self.state.term = self.state.term.max(spans.tip().0);
+        self.state.view.term = self.state.term().max(spans.tip().0);
         self.state.spans = self.log.spans().to_vec();
         self.stage_state(None);
         Ok(())
@@ -172,7 +191,7 @@ impl Node {
                 self.apply_records();
                 let error = error.within(alloc::format!("records of {term} from {from}"));
                 let last = self.log.last();
-                return self.chain.handle_rejected(last.end, last.crc, &error);
+                return self.chain.handle_rejected(ShardId::ZERO, last.end, last.crc, &error);
             }
         }
         self.apply_records();

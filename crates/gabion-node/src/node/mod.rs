@@ -30,6 +30,7 @@ mod stop;
 #[cfg(test)]
 mod testing;
 mod time;
+mod views;
 mod writes;
 
 use crate::files::FileMap;
@@ -38,6 +39,7 @@ use crate::state::ReplicaState;
 use crate::view::{Duties, View};
 use crate::work::{Done, Work, WorkId};
 use crate::{GroupConfig, NodeOptions};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -50,7 +52,7 @@ use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
-use gabion_replication::{Action, Chain, Frame, Lost, Message};
+use gabion_replication::{Action, Frame, Lost, Message, Protocol};
 pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
@@ -81,7 +83,7 @@ pub struct Node {
     log_from: LogPosition,
     tree: Tree,
     pool: Pool,
-    chain: Chain,
+    chain: Box<dyn Protocol>,
     files: FileMap,
     now_ms: u64,
     /// Files that no reader here needs any more.
@@ -157,13 +159,13 @@ impl Node {
         log: Log,
         tree: Tree,
         pool: Pool,
-        chain: Chain,
+        chain: Box<dyn Protocol>,
         now_ms: u64,
     ) -> Self {
         let me = state.me;
-        let view = View::of_chain(&config, me);
+        let view = View::new(config.compaction, state.view.clone(), me);
         Self {
-            ship: shipping::Shipping::new(&view),
+            ship: shipping::Shipping::to_members_of(&view),
             apply: apply::Applying::new(tree.floor()),
             config,
             view,
@@ -233,13 +235,17 @@ impl Node {
             self.reserve_file_numbers();
             self.stage_state(None);
         }
-        if self.duties().receive {
-            // What an earlier process granted is void: nobody knows what it was used for.
+        if self.duties().receive || (self.duties().ship && self.has_old_grants()) {
+            // What an earlier process granted is void: nobody knows what it was used for. Also where
+            // that one was a secondary and this one ships.
             self.raise_session();
         }
         self.log_from = self.log.end();
-        let start = self.log.spans().last().map_or(self.log.end(), |span| span.start);
-        self.grants.orphans_of = Some((self.state.term, start));
+        // As it was adopted, though the log here may not have come so far: it may have yet to bring
+        // the edits that name what was shipped before.
+        let adopted = self.state.spans.last().map_or(LogPosition::ZERO, |span| span.start);
+        let start = self.log.spans().last().map_or(self.log.end(), |span| span.start).max(adopted);
+        self.grants.orphans_of = Some((self.state.term(), start));
         Ok(())
     }
 
@@ -318,10 +324,10 @@ impl Node {
         &self.pool
     }
 
-    /// The chain, for status.
+    /// The protocol of the view, for status.
     #[must_use]
-    pub fn chain(&self) -> &Chain {
-        &self.chain
+    pub fn protocol(&self) -> &dyn Protocol {
+        &*self.chain
     }
 
     /// Durable counters.
@@ -430,6 +436,7 @@ impl Node {
                 continue;
             }
             self.pump_chain();
+            self.append_term_start();
             self.judge_ring_loss();
             self.apply_records();
             self.apply_edits();
@@ -508,7 +515,7 @@ impl Node {
         self.pool.invariants();
         assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
-            self.chain.commit() <= self.log.end() || !self.duties().append,
+            self.chain.commit().only() <= self.log.end() || !self.duties().append,
             "{}",
             format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
         );

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use gabion_base::{Error, FileId, ReplicaId};
 use gabion_engine::FileMeta;
 use gabion_pool::FilePlacement;
-use gabion_replication::{Frame, Message};
+use gabion_replication::{Frame, GroupView, Message};
 
 /// An order to the driver.
 pub enum Output {
@@ -49,6 +49,8 @@ pub enum Output {
     FilesGone(Vec<FileId>),
     /// The outcome of a mark: the state at its record, or why there is none.
     Marked(MarkId, gabion_base::Result<Captured>),
+    /// This view is durable here and runs: whoever drives the node reaches the members by it.
+    View(GroupView),
     /// Something that whoever runs the replica should know: one sentence for its log.
     Notice(String),
     /// The replica can no longer be trusted with its disk; end the process and start anew.

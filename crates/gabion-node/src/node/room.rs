@@ -95,6 +95,11 @@ impl Room {
         self.for_jobs = None;
     }
 
+    /// What was told of this replica's room is told again.
+    pub(super) fn forget_told(&mut self) {
+        self.told = None;
+    }
+
     /// The connection with a member is gone, and with it what was said on it.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.members.remove(&peer);

@@ -34,6 +34,7 @@ use gabion_pool::{FilePlacement, Geometry, Placed};
 const SHIPMENTS_MAX: usize = 2;
 
 /// Files on their way to secondaries.
+#[derive(Default)]
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
     files: OutgoingFiles,
@@ -64,12 +65,11 @@ impl Remote {
 }
 
 impl Shipping {
-    pub(super) fn new(view: &View) -> Self {
-        let remotes = match view.duties().ship {
-            true => view.others().map(|member| (member, Remote::default())).collect(),
-            false => BTreeMap::new(),
-        };
-        Self { remotes, files: OutgoingFiles::default(), discarded: BTreeSet::new() }
+    /// For the members to whom a view has this replica ship.
+    pub(super) fn to_members_of(view: &View) -> Self {
+        let others = view.others().filter(|_| view.duties().ship);
+        let remotes = others.map(|member| (member, Remote::default())).collect();
+        Self { remotes, ..Self::default() }
     }
 
     /// A term begins. Whoever takes part in it drops what was made before and no edit names (`drop_old_orphans`), and
@@ -89,6 +89,21 @@ impl Shipping {
 }
 
 impl Node {
+    /// Ships to the members to whom the view has this replica ship, from now on. Files of jobs under
+    /// way go to these.
+    pub(super) fn ship_to(&mut self, view: &View) {
+        let next = Shipping::to_members_of(view);
+        if next.remotes.is_empty() {
+            self.ship = next;
+            return;
+        }
+        let mut before = core::mem::replace(&mut self.ship.remotes, next.remotes);
+        for (member, remote) in &mut self.ship.remotes {
+            // A late grant of an old session is not taken for a new one.
+            remote.session = before.remove(member).map_or(0, |before| before.session);
+        }
+    }
+
     /// Ships a file that was built. That of a flush goes before what others made: writes may wait for it, and not for them.
     pub(super) fn ship_built(&mut self, file: &BuiltFile, is_flush: bool) {
         if self.ship.remotes.is_empty() {

@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, FileId, GroupId, ReplicaId, Term};
+use gabion_base::{FileId, GroupId, ReplicaId, Term};
 use gabion_engine::{FileMeta, TreeConfig};
 use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
 use gabion_pool::{FilePlacement, Placed, Trust};
@@ -47,8 +47,7 @@ pub(super) fn built(file: FileId, term: Term, slots: Vec<Placed>, len: usize) ->
 pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
     let group = GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: alloc::vec![HEAD, TAIL],
+        founders: alloc::vec![HEAD, TAIL],
         compaction: CompactionMode::Primary,
         ack: AckLevel::Replicated,
         ring_len: MIB,

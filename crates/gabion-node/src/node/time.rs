@@ -59,13 +59,19 @@ impl Node {
         }
     }
 
+    /// The flags of a record that no client asked for: at the level `durable` readers wait for it all
+    /// the same, and so its block has to be whole.
+    pub(super) fn own_flags(&self) -> RecordFlags {
+        match self.config.ack {
+            AckLevel::Durable => RecordFlags::BLOCK_END,
+            AckLevel::Replicated => RecordFlags::NONE,
+        }
+    }
+
     fn append_time(&mut self) -> Result<()> {
         let first = self.tree.last_sequence().next();
         // Who reads what has expired waits for this record like for any other.
-        let flags = match self.config.ack {
-            AckLevel::Durable => RecordFlags::BLOCK_END,
-            AckLevel::Replicated => RecordFlags::NONE,
-        };
+        let flags = self.own_flags();
         let end = self.append_record(RecordKind::Batch, &[], first, 0, flags)?;
         self.pass_marks(end, self.log.last().crc);
         Ok(())

@@ -41,6 +41,8 @@ pub(super) struct Writing {
     kept: SequenceNumber,
     /// Why writes were refused for good in this term (the log took no record).
     failed: Option<Error>,
+    /// A term began here whose log has no record yet: the first one says its view.
+    pub(super) awaits_term_start: bool,
 }
 
 /// Sequence numbers of writes past the log.
@@ -89,6 +91,9 @@ impl Node {
     /// Whether a write can be taken now. Whoever has one wait says so with [`Self::hold_write`].
     #[must_use]
     pub fn write_gate(&self) -> WriteGate {
+        if !self.duties().append {
+            return WriteGate::Refuse(format!("{} takes writes", self.view.writer()));
+        }
         if let Some(reason) = self.not_writing() {
             return WriteGate::Refuse(reason);
         }
@@ -206,7 +211,8 @@ impl Node {
         if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
             return Some(reason.into());
         }
-        (!self.chain.is_joined()).then(|| "the group is starting".into())
+        let is_starting = !self.chain.is_joined() || self.writing.awaits_term_start;
+        is_starting.then(|| "the group is starting".into())
     }
 
     /// Whether every member has an edit in its placement log, so that none starts without it. Members that compact for
@@ -543,14 +549,14 @@ impl Node {
             return self.log.end();
         }
         match self.config.ack {
-            AckLevel::Replicated => self.chain.commit(),
-            AckLevel::Durable => self.chain.durable_commit(),
+            AckLevel::Replicated => self.chain.commit().only(),
+            AckLevel::Durable => self.chain.durable_commit().only(),
         }
     }
 
     /// Position that every member has flushed: what `WAITAOF` waits for.
     #[must_use]
     pub fn durable_everywhere(&self) -> LogPosition {
-        self.chain.durable_commit()
+        self.chain.durable_commit().only()
     }
 }

@@ -13,7 +13,7 @@ fn load(replica: &mut Replica, keys: u32) -> usize {
     let id = node.begin_load().unwrap();
     let tree = node.tree().config();
     let (sst, len) = (tree.sst_of_job(JobKind::Load, true), tree.sst_len);
-    let mut builder = LoadBuilder::new(node.config().group, node.state().term, sst, len);
+    let mut builder = LoadBuilder::new(node.config().group, node.state().term(), sst, len);
     let mut files = Vec::new();
     for n in 0..keys {
         let (key, number) = (format!("key {n:06}"), || node.load_number(id));
@@ -92,7 +92,7 @@ fn a_load_that_is_taken_to_its_limit_is_applied() {
     let node = &mut replica.node;
     let id = node.begin_load().unwrap();
     let sst = node.tree().config().sst_of_job(JobKind::Load, true);
-    let (group, term) = (node.config().group, node.state().term);
+    let (group, term) = (node.config().group, node.state().term());
     let mut builder = LoadBuilder::new(group, term, sst, MIB);
     assert!(builder.put(b"key", b"value", None, || node.load_number(id)).unwrap().is_none());
     let first = builder.finish().unwrap();

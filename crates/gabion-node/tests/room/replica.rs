@@ -1,6 +1,6 @@
 //! A replica alone, driven by hand: the test decides when each of its jobs is carried out.
 
-use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId};
+use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
 use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
@@ -16,8 +16,7 @@ use std::rc::Rc;
 fn group(compaction: CompactionMode, tree: TreeConfig, segment_len: u64) -> GroupConfig {
     GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: vec![ReplicaId(1)],
+        founders: vec![ReplicaId(1)],
         compaction,
         ack: AckLevel::Replicated,
         ring_len: 4 * segment_len,

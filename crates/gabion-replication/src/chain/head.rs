@@ -3,7 +3,8 @@
 use super::peer::Peer;
 use super::{Announced, Chain, Phase};
 use crate::Action;
-use crate::message::{Lost, MemberState, Message, Progress, Watermarks};
+use crate::frame::{VERSION, VERSION_MIN};
+use crate::message::{MemberState, Message, Progress, Watermarks};
 use crate::planted::Mutant;
 use crate::spans::{POSITION_MAX, TERMS};
 use alloc::format;
@@ -11,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, ShardId, Term};
 
 /// Bytes of log asked for at once.
 const PULL_BYTES_MAX: u32 = MIB as u32;
@@ -27,18 +28,26 @@ enum Readiness {
 impl Chain {
     pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
         let is_sane = term.get() < TERMS.end
-            && state.progress.end <= POSITION_MAX
+            && state.progress.end.only() <= POSITION_MAX
             && state.lost.is_none_or(|lost| {
                 TERMS.contains(&lost.term.get()) && lost.from <= lost.to && lost.to <= POSITION_MAX
             });
-        if state.spans.tip().1 != state.progress.end || !is_sane {
+        if state.spans.tip().1 != state.progress.end.only() || !is_sane {
             return Err(Error::corruption(format!(
                 "Hello of replica {} in {term} with a log that ends at {}, its last span at {}, and \
                  lost {:?}",
                 self.peers[i].id.get(),
-                state.progress.end,
+                state.progress.end.only(),
                 state.spans.tip().1,
                 state.lost
+            )));
+        }
+        let (lowest, highest) = state.versions;
+        if lowest > VERSION || highest < VERSION_MIN {
+            return Err(Error::unsupported(format!(
+                "replica {} speaks versions {lowest} to {highest}, this build {VERSION_MIN} to \
+                 {VERSION}",
+                self.peers[i].id.get()
             )));
         }
         let peer = &mut self.peers[i];
@@ -69,7 +78,7 @@ impl Chain {
     /// Head: chooses the log that goes on, once every member has said what it has.
     pub(super) fn begin_term(&mut self) {
         let is_due = self.index == 0 && self.phase == Phase::Waiting;
-        if !is_due || self.received != self.progress.end {
+        if !is_due || self.received != self.end() {
             return;
         }
         let mut best = (self.tip(), None);
@@ -105,26 +114,7 @@ impl Chain {
         let mine = self.still_lost().map(|lost| (self.config.me, lost));
         let all = mine.into_iter().chain(self.peers.iter().filter_map(of_peer));
         let lost: Vec<_> = all.filter(|(_, lost)| lost.tip() > best).collect();
-        let (_, furthest) = lost.iter().max_by_key(|(_, lost)| lost.tip())?;
-        let places: Vec<_> = lost.iter().map(|(id, lost)| self.place_of_loss(*id, *lost)).collect();
-        Some(format!(
-            "the log up to {} was durable and no replica has all of it any more: {}; the group does \
-             not go on without it",
-            furthest.to,
-            places.join(", ")
-        ))
-    }
-
-    fn place_of_loss(&self, id: ReplicaId, lost: Lost) -> String {
-        let (at, segment_len) = (lost.from.get(), self.config.segment_len);
-        format!(
-            "replica {} lost it from {} ({} at {}) to {}",
-            id.get(),
-            lost.from,
-            FileId::log_segment(gabion_base::ShardId::ZERO, at / segment_len),
-            at % segment_len,
-            lost.to
-        )
+        self.config.reason_of_loss(&lost)
     }
 
     /// Tells every member, once, and waits for one that comes back with what is missing.
@@ -148,9 +138,9 @@ impl Chain {
         let mine = self.spans.clipped(self.received);
         let common = mine.common_end(&state.spans);
         let from = state.spans.after(common);
-        let needed = self.progress.flushed.max(self.marks.commit).min(mine.tip().1);
+        let needed = self.progress.flushed.only().max(self.marks.commit.only()).min(mine.tip().1);
         let is_forgotten = state.spans.forgot_after(common, state.oldest);
-        if is_forgotten || from < state.oldest.max(self.marks.commit) || common < needed {
+        if is_forgotten || from < state.oldest || common < needed {
             self.blocked = Some(format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",
@@ -162,20 +152,20 @@ impl Chain {
         }
         self.blocked = None;
         if common < mine.tip().1 {
-            self.actions.push_back(Action::Truncate { at: common });
+            self.actions.push_back(Action::Truncate { shard: ShardId::ZERO, at: common });
             self.last_crc = 0;
         }
         let spans = state.spans.followed_from(&mine, common);
         if spans.tip().0 > self.term {
             self.followed = self.followed.max(spans.tip().0);
-            self.actions.push_back(Action::Follow { spans: spans.clone() });
+            self.actions.push_back(Action::Follow { shard: ShardId::ZERO, spans: spans.clone() });
         }
         self.recent.clear();
         self.spans = spans;
         self.received = from;
-        self.progress.end = from;
-        self.progress.durable = self.progress.durable.min(from);
-        self.phase = Phase::Pulling { winner, end: state.progress.end, is_asked: false };
+        self.progress.end = Frontier::of(from);
+        self.progress.durable = Frontier::of(self.durable().min(from));
+        self.phase = Phase::Pulling { winner, end: state.progress.end.only(), is_asked: false };
         self.pull_more();
     }
 
@@ -196,10 +186,11 @@ impl Chain {
 
     /// Head: the node placed some of what was pulled.
     pub(super) fn after_placed(&mut self) {
+        let here = self.end();
         let Phase::Pulling { end, is_asked, .. } = &mut self.phase else { return };
-        if self.progress.end >= *end {
+        if here >= *end {
             self.adopt_new_term();
-        } else if self.progress.end == self.received {
+        } else if here == self.received {
             *is_asked = false;
             self.pull_more();
         }
@@ -207,7 +198,7 @@ impl Chain {
 
     /// Head: asks for more of what it pulls, once the ring here has room for it.
     pub(super) fn pull_more(&mut self) {
-        let (from, limit) = (self.received, self.config.ring_ends(self.progress.durable));
+        let (from, limit) = (self.received, self.config.ring_ends(self.durable()));
         let Phase::Pulling { winner, is_asked, .. } = &mut self.phase else { return };
         if *is_asked || from >= limit {
             return;
@@ -222,14 +213,14 @@ impl Chain {
         let hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
         let terms = hellos.map(|(term, state)| state.spans.tip().0.max(*term));
         let term = terms.max().unwrap_or_default().max(self.latest_term()).max(self.tip().0).next();
-        let (spans, start) = self.spans.with_term(term, self.progress.end);
+        let (spans, start) = self.spans.with_term(term, self.end());
         self.recent.clear();
         self.spans = spans.clone();
-        self.progress.end = start;
+        self.progress.end = Frontier::of(start);
         self.received = start;
         self.blocked = None;
         self.phase = Phase::Adopting { term };
-        self.actions.push_back(Action::AdoptTerm { term, spans, end: start });
+        self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: start });
     }
 
     /// The term runs here: tell the others, unless one has more log than was known.
@@ -246,7 +237,7 @@ impl Chain {
     }
 
     fn welcome(&mut self, i: usize) {
-        let end = self.progress.end;
+        let end = self.end();
         let Some(link) = self.peers[i].link.as_mut().filter(|l| l.hello.is_some()) else { return };
         link.joined = None;
         link.target = end;
@@ -273,7 +264,7 @@ impl Chain {
             return Ok(());
         }
         self.check_progress(i, &progress)?;
-        let is_whole = progress.end == self.progress.end;
+        let is_whole = progress.end.only() == self.end();
         if is_whole && last_crc != 0 && self.last_crc != 0 && last_crc != self.last_crc {
             let id = self.peers[i].id;
             let reason = format!(
@@ -305,26 +296,26 @@ impl Chain {
         peer.progress = Some(progress);
         let Some(link) = &mut peer.link else { return Ok(()) };
         if link.joined == Some(term) || is_any_counted {
-            if progress.end > link.acked.end {
+            if progress.end.only() > link.acked.end.only() {
                 peer.acked_ms = self.now_ms;
             }
-            link.acked = highest(link.acked, progress);
+            link.acked = link.acked.join(progress);
         }
         if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
-            stream.acked = stream.acked.max(progress.end);
-            stream.durable = stream.durable.max(progress.durable);
+            stream.acked = stream.acked.max(progress.end.only());
+            stream.durable = stream.durable.max(progress.durable.only());
         }
         Ok(())
     }
 
     fn check_progress(&self, i: usize, progress: &Progress) -> Result<()> {
-        if progress.end > self.progress.end || progress.durable > progress.end {
+        if progress.end.only() > self.end() || progress.durable.only() > progress.end.only() {
             return Err(Error::corruption(format!(
                 "replica {} acknowledges the log up to {} ({} of it durable), it ends at {}",
                 self.peers[i].id.get(),
-                progress.end,
-                progress.durable,
-                self.progress.end
+                progress.end.only(),
+                progress.durable.only(),
+                self.end()
             )));
         }
         Ok(())
@@ -341,20 +332,15 @@ impl Chain {
                 return;
             };
             least = if self.planted.has(Mutant::MaxOfAcks) {
-                highest(least, link.acked)
+                least.join(link.acked)
             } else {
-                lowest(least, link.acked)
+                least.meet(link.acked)
             };
         }
         if self.planted.has(Mutant::TrimByHeadOnly) {
             least.flushed = self.progress.flushed;
         }
-        self.marks = self.marks.max(Watermarks {
-            commit: least.end,
-            durable: least.durable,
-            flushed: least.flushed,
-            edit: least.edit,
-        });
+        self.marks = self.marks.join(Watermarks::of(least));
     }
 
     /// Tells the node when the answer to "does the group accept writes?" changes.
@@ -423,10 +409,10 @@ impl Chain {
         if link.joined != Some(self.term) {
             return Err(("has not joined; writes are refused until it has", since_ms));
         }
-        if link.acked.end < link.target {
+        if link.acked.end.only() < link.target {
             return Err(("is catching up; writes are refused until it has", since_ms));
         }
-        let is_behind = link.acked.end < self.progress.end;
+        let is_behind = link.acked.end.only() < self.end();
         if is_behind && self.now_ms - peer.acked_ms >= self.config.timeout_ms {
             return Err((
                 "does not acknowledge writes; more are refused until it does",
@@ -442,8 +428,8 @@ impl Chain {
             return;
         }
         for i in 0..self.peers.len() {
-            let acked = self.peers[i].link.as_ref().map(|l| l.acked.end);
-            if acked == Some(self.progress.end) {
+            let acked = self.peers[i].link.as_ref().map(|l| l.acked.end.only());
+            if acked == Some(self.end()) {
                 self.peers[i].acked_ms = self.now_ms;
             }
             if self.place_of(i).is_ok() {
@@ -478,23 +464,5 @@ impl Chain {
     fn tip_of(&self, id: ReplicaId) -> Option<(Term, LogPosition)> {
         let peer = &self.peers[self.peer_index(id)?];
         Some(peer.link.as_ref()?.hello.as_ref()?.1.spans.tip())
-    }
-}
-
-fn lowest(a: Progress, b: Progress) -> Progress {
-    Progress {
-        end: a.end.min(b.end),
-        durable: a.durable.min(b.durable),
-        flushed: a.flushed.min(b.flushed),
-        edit: a.edit.min(b.edit),
-    }
-}
-
-fn highest(a: Progress, b: Progress) -> Progress {
-    Progress {
-        end: a.end.max(b.end),
-        durable: a.durable.max(b.durable),
-        flushed: a.flushed.max(b.flushed),
-        edit: a.edit.max(b.edit),
     }
 }

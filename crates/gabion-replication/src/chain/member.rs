@@ -1,14 +1,14 @@
 //! Every member but the head: joins terms, places records, acknowledges.
 
 use super::{Chain, Phase};
-use crate::message::{Message, Watermarks};
+use crate::message::{Lease, Message, Watermarks};
 use crate::planted::Mutant;
-use crate::{Action, Role, Spans};
+use crate::{Action, Spans};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, LogPosition, Result, Term};
+use gabion_base::{Error, Frontier, LogPosition, Result, ShardId, Term};
 
 impl Chain {
     /// The head's word that a term runs.
@@ -51,7 +51,7 @@ impl Chain {
             link.welcomed = Some(term);
             link.accepted = None;
         }
-        self.marks = self.marks.max(marks);
+        self.marks = self.marks.join(marks);
         if !self.is_readable {
             self.read_target = Some(end);
         }
@@ -61,7 +61,7 @@ impl Chain {
             self.recent.clear();
             self.spans = spans;
             self.received = keep;
-            self.progress.end = keep;
+            self.progress.end = Frontier::of(keep);
             self.phase = Phase::Joined;
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Chain {
         let reason = format!(
             "replica {} needs a full copy: its log ends at {}, the primary's begins at {oldest}",
             self.config.me.get(),
-            self.progress.end
+            self.end()
         );
         self.push(self.head(), Message::Refused { reason: reason.clone() });
         self.blocked = Some(reason);
@@ -94,8 +94,9 @@ impl Chain {
     ) -> Option<String> {
         let me = self.config.me.get();
         let is_cut = common < mine.tip().1;
-        let is_lost = common < self.progress.flushed.min(mine.tip().1);
-        if is_cut && (term == self.term || is_lost || common < self.marks.commit.min(mine.tip().1))
+        let is_lost = common < self.progress.flushed.only().min(mine.tip().1);
+        if is_cut
+            && (term == self.term || is_lost || common < self.marks.commit.only().min(mine.tip().1))
         {
             return Some(format!(
                 "replica {me} needs a full copy: its log agrees with the primary's up to {common} \
@@ -103,7 +104,7 @@ impl Chain {
                 mine.tip().1
             ));
         }
-        let is_whole = !is_cut && spans.after(common) == end && self.received == self.progress.end;
+        let is_whole = !is_cut && spans.after(common) == end && self.received == self.end();
         if is_whole && last_crc != 0 && self.last_crc != 0 && last_crc != self.last_crc {
             return Some(format!(
                 "replica {me} needs a full copy: its last record has checksum {:#010x}, the \
@@ -118,23 +119,24 @@ impl Chain {
         self.recent.clear();
         self.spans = spans.clone();
         self.received = keep;
-        self.progress.end = keep;
-        self.progress.durable = self.progress.durable.min(keep);
+        self.progress.end = Frontier::of(keep);
+        self.progress.durable = Frontier::of(self.durable().min(keep));
         if is_cut {
             self.last_crc = 0;
         }
         self.phase = Phase::Adopting { term };
-        self.actions.push_back(Action::AdoptTerm { term, spans, end: keep });
+        self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: keep });
     }
 
     /// Tells head and predecessor, once per connection and term, that this member is in the term
     /// and where its log ends; only when that is known, with nothing under way to the log.
     pub(super) fn accept_term(&mut self) {
         let Some(predecessor) = self.predecessor() else { return };
-        if self.phase != Phase::Joined || self.received != self.progress.end {
+        if self.phase != Phase::Joined || self.received != self.end() {
             return;
         }
         let (head, term) = (self.head(), self.term);
+        let (end, durable) = (self.end(), self.durable());
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
             if id != head && id != predecessor {
@@ -146,7 +148,7 @@ impl Chain {
                 continue;
             }
             link.accepted = Some(term);
-            (link.told_end, link.told_durable) = (self.progress.end, self.progress.durable);
+            (link.told_end, link.told_durable) = (end, durable);
             let (last_crc, progress) = (self.last_crc, self.told());
             self.push(id, Message::TermAccepted { last_crc, progress });
         }
@@ -165,9 +167,9 @@ impl Chain {
         if !is_predecessor || !is_attached || term != self.term || self.phase != Phase::Joined {
             return Ok(());
         }
-        let Action::Place { from, term, bytes } = place else { return Ok(()) };
+        let Action::Place { from, term, bytes, .. } = place else { return Ok(()) };
         self.take_records(i, from, term, bytes)?;
-        self.marks = self.marks.max(marks);
+        self.marks = self.marks.join(marks);
         Ok(())
     }
 
@@ -195,7 +197,7 @@ impl Chain {
             self.ack_due = true;
         }
         self.pass_on(from, term, bytes.clone());
-        self.actions.push_back(Action::Place { from, term, bytes });
+        self.actions.push_back(Action::Place { shard: ShardId::ZERO, from, term, bytes });
         Ok(())
     }
 
@@ -209,19 +211,20 @@ impl Chain {
         let (head, term) = (self.head(), self.term);
         let mut progress = self.told();
         if self.planted.has(Mutant::AckBeforePlaced) {
-            progress.end = self.received;
+            progress.end = Frontier::of(self.received);
         }
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
             let Some(link) = &mut self.peers[i].link else { continue };
             // The predecessor's window moves with the end, and where the ring was full with what is durable, of which
             // not each step is worth a message.
-            let more_durable = progress.durable.get().saturating_sub(link.told_durable.get());
+            let more_durable =
+                progress.durable.only().get().saturating_sub(link.told_durable.get());
             let has_moved =
-                link.told_end != progress.end || more_durable >= self.config.ring_len / 8;
+                link.told_end != progress.end.only() || more_durable >= self.config.ring_len / 8;
             if (id == head || (id == predecessor && has_moved)) && link.accepted == Some(term) {
-                (link.told_end, link.told_durable) = (progress.end, progress.durable);
-                self.push(id, Message::Ack(progress));
+                (link.told_end, link.told_durable) = (progress.end.only(), progress.durable.only());
+                self.push(id, Message::Ack(progress, Lease::default()));
             }
         }
     }
@@ -231,7 +234,7 @@ impl Chain {
         let id = self.peers[i].id;
         let is_source = self.index != 0 && (id == self.head() || Some(id) == self.predecessor());
         if is_source && term == self.term && self.phase == Phase::Joined {
-            self.marks = self.marks.max(marks);
+            self.marks = self.marks.join(marks);
         }
     }
 
@@ -250,12 +253,12 @@ impl Chain {
 
     /// The tail may answer reads once it has what was acknowledged before it (re)joined.
     pub(super) fn become_readable(&mut self) {
-        let is_tail = self.role() == Role::Tail || self.config.members.len() == 1;
+        let is_tail = self.index + 1 == self.order.len();
         let is_early = self.planted.has(Mutant::ReadableAtOnce);
         if self.is_readable || !is_tail || (self.phase != Phase::Joined && !is_early) {
             return;
         }
-        if self.index == 0 || is_early || self.read_target.is_some_and(|t| self.progress.end >= t) {
+        if is_early || self.read_target.is_some_and(|t| self.end() >= t) {
             self.is_readable = true;
             self.actions.push_back(Action::Readable);
         }

@@ -41,6 +41,8 @@ pub(super) struct Link {
     /// The other side's number, from its Hello.
     pub(super) remote: Option<u64>,
     pub(super) is_closing: bool,
+    /// The term with which it was told the view that runs here.
+    pub(super) told_view: Option<Term>,
     pub(super) last_sent_ms: u64,
     pub(super) told: Watermarks,
     pub(super) hello: Option<(Term, MemberState)>,
@@ -72,6 +74,7 @@ impl Link {
             connection,
             remote: None,
             is_closing: false,
+            told_view: None,
             last_sent_ms: 0,
             told: Watermarks::default(),
             hello: None,

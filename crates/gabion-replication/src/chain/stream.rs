@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, ShardId, Term};
 
 /// The next step of a stream.
 enum Step {
@@ -29,7 +29,7 @@ impl Chain {
             return;
         }
         if let Some(link) = &mut self.peers[i].link {
-            let (end, durable) = (progress.end, progress.durable);
+            let (end, durable) = (progress.end.only(), progress.durable.only());
             let (next, acked) = (end, end);
             link.stream =
                 Some(Stream { term, next, acked, durable, is_sound: false, reading: None });
@@ -60,7 +60,7 @@ impl Chain {
             return None;
         }
         let i = self.successor().and_then(|id| self.peer_index(id))?;
-        let (to, end, window) = (self.peers[i].id, self.progress.end, self.config.window_bytes);
+        let (to, end, window) = (self.peers[i].id, self.end(), self.config.window_bytes);
         let link = self.peers[i].link.as_mut()?;
         let stream = link.stream.as_mut().filter(|s| s.term == self.term)?;
         if stream.reading.is_some() || link.is_closing {
@@ -90,7 +90,15 @@ impl Chain {
         let bytes_max = bytes_max as usize;
         // The receiver may have found these very bytes bad, and that may be this side's doing.
         let check = !core::mem::replace(&mut stream.is_sound, true);
-        Some(Step::Read(Action::SendLog { to, ticket, from, until, bytes_max, check }))
+        Some(Step::Read(Action::SendLog {
+            shard: ShardId::ZERO,
+            to,
+            ticket,
+            from,
+            until,
+            bytes_max,
+            check,
+        }))
     }
 
     /// The part of these records that is sent: all, but with a planted defect.
@@ -136,7 +144,7 @@ impl Chain {
         }
         let head = self.head();
         let Some(i) = self.peer_index(head) else { return };
-        let end = self.progress.end;
+        let end = self.end();
         let Some(pull) = self.peers[i].link.as_mut().and_then(|l| l.pull.as_mut()) else { return };
         if pull.reading.is_some() || pull.from >= end {
             return;
@@ -151,16 +159,21 @@ impl Chain {
         self.next_ticket += 1;
         pull.reading = Some(Read { ticket, from, until, term: span.term });
         let check = true;
-        self.actions.push_back(Action::SendLog { to: head, ticket, from, until, bytes_max, check });
+        let (shard, to) = (ShardId::ZERO, head);
+        self.actions.push_back(Action::SendLog {
+            shard,
+            to,
+            ticket,
+            from,
+            until,
+            bytes_max,
+            check,
+        });
     }
 
-    /// The node's answer to `SendLog`: whole records from its `from` on. An answer that nobody
-    /// waits for any more (the connection broke, a term began) is dropped.
-    ///
-    /// The kind of an error decides what it ends. *Not found*: the log was trimmed meanwhile, the
-    /// peer needs a full copy. *Corruption*: the process, whose next start repairs its log from the
-    /// others. Any other: the connection, as the device may do it the next time.
-    pub fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
+    /// The node's answer to `SendLog`. One that nobody waits for any more (the connection broke, a term
+    /// began) is dropped.
+    pub(super) fn log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {
             let to = self.peers[i].id;

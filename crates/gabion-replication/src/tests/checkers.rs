@@ -2,7 +2,7 @@
 //! calls committed, what a tail shows, and what was said on the wire. Nothing here looks inside a chain.
 
 use super::cluster::{Cluster, Node, describe};
-use crate::{Frame, Message, Role};
+use crate::{Frame, Message};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -21,10 +21,10 @@ pub(crate) struct Checkers {
     /// Per life of a process.
     commit: BTreeMap<(u32, u64), u64>,
     terms: BTreeMap<u32, Term>,
-    /// The highest end that each member acknowledged to the head, per head's connection and term.
-    acks: BTreeMap<(u32, u64, Term), u64>,
-    /// The head's connection that each member spoke on last.
-    latest: BTreeMap<u32, u64>,
+    /// The highest end that each member acknowledged to another, per connection of that one and term.
+    acks: BTreeMap<(u32, u32, u64, Term), u64>,
+    /// The connection of one on which another spoke last.
+    latest: BTreeMap<(u32, u32), u64>,
     heard: usize,
     any_wiped: bool,
 }
@@ -36,21 +36,23 @@ impl Checkers {
         for node in &cluster.nodes {
             self.check_terms(node)?;
             let Some(chain) = &node.chain else { continue };
-            let commit = chain.commit().get();
+            let commit = chain.commit().only().get();
+            let (is_head, is_tail) = (node.view.writer(), node.view.reader());
+            let (is_head, is_tail) = (is_head.get() == node.id, is_tail.get() == node.id);
             let before = self.commit.insert((node.id, node.session), commit).unwrap_or(0);
             if commit < before {
                 return Err(format!("commit fell from {before} to {commit} at {}", node.id));
             }
-            if chain.role() == Role::Head && commit > before {
-                self.check_acks(cluster, chain.term(), before, commit)?;
-                self.promise(cluster, commit)?;
+            if is_head && commit > before {
+                self.check_acks(cluster, node.id, chain.term(), before, commit)?;
+                self.promise(cluster, node, commit)?;
             }
-            if chain.role() == Role::Head {
-                let durable = chain.durable_commit().get();
+            if is_head {
+                let durable = chain.durable_commit().only().get();
                 let known = node.records.values().filter(|r| r.end() <= durable);
                 self.promised_durable.extend(known.map(|r| (r.position, (r.crc(), r.end()))));
             }
-            if chain.is_readable() && chain.role() == Role::Tail {
+            if chain.is_readable() && is_tail {
                 self.check_shown(node)?;
             }
         }
@@ -69,19 +71,16 @@ impl Checkers {
 
     fn listen(&mut self, cluster: &Cluster) {
         for (to, connection, frame) in &cluster.heard[self.heard..] {
-            if *to != 1 {
-                continue;
-            }
             let from = frame.from.get();
-            let latest = self.latest.entry(from).or_default();
+            let latest = self.latest.entry((*to, from)).or_default();
             *latest = (*latest).max(*connection);
             if let Frame {
-                message: Message::Ack(p) | Message::TermAccepted { progress: p, .. },
+                message: Message::Ack(p, _) | Message::TermAccepted { progress: p, .. },
                 ..
             } = frame
             {
-                let acked = self.acks.entry((from, *connection, frame.term)).or_default();
-                *acked = (*acked).max(p.end.get());
+                let acked = self.acks.entry((*to, from, *connection, frame.term)).or_default();
+                *acked = (*acked).max(p.end.only().get());
             }
         }
         self.heard = cluster.heard.len();
@@ -92,13 +91,14 @@ impl Checkers {
     fn check_acks(
         &self,
         cluster: &Cluster,
+        head: u32,
         term: Term,
         before: u64,
         commit: u64,
     ) -> Result<(), String> {
-        for node in &cluster.nodes[1..] {
-            let connection = self.latest.get(&node.id).copied().unwrap_or(0);
-            let acked = self.acks.get(&(node.id, connection, term)).copied().unwrap_or(0);
+        for node in cluster.nodes.iter().filter(|node| node.id != head) {
+            let connection = self.latest.get(&(head, node.id)).copied().unwrap_or(0);
+            let acked = self.acks.get(&(head, node.id, connection, term)).copied().unwrap_or(0);
             if acked < commit {
                 return Err(format!(
                     "commit rose from {before} to {commit}, {} acknowledged {acked} in {term}",
@@ -110,8 +110,7 @@ impl Checkers {
     }
 
     /// What is committed was in every member's log, and is the same everywhere.
-    fn promise(&mut self, cluster: &Cluster, commit: u64) -> Result<(), String> {
-        let head = &cluster.nodes[0];
+    fn promise(&mut self, cluster: &Cluster, head: &Node, commit: u64) -> Result<(), String> {
         for record in head.records.values().filter(|r| r.end() <= commit) {
             let key = (record.position, record.crc());
             let lacks = |n: &&Node| n.oldest <= record.position && !n.ever_held.contains(&key);

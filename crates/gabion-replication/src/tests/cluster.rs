@@ -6,7 +6,11 @@
 
 use crate::planted::Mutant;
 use crate::spans::Span;
-use crate::{Action, Chain, ChainConfig, Frame, LocalState, Lost, Message, Progress, Spans};
+use crate::{
+    Action, Alone, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, Message,
+    Progress, Protocol, Spans, Watermarks,
+};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,7 +18,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Term, crc};
+use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term, crc};
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
@@ -91,8 +95,13 @@ pub(crate) struct Node {
     pub(crate) flushed: u64,
     /// On the disk: the log was durable here and committed up to this position.
     pub(crate) known: u64,
+    /// On the disk: the view in which it acts.
+    pub(crate) view: GroupView,
     /// Gone with the process.
-    pub(crate) chain: Option<Chain>,
+    pub(crate) chain: Option<Box<dyn Protocol>>,
+    /// What the protocol of the view before knew to hold at every member.
+    marks: Watermarks,
+    next_ticket: u64,
     /// Place, Truncate and AdoptTerm, in order.
     pub(crate) work: VecDeque<Action>,
     /// SendLog.
@@ -103,9 +112,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn new(id: u32) -> Self {
+    fn new(id: u32, view: GroupView) -> Self {
         Self {
             id,
+            view,
+            marks: Watermarks::default(),
+            next_ticket: 0,
             term: Term::ZERO,
             session: 0,
             spans: Spans::default(),
@@ -165,13 +177,16 @@ impl Node {
             oldest: LogPosition(self.oldest),
             last_crc: self.last_crc(),
             progress: Progress {
-                end: LogPosition(end),
-                durable: LogPosition(self.durable),
-                flushed: LogPosition(self.flushed),
+                end: at(end),
+                durable: at(self.durable),
+                flushed: at(self.flushed),
                 edit: self.edit,
             },
             lost,
             gap: None,
+            incarnation: self.session,
+            marks: self.marks,
+            next_ticket: self.next_ticket,
         }
     }
 
@@ -246,12 +261,23 @@ impl Node {
     }
 }
 
+/// A position as a frontier.
+fn at(position: u64) -> Frontier {
+    Frontier::of(LogPosition(position))
+}
+
 /// A connection: frames on their way each way, and whether each end still holds it.
 pub(crate) struct Connection {
     pub(crate) ends: [(u32, u64); 2],
     /// `queues[i]` flows from `ends[i]` to the other; `None` marks the close.
     pub(crate) queues: [VecDeque<Option<Bytes>>; 2],
     pub(crate) is_broken: bool,
+}
+
+fn founding(count: u32) -> GroupView {
+    let founders: Vec<_> = (1..=count).map(ReplicaId).collect();
+    let log = if count == 1 { LogKind::Private } else { LogKind::Shared };
+    GroupView::founding(GroupId(7), &founders, log)
 }
 
 /// The cluster.
@@ -276,7 +302,7 @@ impl Cluster {
     pub(crate) fn new(count: u32) -> Self {
         Self {
             now_ms: 0,
-            nodes: (1..=count).map(Node::new).collect(),
+            nodes: (1..=count).map(|id| Node::new(id, founding(count))).collect(),
             connections: Vec::new(),
             window_bytes: 1000,
             lengths: LENGTHS,
@@ -293,16 +319,21 @@ impl Cluster {
         &mut self.nodes[id as usize - 1]
     }
 
-    pub(crate) fn chain(&mut self, id: u32) -> Option<&mut Chain> {
-        self.node(id).chain.as_mut()
+    pub(crate) fn chain(&mut self, id: u32) -> Option<&mut (dyn Protocol + 'static)> {
+        self.node(id).chain.as_deref_mut()
     }
 
     pub(crate) fn start(&mut self, id: u32) {
-        let members = self.nodes.iter().map(|n| ReplicaId(n.id)).collect();
-        let config = ChainConfig {
-            group: GroupId(7),
-            config: ConfigNumber(1),
-            members,
+        let node = self.node(id);
+        node.session += 1;
+        (node.marks, node.next_ticket) = (Watermarks::default(), 0);
+        self.begin(id);
+    }
+
+    /// Begins the protocol of the node's view with what the node has.
+    fn begin(&mut self, id: u32) {
+        let config = Config {
+            view: self.node(id).view.clone(),
             me: ReplicaId(id),
             heartbeat_ms: HEARTBEAT_MS,
             timeout_ms: TIMEOUT_MS,
@@ -310,14 +341,64 @@ impl Cluster {
             segment_len: self.lengths.0,
             ring_len: self.lengths.1,
         };
-        let (now_ms, mutant) = (self.now_ms, self.mutant);
+        let (now_ms, mutant, is_one) = (self.now_ms, self.mutant, self.nodes.len() == 1);
         let node = self.node(id);
-        node.session += 1;
         let state = node.recover();
-        let mut chain = Chain::new(config, state, now_ms).unwrap();
-        chain.planted.mutant = mutant;
-        node.chain = Some(chain);
+        node.chain = Some(match is_one {
+            true => Box::new(Alone::new(config, state, now_ms).unwrap()),
+            false => {
+                let mut chain = Chain::new(config, state, now_ms).unwrap();
+                chain.planted.mutant = mutant;
+                Box::new(chain)
+            }
+        });
         self.drain(id);
+    }
+
+    /// A newer view is durable at a node, and takes effect if the node runs: its connections end, and
+    /// the protocol begins anew with all that is in memory.
+    pub(crate) fn take_view(&mut self, id: u32, view: GroupView) {
+        let node = self.node(id);
+        if !view.is_newer_than(&node.view) {
+            return;
+        }
+        node.view = view;
+        let Some(chain) = node.chain.take() else { return };
+        node.marks = Watermarks {
+            commit: chain.commit(),
+            durable: chain.durable_commit(),
+            flushed: chain.flushed_min(),
+            edit: chain.edits_applied_min(),
+        };
+        node.next_ticket = chain.next_ticket();
+        node.work.clear();
+        for i in 0..self.connections.len() {
+            if self.connections[i].ends.iter().any(|e| e.0 == id) {
+                self.break_connection(i, 0);
+            }
+        }
+        self.begin(id);
+    }
+
+    /// The members in another order, as the next configuration.
+    pub(crate) fn moved(&self, order: &[u32]) -> GroupView {
+        let views = self.nodes.iter().map(|node| &node.view);
+        let mut view = views.max_by_key(|view| view.config).unwrap().clone();
+        view.config = view.config.next();
+        view.members = order.iter().map(|id| Member::new(ReplicaId(*id))).collect();
+        view
+    }
+
+    /// The node that takes writes, by the newest view.
+    pub(crate) fn writer(&self) -> u32 {
+        let newest = self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config);
+        newest.unwrap().writer().get()
+    }
+
+    /// The node that answers reads, by the newest view.
+    pub(crate) fn reader(&self) -> u32 {
+        let newest = self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config);
+        newest.unwrap().reader().get()
     }
 
     /// Ends the process; `has_power` tells whether the ring survives.
@@ -325,7 +406,7 @@ impl Cluster {
         let node = self.node(id);
         if let Some(chain) = &node.chain {
             // What the records say of themselves.
-            let durable = chain.durable_commit().get();
+            let durable = chain.durable_commit().only().get();
             let ends = node.records.values().map(Record::end).filter(|end| *end <= durable);
             node.known = node.known.max(ends.max().unwrap_or(0));
         }
@@ -348,7 +429,8 @@ impl Cluster {
         let node = self.node(id);
         let session = node.session;
         let ever_held = core::mem::take(&mut node.ever_held);
-        *node = Node { session, ever_held, ..Node::new(id) };
+        let view = node.view.clone();
+        *node = Node { session, ever_held, ..Node::new(id, view) };
     }
 
     /// The record at `position` of a stopped node is not whole any more, and the log ends there.
@@ -447,28 +529,30 @@ impl Cluster {
         let node = self.node(id);
         let Some(action) = node.work.pop_front() else { return false };
         match action {
-            Action::Place { from, term, bytes } => match node.place(from, term, &bytes, ring_len) {
+            Action::Place { from, term, bytes, .. } => match node
+                .place(from, term, &bytes, ring_len)
+            {
                 Ok(()) => {
                     let (end, crc) = (LogPosition(node.end()), node.last_crc());
-                    node.chain.as_mut().unwrap().handle_placed(end, crc);
+                    node.chain.as_mut().unwrap().handle_placed(ShardId::ZERO, end, crc);
                 }
                 Err(reason) => {
                     let (end, crc) = (LogPosition(node.end()), node.last_crc());
                     let reason = Error::corruption(reason);
                     node.work.clear();
-                    node.chain.as_mut().unwrap().handle_rejected(end, crc, &reason);
+                    node.chain.as_mut().unwrap().handle_rejected(ShardId::ZERO, end, crc, &reason);
                 }
             },
-            Action::Truncate { at } => node.cut(at.get()),
-            Action::Follow { spans } => {
+            Action::Truncate { at, .. } => node.cut(at.get()),
+            Action::Follow { spans, .. } => {
                 node.term = node.term.max(spans.tip().0);
                 node.spans = spans;
             }
-            Action::AdoptTerm { term, spans, end } => {
+            Action::AdoptTerm { term, spans, end, .. } => {
                 node.term = term;
                 node.spans = spans;
                 node.cut(end.get());
-                node.chain.as_mut().unwrap().handle_term_adopted(term);
+                node.chain.as_mut().unwrap().handle_term_adopted(ShardId::ZERO, term);
             }
             other => panic!("{other:?} is no work"),
         }
@@ -516,24 +600,27 @@ impl Cluster {
 
     /// The head appends one record; false when the group does not accept writes.
     pub(crate) fn append(&mut self, len: u64) -> bool {
-        let value = self.next_value;
+        let (value, writer) = (self.next_value, self.writer());
         let (segment_len, ring_len) = self.lengths;
-        let node = self.node(1);
+        let node = self.node(writer);
+        if node.view.writer() != ReplicaId(writer) {
+            return false;
+        }
         if node.unflushed() >= ring_len - 2 * segment_len {
             return false;
         }
         let Some(chain) = node.chain.as_mut().filter(|c| c.is_ready()) else { return false };
-        let position = chain.progress().end.get();
+        let position = chain.progress().end.only().get();
         let previous_crc = node.last_crc();
-        let node = self.node(1);
+        let node = self.node(writer);
         let term = node.term.get();
         let record = Record::new(position, term, len.max(HEADER_LEN), value, previous_crc);
         let (bytes, crc) = (record.encode(), record.crc());
         node.ever_held.insert((position, crc));
         node.records.insert(position, record);
-        node.chain.as_mut().unwrap().handle_appended(vec![bytes], crc);
+        node.chain.as_mut().unwrap().handle_appended(ShardId::ZERO, vec![bytes], crc);
         self.next_value += 1;
-        self.drain(1);
+        self.drain(writer);
         true
     }
 
@@ -541,7 +628,7 @@ impl Cluster {
     pub(crate) fn make_durable(&mut self, id: u32) {
         let node = self.node(id);
         node.durable = node.end();
-        let durable = LogPosition(node.durable);
+        let durable = at(node.durable);
         if let Some(chain) = self.chain(id) {
             chain.handle_durable(durable);
         }
@@ -552,7 +639,7 @@ impl Cluster {
     pub(crate) fn flush(&mut self, id: u32) {
         let node = self.node(id);
         let Some(chain) = &mut node.chain else { return };
-        let flushed = node.durable.min(chain.commit().get());
+        let flushed = node.durable.min(chain.commit().only().get());
         if flushed <= node.flushed {
             return;
         }
@@ -560,7 +647,7 @@ impl Cluster {
         let ends = node.records.values().map(Record::end).filter(|end| *end <= flushed);
         node.known = node.known.max(ends.max().unwrap_or(0));
         node.edit += 1;
-        chain.handle_edit_applied(node.edit, LogPosition(flushed));
+        chain.handle_edit_applied(node.edit, at(flushed));
         self.drain(id);
     }
 
@@ -569,7 +656,7 @@ impl Cluster {
         let node = self.node(id);
         let Some(chain) = &mut node.chain else { return };
         let end = node.records.last_key_value().map_or(node.oldest, |(_, r)| r.end());
-        let bound = chain.flushed_min().get().min(node.flushed).min(end);
+        let bound = chain.flushed_min().only().get().min(node.flushed).min(end);
         if bound <= node.oldest {
             return;
         }
@@ -577,7 +664,7 @@ impl Cluster {
         node.oldest_crc = last.map_or(node.oldest_crc, Record::crc);
         node.oldest = bound;
         node.records.retain(|_, r| r.end() > bound);
-        chain.handle_trimmed(LogPosition(bound));
+        chain.handle_trimmed(at(bound));
     }
 
     pub(crate) fn tick(&mut self, ms: u64) {
@@ -614,6 +701,10 @@ impl Cluster {
                 // The process ends and its records with it, as recovery cuts what is rotten.
                 Action::Fatal { .. } => {
                     self.kill(id, true);
+                    return;
+                }
+                Action::View { view } => {
+                    self.take_view(id, view);
                     return;
                 }
                 Action::Deliver { from, message, .. } => {
@@ -686,6 +777,11 @@ pub(crate) fn describe(record: &Record) -> String {
     format!("{}+{} t{} v{}", record.position, record.len, record.term, record.value)
 }
 
+fn describe_view(view: &GroupView) -> String {
+    let order: Vec<_> = view.members.iter().map(|member| member.replica.get()).collect();
+    format!("{} of {} members {order:?}", view.config, view.term)
+}
+
 fn describe_spans(spans: &Spans) -> String {
     let one = |s: &Span| match s.end.get() {
         u64::MAX => format!("{}:{}..", s.term, s.start.get()),
@@ -733,13 +829,14 @@ pub(crate) fn describe_frame(frame: &Frame) -> String {
             marks.commit,
             describe_bytes(bytes)
         ),
-        Message::Ack(progress) => format!("Ack {}", describe_progress(progress)),
-        Message::Heartbeat(m) => format!(
+        Message::Ack(progress, _) => format!("Ack {}", describe_progress(progress)),
+        Message::Heartbeat(m, _) => format!(
             "Heartbeat commit {} durable {} flushed {} edit {}",
             m.commit, m.durable, m.flushed, m.edit
         ),
         Message::PullLog { from, .. } => format!("PullLog from {from}"),
         Message::Refused { reason } => format!("Refused: {reason}"),
+        Message::View(view) => format!("View {}", describe_view(view)),
         other => format!("{other:?}"),
     };
     format!("{} {text}", frame.term)
@@ -754,12 +851,13 @@ fn describe_action(action: &Action) -> String {
         Action::SendLog { to, from, until, bytes_max, .. } => {
             format!("reads log for {}: {from} to {until}, {bytes_max} bytes", to.get())
         }
-        Action::Place { from, term, bytes } => {
+        Action::Place { from, term, bytes, .. } => {
             format!("places from {from} of {term}: {}", describe_bytes(bytes))
         }
-        Action::Truncate { at } => format!("truncates at {at}"),
-        Action::Follow { spans } => format!("follows {}", describe_spans(spans)),
-        Action::AdoptTerm { term, spans, end } => {
+        Action::View { view } => format!("hears of view {}", describe_view(view)),
+        Action::Truncate { at, .. } => format!("truncates at {at}"),
+        Action::Follow { spans, .. } => format!("follows {}", describe_spans(spans)),
+        Action::AdoptTerm { term, spans, end, .. } => {
             format!("adopts {term} at {end} {}", describe_spans(spans))
         }
         Action::VoidGrants { peer } => format!("voids grants with {}", peer.get()),

@@ -3,10 +3,13 @@
 //!
 //! docs/faults.md: R15
 
-use crate::frame::{HEADER_LEN, MAGIC, PAYLOAD_FRAME_LEN_MAX, PREFIX_LEN};
+use crate::frame::{HEADER_LEN, MAGIC, PAYLOAD_FRAME_LEN_MAX, PREFIX_LEN, VERSION};
 use crate::message::TEXT_LEN_MAX;
 use crate::spans::{OPEN, Span};
-use crate::{Frame, Lost, MemberState, Message, Progress, Spans, Watermarks};
+use crate::{
+    Addresses, Frame, GroupView, Lease, LogKind, Lost, Member, MemberState, Message, Progress,
+    Spans, Watermarks,
+};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -14,7 +17,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{FIELD_CRITICAL, put_field};
 use gabion_base::units::{CONTROL_FRAME_LEN_MAX, RECORD_LEN_MAX};
-use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, ShardId, Term, crc};
+use gabion_base::{
+    ConfigNumber, ErrorKind, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term, crc,
+};
 use proptest::prelude::*;
 
 fn spans() -> Spans {
@@ -22,27 +27,46 @@ fn spans() -> Spans {
     Spans::new(vec![span(1, 0, LogPosition(5000)), span(3, 8192, OPEN)]).unwrap()
 }
 
+fn at(position: u64) -> Frontier {
+    Frontier::of(LogPosition(position))
+}
+
+fn lease() -> Lease {
+    Lease { asked_ms: 0x0102, lasts_ms: 500 }
+}
+
+fn view() -> GroupView {
+    let mut view = GroupView::founding(
+        GroupId(7),
+        &[ReplicaId(1), ReplicaId(2), ReplicaId(3)],
+        LogKind::Shared,
+    );
+    view.term = Term(3);
+    view.members_min = 2;
+    view.members[2] = Member {
+        is_full: false,
+        node: 9,
+        incarnation: 4,
+        pool_id: [0xab; 16],
+        addresses: Addresses { members: "host-3:7001".to_string(), ..Addresses::default() },
+        ..Member::new(ReplicaId(3))
+    };
+    view
+}
+
 fn progress() -> Progress {
-    Progress {
-        end: LogPosition(0x500),
-        durable: LogPosition(0x400),
-        flushed: LogPosition(0x300),
-        edit: 7,
-    }
+    Progress { end: at(0x500), durable: at(0x400), flushed: at(0x300), edit: 7 }
 }
 
 fn marks() -> Watermarks {
-    Watermarks {
-        commit: LogPosition(0x280),
-        durable: LogPosition(0x270),
-        flushed: LogPosition(0x260),
-        edit: 6,
-    }
+    Watermarks { commit: at(0x280), durable: at(0x270), flushed: at(0x260), edit: 6 }
 }
 
 fn one_of_each() -> Vec<Message> {
     vec![
         Message::Hello(MemberState {
+            versions: (2, 2),
+            incarnation: 6,
             session: 2,
             oldest: LogPosition(0x100),
             last_crc: 0xdead_beef,
@@ -65,10 +89,11 @@ fn one_of_each() -> Vec<Message> {
             marks: marks(),
             bytes: vec![Bytes::from_static(b"record 1"), Bytes::from_static(b"record 2")],
         },
-        Message::Ack(progress()),
-        Message::Heartbeat(marks()),
+        Message::Ack(progress(), lease()),
+        Message::Heartbeat(marks(), lease()),
         Message::PullLog { from: LogPosition(0x500), bytes_max: 1 << 20 },
         Message::Refused { reason: "needs a full copy".to_string() },
+        Message::View(view()),
         Message::Node { bytes: Bytes::from_static(b"the node's own") },
         Message::Forward { id: 99, bytes: Bytes::from_static(b"SET k v") },
         Message::ForwardReply {
@@ -77,6 +102,8 @@ fn one_of_each() -> Vec<Message> {
             bytes: Bytes::from_static(b"+OK"),
         },
         Message::Hello(MemberState {
+            versions: (2, 2),
+            incarnation: 6,
             session: 3,
             oldest: LogPosition(0x100),
             last_crc: 0xdead_beef,
@@ -86,6 +113,8 @@ fn one_of_each() -> Vec<Message> {
             gap: None,
         }),
         Message::Hello(MemberState {
+            versions: (2, 2),
+            incarnation: 6,
             session: 4,
             oldest: LogPosition(0x100),
             last_crc: 0xdead_beef,
@@ -199,7 +228,7 @@ fn lengths_are_refused_before_memory_is_reserved() {
     let prefix = |len: u32, kind: u8| {
         let mut bytes = len.to_le_bytes().to_vec();
         bytes.extend(MAGIC.to_le_bytes());
-        bytes.extend([1, 0, kind, 1, 0, 0, 0, 0]);
+        bytes.extend([VERSION as u8, 0, kind, 1, 0, 0, 0, 0]);
         bytes
     };
     for (kind, len_max) in [(5, CONTROL_FRAME_LEN_MAX), (4, PAYLOAD_FRAME_LEN_MAX)] {
@@ -220,7 +249,7 @@ fn lengths_are_refused_before_memory_is_reserved() {
 /// docs/faults.md: R15
 #[test]
 fn unknown_kinds_and_fields_are_ignored_unless_they_are_critical() {
-    let ack = frame(Message::Ack(progress())).encode().unwrap().head;
+    let ack = frame(Message::Ack(progress(), lease())).encode().unwrap().head;
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = ack.clone();
         change(&mut bytes);
@@ -228,15 +257,18 @@ fn unknown_kinds_and_fields_are_ignored_unless_they_are_critical() {
         bytes[60..64].copy_from_slice(&body_len.to_le_bytes());
         Frame::decode(&seal(&mut bytes))
     };
-    assert_eq!(with(&|b| put_field(b, 9, 0, b"new")).unwrap().message, Message::Ack(progress()));
+    assert_eq!(
+        with(&|b| put_field(b, 9, 0, b"new")).unwrap().message,
+        Message::Ack(progress(), lease())
+    );
     let critical = with(&|b| put_field(b, 9, FIELD_CRITICAL, b"new")).unwrap_err();
     assert_eq!(critical.kind(), ErrorKind::Unsupported);
     let unknown = |flags| with(&move |b: &mut Vec<u8>| (b[10], b[11]) = (200, flags));
     assert_eq!(unknown(0).unwrap().message, Message::Unknown { kind: 200 });
     assert_eq!(unknown(1).unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(unknown(2).unwrap_err().kind(), ErrorKind::Unsupported);
-    let version = with(&|b| b[8] = 2).unwrap_err();
-    assert_eq!(version.message(), "frame of version 2; this build speaks version 1");
+    let version = with(&|b| b[8] = 1).unwrap_err();
+    assert_eq!(version.message(), "frame of version 1; this build speaks version 2");
 }
 
 #[test]
@@ -270,7 +302,7 @@ proptest! {
     /// Arbitrary bodies under a valid header and checksum.
     #[test]
     fn arbitrary_bodies_never_panic(kind in 0u8..24, body: Vec<u8>, cut: u16) {
-        let mut bytes = frame(Message::Ack(progress())).encode().unwrap().head;
+        let mut bytes = frame(Message::Ack(progress(), lease())).encode().unwrap().head;
         bytes.truncate(HEADER_LEN);
         bytes[10] = kind;
         bytes.extend(&body);

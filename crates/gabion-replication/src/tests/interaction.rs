@@ -13,6 +13,7 @@
 //!   tick MS                       time passes, every node is told
 //!   keep A->B NAME                remember the next frame from A to B without delivering it
 //!   replay NAME [old]             hand it in again on the current connection (`old`: as it was)
+//!   move N… to A,B,C              the next configuration, whose members stand in this order, is told to N…
 //!   amnesia N                     the node's disk and ring are empty again (N is stopped)
 //!   rot N POSITION                the record there is not whole, and the log ends there (N is stopped)
 //!   fail N REASON                 the device fails the next read of the node's log (`rotten`: its bytes are bad)
@@ -27,7 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use gabion_base::{Error, ErrorKind};
+use gabion_base::{Error, ErrorKind, ReplicaId};
 use std::path::PathBuf;
 
 struct Script {
@@ -55,6 +56,7 @@ impl Script {
                 self.kept.clear();
             }
             "status" => out = self.status(),
+            "move" => self.move_head(rest),
             "settle" => assert!(self.cluster.settle(), "the cluster does not come to rest"),
             "tick" => self.cluster.tick(number(rest[0])),
             "append" => {
@@ -71,6 +73,15 @@ impl Script {
         }
         let trace = self.cluster.trace.join("\n");
         if trace.is_empty() { out } else { format!("{out}{trace}\n") }
+    }
+
+    fn move_head(&mut self, rest: &[&str]) {
+        let (order, told) = rest.split_last().expect("an order");
+        let order: Vec<u32> = order.split(',').map(|id| number(id) as u32).collect();
+        let view = self.cluster.moved(&order);
+        for id in told.iter().filter(|word| **word != "to") {
+            self.cluster.take_view(number(id) as u32, view.clone());
+        }
     }
 
     fn node_command(&mut self, command: &str, rest: &[&str]) {
@@ -171,8 +182,8 @@ impl Script {
             let state = match &node.chain {
                 None => "stopped".to_string(),
                 Some(chain) => format!(
-                    "{:?} {} commit {} {}{}",
-                    chain.role(),
+                    "{} {} commit {} {}{}",
+                    role(node),
                     chain.term(),
                     chain.commit(),
                     chain.not_ready_reason().unwrap_or("ready"),
@@ -182,6 +193,16 @@ impl Script {
             out.push_str(&format!("{} {state} [{}]\n", node.id, records.join(", ")));
         }
         out
+    }
+}
+
+/// A node's place in its view.
+fn role(node: &super::cluster::Node) -> &'static str {
+    let (me, view) = (ReplicaId(node.id), &node.view);
+    match (view.writer() == me, view.reader() == me) {
+        (true, _) => "Head",
+        (_, true) => "Tail",
+        _ => "Middle",
     }
 }
 

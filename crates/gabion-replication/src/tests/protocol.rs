@@ -1,19 +1,24 @@
 //! What the chain refuses, cuts and passes on, case by case.
 
 use super::cluster::{Cluster, HEARTBEAT_MS, TIMEOUT_MS};
+use crate::frame::VERSION;
 use crate::spans::{OPEN, Span};
-use crate::{Action, Chain, ChainConfig, Frame, LocalState, Message, Progress, Role, Spans, Whole};
+use crate::{
+    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Member, MemberState, Message,
+    Progress, Protocol, Spans, Whole,
+};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, ShardId, Term};
+use gabion_base::{
+    ConfigNumber, ErrorKind, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term,
+};
 
-fn config(me: u32) -> ChainConfig {
-    ChainConfig {
-        group: GroupId(7),
-        config: ConfigNumber(1),
-        members: vec![ReplicaId(1), ReplicaId(2), ReplicaId(3)],
+fn config(me: u32) -> Config {
+    let founders = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
+    Config {
+        view: GroupView::founding(GroupId(7), &founders, LogKind::Shared),
         me: ReplicaId(me),
         heartbeat_ms: HEARTBEAT_MS,
         timeout_ms: TIMEOUT_MS,
@@ -47,7 +52,7 @@ fn frame(from: u32, to: u32, term: u64, message: Message) -> Frame {
 
 /// Replica 2 in term 1 with a log of `end` bytes, connected to the head.
 fn middle(end: u64) -> Chain {
-    let progress = Progress { end: LogPosition(end), ..Progress::default() };
+    let progress = Progress { end: at(end), ..Progress::default() };
     let state = LocalState {
         term: Term(1),
         spans: spans(&[(1, 0, OPEN.get())]),
@@ -57,13 +62,21 @@ fn middle(end: u64) -> Chain {
     };
     let mut chain = Chain::new(config(2), state, 0).unwrap();
     chain.handle_connected(ReplicaId(1), 9, 0);
-    let hello = Message::Hello(crate::MemberState::default());
+    let hello = Message::Hello(hello());
     chain.handle_message(ReplicaId(1), 9, frame(1, 2, 1, hello), 0).unwrap();
     actions(&mut chain);
     chain
 }
 
-fn actions(chain: &mut Chain) -> Vec<Action> {
+fn hello() -> MemberState {
+    MemberState { versions: (VERSION, VERSION), ..MemberState::default() }
+}
+
+fn at(position: u64) -> Frontier {
+    Frontier::of(LogPosition(position))
+}
+
+fn actions(chain: &mut dyn Protocol) -> Vec<Action> {
     core::iter::from_fn(|| chain.poll(0)).collect()
 }
 
@@ -81,7 +94,7 @@ fn a_member_with_more_log_than_the_head_knew_says_hello_again() {
     let all = actions(&mut chain);
     let Some(Action::Send { frame }) = all.first() else { panic!("{all:?}") };
     let Message::Hello(state) = &frame.message else { panic!("{all:?}") };
-    assert_eq!(state.progress.end, LogPosition(200));
+    assert_eq!(state.progress.end, at(200));
     assert_eq!(all.len(), 1);
 }
 
@@ -92,12 +105,13 @@ fn a_divergent_tail_is_cut_when_the_term_is_adopted() {
     let list = [(1, 0, 100), (2, 4096, 5000), (3, 8192, OPEN.get())];
     let message = new_term(8192, 7, &list);
     chain.handle_message(ReplicaId(1), 9, frame(1, 2, 3, message), 0).unwrap();
-    let expected = Action::AdoptTerm { term: Term(3), spans: spans(&list), end: LogPosition(4096) };
+    let (shard, spans, end) = (ShardId::ZERO, spans(&list), LogPosition(4096));
+    let expected = Action::AdoptTerm { shard, term: Term(3), spans, end };
     assert_eq!(format!("{:?}", actions(&mut chain)), format!("{:?}", vec![expected]));
-    assert_eq!(chain.progress().end, LogPosition(4096));
-    chain.handle_term_adopted(Term(2));
+    assert_eq!(chain.progress().end, at(4096));
+    chain.handle_term_adopted(ShardId::ZERO, Term(2));
     assert!(!chain.is_joined(), "an older adoption counts for nothing");
-    chain.handle_term_adopted(Term(3));
+    chain.handle_term_adopted(ShardId::ZERO, Term(3));
     assert!(chain.is_joined());
     let sent = actions(&mut chain);
     assert!(
@@ -110,8 +124,8 @@ fn a_divergent_tail_is_cut_when_the_term_is_adopted() {
 #[test]
 fn a_cut_below_what_is_flushed_is_refused() {
     let mut chain = middle(200);
-    chain.handle_durable(LogPosition(200));
-    chain.handle_edit_applied(1, LogPosition(150));
+    chain.handle_durable(at(200));
+    chain.handle_edit_applied(1, at(150));
     let message = new_term(8192, 7, &[(1, 0, 100), (2, 4096, 5000), (3, 8192, OPEN.get())]);
     chain.handle_message(ReplicaId(1), 9, frame(1, 2, 3, message), 0).unwrap();
     actions(&mut chain);
@@ -138,13 +152,14 @@ fn logs_of_equal_length_with_different_last_records_are_refused() {
 #[test]
 fn frames_for_others_and_from_others_are_refused() {
     let mut chain = middle(200);
-    let heartbeat = || frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default()));
+    let heartbeat = || {
+        frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default(), crate::Lease::default()))
+    };
     for (change, about) in [
         (Frame { group: GroupId(8), ..heartbeat() }, "g8"),
         (Frame { shard: ShardId(1), ..heartbeat() }, "s1"),
         (Frame { from: ReplicaId(3), ..heartbeat() }, "from r3"),
         (Frame { to: ReplicaId(1), ..heartbeat() }, "to r1"),
-        (Frame { config: ConfigNumber(2), ..heartbeat() }, "configuration c2"),
         (Frame { connection: 71, ..heartbeat() }, "connection 71"),
         (frame(1, 2, 1, new_term(0, 0, &[])), "announces"),
     ] {
@@ -154,6 +169,87 @@ fn frames_for_others_and_from_others_are_refused() {
     // Another connection than the current one says nothing at all, whatever it says.
     let other = Frame { group: GroupId(7), ..heartbeat() };
     chain.handle_message(ReplicaId(1), 8, other, 0).unwrap();
+}
+
+/// A frame of another view is not looked into: the answer to an older one is the view that runs, once
+/// for each connection, and a newer one waits until its view is here.
+/// docs/faults.md: R4
+#[test]
+fn a_frame_of_an_older_view_is_answered_with_the_running_one() {
+    let mut chain = Chain::new(
+        Config { view: GroupView { config: ConfigNumber(5), ..config(2).view }, ..config(2) },
+        LocalState { term: Term(3), ..LocalState::default() },
+        0,
+    )
+    .unwrap();
+    chain.handle_connected(ReplicaId(1), 9, 0);
+    actions(&mut chain);
+    let old = |message| Frame { config: ConfigNumber(4), ..frame(1, 2, 7, message) };
+    let records = Message::Records {
+        from: LogPosition(0),
+        term: Term(7),
+        marks: crate::Watermarks::default(),
+        bytes: vec![Bytes::from_static(b"12345678")],
+    };
+    for message in [Message::Hello(hello()), records] {
+        chain.handle_message(ReplicaId(1), 9, old(message), 0).unwrap();
+    }
+    let all = actions(&mut chain);
+    let [Action::Send { frame: answer }] = &all[..] else { panic!("{all:?}") };
+    let Message::View(view) = &answer.message else { panic!("{answer:?}") };
+    assert_eq!((view.config, view.term), (ConfigNumber(5), Term(3)));
+    let newer = Frame { config: ConfigNumber(6), ..frame(1, 2, 7, Message::Hello(hello())) };
+    chain.handle_message(ReplicaId(1), 9, newer, 0).unwrap();
+    assert!(actions(&mut chain).is_empty(), "its sender answers our Hello");
+}
+
+/// A file message of an older term is stale: grants and placements of that term are void.
+/// docs/faults.md: R4
+#[test]
+fn a_file_message_of_an_older_term_is_answered_with_the_view_and_not_delivered() {
+    let mut chain = middle(200);
+    let of_node = || Message::Node { bytes: Bytes::from_static(b"a grant") };
+    chain.handle_message(ReplicaId(1), 9, frame(1, 2, 0, of_node()), 0).unwrap();
+    let all = actions(&mut chain);
+    let [Action::Send { frame: answer }] = &all[..] else { panic!("{all:?}") };
+    assert!(matches!(answer.message, Message::View(_)), "{answer:?}");
+    chain.handle_message(ReplicaId(1), 9, frame(1, 2, 1, of_node()), 0).unwrap();
+    assert!(matches!(&actions(&mut chain)[..], [Action::Deliver { .. }]));
+}
+
+/// docs/faults.md: R8
+#[test]
+fn a_view_is_taken_when_it_is_newer_and_refused_when_it_contradicts() {
+    let mut chain = middle(200);
+    let told = |config, order: &[u32]| {
+        let mut view = GroupView { config: ConfigNumber(config), ..config_view() };
+        view.members = order.iter().map(|id| Member::new(ReplicaId(*id))).collect();
+        Frame { config: ConfigNumber(config), ..frame(1, 2, 1, Message::View(view)) }
+    };
+    chain.handle_message(ReplicaId(1), 9, told(1, &[1, 2, 3]), 0).unwrap();
+    assert!(actions(&mut chain).is_empty(), "it is the view that runs here");
+    let other = chain.handle_message(ReplicaId(1), 9, told(1, &[2, 1, 3]), 0).unwrap_err();
+    assert!(format!("{other}").contains("configuration c1 of g7 with other members"), "{other}");
+    chain.handle_message(ReplicaId(1), 9, told(2, &[2, 1, 3]), 0).unwrap();
+    let all = actions(&mut chain);
+    let [Action::View { view }] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((view.config, view.writer()), (ConfigNumber(2), ReplicaId(2)));
+}
+
+fn config_view() -> GroupView {
+    config(1).view
+}
+
+/// docs/faults.md: R15
+#[test]
+fn a_member_that_speaks_no_common_version_is_refused_by_name() {
+    let mut chain = Chain::new(config(2), LocalState::default(), 0).unwrap();
+    chain.handle_connected(ReplicaId(1), 9, 0);
+    let later = MemberState { versions: (VERSION + 1, VERSION + 3), ..MemberState::default() };
+    let frame = frame(1, 2, 1, Message::Hello(later));
+    let error = chain.handle_message(ReplicaId(1), 9, frame, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(format!("{error}").contains("replica 1 speaks versions"), "{error}");
 }
 
 /// docs/faults.md: H3
@@ -193,15 +289,14 @@ fn an_ack_beyond_the_log_closes_the_connection() {
     assert!(cluster.settle());
     let [(_, ours), (_, theirs)] = cluster.connections[0].ends;
     for (end, durable) in [(48, 0), (0, 8)] {
-        let progress = Progress {
-            end: LogPosition(end),
-            durable: LogPosition(durable),
-            ..Progress::default()
+        let progress = Progress { end: at(end), durable: at(durable), ..Progress::default() };
+        let ack = Frame {
+            connection: theirs,
+            ..frame(2, 1, 1, Message::Ack(progress, crate::Lease::default()))
         };
-        let ack = Frame { connection: theirs, ..frame(2, 1, 1, Message::Ack(progress)) };
         assert!(cluster.chain(1).unwrap().handle_message(ReplicaId(2), ours, ack, 0).is_err());
     }
-    assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition::ZERO);
+    assert_eq!(cluster.chain(1).unwrap().commit(), Frontier::ZERO);
 }
 
 #[test]
@@ -220,7 +315,9 @@ fn the_nodes_own_messages_arrive_in_order() {
     chain.send(ReplicaId(3), message(1)).unwrap();
     chain.send(ReplicaId(3), own()).unwrap();
     chain.send(ReplicaId(3), message(3)).unwrap();
-    let foreign = chain.send(ReplicaId(3), Message::Ack(Progress::default())).unwrap_err();
+    let foreign = chain
+        .send(ReplicaId(3), Message::Ack(Progress::default(), crate::Lease::default()))
+        .unwrap_err();
     assert_eq!(foreign.kind(), ErrorKind::InvalidInput);
     cluster.drain(2);
     assert!(cluster.settle());
@@ -247,7 +344,7 @@ fn what_is_in_flight_stays_within_the_window() {
     });
     assert_eq!(in_flight.sum::<usize>(), 200);
     assert!(cluster.settle());
-    assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition(800));
+    assert_eq!(cluster.chain(1).unwrap().commit(), at(800));
 }
 
 /// docs/faults.md: E15, R14, F13
@@ -275,7 +372,7 @@ fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_ha
         (1..=2).for_each(|id| cluster.make_durable(id));
     }
     assert_eq!(appended, 100);
-    let end = |cluster: &mut Cluster, id| cluster.chain(id).unwrap().progress().end.get();
+    let end = |cluster: &mut Cluster, id| cluster.chain(id).unwrap().progress().end.only().get();
     let ends = [1, 2, 3].map(|id| end(&mut cluster, id));
     assert_eq!(ends[..2], [40_000, 40_000]);
     assert!((8192..=12_288).contains(&ends[2]), "{ends:?}");
@@ -286,21 +383,26 @@ fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_ha
         work(&mut cluster);
     }
     assert_eq!(end(&mut cluster, 3), 40_000);
-    assert_eq!(cluster.chain(1).unwrap().commit(), LogPosition(40_000));
+    assert_eq!(cluster.chain(1).unwrap().commit(), at(40_000));
 }
 
 #[test]
 fn configurations_that_cannot_work_are_refused() {
+    let with_members = |members: &[u32]| {
+        let mut config = config(1);
+        config.view.members = members.iter().map(|id| Member::new(ReplicaId(*id))).collect();
+        config
+    };
     let bad = [
-        ChainConfig { members: vec![], ..config(1) },
-        ChainConfig { members: vec![ReplicaId(2)], ..config(1) },
-        ChainConfig { members: vec![ReplicaId(1), ReplicaId(1)], ..config(1) },
-        ChainConfig { members: (1..66).map(ReplicaId).collect(), ..config(1) },
-        ChainConfig { heartbeat_ms: 0, ..config(1) },
-        ChainConfig { timeout_ms: HEARTBEAT_MS, ..config(1) },
-        ChainConfig { window_bytes: 0, ..config(1) },
-        ChainConfig { segment_len: 0, ..config(1) },
-        ChainConfig { ring_len: 65_535, ..config(1) },
+        with_members(&[]),
+        with_members(&[2]),
+        with_members(&[1, 1]),
+        with_members(&(1..66).collect::<Vec<_>>()),
+        Config { heartbeat_ms: 0, ..config(1) },
+        Config { timeout_ms: HEARTBEAT_MS, ..config(1) },
+        Config { window_bytes: 0, ..config(1) },
+        Config { segment_len: 0, ..config(1) },
+        Config { ring_len: 65_535, ..config(1) },
     ];
     for config in bad {
         let refused = Chain::new(config.clone(), LocalState::default(), 0);
@@ -309,7 +411,7 @@ fn configurations_that_cannot_work_are_refused() {
     let state = LocalState {
         term: Term(1),
         spans: spans(&[(2, 0, OPEN.get())]),
-        progress: Progress { end: LogPosition(8), ..Progress::default() },
+        progress: Progress { end: at(8), ..Progress::default() },
         ..LocalState::default()
     };
     let refused = Chain::new(config(1), state, 0);
@@ -317,7 +419,7 @@ fn configurations_that_cannot_work_are_refused() {
 }
 
 #[test]
-fn roles_and_status_name_every_member() {
+fn status_names_every_member() {
     let mut cluster = Cluster::new(3);
     for id in 1..=3 {
         cluster.start(id);
@@ -325,16 +427,13 @@ fn roles_and_status_name_every_member() {
     cluster.connect_all();
     assert!(cluster.settle());
     cluster.append(40);
-    let roles: Vec<_> =
-        cluster.nodes.iter().flat_map(|n| n.chain.as_ref()).map(Chain::role).collect();
-    assert_eq!(roles, vec![Role::Head, Role::Middle, Role::Tail]);
-    let status: Vec<_> = cluster.chain(1).unwrap().members().collect();
+    let status = cluster.chain(1).unwrap().members();
     assert!(status.iter().all(|s| s.is_connected && s.is_joined && s.refused.is_none()));
     let lags: Vec<_> = status.iter().map(|s| (s.id.get(), s.lag_bytes)).collect();
     assert_eq!(lags, vec![(1, 0), (2, 40), (3, 40)]);
     cluster.kill(3, true);
     assert!(cluster.settle());
-    let status: Vec<_> = cluster.chain(1).unwrap().members().collect();
+    let status = cluster.chain(1).unwrap().members();
     assert!(!status[2].is_connected);
     assert_eq!(status[1].lag_bytes, 0);
 }
@@ -365,7 +464,7 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     assert!(cluster.settle());
     let reason = cluster.chain(1).unwrap().not_ready_reason().unwrap();
     assert!(reason.starts_with("replica 2 needs a full copy"), "{reason}");
-    let status: Vec<_> = cluster.chain(1).unwrap().members().collect();
+    let status = cluster.chain(1).unwrap().members();
     assert_eq!((status[0].refused.is_some(), status[1].refused.is_some()), (false, true));
 }
 
@@ -379,10 +478,10 @@ fn a_head_that_learns_of_more_log_starts_over() {
     assert!(cluster.settle());
     assert!(cluster.chain(1).unwrap().is_ready());
     let [(_, ours), (_, theirs)] = cluster.connections[0].ends;
-    let state = crate::MemberState {
-        progress: Progress { end: LogPosition(80), ..Progress::default() },
+    let state = MemberState {
+        progress: Progress { end: at(80), ..Progress::default() },
         spans: spans(&[(1, 0, 80)]),
-        ..crate::MemberState::default()
+        ..hello()
     };
     let hello = Frame { connection: theirs, ..frame(2, 1, 1, Message::Hello(state)) };
     let chain = cluster.chain(1).unwrap();
@@ -401,14 +500,11 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
     const TERMS: [u64; 5] = [0, 1, 2, 3, u64::MAX];
     let term = TERMS[pick(5)];
     let mut position = || LogPosition(NUMBERS[pick(8)]);
-    let progress = Progress {
-        end: position(),
-        durable: position(),
-        flushed: position(),
-        edit: position().get(),
-    };
-    let marks =
-        crate::Watermarks { commit: position(), durable: position(), flushed: position(), edit: 1 };
+    let mut frontier = || Frontier::of(position());
+    let (end, durable, flushed) = (frontier(), frontier(), frontier());
+    let progress = Progress { end, durable, flushed, edit: frontier().only().get() };
+    let (commit, durable, flushed) = (frontier(), frontier(), frontier());
+    let marks = crate::Watermarks { commit, durable, flushed, edit: 1 };
     let (from, oldest) = (position(), position());
     let lists: [&[(u64, u64, u64)]; 6] = [
         &[],
@@ -420,13 +516,15 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
     ];
     let spans = spans(lists[pick(6)]);
     let len = [0, 8, 40, 41][pick(4)];
-    let end = if pick(2) == 0 { spans.tip().1 } else { progress.end };
-    let message = match pick(9) {
-        0 | 1 => Message::Hello(crate::MemberState {
+    let end = if pick(2) == 0 { spans.tip().1 } else { progress.end.only() };
+    let message = match pick(10) {
+        0 | 1 => Message::Hello(MemberState {
+            versions: (VERSION, VERSION),
+            incarnation: 1,
             session: 1,
             oldest,
             last_crc: 3,
-            progress: Progress { end, ..progress },
+            progress: Progress { end: Frontier::of(end), ..progress },
             spans,
             lost: [None, Some(crate::Lost { from, to: oldest, term: Term(2) })][len % 3 % 2],
             gap: [None, Some(Term(2)), Some(crate::ANY_TERM)][len % 3],
@@ -439,9 +537,12 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             marks,
             bytes: vec![Bytes::from(vec![0; len])],
         },
-        5 => Message::Ack(progress),
-        6 => Message::Heartbeat(marks),
+        5 => Message::Ack(progress, crate::Lease::default()),
+        6 => Message::Heartbeat(marks, crate::Lease::default()),
         7 => Message::PullLog { from, bytes_max: len as u32 },
+        8 => {
+            Message::View(GroupView { config: ConfigNumber(1 + len as u64 % 3), ..config(1).view })
+        }
         _ => Message::Refused { reason: "no".into() },
     };
     (term, message)
@@ -483,10 +584,10 @@ fn carry_out(chain: &mut Chain) {
     {
         budget -= 1;
         match action {
-            Action::AdoptTerm { term, .. } => chain.handle_term_adopted(term),
+            Action::AdoptTerm { term, .. } => chain.handle_term_adopted(ShardId::ZERO, term),
             Action::Place { from, bytes, .. } => {
                 let len = bytes.iter().map(Bytes::len).sum::<usize>() as u64;
-                chain.handle_placed(LogPosition(from.get() + len), 9);
+                chain.handle_placed(ShardId::ZERO, LogPosition(from.get() + len), 9);
             }
             Action::SendLog { ticket, from, until, .. } => {
                 let len = (until.get() - from.get()).min(40) as usize;
@@ -500,7 +601,7 @@ fn carry_out(chain: &mut Chain) {
 /// docs/faults.md: P25
 #[test]
 fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
-    let hello = |gap| Message::Hello(crate::MemberState { gap, ..crate::MemberState::default() });
+    let hello = |gap| Message::Hello(MemberState { gap, ..hello() });
     let say = |chain: &mut Chain, from: u32, gap| {
         chain.handle_connected(ReplicaId(from), u64::from(from), 0);
         let frame = Frame { connection: 1, ..frame(from, 2, 1, hello(gap)) };

@@ -38,6 +38,8 @@ struct Run {
     random: Random,
     /// Of faults of single bytes and reads, apart so that seeds keep their other faults.
     noise: Random,
+    /// Of moves of the head, apart for the same reason.
+    moves: Random,
     /// How often faults happen: 0 to 20 per mille.
     faults: u64,
     /// How often those of single bytes and reads do: in every second run, as they end connections
@@ -49,6 +51,7 @@ struct Run {
     wiped: u64,
     rotten: u64,
     flipped: u64,
+    moved: u64,
 }
 
 impl Run {
@@ -64,12 +67,14 @@ impl Run {
         let faults = 2 + random.below(20);
         let checkers = Checkers::default();
         let (noise, noises) = (Random(!seed), 12 * faults * (seed % 2));
-        let (appended, broken, wiped, rotten, flipped) = (0, 0, 0, 0, 0);
+        let (appended, broken, wiped, rotten, flipped, moved) = (0, 0, 0, 0, 0, 0);
+        let moves = Random(seed.rotate_left(32) ^ 0x6d6f_7665);
         let mut run = Self {
             cluster,
             checkers,
             random,
             noise,
+            moves,
             faults,
             noises,
             appended,
@@ -77,6 +82,7 @@ impl Run {
             wiped,
             rotten,
             flipped,
+            moved,
         };
         for id in 1..=run.count() {
             run.cluster.start(id);
@@ -98,6 +104,9 @@ impl Run {
         }
         if self.noise.below(1000) < self.noises {
             self.noise();
+        }
+        if self.moves.below(6000) < self.faults {
+            self.move_head();
         }
         match self.random.below(100) {
             0..50 => self.deliver(),
@@ -201,6 +210,27 @@ impl Run {
         self.flipped += u64::from(ends.any(|(i, side)| self.cluster.flip(i, side, bit)));
     }
 
+    /// The members stand in another order from now on; one of them is told, and perhaps others. The
+    /// rest hear of it from these.
+    fn move_head(&mut self) {
+        let count = self.count();
+        if count < 2 {
+            return;
+        }
+        let mut order: Vec<u32> = (1..=count).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, self.moves.below(i as u64 + 1) as usize);
+        }
+        let view = self.cluster.moved(&order);
+        let first = 1 + self.moves.below(u64::from(count)) as u32;
+        for id in 1..=count {
+            if id == first || self.moves.below(2) == 0 {
+                self.cluster.take_view(id, view.clone());
+            }
+        }
+        self.moved += 1;
+    }
+
     /// R11: a node returns with an empty disk. Only while the others hold everything and nobody can
     /// have trimmed, as this node never said that it flushed: else it would rightly ask for a full
     /// copy.
@@ -227,8 +257,8 @@ impl Run {
         self.cluster.kill(id, true);
         self.cluster.deliver_rest_of(id);
         let nodes = self.cluster.nodes.iter();
-        let trimmed =
-            nodes.map(|n| n.oldest.max(n.chain.as_ref().map_or(0, |c| c.flushed_min().get())));
+        let trimmed = nodes
+            .map(|n| n.oldest.max(n.chain.as_ref().map_or(0, |c| c.flushed_min().only().get())));
         let least = trimmed.max().unwrap_or(0);
         let mut places = self.cluster.node(id).can_rot();
         places.retain(|(before, _)| *before >= least);
@@ -284,11 +314,11 @@ impl Run {
         }
         let is_of_a_term = matches!(
             frame.message,
-            Message::Ack(_)
+            Message::Ack(..)
                 | Message::TermAccepted { .. }
                 | Message::Records { .. }
                 | Message::NewTerm { .. }
-                | Message::Heartbeat(_)
+                | Message::Heartbeat(..)
         );
         let receiver = &self.cluster.nodes[to as usize - 1];
         if is_of_a_term && frame.term < receiver.term {
@@ -313,17 +343,19 @@ impl Run {
             self.cluster.tick(HEARTBEAT_MS);
         }
         if !self.cluster.settle() || !self.cluster.append(48) {
-            let reason = self.cluster.chain(1).and_then(|c| c.not_ready_reason().map(String::from));
+            let writer = self.cluster.writer();
+            let reason =
+                self.cluster.chain(writer).and_then(|c| c.not_ready_reason().map(String::from));
             return Err(format!("the healthy group refuses writes: {reason:?}"));
         }
         self.cluster.settle();
         self.checkers.check(&self.cluster)?;
-        let (chain, end) = (self.cluster.nodes[0].chain.as_ref(), self.cluster.nodes[0].end());
-        if chain.is_none_or(|c| c.commit().get() != end) {
+        let (writer, reader) = (self.cluster.writer(), self.cluster.reader());
+        let end = self.cluster.node(writer).end();
+        if self.cluster.chain(writer).is_none_or(|c| c.commit().only().get() != end) {
             return Err("the healthy group does not commit".into());
         }
-        let tail = self.cluster.nodes.last().and_then(|n| n.chain.as_ref());
-        if tail.is_none_or(|c| !c.is_readable()) {
+        if self.cluster.chain(reader).is_none_or(|c| !c.is_readable()) {
             return Err("the healthy tail answers no reads".into());
         }
         self.checkers.check_whole(&self.cluster)
@@ -342,12 +374,13 @@ impl Run {
 }
 
 /// Runs a seed; a panic (an assertion of the chain) counts as a failure.
-fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 6], String> {
+fn run_seed(seed: u64, mutant: Option<Mutant>) -> Result<[u64; 7], String> {
     let result = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed, mutant);
-        let term = |run: &Run| run.cluster.nodes[0].term.get();
-        run.run()
-            .map(|()| [run.appended, run.broken, run.wiped, term(&run), run.rotten, run.flipped])
+        run.run()?;
+        let term = run.cluster.nodes[0].term.get();
+
+        Ok([run.appended, run.broken, run.wiped, term, run.rotten, run.flipped, run.moved])
     });
     match result {
         Ok(result) => result,
@@ -366,7 +399,7 @@ fn seeds() -> u64 {
 /// docs/faults.md: E4, H8, R1, R2, R3, R7, R10, R11, R12
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
-    let mut sums = [0; 6];
+    let mut sums = [0; 7];
     for seed in 0..seeds() {
         match run_seed(seed, None) {
             Ok(counts) => {
@@ -377,7 +410,8 @@ fn random_faults_never_break_a_promise_and_the_group_recovers() {
     }
     // The runs must do something: on average many records, several faults, some terms per run.
     let seeds = seeds();
-    let [appended, broken, wiped, terms, rotten, flipped] = sums;
+    let [appended, broken, wiped, terms, rotten, flipped, moved] = sums;
+    assert!(moved > seeds, "{moved} moves of the head in {seeds} runs");
     assert!(flipped > seeds / 2, "{flipped} flipped bits and failed reads in {seeds} runs");
     assert!(rotten > seeds / 10, "{rotten} rotten logs in {seeds} runs");
     assert!(wiped > seeds / 20, "{wiped} empty disks in {seeds} runs");
@@ -424,8 +458,11 @@ fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     }
     let terms: Vec<_> = run.cluster.nodes.iter().map(|n| n.term).collect();
     (1..nobody).for_each(|id| run.cluster.start(id));
-    run.cluster.connect_all();
-    run.cluster.settle();
+    // Whoever hears of a newer view ends its connections.
+    for _ in 0..nobody {
+        run.cluster.connect_all();
+        run.cluster.settle();
+    }
     for (node, term) in run.cluster.nodes.iter().zip(terms) {
         let reason = node.chain.as_ref().and_then(|c| c.not_ready_reason()).unwrap_or_default();
         if node.term != term || !reason.contains("no replica has all of it any more") {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::server::waker;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, Generation, GroupId, ReplicaId, SequenceNumber, SlotIndex, Term};
+use gabion_base::{Generation, GroupId, ReplicaId, SequenceNumber, SlotIndex, Term};
 use gabion_db::clock::Clock;
 use gabion_db::replica::{LostRing, OpenedReplica, create_replica, open_replica};
 use gabion_engine::cache::WarmCache;
@@ -69,8 +69,7 @@ impl Rig {
         let _ = std::fs::remove_dir_all(&dir);
         let group = GroupConfig {
             group: GROUP,
-            config: ConfigNumber(1),
-            members: vec![ReplicaId(1)],
+            founders: vec![ReplicaId(1)],
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
             ring_len: 4 * MIB,

@@ -11,7 +11,7 @@ pub mod unprivileged;
 
 use bytes::BytesMut;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, ReplicaId};
+use gabion_base::{GroupId, ReplicaId};
 use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
@@ -90,8 +90,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
 pub fn group_config(count: u32, ack: AckLevel) -> GroupConfig {
     GroupConfig {
         group: GroupId(7),
-        config: ConfigNumber(1),
-        members: (1..=count).map(ReplicaId).collect(),
+        founders: (1..=count).map(ReplicaId).collect(),
         compaction: CompactionMode::Primary,
         ack,
         ring_len: 64 * MIB,
@@ -135,7 +134,7 @@ impl Group {
 
     /// As [`Self::start`], with a configuration.
     pub fn start_as(name: &str, group: &GroupConfig) -> Self {
-        let count = group.members.len() as u32;
+        let count = group.founders.len() as u32;
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&dir);
         let ports = free_ports(3 * count as usize);

@@ -22,6 +22,8 @@ impl Bulk {
 }
 
 struct Running {
+    /// The machine at which it runs.
+    at: usize,
     /// The head's start.
     incarnation: u64,
     id: LoadId,
@@ -39,7 +41,11 @@ impl World {
     pub(super) fn begin_load(&mut self) {
         let rate = self.options.loads;
         let may = self.options.compaction == CompactionMode::Primary && self.bulk.running.is_none();
-        if rate == 0 || !may || !self.bulk.random.once_in(rate) || self.is_paused(0) {
+        if rate == 0 || !may || !self.bulk.random.once_in(rate) {
+            return;
+        }
+        let head = self.some_writer();
+        if self.is_paused(head) {
             return;
         }
         let random = &mut self.bulk.random;
@@ -48,7 +54,7 @@ impl World {
         let twins = TWINS..TWINS + self.options.twins;
         let keys: Vec<u64> = registers.chain(twins).filter(|_| random.once_in(3)).collect();
         let patience = if random.once_in(6) { random.below(60) } else { u64::MAX };
-        let Some(process) = &mut self.machines[0].process else { return };
+        let Some(process) = &mut self.machines[head].process else { return };
         let incarnation = process.incarnation;
         let Some(node) = process.node.as_deref_mut() else { return };
         if node.write_gate() != WriteGate::Open {
@@ -65,7 +71,7 @@ impl World {
         self.moment += 1;
         let (called, is_ended) = (self.moment, false);
         self.bulk.running =
-            Some(Running { incarnation, id, files, is_ended, called, writes, patience });
+            Some(Running { at: head, incarnation, id, files, is_ended, called, writes, patience });
     }
 
     /// Whether a load is under way.
@@ -75,11 +81,12 @@ impl World {
 
     /// Brings the load under way on.
     pub(super) fn go_on_loading(&mut self) {
-        if self.is_paused(0) {
+        let at = self.bulk.running.as_ref().map_or(0, |running| running.at);
+        if self.is_paused(at) {
             return;
         }
         let Some(mut running) = self.bulk.running.take() else { return };
-        let process = self.machines[0].process.as_mut();
+        let process = self.machines[at].process.as_mut();
         let process = process.filter(|process| process.incarnation == running.incarnation);
         let Some(node) = process.and_then(|process| process.node.as_deref_mut()) else {
             // It ended with its process, or is there: the log tells.

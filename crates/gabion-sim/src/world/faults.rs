@@ -234,10 +234,12 @@ impl World {
     /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.
     fn lose_commits(&mut self, index: usize) {
         let machine = &self.machines[index];
-        let Some(process) = machine.process.as_ref().filter(|it| index > 0 && it.is_quiet()) else {
+        let Some(process) =
+            machine.process.as_ref().filter(|it| index != self.writer() && it.is_quiet())
+        else {
             return;
         };
-        let Some(node) = &process.node else { return };
+        let Some(node) = process.node.as_ref().filter(|node| !node.duties().append) else { return };
         let Some(writes) = machine.moments.going_back(node) else { return };
         self.note(format!("replica {} loses its last commits", index + 1));
         self.outcome.lost_commits += 1;

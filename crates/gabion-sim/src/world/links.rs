@@ -106,14 +106,14 @@ impl World {
     }
 
     fn tell_connected(&mut self, me: usize, other: usize, number: u64) {
-        let (peer, now_ms) = (self.group.members[other], self.now_ms);
+        let (peer, now_ms) = (self.group.founders[other], self.now_ms);
         if let Some(node) = self.node_mut(me) {
             node.handle_connected(peer, number, now_ms);
         }
     }
 
     fn tell_disconnected(&mut self, me: usize, other: usize, number: u64) {
-        let (peer, now_ms) = (self.group.members[other], self.now_ms);
+        let (peer, now_ms) = (self.group.founders[other], self.now_ms);
         if let Some(node) = self.node_mut(me) {
             node.handle_disconnected(peer, number, now_ms);
         }
@@ -201,7 +201,7 @@ impl World {
         if let (Some(kept), Message::Records { .. }) = (&mut self.kept, &frame.message) {
             kept.push(Kept { to: index, frame: frame.clone() });
         }
-        let (from, now_ms) = (self.group.members[other], self.now_ms);
+        let (from, now_ms) = (self.group.founders[other], self.now_ms);
         if let Some(node) = self.node_mut(index) {
             node.handle_message(from, number, frame, now_ms);
         }
@@ -306,7 +306,7 @@ impl World {
     }
 
     pub(super) fn index_of(&self, member: ReplicaId) -> Option<usize> {
-        self.group.members.iter().position(|other| *other == member)
+        self.group.founders.iter().position(|other| *other == member)
     }
 }
 

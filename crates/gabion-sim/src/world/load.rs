@@ -39,12 +39,13 @@ impl World {
         let key = self.random.below(self.options.keys);
         let twins = TWINS + self.random.below(self.options.twins);
         let kind = self.random.below(40);
-        let tail = self.machines.len() - 1;
+        let (head, tail) = (self.some_writer(), self.some_reader());
         let random = self.random.fork();
         if kind < 16 {
             if self.is_paused(tail) {
                 return;
             }
+            self.clients[i].at = tail;
             let client = &mut self.clients[i];
             let Some(process) = &mut self.machines[tail].process else { return };
             match kind {
@@ -54,11 +55,12 @@ impl World {
             }
             return;
         }
-        if self.is_paused(0) {
+        if self.is_paused(head) {
             return;
         }
+        self.clients[i].at = head;
         let client = &mut self.clients[i];
-        let Some(process) = &mut self.machines[0].process else { return };
+        let Some(process) = &mut self.machines[head].process else { return };
         self.next_value += 1;
         let value = Some(self.next_value << 20);
         // One write in four expires, soon: keys are then read, deleted and written anew around that time.
@@ -102,10 +104,9 @@ impl World {
     }
 
     pub(super) fn poll_clients(&mut self) {
-        let tail = self.machines.len() - 1;
         for number in 0..self.clients.len() {
             self.moment += 1;
-            let index = if self.clients[number].waits_for_tail() { tail } else { 0 };
+            let index = self.clients[number].at;
             if self.is_paused(index) {
                 continue;
             }

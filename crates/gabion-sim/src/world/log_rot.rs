@@ -77,7 +77,7 @@ impl World {
                     records.push((record.header.position, record.end()));
                 }
             }
-            let (watermark, term) = (report.watermark, state.term);
+            let (watermark, term) = (report.watermark, state.term());
             Ok::<_, gabion_base::Error>(StoppedLog { records, watermark, term })
         };
         machine.disk.block_on(&handle, looking).expect("the log can be read")
@@ -128,7 +128,8 @@ impl World {
     /// Kills a replica whose log is then not whole, while the others have everything.
     pub(super) fn rot_log(&mut self, index: usize) {
         let is_up = |machine: &Machine| machine.process.as_ref().is_some_and(Process::is_quiet);
-        let Some(head) = self.node(0).filter(|head| head.chain().is_ready()) else { return };
+        let head = self.node(self.writer()).filter(|head| head.protocol().is_ready());
+        let Some(head) = head else { return };
         let end = head.log_end();
         let is_whole = |i: usize| self.node(i).is_some_and(|n| n.log_end() >= end);
         if self.len() < 2 || !self.machines.iter().all(is_up) || !(0..self.len()).all(is_whole) {

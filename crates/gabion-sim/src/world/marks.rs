@@ -218,7 +218,7 @@ impl World {
         });
         let told: Vec<_> = told.collect();
         let Some((&(first, what, records), others)) = told.split_first() else { return Ok(()) };
-        let head_end = self.node(0).map_or(LogPosition::ZERO, |head| head.log_end());
+        let head_end = self.node(self.writer()).map_or(LogPosition::ZERO, |head| head.log_end());
         for &(other, their, their_records) in others {
             let place = format!("at a mark, at {} and {}", what.log_end, their.log_end);
             if (what.log_end, what.log_crc) != (their.log_end, their.log_crc) {

@@ -2,7 +2,7 @@
 
 use super::UNSHIPPED_BYTES_MAX;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, GroupId, ReplicaId};
+use gabion_base::{GroupId, ReplicaId};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 
@@ -26,6 +26,8 @@ pub struct Faults {
     pub flip_files: u64,
     /// A bit flips in records that are streamed from one member to another.
     pub flip_records: u64,
+    /// The next view has its members in another order: the head and the tail move.
+    pub moves: u64,
     /// Kill of every process at once.
     pub kill_all: u64,
     /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
@@ -153,6 +155,9 @@ impl Options {
             options.faults.flip_files = 200;
             options.faults.flip_records = 800;
         }
+        if [0, 2, 5, 8].contains(&(seed % 9)) {
+            options.faults.moves = 1_500;
+        }
         if [0, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.power = 1_000;
             options.faults.power_some = 1_500;
@@ -182,6 +187,7 @@ impl Default for Options {
                 flip: 0,
                 flip_files: 0,
                 flip_records: 0,
+                moves: 0,
                 kill_all: 5_000,
                 power: 2_500,
                 power_some: 0,
@@ -242,8 +248,7 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     });
     GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: (1..=options.replicas).map(ReplicaId).collect(),
+        founders: (1..=options.replicas).map(ReplicaId).collect(),
         compaction: options.compaction,
         ack: options.ack,
         ring_len: 4 * options.segment_len,

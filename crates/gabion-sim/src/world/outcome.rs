@@ -16,6 +16,8 @@ pub struct Outcome {
     pub power_cuts: u64,
     /// Those while a member was down, behind, or lost power at the same time.
     pub power_cuts_amid_others: u64,
+    /// Views in which the members stand in another order.
+    pub moves: u64,
     /// Pauses of processes for longer than others wait for them.
     pub pauses: u64,
     /// Directions in which nothing went from one machine to another for a while.
@@ -162,17 +164,17 @@ impl World {
                     "\n  replica {}: drain {} ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
                     i + 1,
                     node.drain_status(),
-                    self.group.members.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
+                    self.group.founders.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
                     node.state().session,
                     node.log_end(),
-                    node.chain().commit(),
+                    node.protocol().commit().only(),
                     node.durable_everywhere(),
                     node.tree().last_edit(),
                     node.edits_waiting(),
                     node.jobs_running(),
                     node.tree().sealed_count(),
                     node.orders_in_flight(),
-                    node.chain().not_ready_reason(),
+                    node.protocol().not_ready_reason(),
                     node.write_gate(),
                     node.pool().counts()
                 ),

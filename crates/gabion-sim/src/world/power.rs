@@ -22,8 +22,8 @@ pub(super) struct Held {
 
 impl Held {
     fn of(node: &Node) -> Self {
-        let chain = node.chain();
-        let (end, durable) = (chain.progress().end, chain.progress().durable);
+        let chain = node.protocol();
+        let (end, durable) = (chain.progress().end.only(), chain.progress().durable.only());
         let spans = chain.spans().clipped(end).as_slice().to_vec();
         Self { spans, trimmed: node.state().trimmed.position, end, durable }
     }
@@ -40,14 +40,15 @@ impl Held {
 impl World {
     /// Notes what is shown from now on: what the tail has.
     pub(super) fn note_promised(&mut self) {
-        let Some(tail) = self.node(self.len() - 1).filter(|tail| tail.is_readable()) else {
+        let tail = self.node(self.some_reader()).filter(|tail| tail.is_readable());
+        let Some(tail) = tail else {
             return;
         };
-        let chain = tail.chain();
+        let chain = tail.protocol();
         if !chain.is_joined() {
             return;
         }
-        let end = chain.progress().end;
+        let end = chain.progress().end.only();
         let last = chain.spans().as_slice().iter().rev().find(|span| span.start < end);
         if let Some(span) = last {
             self.promised = self.promised.max((span.term, span.end.min(end)));
@@ -85,7 +86,8 @@ impl World {
         if !may {
             return;
         }
-        let end = self.node(0).filter(|head| head.chain().is_ready()).map(Node::log_end);
+        let end =
+            self.node(self.writer()).filter(|head| head.protocol().is_ready()).map(Node::log_end);
         let is_whole = |index: usize| {
             end.is_some_and(|end| self.node(index).is_some_and(|node| node.log_end() >= end))
         };

@@ -6,7 +6,7 @@ use crate::check;
 use crate::client::{Client, TWINS, twins_agree};
 use crate::process::ReplicaTables;
 use gabion_engine::Keyspace;
-use gabion_node::{CompactionMode, RepairState};
+use gabion_node::{CompactionMode, Node, RepairState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -29,6 +29,7 @@ impl World {
             disk.release_held();
         }
         self.heal();
+        (0..self.machines.len()).for_each(|index| self.tell_view(index));
         self.withdraw_marks();
         let mut calm = 0;
         for _ in 0..30_000 {
@@ -44,28 +45,62 @@ impl World {
                 return Ok(());
             }
         }
-        Err(format!("the cluster does not come to rest: {}", self.describe()))
+        Err(format!("the cluster does not come to rest: {}, {}", self.waiting(), self.describe()))
+    }
+
+    /// The ones who still wait for something, in words.
+    fn waiting(&self) -> String {
+        let busy = self.clients.iter().filter(|client| !client.is_idle());
+        let at: Vec<usize> = busy.map(|client| client.at + 1).collect();
+        let (verifies, loads) = (self.is_verifying(), self.is_loading());
+        let unrest = self.unrest();
+        format!("clients wait at {at:?}, verifies {verifies}, loads {loads}, unrest {unrest:?}")
     }
 
     fn rests(&self) -> bool {
-        let Some(head) = self.node(0) else { return false };
-        let edit = head.tree().last_edit();
-        let same = |index: usize| {
-            let Some(process) = self.machines[index].process.as_ref() else { return false };
-            let Some(node) = process.node.as_ref() else { return false };
-            let local = self.group.compaction == CompactionMode::EveryReplica;
-            process.is_idle()
-                && node.edits_waiting() == 0
-                && node.jobs_running() == 0
-                && !node.jobs_pause()
-                && !node.damaged_files().any(|file| is_being_repaired(file.state))
-                && node.tree().sealed_count() == 0
-                && node.time_due_ms().is_none()
-                && (local || node.tree().last_edit() == edit)
-                && node.log_end() == head.log_end()
+        self.unrest().is_none()
+    }
+
+    /// What is not at rest, in words.
+    fn unrest(&self) -> Option<String> {
+        let Some(head) = self.node(self.writer()) else { return Some("the head is down".into()) };
+        let wrong = if !self.expiring.is_empty() {
+            "something will expire"
+        } else if !head.protocol().is_ready() {
+            "the group takes no writes"
+        } else if head.looks_at_deletes() {
+            "the head looks at deletes"
+        } else {
+            let mut all =
+                (0..self.machines.len()).map(|index| (index, self.unrest_of(index, head)));
+            let found = all.find_map(|(index, wrong)| Some((index, wrong?)));
+            return found.map(|(index, wrong)| format!("replica {}: {wrong}", index + 1));
         };
-        let is_ready = head.chain().is_ready() && !head.looks_at_deletes();
-        self.expiring.is_empty() && is_ready && (0..self.machines.len()).all(same)
+        Some(wrong.into())
+    }
+
+    fn unrest_of(&self, index: usize, head: &Node) -> Option<&'static str> {
+        let process = self.machines[index].process.as_ref();
+        let Some((process, node)) = process.and_then(|it| Some((it, it.node.as_deref()?))) else {
+            return Some("is down");
+        };
+        let is_local = self.group.compaction == CompactionMode::EveryReplica;
+        let checks = [
+            (process.is_idle(), "is not idle"),
+            (node.edits_waiting() == 0, "edits wait"),
+            (node.jobs_running() == 0, "jobs run"),
+            (!node.jobs_pause(), "jobs pause"),
+            (
+                !node.damaged_files().any(|file| is_being_repaired(file.state)),
+                "a file is being repaired",
+            ),
+            (node.tree().sealed_count() == 0, "a MemTable waits for its flush"),
+            (node.time_due_ms().is_none(), "time is due"),
+            (is_local || node.tree().last_edit() == head.tree().last_edit(), "other edits"),
+            (node.log_end() == head.log_end(), "another end of the log"),
+            (node.view().group().config == self.view.config, "an older view"),
+        ];
+        checks.into_iter().find(|(holds, _)| !holds).map(|(_, wrong)| wrong)
     }
 
     /// Reads every key once more at the tail, as the last operations of the history.
@@ -73,7 +108,8 @@ impl World {
         if self.clients.is_empty() {
             return Ok(());
         }
-        let tail = self.machines.len() - 1;
+        let tail = self.reader();
+        self.clients[0].at = tail;
         for key in (0..self.options.keys).chain(TWINS..TWINS + self.options.twins) {
             for _ in 0..100_000 {
                 self.moment += 1;

@@ -98,7 +98,7 @@ fn edits_come_again(seed: u64) -> (usize, usize) {
     world.settle().unwrap();
     let kept = world.take_kept();
     let segment_len = world.group().segment_len;
-    let now = world.node(0).unwrap().chain().term();
+    let now = world.node(0).unwrap().protocol().term();
     let (mut old, mut new) = (0, 0);
     let mut per_term = BTreeMap::<Term, usize>::new();
     for kept in kept.iter().filter(|kept| has_edit(kept, segment_len)) {

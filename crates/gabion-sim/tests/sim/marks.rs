@@ -124,7 +124,7 @@ fn a_new_term_ends_marks_and_voids_what_was_captured() {
     let marks = arm_everywhere(&mut world, 1 << 20);
     world.stop(0, false);
     world.start(0);
-    let ready = |world: &World| world.node(0).is_some_and(|head| head.chain().is_ready());
+    let ready = |world: &World| world.node(0).is_some_and(|head| head.protocol().is_ready());
     while !ready(&world) {
         world.advance(1).unwrap();
     }

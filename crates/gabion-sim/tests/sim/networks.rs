@@ -27,7 +27,7 @@ fn takes_writes(world: &World) -> bool {
 }
 
 fn are_connected(world: &World, a: usize, b: usize) -> bool {
-    let member = world.group().members[a];
+    let member = world.group().founders[a];
     world.connection(member, b).is_some()
 }
 
@@ -37,7 +37,7 @@ fn goes_on(world: &mut World, what: &str) {
     let end = world.node(0).unwrap().log_end();
     world.advance(3_000).unwrap_or_else(|error| panic!("{what}: {error}"));
     let head = world.node(0).unwrap();
-    let refused = head.chain().not_ready_reason();
+    let refused = head.protocol().not_ready_reason();
     assert!(head.log_end() > end, "{what}: nothing is written afterwards: {refused:?}");
     world.finish().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(takes_writes(world), "{what}: writes are refused");
@@ -51,7 +51,7 @@ fn whoever_is_paused_for_longer_than_others_wait_holds_writes_up_and_goes_on_whe
         for index in 0..3 {
             let what = format!("seed {seed}, a pause of replica {}", index + 1);
             let mut world = world(seed);
-            let member = world.group().members[index];
+            let member = world.group().founders[index];
             let others = (0..3).filter(|other| *other != index);
             let connections: Vec<_> =
                 others.map(|other| (other, world.connection(member, other))).collect();
@@ -91,12 +91,12 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
             for part in [Part::Header, Part::Control] {
                 let what = format!("seed {seed}, {part:?} from replica {} to {}", from + 1, to + 1);
                 let mut world = world(seed);
-                let connection = world.connection(world.group().members[from], to);
+                let connection = world.connection(world.group().founders[from], to);
                 world.flip_next_frame(from, to, part);
                 // The length may be what is damaged: then the receiver waits for as long as it does
                 // for any silence.
                 world.advance(STEPS).unwrap();
-                let now = world.connection(world.group().members[from], to);
+                let now = world.connection(world.group().founders[from], to);
                 assert_ne!(connection, now, "{what}: the connection stands");
                 goes_on(&mut world, &what);
                 all.add(&world.outcome());

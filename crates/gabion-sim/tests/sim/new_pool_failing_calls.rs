@@ -191,7 +191,7 @@ impl Copying<'_> {
         let (here, tables) = (replica.disk.clone(), replica.tables().expect("it is open"));
         let node = replica.node().expect("it is open");
         let (view, group) = (node.tree().shared_view(), node.config().clone());
-        let origin = Origin { view, group, term: node.state().term };
+        let origin = Origin { view, group, view_then: node.state().view.clone() };
         let (medium, target) = (tables.source.store.medium.clone(), there.handle());
         let before = here.stats();
         let copied = here.block_on(

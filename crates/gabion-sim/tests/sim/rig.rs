@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, ErrorKind, GroupId, LogPosition, ReplicaId, SequenceNumber};
+use gabion_base::{ErrorKind, GroupId, LogPosition, ReplicaId, SequenceNumber};
 use gabion_engine::{Compression, FileMeta, FinishedFile, Keyspace, SstOptions, TreeConfig};
 use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -151,8 +151,7 @@ pub(crate) fn group(ack: AckLevel, compression: Compression) -> GroupConfig {
     };
     GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: vec![ReplicaId(1)],
+        founders: vec![ReplicaId(1)],
         compaction: CompactionMode::Primary,
         ack,
         ring_len: 4 * SEGMENT_LEN,
@@ -253,7 +252,7 @@ impl Replica {
     fn rests(&mut self) -> bool {
         let idle = self.process.is_idle();
         self.node().is_some_and(|node| {
-            idle && node.chain().is_ready()
+            idle && node.protocol().is_ready()
                 && node.edits_waiting() == 0
                 && node.jobs_running() == 0
                 && node.tree().sealed_count() == 0
@@ -682,7 +681,7 @@ impl<'a> Drive<'a> {
         if let Some((_, is_open)) = self.openings.last_mut() {
             is_open.get_or_insert(stats);
         }
-        let (commit, durable) = (node.chain().commit(), node.durable_everywhere());
+        let (commit, durable) = (node.protocol().commit().only(), node.durable_everywhere());
         let now = (self.now)();
         for (list, reached) in [(&mut self.replicated, commit), (&mut self.durable, durable)] {
             while self.ends.get(list.len()).is_some_and(|end| *end <= reached) {

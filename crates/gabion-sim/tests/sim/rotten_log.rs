@@ -190,13 +190,13 @@ fn what_all_replicas_lost_is_named_and_no_term_begins_until_one_has_it_again() {
             world.advance(1_500).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             for index in 0..3 {
                 let node = world.node(index).unwrap();
-                let reason = node.chain().not_ready_reason().unwrap_or("ready");
+                let reason = node.protocol().not_ready_reason().unwrap_or("ready");
                 assert!(reason.contains("no replica has all of it any more"), "{reason}");
                 for replica in 1..=3 {
                     let who = format!("replica {replica} lost it from {}", place(&world, at));
                     assert!(reason.contains(&who), "{reason}, wanted {who}");
                 }
-                assert_eq!(node.state().term, term, "a term began");
+                assert_eq!(node.state().term(), term, "a term began");
                 assert!(!node.is_readable(), "a read would not see what is lost");
             }
             stop_all(&mut world);
@@ -235,7 +235,7 @@ fn a_record_that_the_ring_still_has_is_written_to_its_segment_again() {
         let said = world.notices(0).join("\n");
         assert!(said.contains(&format!("not whole from {at} on")), "{said}");
         assert!(said.contains("it is durable again up to"), "{said}");
-        assert_eq!(world.node(0).unwrap().state().term, term.next());
+        assert_eq!(world.node(0).unwrap().state().term(), term.next());
         // Now the ring may go.
         world.stop(0, true);
         world.start(0);

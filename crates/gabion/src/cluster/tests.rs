@@ -22,7 +22,7 @@ fn directory(name: &str) -> PathBuf {
 fn without_options_three_replicas_of_four_gibibytes_are_made() {
     let settings = made();
     assert_eq!((settings.replicas, settings.pool_len), (3, 4 * GIB));
-    assert_eq!(settings.group().head(), ReplicaId(1));
+    assert_eq!(settings.group().founding_view().writer(), ReplicaId(1));
     settings.group().validate().unwrap();
 }
 
@@ -176,7 +176,7 @@ fn files() -> Vec<Vec<u8>> {
 /// What a file says that is taken is used for sums.
 fn use_settings(settings: &Settings) {
     assert!(settings.reserved() > settings.pool_len);
-    assert_eq!(settings.group().members.len(), settings.replicas as usize);
+    assert_eq!(settings.group().founders.len(), settings.replicas as usize);
     for number in settings.members() {
         let doors = settings.doors(number);
         let highest = doors.resp.port().max(doors.peer.port()).max(doors.target.port());

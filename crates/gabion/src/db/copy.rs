@@ -38,7 +38,7 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
     let origin = Origin {
         view: node.tree().shared_view(),
         group: node.config().clone(),
-        term: node.state().term,
+        view_then: node.state().view.clone(),
     };
     let (total, mut done) = (origin.file_bytes(), 0);
     let mut progress = Progress::new();

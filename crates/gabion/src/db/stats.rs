@@ -74,9 +74,9 @@ fn replica_fields(opened: &OpenedPool) -> Value {
     let (group, state) = (&opened.group, &opened.state);
     json!({
         "replica": state.me.get(), "group": group.group.get(),
-        "members": group.members.iter().map(|member| member.get()).collect::<Vec<_>>(),
+        "members": state.view.members.iter().map(|member| member.replica.get()).collect::<Vec<_>>(),
         "compaction": group.compaction.as_str(), "ack": group.ack.as_str(),
-        "term": state.term.get(), "session": state.session,
+        "term": state.term().get(), "config": state.view.config.get(), "session": state.session,
         "files_reserved": state.files_reserved, "last_edit": opened.tree().last_edit(),
         "flushed_memtable": opened.tree().flushed().memtable.get(),
     })

@@ -1,7 +1,7 @@
 //! `gabion db` on the pool that a stopped replica left.
 
 use super::{GABION, Place, said};
-use gabion_base::{ConfigNumber, FileId, GroupId, ReplicaId};
+use gabion_base::{FileId, GroupId, ReplicaId};
 use gabion_engine::TreeConfig;
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
@@ -334,8 +334,7 @@ fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
     let _ = std::fs::remove_dir_all(&dir);
     let group = GroupConfig {
         group: GroupId(7),
-        config: ConfigNumber(1),
-        members: vec![ReplicaId(1), ReplicaId(2)],
+        founders: vec![ReplicaId(1), ReplicaId(2)],
         compaction: CompactionMode::EveryReplica,
         ack: AckLevel::Replicated,
         ring_len: 4 << 20,

@@ -210,7 +210,7 @@ fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
     let options = MediumOptions { notify: false, ..MediumOptions::default() };
     let medium = BlockingMedium::new(pool.medium(options).unwrap());
     let opened = medium.block_on(open::read_pool(medium.handle())).unwrap();
-    let (group, term) = (opened.group.clone(), opened.state.term);
+    let (group, view_then) = (opened.group.clone(), opened.state.view.clone());
     let mut tree = opened.tree().snapshot();
     let at = tree.windows(8).position(|bytes| bytes == is.to_le_bytes()).expect("it is there");
     tree[at..at + 8].copy_from_slice(&becomes.to_le_bytes());
@@ -220,7 +220,7 @@ fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
     let locate = opened.pool().files().map(|file| (file.file, file.clone())).collect();
     let store = LocalStore::of(medium.handle(), opened.pool());
     let source = Waited(PoolSource { store, locate, meter: Rc::default() }, medium);
-    let origin = Origin { view: tree.shared_view(), group, term };
+    let origin = Origin { view: tree.shared_view(), group, view_then };
     checkpoint::write(copy, 128 << 20, &origin, &source, &mut |_| {}).unwrap();
 }
 

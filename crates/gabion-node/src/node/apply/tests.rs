@@ -9,7 +9,7 @@ use crate::{
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use gabion_base::units::MIB;
-use gabion_base::{ConfigNumber, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_base::{ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::{Keyspace, TreeConfig};
 use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
@@ -22,8 +22,7 @@ const RING_LEN: u64 = 256 * 1024;
 fn group(compaction: CompactionMode) -> GroupConfig {
     GroupConfig {
         group: GroupId(1),
-        config: ConfigNumber(1),
-        members: alloc::vec![ReplicaId(1)],
+        founders: alloc::vec![ReplicaId(1)],
         compaction,
         ack: AckLevel::Replicated,
         ring_len: RING_LEN,

@@ -71,7 +71,7 @@ fn write_one(head: &mut Node, key: u64, change: Change) -> Result<(), Error> {
 fn load_files(head: &mut Node, id: LoadId, pairs: &[Loaded]) -> Result<Vec<FinishedFile>, Error> {
     let config = head.tree().config();
     let (sst, len) = (config.sst_of_job(JobKind::Load, false), config.sst_len);
-    let mut builder = LoadBuilder::new(head.config().group, head.state().term, sst, len);
+    let mut builder = LoadBuilder::new(head.config().group, head.state().term(), sst, len);
     let mut files = Vec::new();
     for (key, value, until) in pairs {
         let number = || head.load_number(id);
@@ -410,7 +410,7 @@ impl Group {
         self.caught_up(0)?;
         let head = self.world.node(0).ok_or("the head is down")?;
         let (view, group) = (head.tree().shared_view(), head.config().clone());
-        let origin = Origin { view, group, term: head.state().term };
+        let origin = Origin { view, group, view_then: head.state().view.clone() };
         let (now_ms, pool_len) = (self.world.now_ms(), self.options.pool_len);
         let at_copy = at.clone();
         let seen = self.world.read_at(0, move |tables| {

@@ -1,18 +1,17 @@
-//! The configuration of a chain.
+//! The configuration of a protocol.
 
+use crate::{GroupView, Lost};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{ConfigNumber, Error, GroupId, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, ShardId};
 
-/// The members, and their patience with each other.
+/// The members, and their patience with each other. It stands for the life of one protocol: another
+/// view begins another ([`crate::begin`]).
 #[derive(Clone, Debug)]
-pub struct ChainConfig {
-    /// The group.
-    pub group: GroupId,
-    /// The number of this configuration.
-    pub config: ConfigNumber,
-    /// The chain in order: head first, tail last. 1 to 64, each once.
-    pub members: Vec<ReplicaId>,
+pub struct Config {
+    /// The group, its members and their order.
+    pub view: GroupView,
     /// Which of them this is.
     pub me: ReplicaId,
     /// A connection on which nothing was sent for this long gets a heartbeat, in milliseconds.
@@ -28,17 +27,10 @@ pub struct ChainConfig {
     pub ring_len: u64,
 }
 
-impl ChainConfig {
-    pub(super) fn validate(&self) -> Result<usize> {
-        let count = self.members.len();
-        if count == 0 || count > 64 {
-            return Err(Error::invalid(format!("{count} members in a group, allowed are 1 to 64")));
-        }
-        for (i, member) in self.members.iter().enumerate() {
-            if self.members[..i].contains(member) {
-                return Err(Error::invalid(format!("replica {} is a member twice", member.get())));
-            }
-        }
+impl Config {
+    /// This member's place in the order, of a configuration that can work.
+    pub(crate) fn validate(&self) -> Result<usize> {
+        self.view.validate()?;
         if self.heartbeat_ms == 0 || self.timeout_ms <= self.heartbeat_ms {
             return Err(Error::invalid(format!(
                 "timeout of {} ms with a heartbeat of {} ms: the heartbeat must be at least 1 and \
@@ -58,7 +50,7 @@ impl ChainConfig {
                 self.ring_len, self.segment_len
             )));
         }
-        self.members.iter().position(|&m| m == self.me).ok_or_else(|| {
+        self.view.place_of(self.me).ok_or_else(|| {
             Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
         })
     }
@@ -66,7 +58,32 @@ impl ChainConfig {
     /// Where what is sent to a member must begin at the latest whose log is durable up to
     /// `durable`. One segment is kept for the record that begins there, and one as a ring keeps
     /// whole what is flushed in part.
-    pub(super) const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
+    pub(crate) const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
         LogPosition(durable.get().saturating_add(self.ring_len - 2 * self.segment_len))
+    }
+
+    /// Why no term may begin: these members' logs were durable and committed further than any log
+    /// reaches now.
+    pub(crate) fn reason_of_loss(&self, lost: &[(ReplicaId, Lost)]) -> Option<String> {
+        let (_, furthest) = lost.iter().max_by_key(|(_, lost)| lost.tip())?;
+        let places: Vec<_> = lost.iter().map(|(id, lost)| self.place_of_loss(*id, *lost)).collect();
+        Some(format!(
+            "the log up to {} was durable and no replica has all of it any more: {}; the group does \
+             not go on without it",
+            furthest.to,
+            places.join(", ")
+        ))
+    }
+
+    fn place_of_loss(&self, id: ReplicaId, lost: Lost) -> String {
+        let (at, segment_len) = (lost.from.get(), self.segment_len);
+        format!(
+            "replica {} lost it from {} ({} at {}) to {}",
+            id.get(),
+            lost.from,
+            FileId::log_segment(ShardId::ZERO, at / segment_len),
+            at % segment_len,
+            lost.to
+        )
     }
 }

@@ -1,0 +1,175 @@
+//! A view takes effect: the one place where members and duties change.
+//!
+//! ```text
+//!   handle_view ─► newer? ─► durable ─► in effect: connections end, grants are void, jobs of a duty
+//!                                       that went are given up, and the protocol begins anew
+//! ```
+//!
+//! The new protocol begins as after a start of the process, with all that is in memory: it learns the
+//! logs of the others, and only then the term of the new writer begins.
+
+use super::{After, Node, Output};
+use crate::open::{begin_protocol, local_state};
+use crate::view::View;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::{ConfigNumber, Error, ErrorKind, ReplicaId, Result};
+use gabion_log::{Record, RecordKind};
+use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
+
+impl Node {
+    /// Takes a view of the group, which takes effect once it is durable here. A view that is not newer
+    /// than the one that runs changes nothing.
+    ///
+    /// # Durability
+    /// None when it returns: [`Output::View`] says that the view is durable, and runs.
+    ///
+    /// # Errors
+    /// Invalid input for a view that cannot be, of another group, or in which this replica is no
+    /// member; for one whose number is known with other members; unsupported for another kind of log.
+    pub fn handle_view(&mut self, view: GroupView) -> Result<()> {
+        self.check_view(&view)?;
+        if view.config <= self.state.view.config {
+            return Ok(());
+        }
+        self.end_turn_before_event();
+        // A term is adopted together with the log of its writer, and not by hearsay.
+        let (config, term) = (view.config, self.state.term());
+        self.state.view = GroupView { term, ..view };
+        self.stage_state(Some(After::ViewKept(config)));
+        Ok(())
+    }
+
+    fn check_view(&self, view: &GroupView) -> Result<()> {
+        view.validate()?;
+        let known = &self.state.view;
+        if view.group != known.group {
+            return Err(Error::invalid(format!("a view of {} at {}", view.group, known.group)));
+        }
+        if view.config == known.config && view.members != known.members {
+            return Err(Error::invalid(format!(
+                "configuration {} is known with other members than these",
+                view.config
+            )));
+        }
+        if view.log != known.log {
+            return Err(Error::unsupported(format!(
+                "configuration {} changes the kind of the log from {:?} to {:?}",
+                view.config, known.log, view.log
+            )));
+        }
+        if view.place_of(self.me).is_none() {
+            return Err(Error::invalid(format!(
+                "{} is no member in configuration {}",
+                self.me, view.config
+            )));
+        }
+        Ok(())
+    }
+
+    /// The view of this number is durable. Of several that came one after the other the last counts.
+    pub(super) fn view_kept(&mut self, config: ConfigNumber) {
+        if self.state.view.config != config {
+            return;
+        }
+        if let Err(error) = self.begin_view() {
+            self.fatal(error.within(format!("configuration {config}")));
+        }
+    }
+
+    fn begin_view(&mut self) -> Result<()> {
+        let (before, me) = (self.view.clone(), self.me);
+        self.view = View::new(self.config.compaction, self.state.view.clone(), me);
+        let reason = format!("configuration {} begins", self.state.view.config);
+        let others: Vec<ReplicaId> = before.others().collect();
+        for peer in others {
+            self.forget_remote(peer);
+            self.room.forget(peer);
+            self.repairs_lose(peer);
+            let reason = Error::unavailable(reason.clone());
+            self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
+        }
+        self.take_duties(&before);
+        self.begin_protocol_anew()?;
+        self.outputs.push_back(Output::View(self.state.view.clone()));
+        Ok(())
+    }
+
+    /// Gives up the work of duties that went, and begins that of those that came.
+    fn take_duties(&mut self, before: &View) {
+        let (had, has) = (before.duties(), self.duties());
+        if had.compact && !has.compact {
+            self.give_up_jobs();
+        }
+        if had.append && !has.append {
+            self.give_up_loads();
+        }
+        self.ship_to(&self.view.clone());
+        if had.receive || has.receive {
+            // What was granted to another writer is void, and whatever it has begun lands nowhere.
+            self.raise_session();
+        }
+    }
+
+    fn begin_protocol_anew(&mut self) -> Result<()> {
+        let marks = Watermarks {
+            commit: self.chain.commit(),
+            durable: self.chain.durable_commit(),
+            flushed: self.chain.flushed_min(),
+            edit: self.chain.edits_applied_min(),
+        };
+        let local = LocalState {
+            lost: self.lost_log(),
+            gap: self.state.ring.loss.as_ref().and_then(crate::ring::RingLoss::gap),
+            marks,
+            next_ticket: self.chain.next_ticket(),
+            ..local_state(&self.state, &self.tree, &self.log)?
+        };
+        let settings = (&self.config, &self.options);
+        self.chain = begin_protocol(settings, local, &self.state, self.now_ms)?;
+        // What the protocol before wanted done to the log is of no term that runs.
+        self.held = None;
+        self.refused = Some("the group is starting".into());
+        self.readable = false;
+        Ok(())
+    }
+
+    /// Begins the log of a term with the view in which it runs, so that the log tells by itself whose
+    /// it is. A log that nobody else reads needs no such record.
+    pub(super) fn append_term_start(&mut self) {
+        if !self.writing.awaits_term_start || !self.chain.is_joined() {
+            return;
+        }
+        let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
+        let kind = RecordKind::TermStart;
+        match self.append_record(kind, &view, sequence, 0, self.own_flags()) {
+            Ok(end) => {
+                self.writing.awaits_term_start = false;
+                self.pass_marks(end, self.log.last().crc);
+            }
+            // The ring is full, and so drained: tried again.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            Err(error) => self.fatal(error),
+        }
+    }
+
+    /// A term begins in the log.
+    ///
+    /// # Errors
+    /// Corruption for a record that is no view of this group.
+    pub(super) fn apply_term_start(&mut self, record: &Record) -> Result<()> {
+        let view = GroupView::decode(&record.payload())?;
+        if view.group != self.config.group || view.term != record.header.term {
+            return Err(Error::corruption(format!(
+                "the log of {} in {} begins with a view of {} in {}",
+                self.config.group, record.header.term, view.group, view.term
+            )));
+        }
+        Ok(())
+    }
+
+    /// What the log lost and has not got back.
+    fn lost_log(&self) -> Option<Lost> {
+        self.log_repair.as_ref().and_then(|repair| repair.lost())
+    }
+}

@@ -1,0 +1,129 @@
+//! Connections with the other members, and what is said first on each.
+
+use super::{Chain, Phase};
+use crate::frame::{VERSION, VERSION_MIN};
+use crate::message::{Lost, MemberState, Message, Progress};
+use crate::{Action, Frame};
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Frontier, LogPosition, ReplicaId, ShardId, Term};
+
+impl Chain {
+    pub(super) fn hello(&self) -> Message {
+        let spans = self.spans.clipped(self.received);
+        let end = spans.tip().1;
+        let last_crc = if self.received == self.end() { self.last_crc } else { 0 };
+        Message::Hello(MemberState {
+            versions: (VERSION_MIN, VERSION),
+            incarnation: self.incarnation,
+            session: self.session,
+            oldest: self.oldest,
+            last_crc,
+            progress: Progress {
+                end: Frontier::of(end),
+                durable: self.progress.durable.meet(Frontier::of(end)),
+                ..self.told()
+            },
+            lost: self.still_lost(),
+            gap: self.gap,
+            spans,
+        })
+    }
+
+    /// How far this member says that it is. While what its log lost is not durable here again, it may need
+    /// that log once more, whatever is in its files: nobody may trim it.
+    pub(super) fn told(&self) -> Progress {
+        Progress { flushed: self.progress.flushed.meet(self.progress.durable), ..self.progress }
+    }
+
+    /// What the log lost and does not have yet.
+    pub(super) fn still_lost(&self) -> Option<Lost> {
+        let lost = self.lost.filter(|lost| self.tip() < lost.tip())?;
+        Some(Lost { from: lost.from.max(self.received.min(lost.to)), ..lost })
+    }
+
+    /// Queues a message on the current connection; false when there is none.
+    pub(super) fn push(&mut self, to: ReplicaId, message: Message) -> bool {
+        let Some(i) = self.peer_index(to) else { return false };
+        let term = match &message {
+            // Also one that is not on disk yet: a head whose disk is blank must not choose it again.
+            Message::Hello(_) => self.latest_term(),
+            _ => self.term,
+        };
+        let (now_ms, group, config) = (self.now_ms, self.group(), self.config_number());
+        let Some(link) = self.peers[i].link.as_mut().filter(|l| !l.is_closing) else {
+            return false;
+        };
+        link.last_sent_ms = now_ms;
+        match &message {
+            Message::Heartbeat(marks, _)
+            | Message::Records { marks, .. }
+            | Message::NewTerm { marks, .. } => link.told = *marks,
+            _ => {}
+        }
+        let frame = Frame {
+            group,
+            shard: ShardId::ZERO,
+            config,
+            term,
+            from: self.config.me,
+            to,
+            connection: link.connection,
+            message,
+        };
+        self.actions.push_back(Action::Send { frame });
+        true
+    }
+
+    /// Has the node close the current connection with a member, unless it is about to.
+    pub(super) fn close_link(&mut self, i: usize, reason: String) {
+        let peer = self.peers[i].id;
+        let Some(link) = self.peers[i].link.as_mut().filter(|link| !link.is_closing) else {
+            return;
+        };
+        link.is_closing = true;
+        let connection = link.connection;
+        self.actions.push_back(Action::Disconnect { peer, connection, reason });
+    }
+
+    pub(super) fn drop_link(&mut self, i: usize) {
+        if self.peers[i].link.take().is_none() {
+            return;
+        }
+        let peer = self.peers[i].id;
+        if self.index == 0 || peer == self.head() {
+            self.actions.push_back(Action::VoidGrants { peer });
+        }
+        if matches!(self.phase, Phase::Pulling { winner, .. } if winner == peer) {
+            self.phase = Phase::Waiting;
+        }
+    }
+
+    /// The log has these records next, and the successor is to get them as they are.
+    pub(super) fn pass_on(&mut self, from: LogPosition, term: Term, records: Vec<Bytes>) {
+        if self.successor().is_some() {
+            self.recent.push(from, term, records);
+        }
+    }
+
+    pub(super) fn predecessor(&self) -> Option<ReplicaId> {
+        self.index.checked_sub(1).map(|i| self.order[i])
+    }
+
+    pub(super) fn successor(&self) -> Option<ReplicaId> {
+        self.order.get(self.index + 1).copied()
+    }
+
+    pub(super) fn peer_index(&self, id: ReplicaId) -> Option<usize> {
+        self.peers.iter().position(|p| p.id == id)
+    }
+
+    /// The term that this member is in or about to be in.
+    pub(super) fn latest_term(&self) -> Term {
+        match self.phase {
+            Phase::Adopting { term } => term,
+            _ => self.term.max(self.followed),
+        }
+    }
+}

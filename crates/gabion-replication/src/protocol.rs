@@ -1,0 +1,167 @@
+//! The seam between node and replication: one vocabulary of inputs and actions for the chain, for a
+//! group of one, and for the protocols to come (Raft per shard, passive backups).
+//!
+//! ```text
+//!   node ── handle_connected, handle_message, handle_tick ────►┐
+//!        ── handle_appended, handle_placed, handle_durable ───►│ Protocol ── poll ──► Action ──► node
+//!        ── handle_term_adopted, handle_edit_applied ─────────►│    └─ commit(), durable(), is_ready() …
+//!        ── handle_log_read, handle_rejected, send ───────────►┘
+//! ```
+//!
+//! A protocol lives for one view. When another view has become durable, the node drops the protocol
+//! and [`begin`]s the next one with the state that its log and tree are in: as after a start, but
+//! with everything in memory. So a change of view is no state of a protocol.
+//!
+//! Order of calls: any `handle_*`; after each, or after a few, `poll` until it returns nothing.
+
+use crate::{
+    Action, Alone, Chain, Config, Frame, LocalState, MemberStatus, Message, Progress, Spans, Whole,
+};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, ShardId, Term};
+
+/// The protocol for the view of `config`: the chain, or a group of one.
+///
+/// # Errors
+/// Invalid input for a configuration that cannot work, corruption for a state that contradicts
+/// itself.
+pub fn begin(config: Config, state: LocalState, now_ms: u64) -> Result<Box<dyn Protocol>> {
+    Ok(match config.view.members.len() {
+        1 => Box::new(Alone::new(config, state, now_ms)?),
+        _ => Box::new(Chain::new(config, state, now_ms)?),
+    })
+}
+
+/// One member's side of a protocol, for the life of one view.
+pub trait Protocol: Send {
+    // ---- inputs
+
+    /// The clock begins at `now_ms`, which may be before the time of the start. Only before any
+    /// event.
+    fn begin_at(&mut self, now_ms: u64);
+
+    /// There is a new connection to `peer`, which this side calls `connection` (a number that it
+    /// never uses again in the life of this process). It replaces an older one.
+    fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64);
+
+    /// The connection is gone. One that has been replaced meanwhile is ignored.
+    fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64);
+
+    /// A frame arrived over `connection` of `peer`. Group, configuration and term are checked before
+    /// its content counts.
+    ///
+    /// # Errors
+    /// When the frame cannot be meant for this replica or breaks the protocol; the node closes the
+    /// connection, and the next one begins anew.
+    fn handle_message(
+        &mut self,
+        peer: ReplicaId,
+        connection: u64,
+        frame: Frame,
+        now_ms: u64,
+    ) -> Result<()>;
+
+    /// Time has passed. To be called a few times per heartbeat.
+    fn handle_tick(&mut self, now_ms: u64);
+
+    /// The node made the term durable that [`Action::AdoptTerm`] named, and had carried out every
+    /// earlier [`Action::Place`]. A term that a later one replaced is ignored.
+    fn handle_term_adopted(&mut self, shard: ShardId, term: Term);
+
+    /// The own log grew by these whole records, the last of which has this checksum.
+    ///
+    /// # Panics
+    /// At a member that does not take writes, and while not [`Self::is_joined`].
+    fn handle_appended(&mut self, shard: ShardId, records: Vec<Bytes>, last_crc: u32);
+
+    /// The node placed (a member that answers reads: and applied) the records of
+    /// [`Action::Place`] up to `end`.
+    fn handle_placed(&mut self, shard: ShardId, end: LogPosition, last_crc: u32);
+
+    /// The records of an [`Action::Place`] do not continue the log, which ends at `end` with a record
+    /// of this checksum.
+    fn handle_rejected(&mut self, shard: ShardId, end: LogPosition, last_crc: u32, reason: &Error);
+
+    /// The log here survives a power cut below `durable`.
+    fn handle_durable(&mut self, durable: Frontier);
+
+    /// The tree applied edits up to `edit` and needs no log below `flushed`.
+    fn handle_edit_applied(&mut self, edit: u64, flushed: Frontier);
+
+    /// The log below `oldest` is gone.
+    fn handle_trimmed(&mut self, oldest: Frontier);
+
+    /// The node's answer to [`Action::SendLog`]: whole records from its `from` on. The kind of an
+    /// error decides its end: *not found* (trimmed) the peer, which needs a full copy; *corruption*
+    /// the process; any other the connection.
+    fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>);
+
+    /// Sends one of the node's own kinds, behind everything that was sent to this member before.
+    ///
+    /// # Errors
+    /// Unavailable when there is no connection to it; invalid input for a kind of the protocol's own.
+    fn send(&mut self, to: ReplicaId, message: Message) -> Result<()>;
+
+    /// Changes the word that the next greeting has of a ring that was lost.
+    fn set_gap(&mut self, gap: Option<Term>);
+
+    /// The next thing to do; nothing when everything is done for now.
+    fn poll(&mut self, now_ms: u64) -> Option<Action>;
+
+    // ---- facts
+
+    /// The highest term durable here.
+    fn term(&self) -> Term;
+
+    /// Whether the current term runs here.
+    fn is_joined(&self) -> bool;
+
+    /// Whether the current term runs here, and the log has all that the group had when it told this
+    /// replica of the term.
+    fn has_caught_up(&self) -> bool;
+
+    /// Whether the group accepts writes, as last announced and not overtaken since.
+    fn is_ready(&self) -> bool;
+
+    /// The sentence for a refused write.
+    fn not_ready_reason(&self) -> Option<&str>;
+
+    /// Whether this replica may answer reads.
+    fn is_readable(&self) -> bool;
+
+    /// Whether `send` to this member would find a connection.
+    fn is_connected(&self, id: ReplicaId) -> bool;
+
+    /// Every member has the log below this, as far as is known here. Never falls.
+    fn commit(&self) -> Frontier;
+
+    /// Every member has made the log below this durable. Never falls.
+    fn durable_commit(&self) -> Frontier;
+
+    /// Every member has applied this edit. Never falls.
+    fn edits_applied_min(&self) -> u64;
+
+    /// No member needs the log below this: the bound for trimming. Never falls.
+    fn flushed_min(&self) -> Frontier;
+
+    /// How far this replica is.
+    fn progress(&self) -> Progress;
+
+    /// The spans of the log, as last adopted.
+    fn spans(&self) -> &Spans;
+
+    /// The member from which the log comes that comes to this replica.
+    fn source(&self) -> Option<ReplicaId>;
+
+    /// Whether another member has all the records up to this term that this one ever acknowledged,
+    /// and did not lose its ring as well.
+    fn whole_member(&self, term: Term) -> Whole;
+
+    /// The first ticket that no [`Action::SendLog`] had: for the protocol of the next view.
+    fn next_ticket(&self) -> u64;
+
+    /// Every member as last known, in the order of the view.
+    fn members(&self) -> Vec<MemberStatus>;
+}

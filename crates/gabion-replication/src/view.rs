@@ -1,0 +1,384 @@
+//! The view of a group: term, configuration, and the members in order. It is the same at every
+//! member, stands in each member's placement log, and is the payload of a term's first record.
+//!
+//! ```text
+//!   0 u16 version, 1   2 u8 kind of log   3 u8 least members   4 u32 zero
+//!   8 u64 group   16 u64 config   24 u64 term
+//!  32 u16 founders, u32 replica each
+//!     u16 members, in order, each:
+//!       u32 replica | u32 flags, bit 0: full | u64 node | u64 incarnation | 16 bytes pool id
+//!       4 addresses (members, clients, NVMe, memory): varint length and UTF-8, empty if unknown
+//! ```
+//!
+//! Two numbers order views. `config` counts memberships, and `term` counts tenures of a writer; only
+//! a change of writer fences (DESIGN: "Terms and configurations are two numbers"). A replica takes a
+//! view that is newer than its own and never goes back.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, TERM_MAX, Term};
+
+const VERSION: u16 = 1;
+const FLAG_FULL: u32 = 1;
+/// Bytes of a member without its addresses.
+const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
+
+/// The readers of a log. It is stored with the log, and does not follow from the number of members:
+/// a group may shrink to one member and grow again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LogKind {
+    /// This replica alone, at its next start. It may end where a flush has put everything into
+    /// files, and may lack what was written past it.
+    Private = 1,
+    /// Every member: it has all edits and all batches.
+    Shared = 2,
+}
+
+impl LogKind {
+    /// The kind that a stored byte means, if it means one.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Private),
+            2 => Some(Self::Shared),
+            _ => None,
+        }
+    }
+}
+
+/// Where a member can be reached: host and port as text, empty where the view does not say. Then
+/// each process has the address from its own settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// For the protocol of the group.
+    pub members: String,
+    /// For clients.
+    pub clients: String,
+    /// For files: its NVMe/TCP target.
+    pub nvme: String,
+    /// For one-sided writes to its memory.
+    pub memory: String,
+}
+
+impl Addresses {
+    /// Longest address in bytes: a host name and a port.
+    pub const LEN_MAX: usize = 255 + 6;
+
+    fn each(&self) -> [&String; 4] {
+        [&self.members, &self.clients, &self.nvme, &self.memory]
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let mut next = || match core::str::from_utf8(reader.prefixed(Self::LEN_MAX)?) {
+            Ok(text) => Ok(text.to_string()),
+            Err(_) => Err(Error::corruption("view: an address is not UTF-8")),
+        };
+        Ok(Self { members: next()?, clients: next()?, nvme: next()?, memory: next()? })
+    }
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Whether it has all that the group has. One that does not is being filled, and is counted for
+    /// nothing but receiving.
+    pub is_full: bool,
+    /// The machine or process that it runs on; 0 where nobody registers these.
+    pub node: u64,
+    /// Its durable counter of starts when the view was made; 0 if unknown.
+    pub incarnation: u64,
+    /// Its pool; zeros if unknown.
+    pub pool_id: [u8; 16],
+    /// Where it can be reached.
+    pub addresses: Addresses,
+}
+
+impl Member {
+    /// A full member of which nothing else is known.
+    #[must_use]
+    pub fn new(replica: ReplicaId) -> Self {
+        Self {
+            replica,
+            is_full: true,
+            node: 0,
+            incarnation: 0,
+            pool_id: [0; 16],
+            addresses: Addresses::default(),
+        }
+    }
+}
+
+/// What the members of a group agree on at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// The group.
+    pub group: GroupId,
+    /// Tenure of the writer; zero before the first.
+    pub term: Term,
+    /// The number of this membership.
+    pub config: ConfigNumber,
+    /// The readers of the group's log.
+    pub log: LogKind,
+    /// Fewest full members with which the group takes writes.
+    pub members_min: u8,
+    /// The members that the group was made with.
+    pub founders: Vec<ReplicaId>,
+    /// The members in order: the first takes writes, the last answers reads (RubbleDB §4.1).
+    pub members: Vec<Member>,
+}
+
+impl GroupView {
+    /// Largest number of members, and of founders.
+    pub const MEMBERS_MAX: usize = 16;
+
+    /// The first view of a group: its founders, all full, and all of them needed.
+    #[must_use]
+    pub fn founding(group: GroupId, founders: &[ReplicaId], log: LogKind) -> Self {
+        Self {
+            group,
+            term: Term::ZERO,
+            config: ConfigNumber(1),
+            log,
+            members_min: u8::try_from(founders.len()).unwrap_or(u8::MAX),
+            founders: founders.to_vec(),
+            members: founders.iter().map(|replica| Member::new(*replica)).collect(),
+        }
+    }
+
+    /// The member that takes writes.
+    ///
+    /// # Panics
+    /// When the view has no member: [`Self::validate`] refuses it.
+    #[must_use]
+    pub fn writer(&self) -> ReplicaId {
+        self.members[0].replica
+    }
+
+    /// The member that answers reads.
+    ///
+    /// # Panics
+    /// As [`Self::writer`].
+    #[must_use]
+    pub fn reader(&self) -> ReplicaId {
+        self.members[self.members.len() - 1].replica
+    }
+
+    /// A member's place in the order.
+    #[must_use]
+    pub fn place_of(&self, replica: ReplicaId) -> Option<usize> {
+        self.members.iter().position(|member| member.replica == replica)
+    }
+
+    /// The members but one, in their order.
+    pub fn others(&self, but: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.members.iter().map(|member| member.replica).filter(move |replica| *replica != but)
+    }
+
+    /// Whether this view comes after another of the same group.
+    #[must_use]
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        (self.config, self.term) > (other.config, other.term)
+    }
+
+    /// Checks what every view fulfils.
+    ///
+    /// # Errors
+    /// Invalid input that names the value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        for (what, count) in [("members", self.members.len()), ("founders", self.founders.len())] {
+            if count == 0 || count > Self::MEMBERS_MAX {
+                return Err(Error::invalid(format!(
+                    "a group with {count} {what}: 1 to {} are possible",
+                    Self::MEMBERS_MAX
+                )));
+            }
+        }
+        for (i, member) in self.members.iter().enumerate() {
+            if self.place_of(member.replica) != Some(i) {
+                let replica = member.replica.get();
+                return Err(Error::invalid(format!("replica {replica} is a member twice")));
+            }
+            let longest = member.addresses.each().into_iter().map(String::len).max();
+            if longest > Some(Addresses::LEN_MAX) {
+                return Err(Error::invalid(format!(
+                    "an address of replica {} has {} bytes, the limit is {}",
+                    member.replica.get(),
+                    longest.unwrap_or_default(),
+                    Addresses::LEN_MAX
+                )));
+            }
+        }
+        let full = self.members.iter().filter(|member| member.is_full).count();
+        if full < usize::from(self.members_min) || self.members_min == 0 {
+            return Err(Error::invalid(format!(
+                "{full} full members, the group needs {} (at least 1)",
+                self.members_min
+            )));
+        }
+        if self.term > TERM_MAX {
+            return Err(Error::invalid(format!("{} is over the limit {TERM_MAX}", self.term)));
+        }
+        if self.log == LogKind::Private && self.members.len() > 1 {
+            return Err(Error::invalid(format!(
+                "a private log with {} members: nobody but its replica reads one",
+                self.members.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// The view in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        out.put_u16(VERSION);
+        out.put_u8(self.log as u8);
+        out.put_u8(self.members_min);
+        out.put_u32(0);
+        out.put_u64(self.group.get());
+        out.put_u64(self.config.get());
+        out.put_u64(self.term.get());
+        out.put_u16(self.founders.len() as u16);
+        self.founders.iter().for_each(|founder| out.put_u32(founder.get()));
+        out.put_u16(self.members.len() as u16);
+        for member in &self.members {
+            out.put_u32(member.replica.get());
+            out.put_u32(if member.is_full { FLAG_FULL } else { 0 });
+            out.put_u64(member.node);
+            out.put_u64(member.incarnation);
+            out.put_bytes(&member.pool_id);
+            member.addresses.each().iter().for_each(|text| out.put_prefixed(text.as_bytes()));
+        }
+        out
+    }
+
+    /// Reads [`Self::encode`].
+    ///
+    /// # Errors
+    /// Corruption for bytes that are no valid view; Unsupported for another version or flags.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "view");
+        let r = &mut reader;
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "view has version {version}, this build knows {VERSION}"
+            )));
+        }
+        let kind = r.u8()?;
+        let log = LogKind::from_byte(kind)
+            .ok_or_else(|| Error::corruption(format!("view: kind of log {kind}")))?;
+        let members_min = r.u8()?;
+        if r.u32()? != 0 {
+            return Err(Error::corruption("view: unused bytes are not zero"));
+        }
+        let (group, config) = (GroupId(r.u64()?), ConfigNumber(r.u64()?));
+        let term = Term(r.u64()?);
+        let count = count(r, 4)?;
+        let founders = (0..count).map(|_| r.u32().map(ReplicaId)).collect::<Result<_>>()?;
+        let count = self::count(r, MEMBER_LEN_MIN)?;
+        let members = (0..count).map(|_| read_member(r)).collect::<Result<_>>()?;
+        reader.finish()?;
+        let view = Self { group, term, config, log, members_min, founders, members };
+        view.validate().map_err(|error| Error::corruption(format!("view: {error}")))?;
+        Ok(view)
+    }
+}
+
+fn count(r: &mut Reader<'_>, len_min: usize) -> Result<usize> {
+    let count = usize::from(r.u16()?);
+    if count > GroupView::MEMBERS_MAX || count * len_min > r.remaining() {
+        return Err(Error::corruption(format!(
+            "view: {count} replicas in {} bytes, the limit is {}",
+            r.remaining(),
+            GroupView::MEMBERS_MAX
+        )));
+    }
+    Ok(count)
+}
+
+fn read_member(r: &mut Reader<'_>) -> Result<Member> {
+    let (replica, flags) = (ReplicaId(r.u32()?), r.u32()?);
+    if flags & !FLAG_FULL != 0 {
+        return Err(Error::unsupported(format!("view: a member has flags {flags:#x}")));
+    }
+    Ok(Member {
+        replica,
+        is_full: flags == FLAG_FULL,
+        node: r.u64()?,
+        incarnation: r.u64()?,
+        pool_id: r.array()?,
+        addresses: Addresses::decode(r)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use gabion_base::ErrorKind;
+
+    fn view() -> GroupView {
+        let replicas = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
+        let mut view = GroupView::founding(GroupId(7), &replicas, LogKind::Shared);
+        view.members[1].addresses.clients = "host:6379".into();
+        view
+    }
+
+    #[test]
+    fn a_view_survives_its_bytes_and_no_prefix_does() {
+        let bytes = view().encode();
+        assert_eq!(GroupView::decode(&bytes).unwrap(), view());
+        for len in 0..bytes.len() {
+            assert!(GroupView::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn views_that_cannot_be_are_refused() {
+        let refused: [(fn(&mut GroupView), &str); 7] = [
+            (|view| view.members.clear(), "0 members"),
+            (|view| view.founders = vec![ReplicaId(1); 17], "17 founders"),
+            (|view| view.members[1] = Member::new(ReplicaId(1)), "twice"),
+            (|view| view.members[1].is_full = false, "2 full members"),
+            (|view| view.members_min = 0, "at least 1"),
+            (|view| view.term = Term(1 << 32), "over the limit"),
+            (|view| view.log = LogKind::Private, "private log"),
+        ];
+        for (change, expected) in refused {
+            let mut view = view();
+            change(&mut view);
+            let error = view.validate().expect_err(expected);
+            assert!(error.to_string().contains(expected), "{error}");
+            assert!(GroupView::decode(&view.encode()).is_err(), "{expected}");
+        }
+    }
+
+    #[test]
+    fn a_version_or_a_flag_of_a_later_build_is_refused_by_name() {
+        let mut bytes = view().encode();
+        bytes[0] = 2;
+        assert_eq!(GroupView::decode(&bytes).unwrap_err().kind(), ErrorKind::Unsupported);
+        let mut bytes = view().encode();
+        let flags = 32 + 2 + 3 * 4 + 2 + 4;
+        bytes[flags] = 3;
+        assert_eq!(GroupView::decode(&bytes).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_later_membership_or_tenure_is_newer() {
+        let with = |config, term| {
+            let (config, term) = (ConfigNumber(config), Term(term));
+            GroupView { config, term, ..view() }
+        };
+        assert!(with(2, 1).is_newer_than(&with(1, 1)));
+        assert!(with(1, 2).is_newer_than(&with(1, 1)));
+        assert!(!with(1, 1).is_newer_than(&with(1, 1)));
+        assert!(with(2, 1).is_newer_than(&with(1, 9)), "its writer has yet to begin a term");
+    }
+}

@@ -1,0 +1,106 @@
+//! A head that moves: the members stand in another order from one configuration to the next.
+//!
+//! ```text
+//!   world: view 2 ─► the new head ─► (others, some at once) ─► the rest hear of it from these
+//! ```
+//!
+//! The world stands for whoever decides on views. The new head is up, has
+//! the longest log and lacks no file of it, as a controller would choose it; it is told first.
+
+use super::World;
+use gabion_base::ReplicaId;
+use gabion_node::Node;
+use gabion_replication::{GroupView, Member};
+
+impl World {
+    /// The view that was made last.
+    #[must_use]
+    pub const fn view(&self) -> &GroupView {
+        &self.view
+    }
+
+    /// The index of the machine that takes writes in the newest view.
+    #[must_use]
+    pub fn writer(&self) -> usize {
+        self.index_of(self.view.writer()).unwrap_or_default()
+    }
+
+    /// The index of the machine that answers reads in the newest view.
+    #[must_use]
+    pub fn reader(&self) -> usize {
+        self.index_of(self.view.reader()).unwrap_or_default()
+    }
+
+    /// The machine whose replica takes writes by its own view, which may be an old one.
+    pub(super) fn some_writer(&self) -> usize {
+        let is_writer = |index: &usize| self.node(*index).is_some_and(|it| it.duties().append);
+        self.one_from(is_writer).unwrap_or_else(|| self.writer())
+    }
+
+    /// The machine whose replica answers reads by its own view, which may be an old one.
+    pub(super) fn some_reader(&self) -> usize {
+        let is_reader = |index: &usize| self.node(*index).is_some_and(|it| it.duties().serve_reads);
+        self.one_from(is_reader).unwrap_or_else(|| self.reader())
+    }
+
+    /// The first machine of this kind, from one on that changes with time.
+    fn one_from(&self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
+        let (count, first) = (self.machines.len(), self.moment as usize);
+        (0..count).map(|index| (first + index) % count).find(is_it)
+    }
+
+    pub(super) fn inject_moves(&mut self) {
+        let rate = self.options.faults.moves;
+        if rate > 0 && self.net.random.once_in(rate) {
+            self.move_some_head();
+        }
+    }
+
+    fn move_some_head(&mut self) {
+        let mut order: Vec<ReplicaId> = self.group.founders.clone();
+        if order.len() < 2 {
+            return;
+        }
+        for i in (1..order.len()).rev() {
+            order.swap(i, self.net.random.below(i as u64 + 1) as usize);
+        }
+        let Some(head) = order.first().and_then(|id| self.index_of(*id)) else { return };
+        let ends = (0..self.len()).map(|index| self.node(index).map(Node::log_end));
+        let Some(end) = ends.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max())
+        else {
+            return;
+        };
+        let has_all =
+            self.node(head).is_some_and(|node| node.edits_waiting() == 0 && node.log_end() >= end);
+        if !has_all || self.is_paused(head) {
+            return;
+        }
+        let told = self.net.random.number();
+        self.move_head(&order, |index| index == head || told >> index & 1 == 1);
+    }
+
+    /// Makes a view in which the members stand in this order, and tells it to some of the machines.
+    pub fn move_head(&mut self, order: &[ReplicaId], is_told: impl Fn(usize) -> bool) {
+        self.trace(b"move");
+        self.view.config = self.view.config.next();
+        self.view.members = order.iter().map(|id| Member::new(*id)).collect();
+        self.outcome.moves += 1;
+        let ids: Vec<u32> = order.iter().map(|id| id.get()).collect();
+        self.note(format!("{} has the order {ids:?}", self.view.config));
+        for index in (0..self.machines.len()).filter(|index| is_told(*index)) {
+            self.tell_view(index);
+        }
+    }
+
+    /// Tells a machine the newest view, if its replica is up.
+    pub fn tell_view(&mut self, index: usize) {
+        let view = self.view.clone();
+        if self.is_paused(index) {
+            return;
+        }
+        let Some(node) = self.node_mut(index) else { return };
+        if let Err(error) = node.handle_view(view) {
+            self.violation.get_or_insert(format!("replica {} takes no view: {error}", index + 1));
+        }
+    }
+}
