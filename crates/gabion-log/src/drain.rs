@@ -15,7 +15,7 @@
 //! E8); the ring still has it all, because it never overwrites what is not flushed.
 
 use crate::ring::Ring;
-use crate::{block_ceil, block_floor};
+use crate::{LogConfig, block_ceil, block_floor};
 use alloc::collections::VecDeque;
 use gabion_base::units::{BLOCK_LEN, KIB, TRANSFER_LEN_MAX};
 use gabion_base::{FileId, LogPosition};
@@ -96,10 +96,10 @@ impl Drains {
         &mut self,
         ring: &Ring,
         end: u64,
-        segment_len: u64,
+        config: &LogConfig,
         force: bool,
     ) -> Option<Drain> {
-        let start = self.next;
+        let (start, segment_len) = (self.next, config.segment_len);
         let segment_end = (start / segment_len + 1) * segment_len;
         let stop = block_floor(end).min(segment_end).min(start + DRAIN_LEN_MAX);
         let len = stop.checked_sub(start).filter(|&len| len > 0)?;
@@ -113,7 +113,7 @@ impl Drains {
         self.next = stop;
         self.pieces.push_back(Piece { end: stop, done: false });
         Some(Drain {
-            segment: FileId::log_segment(gabion_base::ShardId::ZERO, start / segment_len),
+            segment: config.segment_at(start),
             offset_in_segment: start % segment_len,
             data: data.slice(..len as usize),
             end: LogPosition(stop),
@@ -121,7 +121,7 @@ impl Drains {
     }
 
     /// The block in which the log ends, up to there, and zeros behind: once all before it is handed out.
-    pub(crate) fn last(&mut self, ring: &Ring, end: u64, segment_len: u64) -> Option<Drain> {
+    pub(crate) fn last(&mut self, ring: &Ring, end: u64, config: &LogConfig) -> Option<Drain> {
         let start = block_floor(end);
         let is_handed_out = self.pieces.back().is_some_and(|piece| piece.end >= end);
         if start == end || self.next < start || self.drained >= end || is_handed_out {
@@ -136,8 +136,8 @@ impl Drains {
         self.buffers.put(lent, BUFFERS_LEN_MAX);
         self.pieces.push_back(Piece { end, done: false });
         Some(Drain {
-            segment: FileId::log_segment(gabion_base::ShardId::ZERO, start / segment_len),
-            offset_in_segment: start % segment_len,
+            segment: config.segment_at(start),
+            offset_in_segment: start % config.segment_len,
             data: data.slice(..BLOCK_LEN),
             end: LogPosition(end),
         })

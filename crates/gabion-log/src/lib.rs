@@ -52,7 +52,7 @@ pub use span::{Anchor, Span};
 
 use alloc::format;
 use gabion_base::units::{BLOCK_LEN, RECORD_LEN_MAX};
-use gabion_base::{Error, GroupId, Result, ShardId};
+use gabion_base::{Error, FileId, FileKind, GroupId, Result, ShardId};
 
 /// What makes one log different from another. Constant for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,35 @@ pub struct LogConfig {
 impl LogConfig {
     /// Bytes of a segment in production.
     pub const SEGMENT_LEN: u64 = RECORD_LEN_MAX as u64;
+
+    /// The segment with this ordinal: the one that begins at so many segment lengths.
+    #[must_use]
+    pub const fn segment(&self, ordinal: u64) -> FileId {
+        FileId::log_segment(self.shard, ordinal)
+    }
+
+    /// The segment that holds the byte at `position`.
+    #[must_use]
+    pub const fn segment_at(&self, position: u64) -> FileId {
+        self.segment(position / self.segment_len)
+    }
+
+    /// Refuses a segment of another log.
+    ///
+    /// # Errors
+    /// Corruption that names the segment and the log.
+    pub fn check_segment(&self, segment: FileId) -> Result<()> {
+        debug_assert_eq!(segment.kind, FileKind::LogSegment, "{segment} is of no log");
+        if segment.shard() == self.shard {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "{segment} is a log segment of shard {}; {} has a log of shard {} alone",
+            segment.shard().get(),
+            self.group,
+            self.shard.get()
+        )))
+    }
 
     /// Refuses lengths that break the rules of the fields.
     ///

@@ -418,13 +418,13 @@ impl Log {
     /// segment; with `force` whatever is whole, which is everything when the last record has
     /// `BLOCK_END`. Several may be under way.
     pub fn next_drain(&mut self, force: bool) -> Option<Drain> {
-        self.drains.next(&self.ring, self.end, self.config.segment_len, force)
+        self.drains.next(&self.ring, self.end, &self.config, force)
     }
 
     /// The rest of the log, less than a block, as a whole block; once [`Self::next_drain`] with `force` has nothing more. For
     /// a process that stops: whatever is appended later has the block written again.
     pub fn next_last_drain(&mut self) -> Option<Drain> {
-        self.drains.last(&self.ring, self.end, self.config.segment_len)
+        self.drains.last(&self.ring, self.end, &self.config)
     }
 
     /// A drain has been written, not flushed.

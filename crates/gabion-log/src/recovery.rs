@@ -244,11 +244,10 @@ impl Walk {
         if self.watermark <= bad {
             return Ok(None);
         }
-        let segment_len = self.config.segment_len;
         let rot = Rot {
             position: LogPosition(bad),
-            segment: FileId::log_segment(gabion_base::ShardId::ZERO, bad / segment_len),
-            offset: bad % segment_len,
+            segment: self.config.segment_at(bad),
+            offset: bad % self.config.segment_len,
         };
         if repair {
             return Ok(Some(rot));

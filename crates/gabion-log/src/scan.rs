@@ -164,14 +164,14 @@ pub(crate) async fn look_in_segments(
 
 /// A piece of the segments in memory, so that records that follow each other are read together.
 pub(crate) struct Window {
-    segment_len: u64,
+    config: LogConfig,
     start: u64,
     bytes: Bytes,
 }
 
 impl Window {
     pub(crate) fn new(config: &LogConfig) -> Self {
-        Self { segment_len: config.segment_len, start: 0, bytes: Bytes::new() }
+        Self { config: *config, start: 0, bytes: Bytes::new() }
     }
 
     /// `len` bytes at `position`, which do not cross a segment; `None` when they are not all there.
@@ -185,7 +185,8 @@ impl Window {
             return Ok(Some(bytes));
         }
         let start = block_floor(position);
-        let segment_end = (position / self.segment_len + 1) * self.segment_len;
+        let segment_len = self.config.segment_len;
+        let segment_end = (position / segment_len + 1) * segment_len;
         let need = block_ceil(position + len as u64);
         let stop = need.max((start + MIB).min(segment_end));
         self.start = start;
@@ -205,14 +206,13 @@ impl Window {
         start: u64,
         stop: u64,
     ) -> Result<Bytes> {
-        let segment = FileId::log_segment(gabion_base::ShardId::ZERO, start / self.segment_len);
+        let (segment, segment_len) = (self.config.segment_at(start), self.config.segment_len);
         let mut whole = Vec::new();
         let mut at = start;
         while at < stop {
             let len = ((stop - at) as usize).min(TRANSFER_LEN_MAX);
-            let read = source.read(segment, at % self.segment_len, len).await;
-            let read =
-                read.map_err(|e| e.within(format!("{segment} at {}", at % self.segment_len)))?;
+            let read = source.read(segment, at % segment_len, len).await;
+            let read = read.map_err(|e| e.within(format!("{segment} at {}", at % segment_len)))?;
             let Some(bytes) = read else { break };
             at += bytes.len() as u64;
             if at == stop && whole.is_empty() {
@@ -270,12 +270,12 @@ impl After<'_> {
     ) -> Result<()> {
         let segment_len = self.config.segment_len;
         let mut window = Window::new(self.config);
-        let mut number = self.bad / segment_len;
+        let mut ordinal = self.bad / segment_len;
         let mut absent = 0;
         while absent < absent_max {
-            let file = FileId::log_segment(gabion_base::ShardId::ZERO, number);
-            let start = number * segment_len;
-            number += 1;
+            let file = self.config.segment(ordinal);
+            let start = ordinal * segment_len;
+            ordinal += 1;
             if source.read(file, 0, gabion_base::units::BLOCK_LEN).await?.is_none() {
                 absent += 1;
                 continue;

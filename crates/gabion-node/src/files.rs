@@ -233,12 +233,10 @@ impl PoolSegments {
     ) -> Result<()> {
         let mut at = from.get() - from.get() % BLOCK_LEN as u64;
         while at < to.get() {
-            let (segment, offset) = (at / config.segment_len, at % config.segment_len);
+            let offset = at % config.segment_len;
             let len = (to.get() - at).min(config.segment_len - offset).min(TRANSFER_LEN_MAX as u64);
             let len = round_up_to_block(len);
-            if let Some(placement) =
-                self.files.get(&FileId::log_segment(gabion_base::ShardId::ZERO, segment))
-            {
+            if let Some(placement) = self.files.get(&config.segment_at(at)) {
                 let LocalStore { medium, geometry, .. } = &self.store;
                 let bytes = read_file(medium, geometry, placement, offset, len).await?;
                 let mut done = 0;

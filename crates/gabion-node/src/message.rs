@@ -305,6 +305,7 @@ const _: () = assert!(DISCARDED_MAX <= LIST_MAX);
 mod tests {
     use super::*;
     use alloc::vec;
+    use gabion_base::ShardId;
     use proptest::prelude::*;
 
     #[test]
@@ -332,7 +333,7 @@ mod tests {
             NodeMessage::CopyAt { session: 3, file },
             NodeMessage::NoCopy { file: FileId::sst(1) },
             NodeMessage::Have { file: FileId::sst(1) },
-            NodeMessage::NeedFile { file: FileId::log_segment(gabion_base::ShardId::ZERO, 1) },
+            NodeMessage::NeedFile { file: FileId::log_segment(ShardId::ZERO, 1) },
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(2)] },
             NodeMessage::Room(Spare { total: 100, available: 20, for_jobs: 9, for_log: 8 }),
         ];

@@ -14,7 +14,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, FileKind, Frontier, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -101,6 +101,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
     let pool = recovered.pool;
     let snapshot = Snapshot::decode(&recovered.opaque_snapshot)?;
     let (group, mut state) = (snapshot.group, snapshot.state);
+    check_segments(&pool, &group.log_config(state.view.log))?;
     let mut tree = Tree::open(group.tree.clone(), group.group, &snapshot.tree)?;
     let mut edits = BTreeMap::new();
     for (kind, bytes) in recovered.opaque {
@@ -141,6 +142,13 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
         is_to_run: false,
         trust: Trust::Readable,
     })
+}
+
+/// Refuses a segment of a shard that the group has not: no log would ever come to it.
+fn check_segments(pool: &Pool, log: &LogConfig) -> Result<()> {
+    let segments = pool.files().map(|placement| placement.file);
+    let mut segments = segments.filter(|file| file.kind == FileKind::LogSegment);
+    segments.try_for_each(|segment| log.check_segment(segment))
 }
 
 impl OpenedPool {
@@ -373,4 +381,48 @@ pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Resul
         marks: Watermarks::default(),
         next_ticket: 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AckLevel, CompactionMode};
+    use gabion_base::units::MIB;
+    use gabion_base::{ErrorKind, FileId, GroupId, ShardId};
+    use gabion_engine::TreeConfig;
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk};
+    use gabion_pool::FilePlacement;
+
+    fn alone() -> GroupConfig {
+        GroupConfig {
+            group: GroupId(1),
+
+            founders: alloc::vec![ReplicaId(1)],
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: MIB,
+            segment_len: MIB / 4,
+            tree: TreeConfig::default(),
+        }
+    }
+
+    #[test]
+    fn a_pool_with_a_segment_of_a_shard_that_the_group_has_not_is_refused() {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(64 * MIB));
+        let handle = disk.handle();
+        disk.block_on(&handle, create(&handle, &alone(), ReplicaId(1), [1; 16])).unwrap();
+        let opened = |trust| disk.block_on(&handle, gabion_pool::open(&handle, trust)).unwrap();
+        let mut pool = opened(Trust::Readable).pool;
+        let (file, term) = (FileId::log_segment(ShardId(3), 6), Term(1));
+        let slots = pool.allocate(1).unwrap();
+        pool.add_file(FilePlacement { file, term, len: MIB / 4, checksum: 0, slots }).unwrap();
+        let commit = pool.take_commit().unwrap();
+        disk.block_on(&handle, gabion_pool::write_commit(&handle, commit)).unwrap();
+        let refused = disk.block_on(&handle, open_pool(&handle, Trust::Readable)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Corruption);
+        assert_eq!(
+            refused.message(),
+            "3-000006.log is a log segment of shard 3; g1 has a log of shard 0 alone"
+        );
+    }
 }

@@ -10,8 +10,8 @@
 
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{
-    Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId, SlotIndex,
-    Term,
+    Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId, ShardId,
+    SlotIndex, Term,
 };
 use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
@@ -116,7 +116,7 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
         (NodeMessage::NoCopy { file: FileId::sst(1) }, golden!("message_no_copy")),
         (NodeMessage::Have { file: FileId::sst(1) }, golden!("message_have")),
         (
-            NodeMessage::NeedFile { file: FileId::log_segment(gabion_base::ShardId::ZERO, 2) },
+            NodeMessage::NeedFile { file: FileId::log_segment(ShardId::ZERO, 2) },
             golden!("message_need_file"),
         ),
         (

@@ -5,7 +5,7 @@
 
 use gabion_base::codec::put_field;
 use gabion_base::crc::crc32c;
-use gabion_base::{FileId, Generation, GroupId, ReplicaId, SlotIndex, Term};
+use gabion_base::{FileId, Generation, GroupId, ReplicaId, ShardId, SlotIndex, Term};
 use gabion_pool::placement_log::{Operation, RecordHeader, RecordKind, encode_record};
 use gabion_pool::{
     FilePlacement, Label, Placed, PoolConfig, Purpose, QuarantineOrigin, SlotHeader, Superblock,
@@ -105,7 +105,7 @@ fn slot_header() {
 fn commit_with_every_operation() {
     let operations = [
         Operation::FileLive(Arc::new(file())),
-        Operation::FileRetired(FileId::log_segment(gabion_base::ShardId::ZERO, 6)),
+        Operation::FileRetired(FileId::log_segment(ShardId::ZERO, 6)),
         Operation::SlotsGranted {
             term: Term(5),
             session: 2,

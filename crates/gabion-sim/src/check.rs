@@ -130,6 +130,7 @@ pub fn slots(node: &Node) -> Result<(), String> {
 /// beyond its end, as far as the ring reached then: it comes to them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
+    let log = config.log_config();
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
     // Of a group a log may be cut at a rotten record, and is filled again.
     let (flushed, end) = (node.tree().flushed().position, node.log_end());
@@ -140,18 +141,17 @@ fn segments(node: &Node) -> Result<(), String> {
     let used = of(begin.get())..=of(node.log_end().get() + config.ring_len);
     let files = node.pool().files().map(|placement| placement.file);
     for file in files.filter(|file| file.kind == FileKind::LogSegment) {
-        if !used.contains(&file.number) {
+        if log.check_segment(file).is_err() || !used.contains(&file.ordinal()) {
             return Err(format!(
                 "{file} lies in slots, the log begins at {begin} and ends at {end}"
             ));
         }
     }
     let needed = of(begin.get())..durable.get().div_ceil(config.segment_len);
-    for number in needed.filter(|_| durable > begin) {
-        if node.pool().placement(FileId::log_segment(gabion_base::ShardId::ZERO, number)).is_none()
-        {
+    for segment in needed.filter(|_| durable > begin).map(|ordinal| log.segment(ordinal)) {
+        if node.pool().placement(segment).is_none() {
             return Err(format!(
-                "segment {number} is in no slot, the log is durable from {begin} to {durable}"
+                "{segment} is in no slot, the log is durable from {begin} to {durable}"
             ));
         }
     }

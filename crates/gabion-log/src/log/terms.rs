@@ -166,8 +166,8 @@ impl Log {
         self.early_len = 0;
     }
 
-    /// Says that nothing below `below` is needed any more by any member, and returns the numbers of
-    /// the segments that can go. The caller has made the anchor there durable before; after a
+    /// Says that nothing below `below` is needed any more by any member, and returns the ordinals
+    /// of the segments that can go. The caller has made the anchor there durable before; after a
     /// restart from that anchor it also drops what older segments a crash may have left.
     ///
     /// In a group of one it need not have been drained: it never will be, and the log counts as durable up to there.

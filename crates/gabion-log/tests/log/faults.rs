@@ -1,7 +1,7 @@
 //! Broken bytes: bit rot, torn tails, records of other builds, hostile input.
 
 use crate::common::*;
-use gabion_base::{Error, ErrorKind, FileId, LogIndex, LogPosition, Result, Term, crc};
+use gabion_base::{Error, ErrorKind, FileId, LogIndex, LogPosition, Result, ShardId, Term, crc};
 use gabion_log::{
     Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
     SegmentSource, decode_header, verify,
@@ -83,8 +83,7 @@ fn flip_every_bit(config: LogConfig) {
 }
 
 fn assert_place(error: &Error, at: LogPosition, disk: &Disk) {
-    let segment =
-        FileId::log_segment(gabion_base::ShardId::ZERO, at.get() / disk.segment_len as u64);
+    let segment = FileId::log_segment(ShardId::ZERO, at.get() / disk.segment_len as u64);
     let place = format!("record at {at} ({segment} at {}) was", at.get() % disk.segment_len as u64);
     assert_eq!(error.kind(), ErrorKind::Corruption);
     assert!(error.message().contains(&place), "{error}");
@@ -135,10 +134,7 @@ fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
     let (mut log, report) = open(CONFIG(), &broken, &disk, repair).unwrap();
     let rot = report.rotten.unwrap();
     assert_eq!((rot.position, report.end), (bad, bad));
-    assert_eq!(
-        (rot.segment, rot.offset),
-        (FileId::log_segment(gabion_base::ShardId::ZERO, 0), bad.get())
-    );
+    assert_eq!((rot.segment, rot.offset), (FileId::log_segment(ShardId::ZERO, 0), bad.get()));
     assert_eq!(take_recovered(&mut log, &disk), records[..3]);
     let gabion_log::Resend::Bytes(rest) = good.read(bad, 1 << 20).unwrap() else { panic!() };
     log.place(rest).unwrap();

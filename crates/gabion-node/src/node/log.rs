@@ -24,7 +24,7 @@ const LOG_AGE_MS: u64 = 5_000;
 /// Segments, and what is on its way into them.
 #[derive(Default)]
 pub(super) struct Draining {
-    /// Segments that have slots, and whether that is durable.
+    /// Segments that have slots, by ordinal, and whether that is durable.
     pub(super) segments: BTreeMap<u64, bool>,
     in_flight: bool,
     /// There were too few free slots for the next segment when it was last tried.
@@ -37,7 +37,7 @@ pub(super) struct Draining {
     trimmed: Option<LogPosition>,
     /// In a group of one: where the log ended then, in ms.
     aging: Option<(LogPosition, u64)>,
-    /// The segments that may be under the reads for members, by ticket.
+    /// The ordinals of the segments that may be under the reads for members, by ticket.
     reads: BTreeMap<u64, RangeInclusive<u64>>,
     /// Segments that the log does not have any more, but a read does.
     leaving: BTreeSet<u64>,
@@ -115,7 +115,7 @@ impl Node {
         }
         let memtable = self.tree.active_id();
         let shard = ShardEnd {
-            shard: ShardId::ZERO,
+            shard: self.log.config().shard,
             position: self.log.end(),
             sequence: self.tree.last_sequence(),
         };
@@ -287,11 +287,16 @@ impl Node {
         let segment_len = self.config.segment_len;
         let first = self.log.durable_end().get() / segment_len;
         let last = self.log.end().get() / segment_len;
-        (first..=last).all(|number| self.place_segment(number))
+        (first..=last).all(|ordinal| self.place_segment(ordinal))
     }
 
-    fn place_segment(&mut self, number: u64) -> bool {
-        if self.drain.segments.contains_key(&number) {
+    /// The segment of this log with that ordinal.
+    fn segment(&self, ordinal: u64) -> FileId {
+        self.log.config().segment(ordinal)
+    }
+
+    fn place_segment(&mut self, ordinal: u64) -> bool {
+        if self.drain.segments.contains_key(&ordinal) {
             return true;
         }
         let len = self.config.segment_len;
@@ -299,14 +304,14 @@ impl Node {
         let allocated = self.pool.allocate(count);
         self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
         let Ok(slots) = allocated else { return false };
-        let (file, term) = (FileId::log_segment(ShardId::ZERO, number), self.state.term());
+        let (file, term) = (self.segment(ordinal), self.state.term());
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {
             self.fatal(error);
             return false;
         }
-        self.drain.segments.insert(number, false);
-        self.commits.staged.push(After::SegmentPlaced(number));
+        self.drain.segments.insert(ordinal, false);
+        self.commits.staged.push(After::SegmentPlaced(ordinal));
         true
     }
 
@@ -432,10 +437,10 @@ impl Node {
 
     /// Takes segments from the log. Their slots are not to be written again under a read.
     fn let_go(&mut self, gone: impl IntoIterator<Item = u64>) -> Result<()> {
-        for number in gone {
-            if self.drain.segments.remove(&number).is_some() {
-                self.drain.leaving.insert(number);
-                self.pool.retire_file(FileId::log_segment(ShardId::ZERO, number))?;
+        for ordinal in gone {
+            if self.drain.segments.remove(&ordinal).is_some() {
+                self.drain.leaving.insert(ordinal);
+                self.pool.retire_file(self.segment(ordinal))?;
             }
         }
         self.free_segments()
@@ -461,16 +466,15 @@ impl Node {
     /// Gives back the segments that neither the log nor a read has.
     fn free_segments(&mut self) -> Result<()> {
         let reads = &self.drain.reads;
-        let is_read = |number: &u64| reads.values().any(|segments| segments.contains(number));
+        let is_read = |ordinal: &u64| reads.values().any(|segments| segments.contains(ordinal));
         let (kept, gone) = core::mem::take(&mut self.drain.leaving).into_iter().partition(is_read);
         self.drain.leaving = kept;
         let gone: BTreeSet<u64> = gone;
-        gone.into_iter()
-            .try_for_each(|number| self.pool.free_file(FileId::log_segment(ShardId::ZERO, number)))
+        gone.into_iter().try_for_each(|ordinal| self.pool.free_file(self.segment(ordinal)))
     }
 
-    fn give_back_segment(&mut self, number: u64) -> Result<()> {
-        let file = FileId::log_segment(ShardId::ZERO, number);
+    fn give_back_segment(&mut self, ordinal: u64) -> Result<()> {
+        let file = self.segment(ordinal);
         self.pool.retire_file(file)?;
         self.pool.free_file(file)
     }
@@ -485,13 +489,13 @@ impl Node {
         let first = self.state.trimmed.position.get() / self.config.segment_len;
         let files = self.pool.files().map(|placement| placement.file);
         let segments = files.filter(|file| file.kind == gabion_base::FileKind::LogSegment);
-        let mut old: BTreeMap<u64, bool> = segments.map(|file| (file.number, true)).collect();
+        let mut old: BTreeMap<u64, bool> = segments.map(|file| (file.ordinal(), true)).collect();
         self.drain.segments = old.split_off(&first);
         if self.has(Mutant::SegmentsKept) {
             old.clear();
         }
-        for number in old.into_keys() {
-            self.give_back_segment(number)?;
+        for ordinal in old.into_keys() {
+            self.give_back_segment(ordinal)?;
         }
         self.drain.flushed = self.log.durable_end();
         Ok(())
@@ -512,7 +516,7 @@ mod tests {
         let segment_len = MIB / 4;
         let mut node = one_of_two(HEAD, NodeOptions::default());
         let free = node.pool.counts().free;
-        assert!((0..3).all(|number| node.place_segment(number)));
+        assert!((0..3).all(|ordinal| node.place_segment(ordinal)));
         commit(&mut node);
         let placed = node.pool.counts().free;
         assert!(placed < free);

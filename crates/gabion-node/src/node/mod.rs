@@ -519,8 +519,8 @@ impl Node {
             "{}",
             format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
         );
-        for number in self.drain.segments.keys() {
-            let file = FileId::log_segment(gabion_base::ShardId::ZERO, *number);
+        for ordinal in self.drain.segments.keys() {
+            let file = self.log.config().segment(*ordinal);
             assert!(self.pool.placement(file).is_some(), "{file} is the log's and in no slot");
         }
     }

@@ -5,7 +5,7 @@ use crate::{Geometry, SlotHeader, extents, file_headers, read_file, read_files, 
 use crate::{verify_file, write_file};
 use alloc::format;
 use gabion_base::units::CHUNK_LEN;
-use gabion_base::{ErrorKind, Generation, SlotIndex, crc};
+use gabion_base::{ErrorKind, Generation, ShardId, SlotIndex, crc};
 use gabion_media::simulated::{Fault, OperationClass};
 use gabion_media::{AlignedBuf, Bytes};
 use proptest::prelude::*;
@@ -194,8 +194,7 @@ fn what_stands_in_the_wrong_place_is_found_and_the_difference_named() {
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "generation is");
     let other = FilePlacement { term: Term(9), ..file.clone() };
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "term is t3, expected t9");
-    let other =
-        FilePlacement { file: FileId::log_segment(gabion_base::ShardId::ZERO, 1), ..file.clone() };
+    let other = FilePlacement { file: FileId::log_segment(ShardId::ZERO, 1), ..file.clone() };
     check(verify(&rig.disk, POOL_ID, GROUP, &other), "file is 000001.sst, expected 000001.log");
     let mut other = file.clone();
     other.len -= SLOT_LEN;

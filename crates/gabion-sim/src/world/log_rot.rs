@@ -3,7 +3,7 @@
 use super::World;
 use super::machine::Machine;
 use crate::process::Process;
-use gabion_base::{FileId, LogPosition, Term};
+use gabion_base::{LogPosition, Term};
 use gabion_log::{RecordScan, Seen};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::SimulatedMemory;
@@ -118,7 +118,7 @@ impl World {
         let (byte, bit) = place_of_bit(position);
         let handle = machine.disk.handle();
         let pool = machine.disk.block_on(&handle, open::read_pool(&handle)).expect("a whole pool");
-        let segment = FileId::log_segment(gabion_base::ShardId::ZERO, at / self.group.segment_len);
+        let segment = self.group.log_config().segment_at(at);
         if let Some(placement) = pool.segments().placements().find(|it| it.file == segment) {
             let slot = pool.pool().region().slot_offset(placement.slots[0].slot);
             machine.disk.flip_bit(slot + at % self.group.segment_len + byte, bit);

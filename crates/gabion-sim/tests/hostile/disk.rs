@@ -3,7 +3,7 @@
 use crate::depth::{Deep, Depth};
 use crate::{Format, Parsed};
 use gabion_base::units::{BLOCK_LEN, MIB, SLOT_LEN};
-use gabion_base::{Error, FileId, Generation, GroupId, ReplicaId, SlotIndex, Term, crc};
+use gabion_base::{Error, FileId, Generation, GroupId, ReplicaId, ShardId, SlotIndex, Term, crc};
 use gabion_media::Bytes;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_pool::inspect::{AreaScan, Seen, superblock};
@@ -40,7 +40,7 @@ fn placement(number: u64, slots: &[Placed]) -> FilePlacement {
 fn operations() -> Vec<Operation> {
     vec![
         Operation::FileLive(Arc::new(placement(0x1122, &[placed(3, 9), placed(300, 1_000_000)]))),
-        Operation::FileRetired(FileId::log_segment(gabion_base::ShardId::ZERO, 6)),
+        Operation::FileRetired(FileId::log_segment(ShardId::ZERO, 6)),
         Operation::SlotsGranted {
             term: Term(5),
             session: 2,

@@ -197,8 +197,7 @@ fn log(
                     continue;
                 }
                 let at = from.get();
-                let segment =
-                    FileId::log_segment(gabion_base::ShardId::ZERO, at / config.segment_len);
+                let segment = config.segment_at(at);
                 scrubbed.damage(Some(segment), Some(at % config.segment_len), error);
             }
         }
@@ -277,15 +276,13 @@ fn to_json(scrubbed: &Scrubbed) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_base::ShardId;
 
     #[test]
     fn a_damaged_place_is_named_as_far_as_it_is_known() {
         let said = |file, offset| describe(&Damage { file, offset, message: "is bad".into() });
         assert_eq!(said(Some(FileId::sst(7)), Some(4096)), "000007.sst, offset 4096: is bad");
-        assert_eq!(
-            said(Some(FileId::log_segment(gabion_base::ShardId::ZERO, 1)), None),
-            "000001.log: is bad"
-        );
+        assert_eq!(said(Some(FileId::log_segment(ShardId::ZERO, 1)), None), "000001.log: is bad");
         assert_eq!(said(None, Some(12)), "pool, byte 12: is bad");
         assert_eq!(said(None, None), "is bad");
     }

@@ -1,7 +1,7 @@
 //! `gabion db` on the pool that a stopped replica left.
 
 use super::{GABION, Place, said};
-use gabion_base::{FileId, GroupId, ReplicaId};
+use gabion_base::{FileId, GroupId, ReplicaId, ShardId};
 use gabion_engine::TreeConfig;
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
@@ -471,7 +471,7 @@ fn names_a_flipped_byte_of_the_log(place: &Place) {
     let drained: Vec<&Value> = log.iter().filter(|object| object["in"] == "segment+ring").collect();
     assert!(!drained.is_empty(), "{log:?}");
     let offset = drained[0]["offset"].as_u64().unwrap();
-    let at = place.place_of(FileId::log_segment(gabion_base::ShardId::ZERO, 0), offset + 100);
+    let at = place.place_of(FileId::log_segment(ShardId::ZERO, 0), offset + 100);
     place.flip(at);
     let scrub = place.db(&["scrub", "--json"]);
     assert_eq!(scrub.status.code(), Some(1), "{}", said(&scrub));
