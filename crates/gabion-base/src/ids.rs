@@ -1,6 +1,8 @@
 //! Identifiers. Each is a number with a type of its own, so that a slot is never taken for a file
 //! nor a log position for a sequence number.
 
+use crate::{Error, Result};
+use alloc::format;
 use core::fmt;
 
 macro_rules! number {
@@ -86,6 +88,47 @@ number!(
 impl SequenceNumber {
     /// The largest sequence number: 2^56 − 1, as an entry's trailer packs it with the kind.
     pub const MAX: Self = Self((1 << 56) - 1);
+}
+
+/// The readers of a log. It is the same for the log's life and does not follow from the number of
+/// members: a group may shrink to one and grow again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LogKind {
+    /// This replica alone, at its next start. Its records may say nothing that their place says; it
+    /// may end where a flush has put everything into files, and lack what was written past it.
+    Private = 1,
+    /// Every member of the group: each record says of itself all that a member has to know, and all
+    /// batches and edits are there.
+    Shared = 2,
+}
+
+impl LogKind {
+    /// The kind that is stored as this byte.
+    ///
+    /// # Errors
+    /// Unsupported for a kind that this build does not know.
+    pub fn from_byte(byte: u8) -> Result<Self> {
+        match byte {
+            1 => Ok(Self::Private),
+            2 => Ok(Self::Shared),
+            _ => Err(Error::unsupported(format!("a log of kind {byte}; this build knows 1 and 2"))),
+        }
+    }
+
+    /// Both kinds in words, for whoever meets the other one.
+    pub const BOTH: &'static str = "a private log is read by its own replica alone, and its \
+        records do not say what their place says; a shared log is sent to the members of a group, \
+        and each of its records says all";
+
+    /// The kind as it is named in messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::Shared => "shared",
+        }
+    }
 }
 
 /// What a numbered file holds.

@@ -27,8 +27,8 @@ pub mod units;
 pub use error::{Error, ErrorKind, Result};
 pub use frontier::Frontier;
 pub use ids::{
-    ConfigNumber, FileId, FileKind, Generation, GroupId, LogIndex, LogPosition, MemTableId,
-    ReplicaId, SEGMENT_ORDINAL_MAX, SequenceNumber, ShardId, SlotIndex, TERM_MAX, Term,
+    ConfigNumber, FileId, FileKind, Generation, GroupId, LogIndex, LogKind, LogPosition,
+    MemTableId, ReplicaId, SEGMENT_ORDINAL_MAX, SequenceNumber, ShardId, SlotIndex, TERM_MAX, Term,
 };
 
 /// A hash map whose order is the same in every run of the same program; iteration order must still

@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use gabion_base::{GroupId, Result, SequenceNumber, ShardId, Term};
-use gabion_log::{Anchor, Log, LogConfig, RecordBuilder, RecordFlags, RecordKind, Stamp};
+use gabion_log::{Anchor, Log, LogConfig, LogKind, RecordBuilder, RecordFlags, RecordKind, Stamp};
 use gabion_media::MemoryRegion;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn measure(payload: &[u8], total: usize) -> Result<()> {
         shard: ShardId(0),
         ring_len: 4 * LogConfig::SEGMENT_LEN,
         segment_len: LogConfig::SEGMENT_LEN,
-        is_private: false,
+        kind: LogKind::Shared,
     };
     let ring = || Box::new(Memory(vec![1; config.ring_len as usize]));
     let mut head = Log::create(config, ring(), Term(1), Anchor::START)?;

@@ -16,6 +16,7 @@
 //! - [`record`]: the format, in bytes, and its checks.
 //! - [`short`]: the header of records that say less, and why they may.
 //! - [`seal`]: the payload of a seal record.
+//! - [`session`]: the writes of client sessions that a batch carries.
 //! - [`span`]: which term wrote which positions; what makes stale bytes stale.
 //! - [`log`]: appending, placing, resending, trimming.
 //! - [`drain`]: the way from ring to segments as work orders.
@@ -35,6 +36,7 @@ pub mod log;
 pub mod record;
 pub mod recovery;
 pub mod seal;
+pub mod session;
 pub mod short;
 pub mod span;
 
@@ -48,7 +50,10 @@ pub use record::{Header, Record, RecordBuilder, RecordFlags, RecordKind, decode_
 pub use recovery::{Ending, RecoveryInput, RecoveryReport, Rot, recover};
 pub use scan::{SegmentReader, SegmentSource};
 pub use seal::{Seal, ShardEnd};
+pub use session::{SessionWrite, SessionWrites};
 pub use span::{Anchor, Span};
+
+pub use gabion_base::LogKind;
 
 use alloc::format;
 use gabion_base::units::{BLOCK_LEN, RECORD_LEN_MAX};
@@ -65,9 +70,8 @@ pub struct LogConfig {
     pub ring_len: u64,
     /// Bytes of a segment, 16 MiB in production: a multiple of 4 KiB, and the longest record.
     pub segment_len: u64,
-    /// Nothing of it is sent to other members, as there are none: records may have [short headers](short). Says what is
-    /// written; either is read.
-    pub is_private: bool,
+    /// The readers of it.
+    pub kind: LogKind,
 }
 
 impl LogConfig {

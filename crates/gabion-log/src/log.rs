@@ -22,7 +22,7 @@ use crate::ring::Ring;
 use crate::scan::{SegmentReader, Window};
 use crate::short::{Place, may_be_short};
 use crate::span::{Anchor, Span, Spans};
-use crate::{LogConfig, block_floor};
+use crate::{LogConfig, LogKind, block_floor};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -198,7 +198,7 @@ impl Log {
 
     /// What makes this log different from others.
     #[must_use]
-    pub fn config(&self) -> &LogConfig {
+    pub const fn config(&self) -> &LogConfig {
         &self.config
     }
 
@@ -250,7 +250,7 @@ impl Log {
     /// # Errors
     /// Nothing has changed after one. No space when the ring would overwrite what is not flushed
     /// yet; limit exceeded for a record longer than a segment; invalid input when no term was begun
-    /// here.
+    /// here, or when sessions have entries that the record has not.
     pub fn append_built(&mut self, builder: RecordBuilder, stamp: Stamp) -> Result<Appended> {
         if !self.may_append {
             return Err(Error::invalid(format!(
@@ -264,6 +264,13 @@ impl Log {
         if body > segment_len || !builder.is_sound() {
             return Err(Error::limit(format!(
                 "log record of {body} bytes; the limit is {segment_len}, the least its header"
+            )));
+        }
+        if builder.sessions_end() > stamp.count {
+            return Err(Error::invalid(format!(
+                "log record of {} entries with session writes up to entry {}",
+                stamp.count,
+                builder.sessions_end()
             )));
         }
         let flags = flags_of(builder.kind(), stamp.flags);
@@ -311,7 +318,7 @@ impl Log {
             durable: LogPosition(self.watermark),
             now_ms: stamp.now_ms,
         };
-        if self.config.is_private {
+        if self.config.kind == LogKind::Private {
             header.is_short = builder.extension_len() == 0
                 && may_be_short(&header, builder.payload_len(), self.long_at);
             if !header.is_short {
@@ -357,7 +364,7 @@ impl Log {
     /// Invalid input beyond the end, where no record begins, or of a log that is sent to nobody: what its records do not say
     /// of themselves nobody else would know.
     pub fn read(&self, from: LogPosition, bytes_max: usize) -> Result<Resend> {
-        if self.config.is_private {
+        if self.config.kind == LogKind::Private {
             return Err(Error::invalid(format!(
                 "resend from {from}: the log of {} is that of a group of one",
                 self.config.group

@@ -7,10 +7,10 @@
 //!   ├────────┴─┬───┴───┬──┴───────┼─────────────┼───────┬┴───────┴─┬────┴────┬──┴─────┬──┘
 //!   │ prev CRC │ index │ position │ first seq.  │ count │ zero u32 │ durable │ now_ms │
 //!   ├──────────┴─┬─────┴───┬──────┴┬────────────┴───────┴──────────┴─────────┴────────┘
-//!   │ extensions │ payload │ zeros │
+//!   │  payload   │ extens. │ zeros │
 //!   └────────────┴─────────┴───────┘
 //!   36 prev CRC  40 index  48 position  56 first sequence  64 count  68 zero  72 durable
-//!   80 now_ms  88 extensions
+//!   80 now_ms  88 payload, extensions
 //! ```
 //!
 //! All numbers are little endian. The CRC covers the whole record, padding included, with its own
@@ -21,6 +21,10 @@
 //! there. So records follow each other without gaps that belong to nobody, and none crosses a
 //! segment: a *pad* record fills a larger rest. The length is a function of position and header.
 //!
+//! **Extensions** are typed fields behind the payload: what a batch says of its clients is known when
+//! the batch is complete, and the payload is not moved for it. [`crate::session`] is the one that
+//! this build has.
+//!
 //! **Short headers.** In a log that is sent to nobody, a record may have a header of 24 bytes where its place says
 //! the rest: [`crate::short`].
 //!
@@ -30,25 +34,26 @@
 //! whole but has a version, kind, flag or critical extension that this build does not know is
 //! refused as unsupported, never taken for the end of the log (docs/faults.md R15).
 
-use crate::LogConfig;
+use crate::session::{SessionWrite, SessionWrites, encode_list};
 use crate::short::{Place, SHORT_LEN};
 use crate::span::Anchor;
+use crate::{LogConfig, LogKind};
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::{Fields, put_field};
+use gabion_base::codec::{FIELD_CRITICAL, FIELD_HEADER_LEN, Fields, put_field};
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{
     Error, GroupId, LogIndex, LogPosition, Result, SequenceNumber, ShardId, Term, crc,
 };
 use gabion_media::Bytes;
 
-/// Bytes before a record's extensions.
+/// Bytes before a record's payload.
 pub const HEADER_LEN: usize = 88;
 /// The first four bytes of a record.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"GBLR");
 /// Version of the format.
-pub const VERSION: u8 = 1;
-/// Extension: client session and number, for exactly-once. Reserved.
+pub const VERSION: u8 = 2;
+/// Extension: the writes of client sessions, for exactly-once: [`crate::session`].
 pub const EXTENSION_SESSION: u16 = 1;
 /// Extension: gang of a batch over several shards. Reserved.
 pub const EXTENSION_GANG: u16 = 2;
@@ -377,18 +382,50 @@ pub fn verify(bytes: &[u8], config: &LogConfig) -> Result<Header> {
         )));
     }
     let header = decode_header(bytes)?;
-    let mut fields = extensions(bytes, &header);
-    while let Some(field) = fields.next_field()? {
-        if !matches!(field.tag, EXTENSION_SESSION | EXTENSION_GANG) {
-            field.skip_unknown("log record")?;
-        }
-    }
+    check_kind(&header, config)?;
+    check_extensions(bytes, &header)?;
     Ok(header)
 }
 
+/// Refuses a record of a log of the other kind: each long header of a private log says that short
+/// ones may follow it, and none of a shared log does.
+fn check_kind(header: &Header, config: &LogConfig) -> Result<()> {
+    let is_private = header.flags.has(RecordFlags::SHORT_AFTER);
+    if is_private == (config.kind == LogKind::Private) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "log record at {} is not of a {} log, as that of {} is: {}",
+        header.position,
+        config.kind.as_str(),
+        config.group,
+        LogKind::BOTH
+    )))
+}
+
 fn extensions<'a>(bytes: &'a [u8], header: &Header) -> Fields<'a> {
-    let end = HEADER_LEN + usize::from(header.extension_len);
-    Fields::new(bytes.get(HEADER_LEN..end).unwrap_or_default(), "log record extensions")
+    let start = header.len() + header.payload_len as usize;
+    let end = start + usize::from(header.extension_len);
+    Fields::new(bytes.get(start..end).unwrap_or_default(), "log record extensions")
+}
+
+fn check_extensions(bytes: &[u8], header: &Header) -> Result<()> {
+    let (mut fields, mut has_sessions) = (extensions(bytes, header), false);
+    while let Some(field) = fields.next_field()? {
+        if field.tag != EXTENSION_SESSION {
+            field.skip_unknown("log record")?;
+            continue;
+        }
+        if has_sessions {
+            return Err(Error::corruption(format!(
+                "log record at {} has two session extensions",
+                header.position
+            )));
+        }
+        SessionWrites::of_record(field.payload, header)?;
+        has_sessions = true;
+    }
+    Ok(())
 }
 
 /// CRC32C of a whole record, its own field taken as zero.
@@ -410,14 +447,28 @@ impl Record {
     /// What the record carries.
     #[must_use]
     pub fn payload(&self) -> Bytes {
-        let start = self.header.len() + usize::from(self.header.extension_len);
+        let start = self.header.len();
         self.bytes.slice(start..start + self.header.payload_len as usize)
     }
 
-    /// The typed fields between header and payload.
+    /// The typed fields behind the payload.
     #[must_use]
     pub fn extensions(&self) -> Fields<'_> {
         extensions(&self.bytes, &self.header)
+    }
+
+    /// The writes of client sessions that the record carries; none without the extension.
+    ///
+    /// # Errors
+    /// Corruption, for a record that [`verify`] has not accepted.
+    pub fn sessions(&self) -> Result<SessionWrites<'_>> {
+        let mut fields = self.extensions();
+        while let Some(field) = fields.next_field()? {
+            if field.tag == EXTENSION_SESSION {
+                return SessionWrites::of_record(field.payload, &self.header);
+            }
+        }
+        Ok(SessionWrites::NONE)
     }
 
     /// The position after the record and its padding.
@@ -444,11 +495,13 @@ impl Record {
 pub struct RecordBuilder {
     kind: RecordKind,
     extension_len: usize,
+    /// The entry behind the last that is a session's; 0 without sessions.
+    sessions_end: u32,
     bytes: Vec<u8>,
 }
 
 impl RecordBuilder {
-    /// Bytes in front of extensions and payload.
+    /// Bytes in front of the payload.
     pub const ROOM: usize = HEADER_LEN;
 
     /// A record of this kind; `capacity` bytes of payload fit before the buffer grows.
@@ -456,7 +509,7 @@ impl RecordBuilder {
     pub fn new(kind: RecordKind, capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(HEADER_LEN + capacity + 8);
         bytes.resize(HEADER_LEN, 0);
-        Self { kind, extension_len: 0, bytes }
+        Self { kind, extension_len: 0, sessions_end: 0, bytes }
     }
 
     /// A record whose payload is encoded already, in a buffer that begins with [`Self::ROOM`] bytes for the
@@ -472,31 +525,68 @@ impl RecordBuilder {
                 Self::ROOM
             )));
         }
-        Ok(Self { kind, extension_len: 0, bytes })
+        Ok(Self { kind, extension_len: 0, sessions_end: 0, bytes })
     }
 
-    /// Adds a typed field. Extensions come before the payload.
+    /// Adds a typed field behind the payload, which is complete.
     ///
     /// # Errors
-    /// Invalid input once the payload has begun; limit exceeded when extensions pass 64 KiB.
+    /// Limit exceeded when extensions pass 64 KiB: nothing is added then.
     pub fn extension(&mut self, tag: u16, flags: u16, payload: &[u8]) -> Result<()> {
-        if self.bytes.len() != HEADER_LEN + self.extension_len {
-            return Err(Error::invalid(format!("extension {tag} after the payload")));
-        }
-        let len = self.extension_len + gabion_base::codec::FIELD_HEADER_LEN + payload.len();
-        if len > usize::from(u16::MAX) {
-            return Err(Error::limit(format!(
-                "extensions of {len} bytes; the limit is {}",
-                u16::MAX
-            )));
-        }
+        self.check_extension_len(FIELD_HEADER_LEN + payload.len())?;
         put_field(&mut self.bytes, tag, flags, payload);
-        self.extension_len = len;
+        self.extension_len += FIELD_HEADER_LEN + payload.len();
         Ok(())
     }
 
+    /// Says which entries of the batch are which session's write, in the order of the entries. The
+    /// payload is complete. Without any write nothing is added.
+    ///
+    /// # Errors
+    /// Invalid input for a second list, in another record than a batch, and for a write that breaks
+    /// a rule of [`crate::session`]; limit exceeded when extensions pass 64 KiB. Nothing is added
+    /// then.
+    pub fn sessions<'a>(
+        &mut self,
+        writes: impl IntoIterator<Item = SessionWrite<'a>>,
+    ) -> Result<()> {
+        if self.sessions_end > 0 || self.kind != RecordKind::Batch {
+            return Err(Error::invalid(format!(
+                "a list of session writes for a record of kind {} that has one up to entry {}",
+                self.kind as u8, self.sessions_end
+            )));
+        }
+        let start = self.bytes.len();
+        put_field(&mut self.bytes, EXTENSION_SESSION, FIELD_CRITICAL, &[]);
+        let encoded = encode_list(writes, &mut self.bytes).and_then(|end| {
+            let len = self.bytes.len() - start;
+            self.check_extension_len(len).map(|()| (end, len))
+        });
+        match encoded {
+            Ok((end, len)) if end > 0 => {
+                let list_len = ((len - FIELD_HEADER_LEN) as u32).to_le_bytes();
+                self.bytes[start + FIELD_HEADER_LEN - 4..][..4].copy_from_slice(&list_len);
+                (self.sessions_end, self.extension_len) = (end, self.extension_len + len);
+            }
+            _ => self.bytes.truncate(start),
+        }
+        encoded.map(|_| ())
+    }
+
+    fn check_extension_len(&self, more: usize) -> Result<()> {
+        let len = self.extension_len + more;
+        if len <= usize::from(u16::MAX) {
+            return Ok(());
+        }
+        Err(Error::limit(format!("extensions of {len} bytes; the limit is {}", u16::MAX)))
+    }
+
     /// Where the payload is appended. Only append: what is there already belongs to the record.
+    ///
+    /// # Panics
+    /// When extensions were added: they stand behind the whole payload.
     pub fn payload(&mut self) -> &mut Vec<u8> {
+        assert_eq!(self.extension_len, 0, "extensions stand behind the whole payload");
         &mut self.bytes
     }
 
@@ -520,6 +610,11 @@ impl RecordBuilder {
     /// Bytes of extensions.
     pub(crate) fn extension_len(&self) -> usize {
         self.extension_len
+    }
+
+    /// The entry behind the last that is a session's; 0 without sessions.
+    pub(crate) fn sessions_end(&self) -> u32 {
+        self.sessions_end
     }
 
     /// Whether the buffer was cut below what it has to hold, or outgrew its length field.

@@ -10,7 +10,7 @@
 //!
 //! One put of a hundred bytes is a record by itself where its writer waits for nobody, and with the
 //! long header of [`crate::record`] the log is twice as long as what is written to it. In a log
-//! that is sent to nobody ([`LogConfig::is_private`]) whoever reads a record knows its place and
+//! that is sent to nobody ([`crate::LogKind::Private`]) whoever reads a record knows its place and
 //! what it continues, so group, shard, term, position, index and the checksum before it need not be
 //! said. They go into the checksum, in front of the record's bytes, so that nothing which another
 //! lap, term or life of the log left there is taken for the record; 16 bits of what the place alone

@@ -173,7 +173,7 @@ impl GroupConfig {
             shard: ShardId::ZERO,
             ring_len: self.ring_len,
             segment_len: self.segment_len,
-            is_private: matches!(kind, LogKind::Private),
+            kind,
         }
     }
 

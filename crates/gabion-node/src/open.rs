@@ -20,7 +20,7 @@ use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Spa
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_pool::{Drained, Pool, PoolConfig, Recovered, Trust};
 use gabion_replication::{
-    Config, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
+    Config, GroupView, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
 };
 
 /// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
@@ -37,13 +37,23 @@ pub async fn create(
     me: ReplicaId,
     pool_id: [u8; 16],
 ) -> Result<()> {
+    create_with(medium, group, group.founding_view(), me, pool_id).await
+}
+
+async fn create_with(
+    medium: &MediumHandle,
+    group: &GroupConfig,
+    view: GroupView,
+    me: ReplicaId,
+    pool_id: [u8; 16],
+) -> Result<()> {
     group.validate()?;
     if !group.founders.contains(&me) {
         return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
     }
     let state = ReplicaState {
         me,
-        view: group.founding_view(),
+        view,
         incarnation: 0,
         session: 0,
         files_reserved: 0,
@@ -390,7 +400,7 @@ mod tests {
     use gabion_base::units::MIB;
     use gabion_base::{ErrorKind, FileId, GroupId, ShardId};
     use gabion_engine::TreeConfig;
-    use gabion_media::simulated::{DiskOptions, SimulatedDisk};
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
     use gabion_pool::FilePlacement;
 
     fn alone() -> GroupConfig {
@@ -403,6 +413,25 @@ mod tests {
             ring_len: MIB,
             segment_len: MIB / 4,
             tree: TreeConfig::default(),
+        }
+    }
+
+    /// A group that has shrunk to one member has a shared log, as others may join it again.
+    #[test]
+    fn a_log_keeps_its_kind_whatever_the_number_of_members() {
+        let group = alone();
+        for kind in [LogKind::Private, LogKind::Shared] {
+            let disk = SimulatedDisk::new(DiskOptions::immediate(64 * MIB));
+            let handle = disk.handle();
+            let view = GroupView { log: kind, ..group.founding_view() };
+            let made = create_with(&handle, &group, view, ReplicaId(1), [1; 16]);
+            disk.block_on(&handle, made).unwrap();
+            let opened = disk.block_on(&handle, open_pool(&handle, Trust::Readable)).unwrap();
+            assert_eq!(opened.log_config().kind, kind);
+            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+            let node = opened.open_node(ring, NodeOptions::default(), 0);
+            let (node, _) = disk.block_on(&handle, node).unwrap();
+            assert_eq!(node.view().log_is_private(), kind == LogKind::Private);
         }
     }
 

@@ -18,36 +18,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, TERM_MAX, Term};
+use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result, TERM_MAX, Term};
 
 const VERSION: u16 = 1;
 const FLAG_FULL: u32 = 1;
 /// Bytes of a member without its addresses.
 const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
-
-/// The readers of a log. It is stored with the log, and does not follow from the number of members:
-/// a group may shrink to one member and grow again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LogKind {
-    /// This replica alone, at its next start. It may end where a flush has put everything into
-    /// files, and may lack what was written past it.
-    Private = 1,
-    /// Every member: it has all edits and all batches.
-    Shared = 2,
-}
-
-impl LogKind {
-    /// The kind that a stored byte means, if it means one.
-    #[must_use]
-    pub const fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::Private),
-            2 => Some(Self::Shared),
-            _ => None,
-        }
-    }
-}
 
 /// Where a member can be reached: host and port as text, empty where the view does not say. Then
 /// each process has the address from its own settings.
@@ -270,9 +246,7 @@ impl GroupView {
                 "view has version {version}, this build knows {VERSION}"
             )));
         }
-        let kind = r.u8()?;
-        let log = LogKind::from_byte(kind)
-            .ok_or_else(|| Error::corruption(format!("view: kind of log {kind}")))?;
+        let log = LogKind::from_byte(r.u8()?)?;
         let members_min = r.u8()?;
         if r.u32()? != 0 {
             return Err(Error::corruption("view: unused bytes are not zero"));

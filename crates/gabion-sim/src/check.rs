@@ -130,7 +130,7 @@ pub fn slots(node: &Node) -> Result<(), String> {
 /// beyond its end, as far as the ring reached then: it comes to them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
-    let log = config.log_config();
+    let log = node.log_config();
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
     // Of a group a log may be cut at a rotten record, and is filled again.
     let (flushed, end) = (node.tree().flushed().position, node.log_end());

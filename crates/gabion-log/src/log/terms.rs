@@ -3,7 +3,7 @@
 use super::Log;
 use crate::scan::{Look, Wanted, look_in_ring};
 use crate::span::{Anchor, SPANS_MAX, Span, Spans};
-use crate::{block_ceil, block_floor};
+use crate::{LogKind, block_ceil, block_floor};
 use alloc::format;
 use core::ops::Range;
 use gabion_base::{Error, ErrorKind, LogIndex, LogPosition, Result, Term};
@@ -177,7 +177,7 @@ impl Log {
     /// under way.
     pub fn trim(&mut self, below: LogPosition) -> Result<Range<u64>> {
         let at = below.get();
-        let may_skip = self.config.is_private && self.drains.is_idle();
+        let may_skip = self.config.kind == LogKind::Private && self.drains.is_idle();
         let durable = if may_skip { at } else { self.drains.durable() };
         let untaken = self.ready.front().map_or(self.end, |r| r.header.position.get());
         let replayed = self.replay.next.position.get() >= self.replay.end.min(at);

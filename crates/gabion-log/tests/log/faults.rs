@@ -3,8 +3,8 @@
 use crate::common::*;
 use gabion_base::{Error, ErrorKind, FileId, LogIndex, LogPosition, Result, ShardId, Term, crc};
 use gabion_log::{
-    Anchor, Ending, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
-    SegmentSource, decode_header, verify,
+    Anchor, Ending, Log, LogConfig, LogKind, Record, RecordBuilder, RecordFlags, RecordKind,
+    RecoveryInput, SegmentSource, SessionWrite, decode_header, verify,
 };
 use gabion_media::Bytes;
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ fn flip_every_bit(config: LogConfig) {
     let ring = SharedRing::new(config.ring_len);
     let Written { mut disk, records, .. } = written_to(config, &ring);
     let short = records.iter().filter(|record| record.header.is_short);
-    assert_eq!(short.count(), if config.is_private { 2 * (DURABLE - 2) } else { 0 });
+    assert_eq!(short.count(), if config.kind == LogKind::Private { 2 * (DURABLE - 2) } else { 0 });
     ring.fill(0);
     for (i, record) in records.iter().enumerate() {
         let at = record.header.position;
@@ -201,7 +201,7 @@ fn a_whole_record_that_this_build_does_not_know_is_refused_by_every_reader() {
     let ring = SharedRing::new(CONFIG().ring_len);
     let Written { mut disk, records, .. } = written(&ring);
     let last = records.last().unwrap();
-    for (byte, value) in [(4, 2), (5, 9), (7, 0x80), (68, 1)] {
+    for (byte, value) in [(4, 1), (4, 3), (5, 9), (7, 0x80), (68, 1)] {
         let bytes = forge(last, |b| b[byte] = value);
         let at = last.header.position.get();
         for (i, &byte) in bytes.iter().enumerate() {
@@ -213,6 +213,27 @@ fn a_whole_record_that_this_build_does_not_know_is_refused_by_every_reader() {
         let other = SharedRing::new(CONFIG().ring_len);
         let error = new_log(CONFIG(), &other).place(bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+/// R15: what a log of the other kind holds is not taken for the end of this one.
+#[test]
+fn a_log_of_the_other_kind_is_refused_with_a_word_on_what_each_kind_is() {
+    for (mine, other, said) in [
+        (CONFIG(), alone(CONFIG()), "is not of a shared log, as that of g7 is: a private log is "),
+        (alone(CONFIG()), CONFIG(), "is not of a private log, as that of g7 is: a private log is "),
+    ] {
+        let (ring, mut disk) = (SharedRing::new(other.ring_len), Disk::new(other.segment_len));
+        let mut log = new_log(other, &ring);
+        let appended = append(&mut log, &mut disk, 0, 100, RecordFlags::NONE);
+        let placed = SharedRing::new(mine.ring_len);
+        for error in [
+            open(mine, &ring, &disk, input(&spans(), Anchor::START)).err().unwrap(),
+            new_log(mine, &placed).place(appended.record.bytes).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.message().contains(said), "{error}");
+        }
     }
 }
 
@@ -322,15 +343,60 @@ fn an_unknown_extension_is_refused_only_when_it_is_critical() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
     for (flags, known) in [(0, true), (1, false)] {
         let mut builder = RecordBuilder::new(RecordKind::Batch, 10);
-        builder.extension(77, flags, b"what").unwrap();
         builder.payload().extend_from_slice(b"payload");
-        assert!(builder.extension(78, 0, b"late").is_err());
+        builder.extension(77, flags, b"what").unwrap();
+        assert!(builder.extension(78, 0, &[0; 1 << 16]).is_err());
         let appended = new_log(CONFIG(), &ring).append_built(builder, stamp(1, RecordFlags::NONE));
         let record = appended.unwrap().record;
         assert_eq!(record.payload(), &b"payload"[..]);
         assert_eq!(record.extensions().next_field().unwrap().unwrap().payload, b"what");
         assert_eq!(new_log(CONFIG(), &other).place(record.bytes).is_ok(), known);
     }
+}
+
+#[test]
+fn sessions_of_a_batch_come_back_and_what_breaks_a_rule_leaves_the_record_as_it_was() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    let write = |first: u32, reply| SessionWrite { session: 9, number: 4, first, count: 1, reply };
+    let batch = |first| {
+        let mut builder = RecordBuilder::new(RecordKind::Batch, 10);
+        builder.payload().extend_from_slice(b"payload");
+        builder.sessions([]).unwrap();
+        assert!(builder.sessions([write(1, b"+OK"), write(0, b"")]).is_err(), "not in order");
+        let many = (0..3000).map(|first| write(first, &[7; 20]));
+        assert_eq!(builder.sessions(many).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        builder.sessions([write(first, b"+OK")]).unwrap();
+        assert!(builder.sessions([write(first + 1, b"")]).is_err(), "a second list");
+        builder
+    };
+    let mut log = new_log(CONFIG(), &ring);
+    // The stamp is of one entry.
+    let error = log.append_built(batch(1), stamp(1, RecordFlags::NONE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let record = log.append_built(batch(0), stamp(1, RecordFlags::NONE)).unwrap().record;
+    let mut log = new_log(CONFIG(), &other);
+    log.place(record.bytes.clone()).unwrap();
+    let placed = log.next_record().unwrap();
+    assert_eq!(placed.payload(), &b"payload"[..]);
+    assert_eq!(placed.sessions().unwrap().collect::<Vec<_>>(), [write(0, b"+OK")]);
+    let plain = log_record(b"payload");
+    assert_eq!(plain.sessions().unwrap().count(), 0);
+    assert_eq!(placed.header.extension_len, 8 + 4 + 25 + 3);
+    let mut edit = RecordBuilder::new(RecordKind::Edit, 0);
+    assert!(edit.sessions([write(0, b"")]).is_err(), "writes of clients are batches");
+    // The same list where a record of another kind, or of fewer entries, says to have it.
+    for (byte, value) in [(5, RecordKind::Seal as u8), (64, 0)] {
+        let bytes = forge(&record, |b| b[byte] = value);
+        let error = new_log(CONFIG(), &other).place(bytes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    }
+}
+
+/// A record of a batch without extensions.
+fn log_record(payload: &[u8]) -> Record {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let stamp = stamp(1, RecordFlags::NONE);
+    new_log(CONFIG(), &ring).append(RecordKind::Batch, payload, stamp).unwrap().record
 }
 
 #[test]

@@ -9,7 +9,7 @@
 
 use crate::common::*;
 use gabion_base::{ErrorKind, LogPosition, Term};
-use gabion_log::{Anchor, LogConfig, Record, RecordFlags, Span};
+use gabion_log::{Anchor, LogConfig, LogKind, Record, RecordFlags, Span};
 
 fn configs() -> [LogConfig; 2] {
     let config = config(32 << 10, 4);
@@ -55,7 +55,7 @@ fn flip(config: LogConfig, step: usize) {
     let ring = SharedRing::new(config.ring_len);
     let (mut disk, records, durable) = filled(config, &ring);
     let short = records.iter().filter(|record| record.header.is_short);
-    assert_eq!(short.count() > 20, config.is_private);
+    assert_eq!(short.count() > 20, config.kind == LogKind::Private);
     ring.fill(0);
     let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
     let mut counts = [0; 3];

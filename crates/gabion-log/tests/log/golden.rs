@@ -1,5 +1,5 @@
 //! The bytes of one record of each kind, of a span list, an anchor and a seal. A change here is a
-//! change of format: it needs a new version.
+//! change of format: it needs a new version. `GABION_REWRITE=1` writes the file anew.
 //!
 //! docs/faults.md: R15
 
@@ -7,7 +7,8 @@ use crate::common::*;
 use gabion_base::codec::Reader;
 use gabion_base::{LogIndex, LogPosition, MemTableId, SequenceNumber, ShardId, Term};
 use gabion_log::{
-    Anchor, Record, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd, Span, verify,
+    Anchor, Record, RecordBuilder, RecordFlags, RecordKind, Seal, SessionWrite, ShardEnd, Span,
+    Stamp, verify,
 };
 
 const GOLDEN: &str = include_str!("golden.txt");
@@ -23,18 +24,29 @@ fn lines() -> Vec<String> {
     let mut log = new_log(config, &ring);
     let mut all: Vec<Record> = Vec::new();
     let mut add = |builder: RecordBuilder, n: u64, flags| {
-        all.extend(records(log.append_built(builder, stamp(n, flags)).unwrap()));
+        let stamp = Stamp { count: 3, ..stamp(n, flags) };
+        all.extend(records(log.append_built(builder, stamp).unwrap()));
+    };
+    let write = |first, reply| SessionWrite {
+        session: 0x5e55_1011 + u64::from(first),
+        number: 0x0a0b_0c0d_0e0f,
+        first,
+        count: 1,
+        reply,
     };
     let build = |kind, payload: &[u8]| {
         let mut builder = RecordBuilder::new(kind, payload.len());
         builder.payload().extend_from_slice(payload);
         builder
     };
-    let mut batch = RecordBuilder::new(RecordKind::Batch, 16);
-    batch.extension(gabion_log::record::EXTENSION_SESSION, 0, b"session1").unwrap();
-    batch.payload().extend_from_slice(b"a batch");
+    let mut batch = build(RecordKind::Batch, b"a batch");
+    batch.sessions([write(0, b"")]).unwrap();
     add(build(RecordKind::TermStart, b""), 1, RecordFlags::NONE);
     add(batch, 0x0102_0304, RecordFlags::DURABLE_ACK);
+    let mut batch = build(RecordKind::Batch, b"of three");
+    batch.sessions([write(0, b"+OK"), write(2, &[0x3a; 64])]).unwrap();
+    batch.extension(0x0e0e, 0, b"ignored").unwrap();
+    add(batch, 2, RecordFlags::NONE);
     let shard =
         ShardEnd { shard: ShardId(0), position: LogPosition(4096), sequence: SequenceNumber(9) };
     let seal = Seal { memtable: MemTableId(3), shards: vec![shard] };
@@ -91,10 +103,15 @@ fn line(record: &Record) -> String {
 #[test]
 fn the_bytes_of_every_kind_of_record_are_as_they_always_were() {
     let lines = lines();
+    if std::env::var_os("GABION_REWRITE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/golden.txt");
+        std::fs::write(path, lines.join("\n") + "\n").unwrap();
+        return;
+    }
     for (found, golden) in lines.iter().zip(GOLDEN.lines()) {
         assert_eq!(found, golden);
     }
-    assert_eq!(lines.len(), GOLDEN.lines().count(), "{}", lines.join("\n"));
+    assert_eq!(lines.len(), GOLDEN.lines().count());
     let kinds = ["TermStart", "Batch", "Seal", "Pad", "Edit"];
     assert!(kinds.iter().all(|kind| lines.iter().any(|line| line.starts_with(kind))));
 }

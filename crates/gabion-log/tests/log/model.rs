@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use gabion_base::{ErrorKind, Term};
-use gabion_log::{Anchor, Drain, Log, LogConfig, Record, RecordFlags, Resend, Span};
+use gabion_log::{Anchor, Drain, Log, LogConfig, LogKind, Record, RecordFlags, Resend, Span};
 use gabion_media::Bytes;
 use proptest::prelude::*;
 
@@ -136,7 +136,7 @@ impl World {
             }
             Step::Trim(at) => self.trim(at),
             // Nobody asks a log that is sent to nobody.
-            Step::Resend(_) if self.config.is_private => {}
+            Step::Resend(_) if self.config.kind == LogKind::Private => {}
             Step::Resend(max) => self.resend(max),
             Step::Kill => self.restart(true),
             Step::PowerCut(ring, seed) => self.power_cut(ring, seed),
@@ -155,7 +155,7 @@ impl World {
 
     fn trim(&mut self, at: prop::sample::Index) {
         let durable = self.log.durable_end();
-        let last = match self.config.is_private && !self.model.is_empty() {
+        let last = match self.config.kind == LogKind::Private && !self.model.is_empty() {
             true => Some(at.index(self.model.len())),
             false => self.model.iter().rposition(|r| r.end() <= durable),
         };
@@ -269,7 +269,7 @@ proptest! {
         steps in steps(),
         is_private in any::<bool>(),
     ) {
-        let mut world = World::new(LogConfig { is_private, ..CONFIG() });
+        let mut world = World::new(if is_private { alone(CONFIG()) } else { CONFIG() });
         for step in &steps {
             world.run(step);
         }

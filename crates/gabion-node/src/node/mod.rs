@@ -50,7 +50,7 @@ use commits::{After, Commits};
 pub use counters::Counters;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
-use gabion_log::{Log, RecoveryReport, SegmentSource};
+use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::{FilePlacement, Pool};
 use gabion_replication::{Action, Frame, Lost, Message, Protocol};
 pub use held::{StoppedMs, WriteStop};
@@ -261,6 +261,12 @@ impl Node {
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// The configuration of the log.
+    #[must_use]
+    pub const fn log_config(&self) -> &LogConfig {
+        self.log.config()
     }
 
     /// The members, and the duties of this one.

@@ -118,7 +118,7 @@ impl World {
         let (byte, bit) = place_of_bit(position);
         let handle = machine.disk.handle();
         let pool = machine.disk.block_on(&handle, open::read_pool(&handle)).expect("a whole pool");
-        let segment = self.group.log_config().segment_at(at);
+        let segment = pool.log_config().segment_at(at);
         if let Some(placement) = pool.segments().placements().find(|it| it.file == segment) {
             let slot = pool.pool().region().slot_offset(placement.slots[0].slot);
             machine.disk.flip_bit(slot + at % self.group.segment_len + byte, bit);

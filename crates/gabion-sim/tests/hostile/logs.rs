@@ -2,13 +2,14 @@
 
 use crate::Format;
 use crate::files::now;
-use gabion_base::codec::Reader;
+use gabion_base::codec::{Put, Reader};
 use gabion_base::{
     ErrorKind, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, ShardId, Term, crc,
 };
 use gabion_log::{
-    Anchor, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput, Seal,
-    SegmentSource, ShardEnd, Span, Stamp, recover, verify,
+    Anchor, Log, LogConfig, LogKind, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
+    Seal, SegmentSource, SessionWrite, SessionWrites, ShardEnd, Span, Stamp, recover,
+    session::REPLY_LEN_MAX, verify,
 };
 use gabion_media::Bytes;
 use gabion_media::simulated::SimulatedMemory;
@@ -28,7 +29,7 @@ pub(crate) const fn config_of(is_private: bool) -> LogConfig {
         shard: ShardId(0),
         ring_len: 8 * SEGMENT_LEN as u64,
         segment_len: SEGMENT_LEN as u64,
-        is_private,
+        kind: if is_private { LogKind::Private } else { LogKind::Shared },
     }
 }
 
@@ -70,10 +71,8 @@ fn append_to(mut log: Log, count: u64) -> Vec<Record> {
         let flags = if n % 9 == 8 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
         let kind = [RecordKind::Batch, RecordKind::Edit, RecordKind::Seal][n as usize % 3];
         let mut builder = RecordBuilder::new(kind, 10);
-        if n % 4 == 1 {
-            builder.extension(77, 0, b"what another version knows").unwrap();
-        }
         builder.payload().extend((0..n * 37 % 400).map(|i| (n + i) as u8));
+        extend(&mut builder, n);
         let stamp = Stamp { first_sequence: SequenceNumber(n), count: 1, now_ms: n, flags };
         let appended = log.append_built(builder, stamp).unwrap();
         all.extend(appended.pad.into_iter().chain([appended.record]));
@@ -81,10 +80,65 @@ fn append_to(mut log: Log, count: u64) -> Vec<Record> {
     all
 }
 
+/// Adds extensions to some records.
+pub(crate) fn extend(builder: &mut RecordBuilder, n: u64) {
+    if n % 4 == 1 {
+        builder.extension(77, 0, b"what another version knows").unwrap();
+    }
+    if builder.kind() == RecordKind::Batch && n.is_multiple_of(2) {
+        builder.sessions([session_write(n, 0)]).unwrap();
+    }
+}
+
+fn session_write(n: u64, first: u32) -> SessionWrite<'static> {
+    let reply = &[b'+'; REPLY_LEN_MAX][..n as usize * 7 % (REPLY_LEN_MAX + 1)];
+    SessionWrite { session: n, number: n * 3, first, count: 1, reply }
+}
+
+/// The extensions of records with four entries, and then the entries.
+fn session_lists() -> Vec<Vec<u8>> {
+    [1, 4]
+        .map(|count| {
+            let mut builder = RecordBuilder::new(RecordKind::Batch, 0);
+            builder.sessions((0..count).map(|n| session_write(u64::from(n) + 5, n))).unwrap();
+            let flags = RecordFlags::NONE;
+            let stamp = Stamp { first_sequence: SequenceNumber(1), count: 4, now_ms: 1, flags };
+            let record = new_log().append_built(builder, stamp).unwrap().record;
+            let field = record.extensions().next_field().unwrap().unwrap();
+            let entries: &[u8] = &4_u32.to_le_bytes();
+            [field.payload, entries].concat()
+        })
+        .to_vec()
+}
+
+fn read_sessions(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let Some((list, entries)) = bytes.split_last_chunk() else {
+        return Err(gabion_base::Error::corruption("no number of entries"));
+    };
+    let (writes, mut out) =
+        (SessionWrites::decode(list, u32::from_le_bytes(*entries))?, Vec::new());
+    out.put_u32(writes.clone().count() as u32);
+    for SessionWrite { session, number, first, count, reply } in writes {
+        out.put_u64(session);
+        out.put_u64(number);
+        out.put_u32(first);
+        out.put_u32(count);
+        out.put_u8(reply.len() as u8);
+        out.put_bytes(reply);
+    }
+    out.put_bytes(entries);
+    Ok(Some(out))
+}
+
 pub(crate) fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut number = [0; N];
     number.copy_from_slice(&bytes[at..at + N]);
     number
+}
+
+/// Whether a log that begins with these bytes is a private one.
+pub(crate) fn is_private(bytes: &[u8]) -> bool {
+    bytes.get(6).is_some_and(|flags| u16::from(*flags) & RecordFlags::SHORT_AFTER.bits() != 0)
 }
 
 /// The length that the record at the front of some bytes says it has, if that is possible.
@@ -177,6 +231,8 @@ fn read_record(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let record = Record { header, bytes: Bytes::copy_from_slice(&bytes[..len]) };
     let mut extensions = record.extensions();
     while extensions.next_field()?.is_some() {}
+    let mut writes = record.sessions()?;
+    assert!(writes.all(|write| write.first < header.count && write.reply.len() <= REPLY_LEN_MAX));
     assert!(record.payload().len() <= len);
     Ok(None)
 }
@@ -213,7 +269,8 @@ fn recover_segment(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
             durable: LogPosition::ZERO,
             repair,
         };
-        let (mut log, report) = now(recover(config(), ring(), input, &source))?;
+        let config = config_of(is_private(bytes));
+        let (mut log, report) = now(recover(config, ring(), input, &source))?;
         let (mut at, mut count) = (0, 0);
         while let Some(record) = now(log.next_recovered(&source))? {
             let len = record.bytes.len();
@@ -302,6 +359,7 @@ pub(crate) fn formats() -> Vec<Format> {
             Seal::decode(bytes)?.encode(&mut out);
             Ok(Some(out))
         }),
+        Format::new("session extension", session_lists(), read_sessions),
         Format::new("spans and anchor", vec![spans()], read_spans),
     ]
 }

@@ -11,7 +11,7 @@
 
 use crate::depth::{Deep, Depth};
 use crate::files::now;
-use crate::logs::{self, HEADER_LEN, SEGMENT_LEN};
+use crate::logs::{self, HEADER_LEN, SEGMENT_LEN, extend};
 use crate::{Format, Parsed};
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{FileId, LogPosition, Result, SequenceNumber, Term};
@@ -95,13 +95,13 @@ fn next_record(n: u64, left: usize, is_private: bool) -> (RecordBuilder, RecordF
     let (is_last, is_mixed) = (left == LAST_LEN, !is_private && left > 2 * LAST_LEN);
     let kind = if is_mixed { kinds[n as usize % 3] } else { RecordKind::Batch };
     let mut builder = RecordBuilder::new(kind, 10);
-    if is_mixed && n % 4 == 1 {
-        builder.extension(77, 0, b"what another version knows").unwrap();
-    }
     if is_last {
         builder.payload().extend(b"GBLR\0\0\0\0".repeat((left - HEADER_LEN) / 8));
     } else {
         builder.payload().extend((0..n * 37 % 400).map(|i| (n + i) as u8));
+    }
+    if is_mixed {
+        extend(&mut builder, n);
     }
     let ends_block = !is_last && left <= 2 * LAST_LEN;
     (builder, if ends_block { RecordFlags::BLOCK_END } else { RecordFlags::NONE })
@@ -181,7 +181,8 @@ fn seal_at(
         record[40..48].copy_from_slice(&u64::to_le_bytes(index.wrapping_add(1)));
     }
     let sum = logs::seal_record(record);
-    let header = verify(record, &config(false)).ok().filter(|header| header.term == Term(1))?;
+    let header = [false, true].into_iter().find_map(|kind| verify(record, &config(kind)).ok());
+    let header = header.filter(|header| header.term == Term(1))?;
     Some((len, (header.index.get(), sum)))
 }
 
@@ -265,7 +266,8 @@ fn recover_from(
     let source = Segments(Bytes::copy_from_slice(segments));
     let (spans, start, durable) = (spans(), Anchor::START, LogPosition::ZERO);
     let input = RecoveryInput { spans, start, durable, repair };
-    let (mut log, report) = now(recover(config(false), region(ring), input, &source))?;
+    let config = config(logs::is_private(segments));
+    let (mut log, report) = now(recover(config, region(ring), input, &source))?;
     let mut records = Vec::new();
     while let Some(record) = now(log.next_recovered(&source)).expect("what was found is there") {
         records.push(record);
@@ -316,10 +318,10 @@ fn check_drained(mut log: Log, segments: &[u8], records: &[Record]) {
 fn read_scanned(bytes: &[u8], known: &Known, depth: &Depth) -> Parsed {
     let (ring, segments) = parts(bytes, SCANNED_TURN);
     let source = Segments(Bytes::copy_from_slice(segments));
-    let mut bad = None;
+    let (mut bad, config) = (None, config(logs::is_private(segments)));
     for with_ring in [true, false] {
         let region = with_ring.then(|| region(&ring));
-        let mut scan = RecordScan::new(config(false), &spans(), Anchor::START, region)?;
+        let mut scan = RecordScan::new(config, &spans(), Anchor::START, region)?;
         let (mut end, mut is_past) = (0, false);
         while let Some(seen) = now(scan.next(&source))? {
             let (record, in_segment, in_ring) = match seen {
@@ -356,6 +358,7 @@ fn read_scanned(bytes: &[u8], known: &Known, depth: &Depth) -> Parsed {
 fn look_into(record: &Record) {
     let mut extensions = record.extensions();
     while let Ok(Some(_)) = extensions.next_field() {}
+    let _ = record.sessions().map(Iterator::count);
     let _ = Seal::decode(&record.payload());
     assert!(record.header.len() + record.payload().len() <= record.bytes.len());
 }

@@ -4,8 +4,8 @@
 
 use gabion_base::{FileId, GroupId, LogPosition, Result, SequenceNumber, ShardId, Term};
 use gabion_log::{
-    Anchor, Appended, Drain, Log, LogConfig, Record, RecordFlags, RecordKind, RecoveryInput,
-    RecoveryReport, SegmentSource, Span, Stamp, recover,
+    Anchor, Appended, Drain, Log, LogConfig, LogKind, Record, RecordFlags, RecordKind,
+    RecoveryInput, RecoveryReport, SegmentSource, Span, Stamp, recover,
 };
 use gabion_media::{Bytes, MemoryRegion};
 use std::cell::RefCell;
@@ -31,13 +31,13 @@ pub fn config(segment_len: u64, segments: u64) -> LogConfig {
         shard: ShardId(0),
         ring_len: segment_len * segments,
         segment_len,
-        is_private: false,
+        kind: LogKind::Shared,
     }
 }
 
 /// That of a group of one, whose log has short headers.
 pub fn alone(config: LogConfig) -> LogConfig {
-    LogConfig { is_private: true, ..config }
+    LogConfig { kind: LogKind::Private, ..config }
 }
 
 /// Memory that is still there after the log that used it is gone.
