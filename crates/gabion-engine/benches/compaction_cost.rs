@@ -6,7 +6,7 @@
 //! kept there, so what is measured is the engine alone: decoding, merging, encoding, checksums, filters.
 #![allow(clippy::print_stdout, reason = "its result is what it prints")]
 
-use gabion_base::{Error, FileId, GroupId, LogPosition, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, Frontier, GroupId, LogPosition, Result, SequenceNumber, Term};
 use gabion_engine::{
     EntryKind, FileSink, FileSource, FinishedFile, JobContext, JobKind, Tree, TreeConfig, run_job,
 };
@@ -126,7 +126,7 @@ fn main() -> Result<()> {
         inserted += 1;
         if tree.needs_seal() {
             sealed += 1;
-            tree.seal(tree.active_id(), LogPosition(sealed))?;
+            tree.seal(tree.active_id(), Frontier::of(LogPosition(sealed)))?;
             settle(&mut tree, &memory, &mut totals)?;
         }
     }

@@ -4,7 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber, Term, crc};
+use gabion_base::{FileId, Frontier, LogPosition, MemTableId, SequenceNumber, Term, crc};
 use gabion_engine::{Edit, FileMeta, Flushed, JobKind, Version, Versions};
 
 const LEVELS: u8 = 7;
@@ -58,8 +58,8 @@ fn tree(files: u64) -> Version {
 }
 
 fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -> Edit {
-    let (memtable, position) = (MemTableId(1), LogPosition(8));
-    let flushed = Flushed { memtable, position, sequence: SequenceNumber(1) };
+    let (memtable, frontier) = (MemTableId(1), Frontier::of(LogPosition(8)));
+    let flushed = Flushed { memtable, frontier, sequence: SequenceNumber(1) };
     Edit {
         number: 1,
         kind,

@@ -3,12 +3,12 @@
 //! checksum covers it.
 //!
 //! ```text
-//!  0 u16 version = 1 | u8 kind | u8 zero | u32 zero
+//!  0 u16 version = 2 | u8 kind | u8 zero | u32 zero
 //!  8 u64 number   16 u64 term   24 u64 next_file
 //! 32 fields (gabion_base::codec), all critical, tags ascending, each at most once but `added`:
-//!      1 removed   u8 level, varint file number each
+//!      1 removed   u8 level, u8 file kind, varint file number each
 //!      2 added     u8 level, FileMeta; one field per file
-//!      3 flushed   u64 MemTable, u64 log position, u64 sequence number
+//!      3 flushed   u64 MemTable, Frontier, u64 sequence number
 //!      4 floor     u64
 //!      5 recipe
 //! ```
@@ -19,14 +19,14 @@
 use crate::config::LEVELS_MAX;
 use crate::entry::ENGINE_KEY_LEN_MAX;
 use crate::file::FileMeta;
-use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, Recipe};
+use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, Recipe, file_id, file_id_len, put_file_id};
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field, varint_len};
+use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field};
 use gabion_base::units::EDIT_LEN_MAX;
-use gabion_base::{Error, FileId, FileKind, LogPosition, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, FileKind, Frontier, MemTableId, Result, SequenceNumber, Term};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER_LEN: usize = 32;
 const FIELD_REMOVED: u16 = 1;
 const FIELD_ADDED: u16 = 2;
@@ -35,7 +35,7 @@ const FIELD_FLOOR: u16 = 4;
 const FIELD_RECIPE: u16 = 5;
 /// Tag, flags and length.
 const FIELD_HEADER_LEN: usize = 2 + 2 + 4;
-const FLUSHED_LEN: usize = 3 * 8;
+const FLUSHED_LEN: usize = 8 + Frontier::ENCODED_LEN + 8;
 const FLOOR_LEN: usize = 8;
 
 /// What a flush takes over from the log.
@@ -43,9 +43,9 @@ const FLOOR_LEN: usize = 8;
 pub struct Flushed {
     /// This MemTable and all before it are in files.
     pub memtable: MemTableId,
-    /// Replay begins here: the position right after the seal of `memtable`.
-    pub position: LogPosition,
-    /// The last sequence number before `position`.
+    /// Replay begins here: right after the seal of `memtable`.
+    pub frontier: Frontier,
+    /// The last sequence number before `frontier`.
     pub sequence: SequenceNumber,
 }
 
@@ -81,7 +81,7 @@ impl Edit {
     pub(crate) fn room_for_added(recipe: &Recipe) -> usize {
         let mut encoded = Vec::new();
         recipe.encode(&mut encoded);
-        let removed: usize = recipe.inputs.iter().map(|(_, id)| 1 + varint_len(id.number)).sum();
+        let removed: usize = recipe.inputs.iter().map(|(_, id)| 1 + file_id_len(*id)).sum();
         let fields = 4 * FIELD_HEADER_LEN + FLUSHED_LEN + FLOOR_LEN;
         EDIT_LEN_MAX.saturating_sub(HEADER_LEN + fields + removed + encoded.len())
     }
@@ -109,7 +109,7 @@ impl Edit {
             put(FIELD_REMOVED, &|payload| {
                 for (level, id) in &self.removed {
                     payload.put_u8(*level);
-                    payload.put_varint(id.number);
+                    put_file_id(payload, *id);
                 }
             });
         }
@@ -122,7 +122,7 @@ impl Edit {
         if let Some(flushed) = &self.flushed {
             put(FIELD_FLUSHED, &|payload| {
                 payload.put_u64(flushed.memtable.get());
-                payload.put_u64(flushed.position.get());
+                flushed.frontier.encode(payload);
                 payload.put_u64(flushed.sequence.get());
             });
         }
@@ -179,7 +179,7 @@ impl Edit {
         match field.tag {
             FIELD_REMOVED => {
                 while self.removed.is_empty() || !reader.is_empty() {
-                    self.removed.push((reader.u8()?, FileId::sst(reader.varint()?)));
+                    self.removed.push((reader.u8()?, file_id(&mut reader, "edit")?));
                     if self.removed.len() > RECIPE_ITEMS_MAX {
                         return Err(Error::corruption("edit: removes too many files"));
                     }
@@ -193,7 +193,7 @@ impl Edit {
             FIELD_FLUSHED => {
                 self.flushed = Some(Flushed {
                     memtable: MemTableId(reader.u64()?),
-                    position: LogPosition(reader.u64()?),
+                    frontier: Frontier::decode(&mut reader, "edit")?,
                     sequence: SequenceNumber(reader.u64()?),
                 });
             }
@@ -230,6 +230,8 @@ impl Edit {
             "a drop adds files"
         } else if self.kind == JobKind::TrivialMove && !self.is_move() {
             "a move does not add what it removes"
+        } else if self.removed.iter().any(|(_, id)| id.kind != FileKind::Sst) {
+            "a removed file is no SST"
         } else if self.added.iter().any(|(_, meta)| meta.id.kind != FileKind::Sst) {
             "an added file is no SST"
         } else if self.added.iter().any(|(_, meta)| !meta.clears.is_empty()) {

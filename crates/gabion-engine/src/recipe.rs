@@ -3,12 +3,12 @@
 //! bytes. No clock, randomness, hash order, thread count or allocator shows in them.
 //!
 //! ```text
-//!  0 u16 version = 1 | u8 kind | u8 output level | u8 flags (bit 0: bottommost) | 3 zero bytes
+//!  0 u16 version = 2 | u8 kind | u8 output level | u8 flags (bit 0: bottommost) | 3 zero bytes
 //!  8 u64 term  16 u64 first output file  24 u32 output files  28 u32 zero  32 u64 output_len
 //! 40 u64 now_ms  48 u64 floor
 //! 56 fields (gabion_base::codec), all critical, tags ascending, each at most once:
 //!      1 MemTables   u64 id each
-//!      2 inputs      u8 level, varint file number each
+//!      2 inputs      u8 level, u8 file kind, varint file number each
 //!      3 cuts        prefixed key each, ascending
 //!      4 snapshots   u64 each, ascending
 //!      5 SstOptions
@@ -26,11 +26,11 @@ use crate::expiry::ExpirySpan;
 use crate::sst::SstOptions;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
+use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field, varint_len};
 use gabion_base::units::KEY_LEN_MAX;
-use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, FileKind, MemTableId, Result, SequenceNumber, Term};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER_LEN: usize = 56;
 const FLAG_BOTTOMMOST: u8 = 1;
 const FIELD_MEMTABLES: u16 = 1;
@@ -181,7 +181,7 @@ impl Recipe {
         put_list(out, FIELD_MEMTABLES, &self.memtables, |out, id| out.put_u64(id.get()));
         put_list(out, FIELD_INPUTS, &self.inputs, |out, (level, id)| {
             out.put_u8(*level);
-            out.put_varint(id.number);
+            put_file_id(out, *id);
         });
         put_list(out, FIELD_CUTS, &self.cuts, |out, key| out.put_prefixed(key));
         put_list(out, FIELD_SNAPSHOTS, &self.snapshots, |out, s| out.put_u64(s.get()));
@@ -221,7 +221,7 @@ impl Recipe {
                     recipe.memtables = list(payload, |r| r.u64().map(MemTableId))?;
                 }
                 FIELD_INPUTS => {
-                    recipe.inputs = list(payload, |r| Ok((r.u8()?, FileId::sst(r.varint()?))))?;
+                    recipe.inputs = list(payload, |r| Ok((r.u8()?, file_id(r, "recipe")?)))?;
                 }
                 FIELD_CUTS => {
                     recipe.cuts = list(payload, |r| Ok(r.prefixed(KEY_LEN_MAX + 1)?.to_vec()))?;
@@ -329,6 +329,25 @@ fn parted_from(mut payload: Reader<'_>) -> Result<u32> {
     }
     payload.finish()?;
     Ok(parted_from)
+}
+
+/// Appends a whole file id: kind u8, number as a varint.
+pub(crate) fn put_file_id(out: &mut Vec<u8>, id: FileId) {
+    out.put_u8(id.kind as u8);
+    out.put_varint(id.number);
+}
+
+/// Bytes that [`put_file_id`] appends.
+pub(crate) const fn file_id_len(id: FileId) -> usize {
+    1 + varint_len(id.number)
+}
+
+/// The file id that comes next in `reader`, whose subject is `what`.
+pub(crate) fn file_id(reader: &mut Reader<'_>, what: &str) -> Result<FileId> {
+    let kind = reader.u8()?;
+    let kind = FileKind::from_byte(kind)
+        .ok_or_else(|| Error::unsupported(format!("{what}: unknown file kind {kind}")))?;
+    Ok(FileId { kind, number: reader.varint()? })
 }
 
 fn ascending<T: PartialOrd>(items: &[T]) -> bool {

@@ -24,9 +24,9 @@
 //! Snapshot bytes:
 //!
 //! ```text
-//!  0 u16 version = 1 | 6 zero bytes    8 u64 group    16 u64 last edit    24 u64 next file
-//! 32 u64 floor   40 u64 flushed MemTable   48 u64 flushed position   56 u64 flushed sequence number
-//! 64 Version … | u32 CRC32C of all before
+//!  0 u16 version = 2 | 6 zero bytes    8 u64 group    16 u64 last edit    24 u64 next file
+//! 32 u64 floor   40 u64 flushed MemTable   48 u64 flushed sequence number
+//! 56 flushed Frontier | Version … | u32 CRC32C of all before
 //! ```
 
 mod deletes;
@@ -55,18 +55,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
-use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, Frontier, GroupId, MemTableId, Result, SequenceNumber, Term};
 
 pub(crate) use deletes::PARTS;
 pub use load::Loaded;
 
-const SNAPSHOT_VERSION: u16 = 1;
-const SNAPSHOT_HEADER_LEN: usize = 64;
+const SNAPSHOT_VERSION: u16 = 2;
+const SNAPSHOT_HEADER_LEN: usize = 56 + Frontier::ENCODED_LEN;
 
 /// A MemTable that is complete, and where the log goes on after it.
 struct Sealed {
     table: Arc<MemTable>,
-    position: LogPosition,
+    frontier: Frontier,
     last_sequence: SequenceNumber,
 }
 
@@ -195,7 +195,7 @@ impl Tree {
         config.validate()?;
         let flushed = Flushed {
             memtable: MemTableId::ZERO,
-            position: LogPosition::ZERO,
+            frontier: Frontier::ZERO,
             sequence: SequenceNumber::ZERO,
         };
         let version = Version::new(config.levels);
@@ -265,8 +265,8 @@ impl Tree {
         let (last_edit, next_file, floor) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let flushed = Flushed {
             memtable: MemTableId(reader.u64()?),
-            position: LogPosition(reader.u64()?),
             sequence: SequenceNumber(reader.u64()?),
+            frontier: Frontier::decode(&mut reader, "tree snapshot")?,
         };
         let version = Version::decode(&mut reader)?;
         reader.finish()?;
@@ -300,8 +300,8 @@ impl Tree {
         // Not the floor of the last write: its record may yet be cut off the log.
         out.put_u64(self.floor_in_edits.get());
         out.put_u64(self.flushed.memtable.get());
-        out.put_u64(self.flushed.position.get());
         out.put_u64(self.flushed.sequence.get());
+        self.flushed.frontier.encode(&mut out);
         self.versions.current().encode(&mut out);
         let crc = crc32c(&out);
         out.put_u32(crc);

@@ -49,7 +49,7 @@ pub use log::{Appended, Last, Log, Resend, Stamp};
 pub use record::{Header, Record, RecordBuilder, RecordFlags, RecordKind, decode_header, verify};
 pub use recovery::{Ending, RecoveryInput, RecoveryReport, Rot, recover};
 pub use scan::{SegmentReader, SegmentSource};
-pub use seal::{Seal, ShardEnd};
+pub use seal::Seal;
 pub use session::{SessionWrite, SessionWrites};
 pub use span::{Anchor, Span};
 

@@ -326,7 +326,7 @@ impl OpenedPool {
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
             start: self.state.trimmed,
-            durable: self.state.durable.max(self.tree.flushed().position).max(stopped),
+            durable: self.state.durable.max(self.tree.flushed().frontier.only()).max(stopped),
             repair: self.is_to_run && !is_private,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await
@@ -383,7 +383,7 @@ pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Resul
             end: Frontier::of(last.end),
             // It may lie in the gap behind the last record, where a term without records begins.
             durable: Frontier::of(log.durable_end().min(last.end)),
-            flushed: Frontier::of(tree.flushed().position),
+            flushed: tree.flushed().frontier,
             edit: tree.last_edit(),
         },
         lost: None,

@@ -133,7 +133,7 @@ fn segments(node: &Node) -> Result<(), String> {
     let log = node.log_config();
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
     // Of a group a log may be cut at a rotten record, and is filled again.
-    let (flushed, end) = (node.tree().flushed().position, node.log_end());
+    let (flushed, end) = (node.tree().flushed().frontier.only(), node.log_end());
     if node.view().log_is_private() && flushed > end {
         return Err(format!("files have the log up to {flushed}, it ends at {end}"));
     }

@@ -7,11 +7,10 @@ use crate::config::GRANDPARENT_OVERLAP_FILES;
 use crate::edit::Edit;
 use crate::file::FileMeta;
 use crate::job::{FILE_PER_BOUND, OUTPUT_LEN_MOST};
-use crate::recipe::{JobKind, RECIPE_ITEMS_MAX};
+use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, file_id_len};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter::successors;
-use gabion_base::codec::varint_len;
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
 /// Files that are moved by one edit, at most: a level that is ten times too full is so after a few.
@@ -114,7 +113,7 @@ impl Picker<'_> {
 #[derive(Default)]
 struct Named {
     count: u64,
-    /// A level and a number each, in the edit and in its recipe.
+    /// A level and a file id each, in the edit and in its recipe.
     removed_len: u64,
     /// Descriptions with tag and level, but for checksums of chunks and what is long of bounds.
     described_len: u64,
@@ -136,7 +135,7 @@ impl Named {
             let crcs_len = file.chunk_crcs.len() * size_of::<u32>();
             let len = file.encoded_len().saturating_sub(crcs_len + in_full);
             all.count += 1;
-            all.removed_len += 2 * (1 + varint_len(file.id.number) as u64);
+            all.removed_len += 2 * (1 + file_id_len(file.id) as u64);
             all.described_len += (len + Edit::ADDED_OVERHEAD_LEN) as u64;
             all.long_most = all.long_most.max(in_full as u64);
             all.long_files_len += if long_len > 0 { file.len } else { 0 };

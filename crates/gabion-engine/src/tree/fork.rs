@@ -12,7 +12,7 @@ use crate::read::SharedView;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
+use gabion_base::{Error, Frontier, GroupId, MemTableId, Result, SequenceNumber};
 
 impl Tree {
     /// The tree that `view` shows, with no edit and no log of its own. Whoever writes goes on meanwhile: what
@@ -46,7 +46,7 @@ impl Tree {
         }
         let next_file = version.files().map(|(_, file)| file.id.number + 1).max().unwrap_or(1);
         let newest = shape.memtables.first().map_or(MemTableId::ZERO, |table| table.id());
-        let flushed = Flushed { memtable: newest, position: LogPosition::ZERO, sequence: upto };
+        let flushed = Flushed { memtable: newest, frontier: Frontier::ZERO, sequence: upto };
         let counters = (0, next_file, floor);
         let mut tree = Self::with_state(config, group, version, flushed, counters);
         tree.take_memtables(&shape.memtables, upto);
@@ -60,8 +60,8 @@ impl Tree {
             let is_complete = age > 0 && table.largest_sequence().is_none_or(|last| last <= upto);
             let table = if is_complete { table.clone() } else { Arc::new(seen(table, upto)) };
             let Some(last_sequence) = table.largest_sequence() else { continue };
-            let position = LogPosition::ZERO;
-            self.sealed.push_back(Sealed { table, position, last_sequence });
+            let frontier = Frontier::ZERO;
+            self.sealed.push_back(Sealed { table, frontier, last_sequence });
         }
         // Sequence numbers without entries, as of clears and of what was shadowed, belong to the last.
         if let Some(last) = self.sealed.back_mut() {

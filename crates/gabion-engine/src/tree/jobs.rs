@@ -317,7 +317,7 @@ impl Tree {
                 })?;
                 Some(Flushed {
                     memtable: id,
-                    position: sealed.position,
+                    frontier: sealed.frontier,
                     sequence: sealed.last_sequence,
                 })
             }
@@ -396,13 +396,13 @@ impl Tree {
     fn check_flushed(&self, number: u64, flushed: &Flushed) -> Result<bool> {
         let (known, fresh) = match self.sealed.front() {
             Some(oldest) => {
-                let claimed = (flushed.memtable, flushed.position, flushed.sequence);
-                ((oldest.table.id(), oldest.position, oldest.last_sequence) == claimed, false)
+                let claimed = (flushed.memtable, flushed.frontier, flushed.sequence);
+                ((oldest.table.id(), oldest.frontier, oldest.last_sequence) == claimed, false)
             }
             None => {
                 let ahead = self.active.id() <= flushed.memtable
                     && flushed.sequence >= self.last_sequence
-                    && flushed.position >= self.flushed.position
+                    && flushed.frontier.covers(&self.flushed.frontier)
                     && flushed.memtable.get() < u64::MAX;
                 (self.opening && ahead, true)
             }
@@ -412,7 +412,7 @@ impl Tree {
         }
         Err(Error::corruption(format!(
             "edit {number}: flushed {} up to {} and {}, but the oldest here was not sealed so",
-            flushed.memtable, flushed.position, flushed.sequence
+            flushed.memtable, flushed.frontier, flushed.sequence
         )))
     }
 }

@@ -10,7 +10,7 @@ use crate::range_delete::{RangeDelete, check_range};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, LogPosition, MemTableId, Result, SequenceNumber};
+use gabion_base::{Error, Frontier, MemTableId, Result, SequenceNumber};
 
 impl Tree {
     /// Applies the operations of a batch record, which take the sequence numbers from `first` on.
@@ -151,11 +151,11 @@ impl Tree {
     /// MemTable that begins.
     ///
     /// # Errors
-    /// Corruption when another MemTable is active, or `at` lies before the last seal's.
-    pub fn seal(&mut self, expected: MemTableId, at: LogPosition) -> Result<MemTableId> {
+    /// Corruption when another MemTable is active, or `at` does not cover the last seal's frontier.
+    pub fn seal(&mut self, expected: MemTableId, at: Frontier) -> Result<MemTableId> {
         let active = self.active.id();
-        let previous = self.sealed.back().map_or(self.flushed.position, |last| last.position);
-        if active != expected || at < previous {
+        let previous = self.sealed.back().map_or(self.flushed.frontier, |last| last.frontier);
+        if active != expected || !at.covers(&previous) {
             return Err(Error::corruption(format!(
                 "{}: seal of {expected} at {at}, but {active} is active and the last seal at {previous}",
                 self.group
@@ -166,7 +166,7 @@ impl Tree {
         let table = core::mem::replace(&mut self.active, next);
         self.delete_runs = DeleteRuns::default();
         let last_sequence = self.last_sequence;
-        self.sealed.push_back(Sealed { table, position: at, last_sequence });
+        self.sealed.push_back(Sealed { table, frontier: at, last_sequence });
         self.reshape();
         Ok(self.active.id())
     }

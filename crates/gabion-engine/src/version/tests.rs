@@ -2,7 +2,7 @@ use super::*;
 use crate::edit::{Edit, Flushed};
 use crate::file::FileMeta;
 use core::ptr;
-use gabion_base::{LogPosition, MemTableId, SequenceNumber, Term};
+use gabion_base::{Frontier, LogPosition, MemTableId, SequenceNumber, Term};
 use proptest::prelude::*;
 use std::vec;
 
@@ -74,8 +74,11 @@ proptest! {
 }
 
 fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -> Edit {
-    let flushed =
-        Flushed { memtable: MemTableId(1), position: LogPosition(8), sequence: SequenceNumber(9) };
+    let flushed = Flushed {
+        memtable: MemTableId(1),
+        frontier: Frontier::of(LogPosition(8)),
+        sequence: SequenceNumber(9),
+    };
     Edit {
         number: 1,
         kind,

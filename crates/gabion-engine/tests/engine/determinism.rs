@@ -4,7 +4,7 @@
 //! can do shows in checksums or nowhere: they are those of a portable implementation.
 
 use crate::support::*;
-use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber, units::CHUNK_LEN};
+use gabion_base::{FileId, Frontier, LogPosition, MemTableId, SequenceNumber, units::CHUNK_LEN};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn replica_with_work(seed: u64, codecs: Codecs) -> Replica {
         replica.tree.apply_batch(first, batch.as_bytes()).unwrap();
         replica.tree.pass_time(100 * round);
         let active = replica.tree.active_id();
-        replica.tree.seal(active, LogPosition(round + 1)).unwrap();
+        replica.tree.seal(active, Frontier::of(LogPosition(round + 1))).unwrap();
         while round < 11 && (replica.tree.sealed_count() > 0 || round == 8) {
             let Some(job) = replica.tree.next_job(&context(&[])) else { break };
             number += 1;
@@ -226,7 +226,7 @@ proptest! {
             }
             let mut tree = Tree::create(small_config(), GROUP).unwrap();
             tree.pass_time(1_000);
-            tree.seal(MemTableId(1), LogPosition(1)).unwrap();
+            tree.seal(MemTableId(1), Frontier::of(LogPosition(1))).unwrap();
             let mut job = tree.next_flush(&context(&[SequenceNumber(20)])).unwrap();
             job.memtables = vec![Arc::new(table)];
             job.recipe.output_count = 100;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use crate::tree_rules::{Driven, eager};
-use gabion_base::{LogPosition, SequenceNumber};
+use gabion_base::{Frontier, LogPosition, SequenceNumber};
 use gabion_engine::*;
 
 /// Files of its own, and in them what the fork's version names.
@@ -55,7 +55,7 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
     // It opens from its snapshot, without a log, and goes on where the view was.
     let mut opened = Tree::open(small_config(), GROUP, &fork.snapshot()).unwrap();
     assert_eq!(pairs(&opened, &files), then);
-    assert_eq!(opened.flushed().position, LogPosition::ZERO);
+    assert_eq!(opened.flushed().frontier, Frontier::ZERO);
     let mut batch = BatchBuilder::new();
     batch.put(Keyspace::User, b"g", b"new").unwrap();
     opened.apply_batch(view.sequence().next(), batch.as_bytes()).unwrap();
@@ -178,7 +178,7 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
                 opened.apply_batch(next, batch.as_bytes()).unwrap();
                 expected.push(pair(name, b"in the copy"));
             }
-            opened.seal(opened.active_id(), LogPosition(1)).unwrap();
+            opened.seal(opened.active_id(), Frontier::of(LogPosition(1))).unwrap();
             flush(&mut opened, &files);
             assert_eq!(pairs(&opened, &files), expected);
         }

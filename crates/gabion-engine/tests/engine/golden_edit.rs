@@ -4,7 +4,7 @@
 //! docs/faults.md: R15
 
 use gabion_base::codec::Reader;
-use gabion_base::{FileId, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
+use gabion_base::{FileId, Frontier, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
 use gabion_engine::*;
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ fn edit(kind: JobKind) -> Edit {
         added,
         flushed: (kind == JobKind::Flush).then_some(Flushed {
             memtable: MemTableId(4),
-            position: LogPosition(0x10_0000),
+            frontier: Frontier::of(LogPosition(0x10_0000)),
             sequence: SequenceNumber(20),
         }),
         next_file: 508,
@@ -203,6 +203,52 @@ fn golden_bytes_of_options_and_of_a_snapshot() {
     let again = Tree::open(TreeConfig::default(), GroupId(7), &snapshot).unwrap();
     assert_eq!(again.snapshot(), snapshot);
     assert_eq!((again.last_edit(), again.last_sequence()), (1, SequenceNumber(20)));
+}
+
+/// Data of the version before is refused by name, not taken for damage.
+#[test]
+fn edits_recipes_and_snapshots_of_version_1_are_refused_by_name() {
+    let refused = |mut bytes: Vec<u8>, decode: &dyn Fn(&[u8]) -> gabion_base::Error| {
+        bytes[..2].copy_from_slice(&[1, 0]);
+        let error = decode(&bytes);
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains("has version 1, this build knows 2"), "{error}");
+    };
+    let mut bytes = Vec::new();
+    recipe(JobKind::Compaction).encode(&mut bytes);
+    refused(bytes, &|bytes| Recipe::decode(bytes).unwrap_err());
+    let bytes = edit(JobKind::Compaction).encode().unwrap();
+    refused(bytes, &|bytes| Edit::decode(bytes).unwrap_err());
+    let mut bytes = tree().snapshot();
+    bytes.truncate(bytes.len() - 4);
+    refused(bytes, &|bytes| {
+        let mut sealed = bytes.to_vec();
+        sealed.extend(gabion_base::crc::crc32c(bytes).to_le_bytes());
+        Tree::open(TreeConfig::default(), GroupId(7), &sealed).err().unwrap()
+    });
+}
+
+#[test]
+fn a_file_of_an_unknown_kind_is_refused_in_an_edit_and_in_a_recipe() {
+    let edit = edit(JobKind::Compaction);
+    let bytes = edit.encode().unwrap();
+    // Level 0, an SST, number 7; level 1, an SST, number 300: in the edit, and in its recipe.
+    let named = [0, 1, 7, 1, 1, 0xac, 2];
+    let places = bytes.windows(named.len()).enumerate().filter(|(_, found)| *found == named);
+    let places: Vec<_> = places.map(|(at, _)| at).collect();
+    assert_eq!(places.len(), 2);
+    for at in places {
+        let mut other = bytes.clone();
+        other[at + 1] = 9;
+        let error = Edit::decode(&other).unwrap_err();
+        assert_eq!(error.kind(), gabion_base::ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains("unknown file kind 9"), "{error}");
+    }
+    // One that is known, and that no tree has: neither that of the recipe nor another.
+    let mut wrong = edit;
+    wrong.removed[0].1.kind = gabion_base::FileKind::Values;
+    let error = Edit::decode(&wrong.encode().unwrap()).unwrap_err();
+    assert!(error.message().contains("a removed file is no SST"), "{error}");
 }
 
 /// An edit lies in a record whose checksum covers it, so a flipped bit never gets here. Should one, it must

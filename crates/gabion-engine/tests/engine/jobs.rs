@@ -1,7 +1,7 @@
 //! Jobs at their limits: odd sizes, long keys, damaged inputs, failing sinks.
 
 use crate::support::*;
-use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_base::{Error, ErrorKind, Frontier, LogPosition, Result};
 use gabion_engine::*;
 use gabion_media::{AlignedBuf, Bytes};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn begin_flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> JobInputs
         replica.tree.apply_operation(sequence, EntryKind::Put, &key(name), value).unwrap();
     }
     let active = replica.tree.active_id();
-    replica.tree.seal(active, LogPosition(active.get())).unwrap();
+    replica.tree.seal(active, Frontier::of(LogPosition(active.get()))).unwrap();
     replica.tree.next_flush(&context(&[])).unwrap()
 }
 

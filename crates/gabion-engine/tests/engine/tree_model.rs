@@ -8,7 +8,7 @@ mod changes;
 
 use crate::support::*;
 use changes::{NAMES, name};
-use gabion_base::{ErrorKind, FileId, LogPosition, SequenceNumber};
+use gabion_base::{ErrorKind, FileId, Frontier, SequenceNumber};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use std::collections::BTreeMap;
@@ -626,5 +626,5 @@ fn a_batch_is_applied_whole_or_not_at_all() {
         let error = replica.tree.apply_batch(SequenceNumber(first), &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption, "a repetition or a gap");
     }
-    assert_eq!(replica.tree.flushed().position, LogPosition(0));
+    assert_eq!(replica.tree.flushed().frontier, Frontier::ZERO);
 }

@@ -1,7 +1,7 @@
 //! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not free.
 
 use crate::support::*;
-use gabion_base::{ErrorKind, FileId, LogPosition, MemTableId, SequenceNumber};
+use gabion_base::{ErrorKind, FileId, Frontier, LogPosition, MemTableId, SequenceNumber};
 use gabion_engine::*;
 
 /// A replica whose jobs are run and applied as they come.
@@ -37,7 +37,7 @@ impl Driven {
     pub(crate) fn seal(&mut self) {
         self.position += 1;
         let active = self.replica.tree.active_id();
-        self.replica.tree.seal(active, LogPosition(self.position)).unwrap();
+        self.replica.tree.seal(active, Frontier::of(LogPosition(self.position))).unwrap();
     }
 
     pub(crate) fn edit(&self, job: &JobInputs) -> Edit {
@@ -195,7 +195,7 @@ fn a_flush_of_older_entries_than_l0_holds_is_corruption() {
     late.next_file += 1;
     late.flushed = Some(Flushed {
         memtable: MemTableId(2),
-        position: LogPosition(2),
+        frontier: Frontier::of(LogPosition(2)),
         sequence: SequenceNumber(2),
     });
     let error = driven.replica.tree.apply_edit(&late).unwrap_err();
@@ -211,7 +211,7 @@ fn a_flush_that_was_sealed_elsewhere_or_not_at_all_is_corruption() {
     let good = driven.next().unwrap();
     let flushed = good.flushed.unwrap();
     for wrong in [
-        Flushed { position: LogPosition(7), ..flushed },
+        Flushed { frontier: Frontier::of(LogPosition(7)), ..flushed },
         Flushed { sequence: SequenceNumber(2), ..flushed },
         Flushed { memtable: MemTableId(2), ..flushed },
         Flushed { memtable: MemTableId(0), ..flushed },
@@ -227,9 +227,10 @@ fn a_seal_of_another_memtable_than_the_active_one_is_corruption() {
     let mut driven = Driven::new(small_config());
     let tree = &mut driven.replica.tree;
     assert_eq!(tree.active_id(), MemTableId(1));
-    tree.seal(MemTableId(2), LogPosition(1)).unwrap_err();
-    assert_eq!(tree.seal(MemTableId(1), LogPosition(9)).unwrap(), MemTableId(2));
-    tree.seal(MemTableId(2), LogPosition(8)).unwrap_err();
+    let at = |position| Frontier::of(LogPosition(position));
+    tree.seal(MemTableId(2), at(1)).unwrap_err();
+    assert_eq!(tree.seal(MemTableId(1), at(9)).unwrap(), MemTableId(2));
+    tree.seal(MemTableId(2), at(8)).unwrap_err();
     assert_eq!(tree.sealed_count(), 1);
 }
 
@@ -702,7 +703,7 @@ fn an_empty_memtable_flushes_to_nothing_and_its_place_in_the_log_is_kept() {
     let mut driven = Driven::new(small_config());
     let edit = driven.flush();
     assert!(edit.added.is_empty());
-    assert_eq!(driven.replica.tree.flushed().position, LogPosition(1));
+    assert_eq!(driven.replica.tree.flushed().frontier, Frontier::of(LogPosition(1)));
     assert_eq!(driven.replica.tree.active_id(), MemTableId(2));
     driven.put("k", b"v");
     driven.flush();

@@ -5,10 +5,9 @@
 
 use crate::common::*;
 use gabion_base::codec::Reader;
-use gabion_base::{LogIndex, LogPosition, MemTableId, SequenceNumber, ShardId, Term};
+use gabion_base::{Frontier, LogIndex, LogPosition, MemTableId, SequenceNumber, Term};
 use gabion_log::{
-    Anchor, Record, RecordBuilder, RecordFlags, RecordKind, Seal, SessionWrite, ShardEnd, Span,
-    Stamp, verify,
+    Anchor, Record, RecordBuilder, RecordFlags, RecordKind, Seal, SessionWrite, Span, Stamp, verify,
 };
 
 const GOLDEN: &str = include_str!("golden.txt");
@@ -47,9 +46,8 @@ fn lines() -> Vec<String> {
     batch.sessions([write(0, b"+OK"), write(2, &[0x3a; 64])]).unwrap();
     batch.extension(0x0e0e, 0, b"ignored").unwrap();
     add(batch, 2, RecordFlags::NONE);
-    let shard =
-        ShardEnd { shard: ShardId(0), position: LogPosition(4096), sequence: SequenceNumber(9) };
-    let seal = Seal { memtable: MemTableId(3), shards: vec![shard] };
+    let frontier = Frontier::of(LogPosition(4096));
+    let seal = Seal { memtable: MemTableId(3), sequence: SequenceNumber(9), frontier };
     let mut payload = Vec::new();
     seal.encode(&mut payload);
     add(build(RecordKind::Seal, &payload), 3, RecordFlags::NONE);

@@ -16,7 +16,7 @@ use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, SequenceNumber, ShardId};
+use gabion_base::{Error, FileId, Frontier, LogPosition, SequenceNumber, ShardId};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 use gabion_pool::FilePlacement;
@@ -202,7 +202,7 @@ impl Node {
                 if seal.memtable <= self.tree.flushed().memtable {
                     return Ok(()); // replayed, and already in files
                 }
-                self.tree.seal(seal.memtable, record.end()).map_err(at).map(|_| ())
+                self.apply_seal(&seal, record).map_err(at)
             }
             RecordKind::Edit => {
                 let encoded = record.payload();
@@ -215,6 +215,19 @@ impl Node {
             RecordKind::TermStart => self.apply_term_start(record).map_err(at),
             RecordKind::Pad => Ok(()),
         }
+    }
+
+    /// Seals the MemTable that the seal in `record` names: its entries all lie before the seal.
+    fn apply_seal(&mut self, seal: &Seal, record: &Record) -> gabion_base::Result<()> {
+        if !Frontier::of(record.header.position).covers(&seal.frontier) {
+            return Err(Error::corruption(alloc::format!(
+                "the seal of {} at {} says that its records end at {}",
+                seal.memtable,
+                record.header.position,
+                seal.frontier
+            )));
+        }
+        self.tree.seal(seal.memtable, Frontier::of(record.end())).map(|_| ())
     }
 
     /// The planted half of a batch: all but the last operation.
@@ -249,7 +262,8 @@ impl Node {
     /// In a group of one nobody needs what a flush has put into files: the edit takes it off the log, which begins behind
     /// it then ([`Self::trim_to`]), and what was cleared there needs no record either.
     pub(super) fn own_edit_end(&self, edit: &Edit) -> LogPosition {
-        let flushed = edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.position);
+        let flushed =
+            edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.frontier.only());
         let cleared = edit.floor.map_or(LogPosition::ZERO, |_| self.apply.cleared.1);
         let needed = flushed.max(cleared);
         let begin = match self.view.log_is_private() && self.is_seal(flushed) {
@@ -427,9 +441,10 @@ impl Node {
         self.jobs_edit_applied(&edit);
         let flushed = self.tree.flushed();
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });
-        let begins_behind = edit.flushed.is_some() && self.is_seal(flushed.position);
+        let begin = flushed.frontier.only();
+        let begins_behind = edit.flushed.is_some() && self.is_seal(begin);
         if self.view.log_is_private() && begins_behind && !self.has(Mutant::LogBeginsBeforeFlush) {
-            self.trim_to(flushed.position);
+            self.trim_to(begin);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
 use alloc::vec::Vec;
-use gabion_base::{ConfigNumber, FileId, Frontier, LogPosition, Term};
+use gabion_base::{ConfigNumber, FileId, LogPosition, Term};
 use gabion_engine::Flushed;
 
 /// Placement commits: what is staged, what is being written, and what follows when it is durable.
@@ -76,7 +76,7 @@ impl Node {
         for step in after {
             match step {
                 After::EditApplied { edit, flushed } => {
-                    self.chain.handle_edit_applied(edit, Frontier::of(flushed.position));
+                    self.chain.handle_edit_applied(edit, flushed.frontier);
                     self.writing.keep_flushed(flushed.sequence);
                 }
                 After::FilePlaced { file, tell } => self.file_placed(file, tell),

@@ -615,14 +615,14 @@ mod tests {
     use crate::NodeOptions;
     use crate::node::testing::{HEAD, built, commit, one_of_two, ordered};
     use crate::work::Done;
-    use gabion_base::{LogPosition, SequenceNumber};
+    use gabion_base::{Frontier, LogPosition, SequenceNumber};
     use gabion_engine::{EntryKind, JobStats};
 
     /// A head with a MemTable to be flushed.
     fn with_a_sealed_memtable() -> Node {
         let mut node = one_of_two(HEAD, NodeOptions::default());
         node.tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
-        node.tree.seal(node.tree.active_id(), LogPosition(8)).unwrap();
+        node.tree.seal(node.tree.active_id(), Frontier::of(LogPosition(8))).unwrap();
         node
     }
 

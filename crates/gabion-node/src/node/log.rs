@@ -12,7 +12,7 @@ use gabion_base::units::BLOCK_LEN;
 use gabion_base::{
     Error, ErrorKind, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId,
 };
-use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal, ShardEnd};
+use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal};
 use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
@@ -114,17 +114,13 @@ impl Node {
             Err(error) => return self.fatal(error),
         }
         let memtable = self.tree.active_id();
-        let shard = ShardEnd {
-            shard: self.log.config().shard,
-            position: self.log.end(),
-            sequence: self.tree.last_sequence(),
-        };
-        let mut payload = Vec::new();
-        Seal { memtable, shards: alloc::vec![shard] }.encode(&mut payload);
         let sequence = self.tree.last_sequence();
+        let mut payload = Vec::new();
+        let frontier = Frontier::of(self.log.end());
+        Seal { memtable, sequence, frontier }.encode(&mut payload);
         let result = self
             .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
-            .and_then(|end| self.tree.seal(memtable, end).map(|_| ()));
+            .and_then(|end| self.tree.seal(memtable, Frontier::of(end)).map(|_| ()));
         match result {
             Ok(()) => self.pass_marks(self.log.end(), self.log.last().crc),
             // Without room for it the MemTable grows a little more; the next turn tries again.
@@ -391,7 +387,8 @@ impl Node {
         self.log.set_members_durable(self.chain.durable_commit().only());
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();
-        let limit = self.tree.flushed().position.min(self.chain.flushed_min().only()).min(durable);
+        let flushed = self.tree.flushed().frontier.meet(self.chain.flushed_min());
+        let limit = flushed.only().min(durable);
         self.trim_to(limit);
     }
 

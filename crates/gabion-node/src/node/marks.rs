@@ -22,7 +22,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, Result};
+use gabion_base::{Error, FileId, Frontier, LogPosition, Result};
 use gabion_engine::{FileMeta, ReadView};
 
 /// Most marks that may wait at a time: each costs a list of all files once it is reached.
@@ -166,7 +166,7 @@ impl Node {
     fn is_tree_ahead(&self) -> bool {
         let edits_come_again =
             self.config.compaction == CompactionMode::Primary && self.apply.is_replaying();
-        edits_come_again || self.tree.flushed().position > self.log.end()
+        edits_come_again || !Frontier::of(self.log.end()).covers(&self.tree.flushed().frontier)
     }
 
     /// A record is applied, and the log continues behind it.

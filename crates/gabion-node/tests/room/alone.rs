@@ -26,7 +26,7 @@ fn what_flushes_take_off_the_log_is_never_written_to_a_segment() {
     let mut replica = start();
     for round in 0..3 {
         flush(&mut replica);
-        let begin = replica.node.tree().flushed().position;
+        let begin = replica.node.tree().flushed().frontier.only();
         assert!(begin.get() > round * 16 * KIB);
         assert_eq!(replica.node.state().trimmed.position, begin);
         assert_eq!(replica.node.durable_everywhere(), begin, "the log begins there");

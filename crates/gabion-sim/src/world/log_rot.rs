@@ -138,7 +138,7 @@ impl World {
         let Some(node) = self.node(index) else { return };
         // Below, others may have trimmed their logs; what is durable here alone may be lost with their
         // rings.
-        let (flushed, known) = (node.tree().flushed().position, node.state().durable);
+        let (flushed, known) = (node.tree().flushed().frontier.only(), node.state().durable);
         if node.durable_everywhere() < known {
             return;
         }

@@ -4,12 +4,13 @@ use crate::Format;
 use crate::files::now;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{
-    ErrorKind, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, ShardId, Term, crc,
+    ErrorKind, FileId, Frontier, GroupId, LogPosition, MemTableId, Result, SequenceNumber, ShardId,
+    Term, crc,
 };
 use gabion_log::{
     Anchor, Log, LogConfig, LogKind, Record, RecordBuilder, RecordFlags, RecordKind, RecoveryInput,
-    Seal, SegmentSource, SessionWrite, SessionWrites, ShardEnd, Span, Stamp, recover,
-    session::REPLY_LEN_MAX, verify,
+    Seal, SegmentSource, SessionWrite, SessionWrites, Span, Stamp, recover, session::REPLY_LEN_MAX,
+    verify,
 };
 use gabion_media::Bytes;
 use gabion_media::simulated::SimulatedMemory;
@@ -310,14 +311,11 @@ fn spans() -> Vec<u8> {
 }
 
 fn seals() -> Vec<Vec<u8>> {
-    let end = |n: u64| ShardEnd {
-        shard: ShardId(n as u16),
-        position: LogPosition(n * 4096),
-        sequence: SequenceNumber(n * 10),
-    };
-    let seals = [1, 3].map(|count| {
+    let seals = [1, 3].map(|n| {
+        let (memtable, sequence) = (MemTableId(7), SequenceNumber(n * 10));
+        let frontier = Frontier::of(LogPosition(n * 4096));
         let mut out = Vec::new();
-        Seal { memtable: MemTableId(7), shards: (0..count).map(end).collect() }.encode(&mut out);
+        Seal { memtable, sequence, frontier }.encode(&mut out);
         out
     });
     seals.to_vec()

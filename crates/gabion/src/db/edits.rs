@@ -47,7 +47,7 @@ fn checkpoint(snapshot: &Snapshot, out: &mut Out) -> Told {
     let flushed = tree.flushed();
     let fields = json!({
         "edit": tree.last_edit(), "files": tree.version().files().count(),
-        "flushed_memtable": flushed.memtable.get(), "flushed_position": flushed.position.get(),
+        "flushed_memtable": flushed.memtable.get(), "flushed_position": flushed.frontier.only().get(),
         "flushed_sequence": flushed.sequence.get(), "floor": tree.floor().get(),
     });
     out.item(0, "checkpoint", fields)?;
@@ -75,7 +75,7 @@ pub(super) fn edit_fields(edit: &Edit) -> Value {
         "removed": edit.removed.len(), "added": edit.added.len(), "next_file": edit.next_file,
         "floor": edit.floor.map(|floor| floor.get()),
         "flushed_memtable": edit.flushed.map(|flushed| flushed.memtable.get()),
-        "flushed_position": edit.flushed.map(|flushed| flushed.position.get()),
+        "flushed_position": edit.flushed.map(|flushed| flushed.frontier.only().get()),
         "flushed_sequence": edit.flushed.map(|flushed| flushed.sequence.get()),
     })
 }

@@ -91,7 +91,7 @@ pub(super) fn log_fields(
     };
     json!({
         "trimmed": state.trimmed.position.get(),
-        "flushed": flushed.position.get(),
+        "flushed": flushed.frontier.only().get(),
         "end": report.map(|report| report.end.get()),
         "ending": report.map(ending),
         "in_segments": report.map(|report| report.in_segments.get()),
@@ -178,10 +178,10 @@ fn payload(record: &Record, entries: bool, out: &mut Out) -> Told {
         RecordKind::Seal => {
             let seal = out.readable(1, Seal::decode(&payload).map_err(within))?;
             let Some(seal) = seal else { return Ok(()) };
-            for end in &seal.shards {
+            for (shard, position) in seal.frontier.iter() {
                 let fields = json!({
-                    "memtable": seal.memtable.get(), "shard": end.shard.get(),
-                    "position": end.position.get(), "sequence": end.sequence.get(),
+                    "memtable": seal.memtable.get(), "shard": shard.get(),
+                    "position": position.get(), "sequence": seal.sequence.get(),
                 });
                 out.item(1, "sealed", fields)?;
             }

@@ -212,7 +212,7 @@ fn log(
 
 /// Up to here segments must hold the log.
 fn durable(opened: &OpenedPool, report: Option<&RecoveryReport>) -> u64 {
-    let flushed = opened.tree().flushed().position;
+    let flushed = opened.tree().flushed().frontier.only();
     report.map_or(flushed, |report| flushed.max(report.watermark)).get()
 }
 

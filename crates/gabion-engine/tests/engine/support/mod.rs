@@ -1,7 +1,9 @@
 //! What the tests of the upper half share: files in memory, futures that yield at random, and a replica
 //! that is driven from a log.
 
-use gabion_base::{Error, FileId, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{
+    Error, FileId, Frontier, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term,
+};
 use gabion_engine::*;
 use gabion_media::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +186,10 @@ impl Replica {
         match record {
             Record::Batch(first, payload) => self.tree.apply_batch(*first, payload),
             Record::Skip(first, count) => self.tree.skip_sequences(*first, *count),
-            Record::Seal(id) => self.tree.seal(*id, LogPosition(position as u64 + 1)).map(|_| ()),
+            Record::Seal(id) => {
+                let at = Frontier::of(LogPosition(position as u64 + 1));
+                self.tree.seal(*id, at).map(|_| ())
+            }
             Record::Edit(bytes) => self.tree.apply_edit(&Edit::decode(bytes)?),
             Record::Time(now_ms) => {
                 self.tree.pass_time(*now_ms);
@@ -218,7 +223,7 @@ impl Replica {
                 self.files.remove(id);
             }
         }
-        let start = self.tree.flushed().position.get() as usize;
+        let start = self.tree.flushed().frontier.only().get() as usize;
         // A replica keeps the group time at which its log begins.
         for record in &log[..start] {
             if let Record::Time(now_ms) = record {
