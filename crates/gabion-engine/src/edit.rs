@@ -245,9 +245,16 @@ impl Edit {
         {
             "a sequence number is over the limit"
         } else {
-            return self.validate_recipe();
+            return self.validate_parts();
         };
         Err(Error::corruption(format!("edit {}: {wrong}", self.number)))
+    }
+
+    fn validate_parts(&self) -> Result<()> {
+        for (_, meta) in &self.added {
+            meta.check_references().map_err(|e| e.within(format!("edit {}", self.number)))?;
+        }
+        self.validate_recipe()
     }
 
     fn validate_recipe(&self) -> Result<()> {

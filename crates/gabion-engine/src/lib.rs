@@ -58,7 +58,7 @@ pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};
 pub use expiry::ExpirySpan;
-pub use file::{FileMeta, FileRange, FileSink, FileSource, FinishedFile, Operands};
+pub use file::{FileMeta, FileRange, FileReference, FileSink, FileSource, FinishedFile, Operands};
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};

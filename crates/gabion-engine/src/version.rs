@@ -34,12 +34,14 @@ use gabion_base::{Error, FileId, Result};
 
 mod change;
 mod finder;
+mod referenced;
 #[cfg(test)]
 mod tests;
 
 use change::Change;
 pub(crate) use finder::FileRef;
 use finder::Finder;
+use referenced::Referenced;
 
 /// The files of a level in order: L0 newest first, others ascending by key.
 type Level = Arc<Vec<Arc<FileMeta>>>;
@@ -50,6 +52,8 @@ pub struct Version {
     levels: Vec<Level>,
     /// Follows from `levels`.
     finder: Finder,
+    /// Likewise.
+    referenced: Referenced,
 }
 
 impl PartialEq for Version {
@@ -80,7 +84,9 @@ impl Version {
     /// A version of these levels, whose files are in order.
     fn with(levels: Vec<Level>) -> Self {
         let finder = Finder::of(&levels);
-        Self { levels, finder }
+        let referenced =
+            Referenced::of(levels.iter().flat_map(|level| level.iter().map(|it| &**it)));
+        Self { levels, finder, referenced }
     }
 
     /// How many levels there are, L0 included.
@@ -129,6 +135,21 @@ impl Version {
             .iter()
             .enumerate()
             .flat_map(|(level, files)| files.iter().map(move |file| (level as u8, file)))
+    }
+
+    /// Values files and log segments that its files reference, and the bytes of each that are live.
+    #[must_use]
+    pub fn referenced(&self) -> &BTreeMap<FileId, u64> {
+        self.referenced.as_map()
+    }
+
+    /// Checks that what is derived from the files is what they say.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn invariants(&self) {
+        let counted = Referenced::of(self.files().map(|(_, file)| &**file));
+        assert_eq!(self.referenced, counted, "live bytes by file are the sum over all SSTs");
     }
 
     /// Bytes of memory that the descriptions of its files take.
@@ -273,10 +294,12 @@ impl Version {
             levels[level] = Arc::new(files);
         }
         let finder = self.finder.after(&self.levels, &levels, &changes);
+        let added = edit.added.iter().map(|(_, meta)| meta);
+        let referenced = self.referenced.after(added, gone.values().map(|file| &**file));
         for (_, meta) in &edit.added {
             gone.remove(&meta.id);
         }
-        Ok((Self { levels, finder }, gone.into_values().collect()))
+        Ok((Self { levels, finder, referenced }, gone.into_values().collect()))
     }
 
     /// The files that an edit removes; their places go into `changes`.
@@ -533,7 +556,8 @@ impl Versions {
     pub(crate) fn close_files(&mut self) {
         let levels = self.current.levels.clone();
         let finder = Finder::of(&levels);
-        self.current = Arc::new(Version { levels, finder });
+        let referenced = self.current.referenced.clone();
+        self.current = Arc::new(Version { levels, finder, referenced });
     }
 
     /// Files that nothing can read any more, each reported once, ascending.

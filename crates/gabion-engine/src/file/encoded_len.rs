@@ -1,6 +1,7 @@
 //! How long a description is in an edit, without encoding it: the picker asks this of thousands of files at a time.
 
 use super::FileMeta;
+use super::codec::REFERENCE_LEN;
 use crate::sst::Compression;
 use gabion_base::codec::varint_len;
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
@@ -24,7 +25,7 @@ impl FileMeta {
             cut_len.min(EDIT_KEY_BOUND_LEN_MAX) + in_full
         });
         let clears = self.clears.len();
-        let codec = self.compression;
+        let (codec, references) = (self.compression, self.references.len());
         FIXED_LEN
             + self.chunk_crcs.len() * size_of::<u32>()
             + bounds.iter().sum::<usize>()
@@ -33,6 +34,7 @@ impl FileMeta {
             + if self.operands.is_some() { PAIR_LEN } else { 0 }
             + self.ranges_len()
             + if codec == Compression::None { 0 } else { FIELD_LEN + codec.encoded_len() }
+            + if references > 0 { FIELD_LEN + REFERENCE_LEN * references } else { 0 }
     }
 
     fn ranges_len(&self) -> usize {
@@ -54,12 +56,12 @@ fn raised(key: &[u8]) -> usize {
 mod tests {
     use crate::entry::Keyspace;
     use crate::expiry::ExpirySpan;
-    use crate::file::{FileMeta, Operands};
+    use crate::file::{FileMeta, FileReference, Operands};
     use crate::picker::tests::meta;
     use crate::range_delete::{Deleted, RangeDeletes};
     use crate::sst::Compression;
     use alloc::{vec, vec::Vec};
-    use gabion_base::SequenceNumber;
+    use gabion_base::{FileId, SequenceNumber, ShardId};
 
     #[test]
     fn a_description_is_as_long_as_it_is_said_to_be_whatever_it_has() {
@@ -71,12 +73,17 @@ mod tests {
             seen_from: sequence,
         };
         let ranges = |widest| RangeDeletes { widest, ..RangeDeletes::default() };
-        let with: [fn(&mut FileMeta); 5] = [
+        let with: [fn(&mut FileMeta); 6] = [
             |_| {},
             |file| file.chunk_crcs = vec![7; 16],
             |file| file.clears = vec![(Keyspace::User, SequenceNumber(9)); 2],
             |file| file.expiry = Some(ExpirySpan { first_ms: 1, last_ms: 2 }),
             |file| file.operands = Some(Operands { count: 1, first_ms: 2 }),
+            |file| {
+                let file_of = |n| FileId::log_segment(ShardId::ZERO, n);
+                let reference = |n| FileReference { file: file_of(n), live_bytes: 9 };
+                file.references = (1..4).map(reference).collect();
+            },
         ];
         let mut files: Vec<FileMeta> = Vec::new();
         for change in with {

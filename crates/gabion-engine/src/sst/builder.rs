@@ -379,6 +379,7 @@ impl SstBuilder {
             operands: self.operands,
             ranges: properties.ranges.described(),
             compression: properties.options.compression,
+            references: Vec::new(),
         };
         FinishedFile { meta, bytes, memory }
     }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::edit::{Edit, Flushed};
-use crate::file::FileMeta;
+use crate::file::{FileMeta, FileReference};
 use core::ptr;
-use gabion_base::{Frontier, LogPosition, MemTableId, SequenceNumber, Term};
+use gabion_base::{FileKind, Frontier, LogPosition, MemTableId, SequenceNumber, Term};
 use proptest::prelude::*;
 use std::vec;
 
@@ -18,8 +18,16 @@ fn meta(number: u64, smallest: &[u8], largest: &[u8]) -> FileMeta {
         deletes: number % 2,
         raw_key_bytes: number,
         raw_value_bytes: 3 * number,
+        references: references(number),
         ..FileMeta::new(FileId::sst(number), Term(1))
     }
+}
+
+/// Of two files in three none; the others share a few files of values.
+fn references(number: u64) -> Vec<FileReference> {
+    let kind = FileKind::Values;
+    let one = |n| FileReference { file: FileId { kind, number: n }, live_bytes: number + n };
+    if number.is_multiple_of(3) { (number % 4..5).map(one).collect() } else { Vec::new() }
 }
 
 /// Files that are disjoint and in order, from keys in order; a pair of equal ones is a file of one key.
@@ -151,6 +159,8 @@ proptest! {
         let (after, anew) = (versions.current(), Version::of(4, of(&[Fate::Stays, Fate::Comes])));
         prop_assert_eq!(&**after, &anew);
         prop_assert_eq!(&after.finder, &anew.finder);
+        after.invariants();
+        prop_assert_eq!(after.referenced(), anew.referenced());
         let readers = |version: &Version| -> BTreeMap<FileId, *const _> {
             let places = (0..4).flat_map(|level| (0..version.level(level).len()).map(move |at| (level, at)));
             let files = places.map(|(level, at)| version.file_at(level, at));
@@ -167,6 +177,24 @@ proptest! {
             prop_assert!(after.file(level + 1, file.id).is_none());
         }
     }
+}
+
+#[test]
+fn live_bytes_of_a_file_of_values_are_the_sum_over_the_files_that_reference_it() {
+    let one = (1, meta(6, b"\x01a", b"\x01b"));
+    let version = Version::of(4, vec![one.clone(), (1, meta(9, b"\x01c", b"\x01d"))]);
+    let sums = |version: &Version| -> Vec<(u64, u64)> {
+        version.invariants();
+        version.referenced().iter().map(|(file, live)| (file.number, *live)).collect()
+    };
+    assert_eq!(sums(&version), [(1, 10), (2, 8 + 11), (3, 9 + 12), (4, 10 + 13)]);
+    let removed = vec![(1, FileId::sst(6))];
+    let moved = edit(JobKind::TrivialMove, removed.clone(), vec![(2, one.1)]);
+    assert_eq!(sums(&version.apply(&moved).unwrap()), sums(&version));
+    let without = version.apply(&edit(JobKind::Drop, removed, vec![])).unwrap();
+    assert_eq!(sums(&without), [(1, 10), (2, 11), (3, 12), (4, 13)]);
+    let none = edit(JobKind::Drop, vec![(1, FileId::sst(9))], vec![]);
+    assert_eq!(sums(&without.apply(&none).unwrap()), []);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //!
 //! docs/faults.md: R15
 
-use gabion_base::{FileId, GroupId, SequenceNumber, Term, crc};
+use gabion_base::{FileId, FileKind, GroupId, SequenceNumber, ShardId, Term, crc};
 use gabion_engine::range_delete::{Deleted, Fragment, RangeDeletes};
 use gabion_engine::{
-    BatchBuilder, Compression, EntryKind, FileMeta, FinishedFile, Keyspace, Operand, Operands,
-    SstBuilder, SstOptions, Trailer, counter::Step,
+    BatchBuilder, Compression, EntryKind, FileMeta, FileReference, FinishedFile, Keyspace, Operand,
+    Operands, SstBuilder, SstOptions, Trailer, counter::Step,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -106,6 +106,20 @@ fn a_files_description_has_these_bytes() {
     let mut out = Vec::new();
     small().meta.encode(&mut out);
     assert_eq!(dump(&out), include_str!("golden/file_meta.hex"));
+}
+
+#[test]
+fn a_description_with_references_has_these_bytes() {
+    let segment = FileId::log_segment(ShardId(0), 0x0102);
+    let values = FileId { kind: FileKind::Values, number: FileId::first_number(Term(3)) + 5 };
+    let references = [(segment, 70_000), (values, 1 << 20)];
+    let references =
+        references.map(|(file, live_bytes)| FileReference { file, live_bytes }).to_vec();
+    let meta = FileMeta { references, ..small().meta };
+    let mut out = Vec::new();
+    meta.encode(&mut out);
+    assert_eq!(dump(&out), include_str!("golden/references_file_meta.hex"));
+    assert_eq!(FileMeta::decode(&out).unwrap(), meta);
 }
 
 #[test]

@@ -519,6 +519,7 @@ impl Node {
     /// When it does not.
     pub fn invariants(&self) {
         self.pool.invariants();
+        self.tree.version().invariants();
         assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
             self.chain.commit().only() <= self.log.end() || !self.duties().append,

@@ -7,7 +7,8 @@ use crate::at_rest::AtRest;
 use crate::screen::Progress;
 use gabion_base::{FileId, SequenceNumber};
 use gabion_engine::{
-    Compression, Edit, FileMeta, JobKind, Keyspace, Merging, Recipe, SstOptions, Tree,
+    Compression, Edit, FileMeta, FileReference, JobKind, Keyspace, Merging, Recipe, SstOptions,
+    Tree,
 };
 use gabion_node::{ReplicaState, Snapshot, opaque};
 use serde_json::{Value, json};
@@ -108,9 +109,16 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "operands_from_ms": meta.operands.map(|operands| operands.first_ms),
         "range_deletes": meta.ranges.as_ref().map_or(0, |ranges| ranges.fragments),
         "range_deletes_from": meta.ranges.as_ref().map(|ranges| ranges.first_sequence.get()),
+        "references": references(meta),
         // None, or not told by the build that made it; the file itself says.
         "codec": told_codec(meta).map(|codec| codec.to_string()),
     })
+}
+
+/// Values files and log segments that a file references, as `file:live bytes`.
+fn references(meta: &FileMeta) -> Value {
+    let one = |it: &FileReference| format!("{}:{}", it.file, it.live_bytes);
+    meta.references.iter().map(one).collect::<Vec<_>>().into()
 }
 
 /// The codec that a description names.

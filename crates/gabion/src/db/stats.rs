@@ -58,6 +58,9 @@ fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error
     let opened = pool.pool()?;
     stats.insert("replica".into(), replica_fields(&opened));
     stats.insert("levels".into(), levels(opened.tree()));
+    if let Some(referenced) = referenced(opened.tree()) {
+        stats.insert("referenced".into(), referenced);
+    }
     stats.insert("compaction_debt_bytes".into(), json!(opened.tree().compaction_debt()));
     stats.insert("amplification".into(), amplification(&opened, &written));
     let (state, flushed) = (opened.state.clone(), opened.tree().flushed());
@@ -98,6 +101,13 @@ fn levels(tree: &Tree) -> Value {
         })
     };
     (0..version.level_count()).map(one).collect()
+}
+
+/// Values files and log segments that SSTs reference, if there are any.
+fn referenced(tree: &Tree) -> Option<Value> {
+    let referenced = tree.version().referenced();
+    let live: u64 = referenced.values().sum();
+    (!referenced.is_empty()).then(|| json!({ "files": referenced.len(), "live_bytes": live }))
 }
 
 /// How many files have which codec; those that do not tell one are left out.
@@ -181,11 +191,12 @@ type Text = fn(&Value) -> String;
 
 fn to_text(stats: &Value) -> String {
     let mut out = String::new();
-    let parts: [(&str, Text); 9] = [
+    let parts: [(&str, Text); 10] = [
         ("pool", pool_text),
         ("slots", slots_text),
         ("replica", replica_text),
         ("levels", levels_text),
+        ("referenced", referenced_text),
         ("compaction_debt_bytes", debt_text),
         ("amplification", amplification_text),
         ("log", log_text),
@@ -248,6 +259,14 @@ fn replica_text(replica: &Value) -> String {
         replica["session"],
         replica["last_edit"],
         replica["files_reserved"]
+    )
+}
+
+fn referenced_text(referenced: &Value) -> String {
+    format!(
+        "values    {} referenced, {} live\n",
+        count(number(&referenced["files"]), "file"),
+        size(number(&referenced["live_bytes"]))
     )
 }
 
