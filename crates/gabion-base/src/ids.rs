@@ -197,6 +197,19 @@ impl FileId {
         term.0 << 32
     }
 
+    /// The tenure of the primary that gave an SST or a values file its number.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        Term(self.number >> 32)
+    }
+
+    /// How many numbers the primary of `term` has left for files when the next is `number`: none once
+    /// it has given all of them, and none of another term's.
+    #[must_use]
+    pub const fn numbers_left(number: u64, term: Term) -> u64 {
+        if number >> 32 == term.0 { (1 << 32) - (number & u32::MAX as u64) } else { 0 }
+    }
+
     /// The segment of `shard` whose first byte is at `ordinal` × segment length.
     ///
     /// # Panics
@@ -251,9 +264,21 @@ mod tests {
         assert_eq!(format!("{} {} {}", GroupId(1), Term(2), SlotIndex(3)), "g1 t2 slot 3");
         assert_eq!(format!("{}", FileId::sst(7)), "000007.sst");
         assert_eq!(format!("{}", FileId::sst(FileId::first_number(Term(3)) + 7)), "3-000007.sst");
+        assert_eq!(FileId::sst(FileId::first_number(Term(3)) + 7).term(), Term(3));
         let segment = FileId::log_segment(ShardId(2), 9);
         assert_eq!(format!("{segment}"), "2-000009.log");
         assert_eq!((segment.shard(), segment.ordinal()), (ShardId(2), 9));
+    }
+
+    #[test]
+    fn a_term_has_numbers_for_its_own_files_and_for_no_others() {
+        let first = FileId::first_number(Term(3));
+        assert_eq!(FileId::numbers_left(first, Term(3)), 1 << 32);
+        assert_eq!(FileId::numbers_left(first + 5, Term(3)), (1 << 32) - 5);
+        assert_eq!(FileId::numbers_left(FileId::first_number(Term(4)) - 1, Term(3)), 1);
+        assert_eq!(FileId::numbers_left(FileId::first_number(Term(4)), Term(3)), 0);
+        assert_eq!(FileId::numbers_left(first - 1, Term(3)), 0);
+        assert_eq!(FileId::numbers_left(u64::MAX, TERM_MAX), 1);
     }
 
     #[test]

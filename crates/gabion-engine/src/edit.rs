@@ -24,7 +24,9 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{FIELD_CRITICAL, Field, Fields, Put, Reader, put_field};
 use gabion_base::units::EDIT_LEN_MAX;
-use gabion_base::{Error, FileId, FileKind, Frontier, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{
+    Error, FileId, FileKind, Frontier, MemTableId, Result, SequenceNumber, TERM_MAX, Term,
+};
 
 const VERSION: u16 = 2;
 const HEADER_LEN: usize = 32;
@@ -64,7 +66,7 @@ pub struct Edit {
     pub added: Vec<(u8, FileMeta)>,
     /// What has been flushed, when this edit is a flush's.
     pub flushed: Option<Flushed>,
-    /// File numbers below this one are used up.
+    /// File numbers below this one are used up. It is of the edit's term, or of an earlier one.
     pub next_file: u64,
     /// User entries with a smaller sequence number are invisible, when anything was cleared.
     pub floor: Option<SequenceNumber>,
@@ -214,6 +216,10 @@ impl Edit {
     pub fn validate(&self) -> Result<()> {
         let wrong = if self.number == 0 {
             "its number is 0"
+        } else if self.term > TERM_MAX {
+            "its term is over the limit"
+        } else if FileId::sst(self.next_file).term() > self.term {
+            "next_file is of a later term"
         } else if self.levels().any(|level| level >= LEVELS_MAX) {
             "a level is over the limit"
         } else if self.flushed.is_some() != (self.kind == JobKind::Flush) {

@@ -28,7 +28,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field, varint_len};
 use gabion_base::units::KEY_LEN_MAX;
-use gabion_base::{Error, FileId, FileKind, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, FileKind, MemTableId, Result, SequenceNumber, TERM_MAX, Term};
 
 const VERSION: u16 = 2;
 const HEADER_LEN: usize = 56;
@@ -136,7 +136,8 @@ pub struct Recipe {
     pub inputs: Vec<(u8, FileId)>,
     /// Where the outputs go.
     pub output_level: u8,
-    /// First of the file numbers reserved for outputs, which are numbered in key order.
+    /// First of the file numbers reserved for outputs, which are numbered in key order. They are all of the
+    /// recipe's term.
     pub output_first: u64,
     /// How many numbers are reserved: an upper bound.
     pub output_count: u32,
@@ -264,14 +265,23 @@ impl Recipe {
             "reserved files do not fit the kind"
         } else if self.kind.makes_files() && self.output_len == 0 {
             "its files may have no bytes"
-        } else if self.output_first.checked_add(u64::from(self.output_count)).is_none() {
-            "reserved files exceed the number space"
+        } else if self.term > TERM_MAX {
+            "its term is over the limit"
+        } else if !self.numbers_are_of_its_term() {
+            "reserved files exceed the number space of its term"
         } else if self.floor > SequenceNumber::MAX {
             "the floor is no sequence number"
         } else {
             return self.sst.check();
         };
         Err(Error::corruption(format!("recipe: {wrong}")))
+    }
+
+    /// Whether the reserved numbers are those that the primary has in its term, and one is left: the
+    /// next is a number, too.
+    pub(crate) const fn numbers_are_of_its_term(&self) -> bool {
+        let left = FileId::numbers_left(self.output_first, self.term);
+        self.output_count == 0 || (self.output_count as u64) < left
     }
 
     /// The output file numbers are below this one.

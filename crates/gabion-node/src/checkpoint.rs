@@ -124,20 +124,19 @@ pub async fn write(
     }
     target.flush_memtables(&mut tree, origin, &mut copied).await?;
     target.read_back(&tree).await?;
-    let state = first_state(&tree, origin);
+    let state = first_state(origin);
     let snapshot = Snapshot::encode(&group, &state, &tree.snapshot());
     target.creation.finish(medium, &snapshot).await?;
     Ok(copied)
 }
 
 /// What the copy remembers before its first start.
-fn first_state(tree: &Tree, origin: &Origin) -> ReplicaState {
+fn first_state(origin: &Origin) -> ReplicaState {
     ReplicaState {
         me: ME,
         view: origin.copied_view(),
         incarnation: 0,
         session: 0,
-        files_reserved: tree.files_reserved(),
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
         // What was gone stays gone, whatever clock the copy meets.

@@ -14,7 +14,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileKind, Frontier, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -56,7 +56,6 @@ async fn create_with(
         view,
         incarnation: 0,
         session: 0,
-        files_reserved: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
         trimmed_ms: 0,
@@ -139,6 +138,13 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
                 meta.checksum
             )));
         }
+    }
+    let next = FileId::sst(tree.next_file());
+    if next.term() > state.term() {
+        return Err(Error::corruption(format!(
+            "the tree's next file is {next}, of a later term than {}, the replica's",
+            state.term()
+        )));
     }
     let store = LocalStore::of(medium, &pool);
     Ok(OpenedPool {

@@ -1,6 +1,20 @@
 //! What a replica must remember over any crash besides slots and files: its view, its session, the
 //! spans of its log, where its log begins. Kept as an opaque entry in the pool's placement log, and
 //! in the snapshot of each checkpoint together with the group's configuration and the tree.
+//!
+//! ```text
+//!   u16 version = 2 | fields (gabion_base::codec), each at most once:
+//!      1 counters     u32 member, u64 incarnation, u64 session; critical
+//!      2 shards       u16 count, then of each: Anchor where the log begins, u64 how far it was
+//!                     durable, u32 vote (0, none), Span list; critical
+//!      4 trimmed_ms   u64 group time where the log begins (absent: 0)
+//!      5 ring         u64 number of the ring (absent: 0, the first); critical
+//!      6 stopped      u64 log position at a clean stop (absent: none)
+//!      7 ring loss    what may be gone with a ring (absent: nothing)
+//!      8 view         the view in which it acts (gabion_replication); critical
+//! ```
+//!
+//! A term is at most [`gabion_base::TERM_MAX`]: files are numbered by it.
 
 use crate::GroupConfig;
 use crate::ring::{RingLoss, RingState};
@@ -9,7 +23,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::frontier::SHARDS;
-use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, LogPosition, ReplicaId, Result, TERM_MAX, Term};
 use gabion_log::{Anchor, Span};
 use gabion_replication::GroupView;
 
@@ -33,9 +47,6 @@ pub struct ReplicaState {
     /// Raised at each start and at each new connection with the primary: grants of older sessions
     /// are void.
     pub session: u64,
-    /// File numbers below this one may have been used by an earlier start of this replica, also for
-    /// files that no edit ever named.
-    pub files_reserved: u64,
     /// The log's spans, oldest first.
     pub spans: Vec<Span>,
     /// The log is kept from here on.
@@ -51,11 +62,11 @@ pub struct ReplicaState {
     pub ring: RingState,
 }
 
+const VERSION: u16 = 2;
+const WHAT: &str = "replica state";
 const TAG_COUNTERS: u16 = 1;
 const TAG_SHARDS: u16 = 2;
 const TAG_VIEW: u16 = 8;
-/// The first entry: what a build of another version refuses by name.
-const VERSION: u16 = 2;
 /// What stands for a vote (Raft), which no protocol of today gives.
 const NO_VOTE: u32 = 0;
 /// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before the first trim.
@@ -78,11 +89,9 @@ impl ReplicaState {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut counters = Vec::new();
-        counters.put_u16(VERSION);
         counters.put_u32(self.me.get());
         counters.put_u64(self.incarnation);
         counters.put_u64(self.session);
-        counters.put_u64(self.files_reserved);
         let mut shards = Vec::new();
         shards.put_u16(SHARDS as u16);
         self.trimmed.encode(&mut shards);
@@ -107,7 +116,7 @@ impl ReplicaState {
             loss.encode(&mut bytes);
             out.optional(TAG_RING_LOSS, &bytes);
         }
-        out.finish()
+        [&VERSION.to_le_bytes()[..], &out.finish()].concat()
     }
 
     /// Reads [`Self::encode`].
@@ -124,20 +133,17 @@ impl ReplicaState {
             TAG_STOPPED,
             TAG_RING_LOSS,
         ];
-        let fields = TlvReader::read(bytes, "replica state", &known)?;
+        let fields = TlvReader::read(fields_of(bytes)?, WHAT, &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
-        let version = counters.u16()?;
-        if version != VERSION {
-            return Err(Error::unsupported(format!(
-                "replica state has version {version}, this build knows {VERSION}"
-            )));
-        }
         let me = ReplicaId(counters.u32()?);
         let (incarnation, session) = (counters.u64()?, counters.u64()?);
-        let files_reserved = counters.u64()?;
         counters.finish()?;
         let (trimmed, durable, spans) = read_shards(&mut fields.field(TAG_SHARDS)?)?;
         let view = GroupView::decode(fields.bytes(TAG_VIEW)?)?;
+        let latest = spans.last().map_or(view.term, |span| span.term.max(view.term));
+        if latest > TERM_MAX {
+            return Err(Error::corruption(format!("{WHAT}: {latest}, the limit is {TERM_MAX}")));
+        }
         let number = |tag| match fields.field_if_there(tag) {
             None => Ok(None),
             Some(mut field) => {
@@ -155,23 +161,24 @@ impl ReplicaState {
             stopped: number(TAG_STOPPED)?.map(LogPosition),
             loss: loss.transpose()?,
         };
-        Ok(Self {
-            me,
-            view,
-            incarnation,
-            session,
-            files_reserved,
-            spans,
-            trimmed,
-            trimmed_ms,
-            durable,
-            ring,
-        })
+        Ok(Self { me, view, incarnation, session, spans, trimmed, trimmed_ms, durable, ring })
     }
 }
 
-/// Reads what is remembered of each shard: u16 shards, then for each its trim anchor, u64 how far
-/// it was durable, u32 vote, spans.
+/// The fields, which follow the version of a state.
+fn fields_of(bytes: &[u8]) -> Result<&[u8]> {
+    let (version, fields) = bytes
+        .split_first_chunk()
+        .ok_or_else(|| Error::corruption(format!("{WHAT}: shorter than its version")))?;
+    match u16::from_le_bytes(*version) {
+        VERSION => Ok(fields),
+        version => Err(Error::unsupported(format!(
+            "{WHAT} has version {version}, this build knows {VERSION}"
+        ))),
+    }
+}
+
+/// Reads the field of the shards.
 fn read_shards(reader: &mut Reader<'_>) -> Result<(Anchor, LogPosition, Vec<Span>)> {
     const { assert!(SHARDS == 1, "the replica state has a list of shards in memory") }
     let shards = reader.u16()?;

@@ -77,7 +77,6 @@ fn replica_state() -> ReplicaState {
         view: view(),
         incarnation: 0x0506,
         session: 0x1122_3344_5566,
-        files_reserved: 4096,
         spans: vec![
             Span { term: Term(1), start: LogPosition(0), end: Some(LogPosition(100)) },
             Span { term: Term(3), start: LogPosition(4096), end: None },
@@ -157,10 +156,28 @@ fn a_replicas_state_has_these_bytes() {
     assert_eq!(ReplicaState::decode(&bytes).unwrap(), replica_state());
 }
 
-/// What builds wrote that did not remember how far the log was durable, and what this one writes while it
-/// knows nothing.
+/// Version 1 began with its first field, whose tag is 1.
 #[test]
-fn a_state_that_knows_nothing_of_the_log_has_the_bytes_that_it_always_had() {
+fn a_state_of_version_1_is_refused_by_name_and_terms_without_file_numbers_are_too() {
+    let refused = |bytes: &[u8]| ReplicaState::decode(bytes).unwrap_err();
+    let bytes = replica_state().encode();
+    let error = refused(&bytes[2..]);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("has version 1, this build knows 2"), "{error}");
+    assert_eq!(refused(&bytes[..1]).kind(), ErrorKind::Corruption);
+    let late = ReplicaState { term: Term(1 << 32), ..replica_state() };
+    let mut in_a_span = replica_state();
+    in_a_span.spans[1].term = Term(1 << 32);
+    for state in [late, in_a_span] {
+        let error = refused(&state.encode());
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains("t4294967296, the limit is t4294967295"), "{error}");
+    }
+}
+
+/// What is written while it is not known how far the log was durable.
+#[test]
+fn a_state_that_knows_nothing_of_the_log_has_these_bytes() {
     let state = ReplicaState { durable: LogPosition::ZERO, ..replica_state() };
     assert_golden(&state.encode(), golden!("replica_state_before_durable"));
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);

@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::{BLOCK_LEN, round_up_to_block};
-use gabion_base::{Error, LogPosition, Result, Term};
+use gabion_base::{Error, LogPosition, Result, TERM_MAX, Term};
 
 /// The end of a span that is still being written.
 pub const OPEN: LogPosition = LogPosition(u64::MAX);
@@ -24,8 +24,8 @@ pub const OPEN: LogPosition = LogPosition(u64::MAX);
 pub const POSITION_MAX: LogPosition = LogPosition(1 << 62);
 /// Most spans in one list. A list shrinks as the log is trimmed.
 pub const SPANS_MAX: usize = 16_384;
-/// Terms that can be: the highest has no successor, so nobody may be in it.
-pub(crate) const TERMS: core::ops::Range<u64> = 1..u64::MAX;
+/// Terms that can be: the highest whose files have numbers has no successor, so nobody may be in it.
+pub(crate) const TERMS: core::ops::Range<u64> = 1..TERM_MAX.get();
 /// Bytes of an encoded span.
 const SPAN_LEN: usize = 24;
 
@@ -301,6 +301,7 @@ mod tests {
             vec![(1, 0, u64::MAX - 1)],
             vec![(0, 0, 100)],
             vec![(u64::MAX, 0, 100)],
+            vec![(TERM_MAX.get(), 0, 100)],
         ] {
             let list = bad.iter().map(|&(term, start, end)| Span {
                 term: Term(term),

@@ -45,7 +45,7 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
-use gabion_base::{Error, FileId, FileKind, Result, SequenceNumber, Term};
+use gabion_base::{Error, FileId, FileKind, Result, SequenceNumber, TERM_MAX, Term};
 
 /// Tags of the fields, as drawn above.
 mod tag {
@@ -223,6 +223,9 @@ impl FileMeta {
                 "{id} is {} bytes long, the limit is {FILE_LEN_MAX}",
                 self.len
             )));
+        }
+        if self.term > TERM_MAX {
+            return Err(bad(format!("{id} is of {}, the limit is {TERM_MAX}", self.term)));
         }
         let chunks = self.rounded_len().div_ceil(CHUNK_LEN);
         if self.chunk_crcs.len() as u64 != chunks {

@@ -158,6 +158,7 @@ fn nonsense_is_refused() {
     for error in [
         refuse(&|m| m.len = 0),
         refuse(&|m| m.len = FILE_LEN_MAX + 1),
+        refuse(&|m| m.term = Term(1 << 32)),
         refuse(&|m| m.checksum ^= 1),
         refuse(&|m| m.chunk_crcs.push(1)),
         refuse(&|m| m.smallest = b"\x01c".to_vec()),

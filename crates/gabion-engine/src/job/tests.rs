@@ -28,7 +28,7 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
         memtables: vec![MemTableId(1)],
         inputs: Vec::new(),
         output_level: 0,
-        output_first: 1,
+        output_first: FileId::first_number(Term(1)),
         output_count: 1000,
         output_len: 16 << 20,
         cuts: Vec::new(),

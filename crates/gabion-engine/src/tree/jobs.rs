@@ -12,7 +12,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber};
+use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
 
 impl Tree {
     /// The next job: a flush if one is due, else a compaction. See [`Tree::next_flush`].
@@ -164,7 +164,7 @@ impl Tree {
                 memtables: memtables.iter().map(|table| table.id()).collect(),
                 inputs: pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect(),
                 output_level: pick.output_level,
-                output_first: self.files_reserved(),
+                output_first: self.next_number(context.term),
                 output_count: 0,
                 output_len: pick.output_len,
                 cuts: pick.cuts,
@@ -185,8 +185,14 @@ impl Tree {
         if inputs.recipe.kind.makes_files() {
             let cuts = inputs.recipe.cuts.len() as u64 + self.part(&mut inputs, context.slots_free);
             let count = inputs.outgoing().files_max(inputs.recipe.output_len, cuts);
-            inputs.recipe.output_count = u32::try_from(count).unwrap_or(u32::MAX);
+            let left = FileId::numbers_left(inputs.recipe.output_first, context.term);
+            inputs.recipe.output_count =
+                u32::try_from(count.min(left.saturating_sub(1))).unwrap_or(u32::MAX);
+            if inputs.recipe.output_count == 0 {
+                return None;
+            }
         }
+        assert!(inputs.recipe.numbers_are_of_its_term(), "a job's numbers are its primary's");
         self.jobs.reserved = inputs.recipe.output_end();
         self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
         Some(inputs)
@@ -290,15 +296,35 @@ impl Tree {
         self.jobs.idle_at = None;
     }
 
-    /// File numbers below this one are taken: by an edit in the log that is not applied here yet.
+    /// File numbers below this one are taken: by an edit in the log that is not applied here yet, or by
+    /// a file that no edit names.
     pub fn reserve_files(&mut self, next_file: u64) {
         self.jobs.reserved = self.jobs.reserved.max(next_file);
     }
 
-    /// The next file number that a job would be given.
+    /// The number of the next file that is made in `term`: behind all that were given, and not before
+    /// the term's own.
+    pub(super) fn next_number(&self, term: Term) -> u64 {
+        self.jobs.reserved.max(self.next_file).max(FileId::first_number(term))
+    }
+
+    /// Gives a number to a file of no job, in the primary's term.
+    ///
+    /// # Errors
+    /// Limit exceeded when the term has none left.
+    pub fn number_file(&mut self, term: Term) -> Result<FileId> {
+        let number = self.next_number(term);
+        if FileId::numbers_left(number, term) < 2 {
+            return Err(Error::limit(format!("{term} has no number left for a file")));
+        }
+        self.reserve_files(number + 1);
+        Ok(FileId::sst(number))
+    }
+
+    /// File numbers below this one are used up, as of the last edit.
     #[must_use]
-    pub fn files_reserved(&self) -> u64 {
-        self.jobs.reserved.max(self.next_file)
+    pub const fn next_file(&self) -> u64 {
+        self.next_file
     }
 
     /// The edit that installs a job's result. `number` follows that of the last edit *appended to
@@ -329,7 +355,7 @@ impl Tree {
             removed: recipe.inputs.clone(),
             added: output.added,
             flushed,
-            next_file: self.next_file.max(recipe.output_end()),
+            next_file: recipe.output_end(),
             floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),
             recipe: Some(recipe),
         };

@@ -45,7 +45,7 @@ impl Tree {
     /// compaction may be under way: older entries must not stay above the load's, nor newer ones get below.
     ///
     /// # Errors
-    /// What [`Edit::validate`] reports.
+    /// What [`Edit::validate`] reports, for one files of several terms.
     pub fn finish_load(&self, loaded: Loaded, version: &Version, number: u64) -> Result<Edit> {
         let Loaded { term, files, sequence } = loaded;
         let numbers = || files.iter().map(|file| file.id.number);
@@ -53,10 +53,12 @@ impl Tree {
             return Err(Error::invalid("a load of no files"));
         };
         // As they were when the load began.
-        let compression = files.first().map_or(Compression::None, |file| file.compression);
+        let (compression, made_in) = files
+            .first()
+            .map_or((Compression::None, term), |file| (file.compression, file.id.term()));
         let recipe = Recipe {
             kind: JobKind::Load,
-            term,
+            term: made_in,
             memtables: Vec::new(),
             inputs: Vec::new(),
             output_level: 0,
@@ -87,7 +89,7 @@ impl Tree {
             removed: Vec::new(),
             added: files.into_iter().map(numbered).collect(),
             flushed: None,
-            next_file: self.next_file.max(recipe.output_end()),
+            next_file: recipe.output_end(),
             floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),
             recipe: Some(recipe),
         };

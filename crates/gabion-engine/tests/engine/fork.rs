@@ -65,7 +65,7 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
     let newest = fork.version().files().map(|(_, file)| file.largest_sequence).max();
     assert_eq!(newest, Some(view.sequence()));
     let ids: Vec<_> = fork.version().files().map(|(_, file)| file.id).collect();
-    assert!(ids.iter().all(|id| id.number < opened.files_reserved()), "numbers are used once");
+    assert!(ids.iter().all(|id| id.number < opened.next_file()), "numbers are used once");
 }
 
 #[test]

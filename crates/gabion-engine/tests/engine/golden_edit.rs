@@ -12,6 +12,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+const TERM: Term = Term(3);
+/// First of the numbers that every recipe here reserves.
+const FIRST: u64 = FileId::first_number(TERM) + 500;
+
 fn meta(number: u64) -> FileMeta {
     FileMeta {
         len: 5000,
@@ -25,7 +29,7 @@ fn meta(number: u64) -> FileMeta {
         deletes: 2,
         raw_key_bytes: 18,
         raw_value_bytes: 4000,
-        ..FileMeta::new(FileId::sst(number), Term(3))
+        ..FileMeta::new(FileId::sst(number), TERM)
     }
 }
 
@@ -33,14 +37,14 @@ fn recipe(kind: JobKind) -> Recipe {
     let (flush, load) = (kind == JobKind::Flush, kind == JobKind::Load);
     Recipe {
         kind,
-        term: Term(3),
+        term: TERM,
         memtables: if flush { vec![MemTableId(4)] } else { Vec::new() },
         inputs: match flush || load {
             true => Vec::new(),
             false => vec![(0, FileId::sst(7)), (1, FileId::sst(300))],
         },
         output_level: u8::from(!flush),
-        output_first: 500,
+        output_first: FIRST,
         output_count: u32::from(kind.makes_files()) * 8,
         output_len: 16 << 20,
         cuts: if flush { Vec::new() } else { vec![b"\x01cut".to_vec()] },
@@ -56,7 +60,7 @@ fn recipe(kind: JobKind) -> Recipe {
 
 fn edit(kind: JobKind) -> Edit {
     let mut recipe = recipe(kind);
-    let mut added = vec![(recipe.output_level, meta(500))];
+    let mut added = vec![(recipe.output_level, meta(FIRST))];
     match kind {
         JobKind::Flush | JobKind::Compaction => {}
         JobKind::TrivialMove => {
@@ -68,13 +72,13 @@ fn edit(kind: JobKind) -> Edit {
             let sequence = SequenceNumber(21);
             let (smallest_sequence, largest_sequence) = (sequence, sequence);
             let loaded = |n| FileMeta { smallest_sequence, largest_sequence, ..meta(n) };
-            added = vec![(6, loaded(500)), (0, loaded(502))];
+            added = vec![(6, loaded(FIRST)), (0, loaded(FIRST + 2))];
         }
     }
     Edit {
         number: 42,
         kind,
-        term: Term(3),
+        term: TERM,
         removed: recipe.inputs.clone(),
         added,
         flushed: (kind == JobKind::Flush).then_some(Flushed {
@@ -82,7 +86,7 @@ fn edit(kind: JobKind) -> Edit {
             frontier: Frontier::of(LogPosition(0x10_0000)),
             sequence: SequenceNumber(20),
         }),
-        next_file: 508,
+        next_file: FIRST + 8,
         floor: Some(SequenceNumber(5)),
         recipe: Some(recipe),
     }
@@ -305,11 +309,13 @@ fn every_flipped_bit_of_a_snapshot_is_refused() {
 #[test]
 fn an_edit_that_contradicts_itself_is_refused_by_name() {
     type Change = fn(&mut Edit);
-    let changes: [(JobKind, Change, &str); 18] = [
+    let changes: [(JobKind, Change, &str); 20] = [
         (JobKind::Flush, |e| e.number = 0, "number is 0"),
         (JobKind::Flush, |e| e.flushed = None, "do not fit the kind"),
         (JobKind::Flush, |e| e.removed.push((0, FileId::sst(1))), "more than add"),
-        (JobKind::Flush, |e| e.next_file = 500, "not below next_file"),
+        (JobKind::Flush, |e| e.next_file = FIRST, "not below next_file"),
+        (JobKind::Flush, |e| e.next_file = FileId::first_number(Term(4)), "of a later term"),
+        (JobKind::Flush, |e| e.term = Term(1 << 32), "term is over the limit"),
         (JobKind::Flush, |e| e.added[0].1.smallest = vec![1; 65_538], "longer than any key"),
         (JobKind::Flush, |e| e.added[0].1.largest = vec![2; 65_538], "longer than any key"),
         (JobKind::Flush, |e| e.added[0].0 = 1, "more than add"),
@@ -323,9 +329,9 @@ fn an_edit_that_contradicts_itself_is_refused_by_name() {
         (JobKind::Compaction, |e| e.added[0].0 = 200, "over the limit"),
         (JobKind::Compaction, |e| e.removed.truncate(1), "other files than its recipe"),
         (JobKind::TrivialMove, |e| e.added[0].1.id = FileId::sst(8), "does not add what"),
-        (JobKind::Drop, |e| e.added.push((1, meta(500))), "drop adds"),
+        (JobKind::Drop, |e| e.added.push((1, meta(FIRST))), "drop adds"),
         (JobKind::Load, |e| e.added.clear(), "does more than add"),
-        (JobKind::Load, |e| e.added[1].1 = meta(502), "one sequence number"),
+        (JobKind::Load, |e| e.added[1].1 = meta(FIRST + 2), "one sequence number"),
         (JobKind::Load, |e| e.removed.push((0, FileId::sst(7))), "does more than add"),
         (JobKind::Load, |e| e.added[1].1.id = FileId::sst(8), "not one of its recipe's"),
     ];
@@ -340,9 +346,28 @@ fn an_edit_that_contradicts_itself_is_refused_by_name() {
 }
 
 #[test]
+fn a_recipe_that_leaves_the_numbers_of_its_term_is_refused() {
+    let base = FileId::first_number(TERM);
+    let end = FileId::first_number(Term(4));
+    let told = |term, output_first, output_count| {
+        let recipe = Recipe { term, output_first, output_count, ..recipe(JobKind::Flush) };
+        recipe.validate().map_err(|error| error.message().to_owned())
+    };
+    told(TERM, base, 8).unwrap();
+    told(TERM, base, u32::MAX).unwrap();
+    told(TERM, end - 9, 8).unwrap();
+    for (first, count) in [(base - 1, 8), (end - 8, 8), (base + 1, u32::MAX), (end, 1), (0, 8)] {
+        let message = told(TERM, first, count).unwrap_err();
+        assert!(message.contains("number space of its term"), "{first} {count}: {message}");
+    }
+    let message = told(Term(1 << 32), base, 8).unwrap_err();
+    assert!(message.contains("term is over the limit"), "{message}");
+}
+
+#[test]
 fn an_edit_over_the_limit_is_refused_when_it_is_made() {
     let mut edit = edit(JobKind::Compaction);
-    edit.added = (0..8000).map(|at| (1, meta(500 + at))).collect();
+    edit.added = (0..8000).map(|at| (1, meta(FIRST + at))).collect();
     let error = edit.encode().unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::LimitExceeded);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use crate::tree_rules::Driven;
-use gabion_base::{ErrorKind, FileId, SequenceNumber};
+use gabion_base::{ErrorKind, SequenceNumber};
 use gabion_engine::load::Loaded;
 use gabion_engine::*;
 use std::collections::BTreeMap;
@@ -28,11 +28,7 @@ fn files_of<N: AsRef<str>>(
     let mut made = Vec::new();
     for (name, value) in pairs {
         let tree = &mut driven.replica.tree;
-        let number = || {
-            let number = tree.files_reserved();
-            tree.reserve_files(number + 1);
-            Ok(FileId::sst(number))
-        };
+        let number = || tree.number_file(TERM);
         made.extend(builder.put(name.as_ref().as_bytes(), &value, None, number).unwrap());
     }
     made.extend(builder.finish());

@@ -352,7 +352,7 @@ proptest! {
             memtables: vec![MemTableId(1)],
             inputs: Vec::new(),
             output_level: 0,
-            output_first: 1,
+            output_first: FileId::first_number(TERM),
             output_count: 10_000,
             output_len: 4096,
             cuts,

@@ -24,7 +24,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::{EDIT_LEN_MAX, SLOT_LEN};
-use gabion_base::{Error, ErrorKind, FileId, MemTableId, Result, SequenceNumber};
+use gabion_base::{Error, ErrorKind, FileId, MemTableId, Result, SequenceNumber, Term};
 use gabion_engine::load::Loaded;
 use gabion_engine::{Edit, FileMeta, FinishedFile, JobKind};
 use gabion_log::{RecordFlags, RecordKind};
@@ -70,6 +70,8 @@ pub(super) struct Loads {
 
 struct Load {
     stage: Stage,
+    /// The term that its files are of.
+    term: Term,
     /// Its files, in the order of keys.
     files: Vec<(FileMeta, Arc<FilePlacement>)>,
     /// Bytes that these will take in the edit.
@@ -177,7 +179,8 @@ impl Node {
         let id = LoadId(self.loads.next);
         self.loads.next += 1;
         let (files, stage) = (Vec::new(), Stage::Taking);
-        let load = Load { stage, files, edit_len: EDIT_OVERHEAD, writing: 0, is_forgotten: false };
+        let (term, edit_len) = (self.chain.term(), EDIT_OVERHEAD);
+        let load = Load { stage, term, files, edit_len, writing: 0, is_forgotten: false };
         self.loads.loads.insert(id, load);
         Ok(id)
     }
@@ -185,12 +188,16 @@ impl Node {
     /// The number for a load's next file.
     ///
     /// # Errors
-    /// As [`Self::load_gate`].
+    /// As [`Self::load_gate`]; unavailable when a term began since the load did; limit exceeded when the
+    /// term has no number left.
     pub fn load_number(&mut self, id: LoadId) -> Result<FileId> {
-        self.taking(id)?;
-        let number = self.tree.files_reserved();
-        self.tree.reserve_files(number + 1);
-        Ok(FileId::sst(number))
+        let (term, of_load) = (self.chain.term(), self.taking(id)?.term);
+        if term != of_load {
+            return Err(Error::unavailable(format!(
+                "the load began in {of_load}, now it is {term}: its files would not be of one term"
+            )));
+        }
+        self.tree.number_file(term)
     }
 
     /// Whether a load takes a file of `len` bytes now; to be asked again after [`Self::advance`] when it does not.
@@ -611,7 +618,6 @@ mod tests {
     use crate::NodeOptions;
     use crate::node::testing::{HEAD, built, commit, one_of_two};
     use alloc::string::ToString;
-    use gabion_base::Term;
 
     /// docs/faults.md: E17
     #[test]
@@ -624,7 +630,8 @@ mod tests {
         node.ship_built(&built, false);
         let BuiltFile { meta, placement, .. } = built;
         let (stage, files) = (Stage::Ending, alloc::vec![((*meta).clone(), placement.clone())]);
-        let load = Load { stage, files, edit_len: EDIT_OVERHEAD, writing: 0, is_forgotten: false };
+        let (term, edit_len) = (Term(1), EDIT_OVERHEAD);
+        let load = Load { stage, term, files, edit_len, writing: 0, is_forgotten: false };
         node.loads.loads.insert(LoadId(0), load);
         node.advance_loads();
         commit(&mut node);

@@ -138,7 +138,6 @@ impl Node {
                 self.give_up_jobs();
                 self.give_up_loads();
             }
-            self.reserve_file_numbers();
             self.ship.forget_discarded();
         }
         self.grants.orphans_of =

@@ -68,9 +68,6 @@ pub use repair::{DamagedFile, RepairState};
 pub use settings::check_memtable_len;
 pub use stop::StopState;
 
-/// File numbers that a start may use.
-const FILE_NUMBERS: u64 = 1 << 32;
-
 /// One replica.
 pub struct Node {
     config: GroupConfig,
@@ -231,9 +228,8 @@ impl Node {
             None => self.begin_drain_again(report),
         }
         if !self.view.has_one_tree() {
+            self.skip_used_numbers();
             self.drop_orphans(None);
-            self.reserve_file_numbers();
-            self.stage_state(None);
         }
         if self.duties().receive || (self.duties().ship && self.has_old_grants()) {
             // What an earlier process granted is void: nobody knows what it was used for. Also where
@@ -483,14 +479,16 @@ impl Node {
         self.outputs.pop_front()
     }
 
-    /// Makes sure that no file number is used twice, also not for a file that was lost with the process
-    /// that made it: every start takes a fresh range, durable before the first file is.
-    fn reserve_file_numbers(&mut self) {
+    /// Has numbers begin behind those of all files that lie here, those of jobs that died with the
+    /// process before this one included. A replica that compacts for itself may go on in the term in
+    /// which that one was, so its term alone does not tell their numbers from the next.
+    fn skip_used_numbers(&mut self) {
         if self.has(Mutant::FileNumbersAgain) {
             return;
         }
-        self.tree.reserve_files(self.state.files_reserved);
-        self.state.files_reserved = self.tree.files_reserved() + FILE_NUMBERS;
+        let ssts = self.pool.files().map(|placement| placement.file);
+        let last = ssts.filter(|file| file.kind == FileKind::Sst).max();
+        self.tree.reserve_files(last.map_or(0, |file| file.number + 1));
     }
 
     // ---- orders and commits

@@ -150,3 +150,19 @@ fn terms_are_forgotten_also_where_no_process_lasts() {
     let view = replica.node.read_view();
     assert!(replica.has(&view, "key 0") && replica.has(&view, "key 699"));
 }
+
+#[test]
+fn a_restarted_head_gives_files_numbers_of_its_new_term() {
+    let mut replica = start();
+    let mut terms = Vec::new();
+    for _ in 0..3 {
+        flush(&mut replica);
+        let files = replica.node.tree().version().files();
+        let newest = files.map(|(_, meta)| meta.clone()).max_by_key(|meta| meta.id).unwrap();
+        assert_eq!(newest.id.term(), newest.term, "{}", newest.id);
+        assert_eq!(newest.term, replica.node.state().term);
+        terms.push(newest.term);
+        replica = replica.restart(0);
+    }
+    assert!(terms.is_sorted_by(|a, b| a < b), "each start has a term of its own: {terms:?}");
+}

@@ -322,8 +322,8 @@ fn one_entry(kind: u16, entry: &[u8], out: &mut Out) -> Told {
 /// The counters of a replica.
 pub(super) fn state_fields(state: &ReplicaState) -> Value {
     json!({
-        "replica": state.me.get(), "term": state.term().get(), "session": state.session,
-        "files_reserved": state.files_reserved, "trimmed": state.trimmed.position.get(),
+        "replica": state.me.get(), "term": state.term().get(), "config": state.view.config.get(), "session": state.session,
+        "trimmed": state.trimmed.position.get(),
         "durable": state.durable.get(),
         "spans": state.spans.iter().map(span_word).collect::<Vec<_>>(),
     })

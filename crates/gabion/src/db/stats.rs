@@ -80,7 +80,7 @@ fn replica_fields(opened: &OpenedPool) -> Value {
         "members": state.view.members.iter().map(|member| member.replica.get()).collect::<Vec<_>>(),
         "compaction": group.compaction.as_str(), "ack": group.ack.as_str(),
         "term": state.term().get(), "config": state.view.config.get(), "session": state.session,
-        "files_reserved": state.files_reserved, "last_edit": opened.tree().last_edit(),
+        "last_edit": opened.tree().last_edit(),
         "flushed_memtable": opened.tree().flushed().memtable.get(),
     })
 }
@@ -249,7 +249,7 @@ fn replica_text(replica: &Value) -> String {
         replica["members"].as_array().into_iter().flatten().map(ToString::to_string).collect();
     format!(
         "replica   {} of {} (group {}), compaction {}, ack {}\n          term {}, session {}, edit \
-         {}, file numbers used below {}\n",
+         {}\n",
         replica["replica"],
         members.join("-"),
         replica["group"],
@@ -257,8 +257,7 @@ fn replica_text(replica: &Value) -> String {
         text(&replica["ack"]),
         replica["term"],
         replica["session"],
-        replica["last_edit"],
-        replica["files_reserved"]
+        replica["last_edit"]
     )
 }
 

@@ -45,12 +45,12 @@ fn superblocks(pool: &AtRest, scrubbed: &mut Scrubbed) {
     }
 }
 
-/// Files and the numbers that are given out, and levels.
+/// Files and the terms of their numbers, and levels.
 fn tree(opened: &OpenedPool, scrubbed: &mut Scrubbed) {
-    let next = opened.state.files_reserved.max(opened.tree().files_reserved());
+    let term = opened.state.term();
     let ssts = opened.pool().files().filter(|file| file.file.kind == FileKind::Sst);
-    for file in ssts.filter(|file| file.file.number >= next) {
-        let message = format!("the next file number to be given out is {next}");
+    for file in ssts.filter(|file| file.file.term() > term) {
+        let message = format!("its number is of a later term than {term}, the replica's");
         scrubbed.damage(Some(file.file), None, message);
     }
     for wrong in order::of_l0(opened.tree().version()) {

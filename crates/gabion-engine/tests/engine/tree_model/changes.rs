@@ -2,7 +2,6 @@
 
 use super::World;
 use crate::support::*;
-use gabion_base::FileId;
 use gabion_engine::load::Loaded;
 use gabion_engine::*;
 
@@ -170,11 +169,7 @@ impl World {
             let value = vec![number as u8; self.random.below(200) as usize];
             let expires_ms = self.random.one_in(5).then(|| self.group_ms + self.random.below(300));
             let tree = &mut self.primary.tree;
-            let file = || {
-                let file = tree.files_reserved();
-                tree.reserve_files(file + 1);
-                Ok(FileId::sst(file))
-            };
+            let file = || tree.number_file(TERM);
             made.extend(builder.put(&name(number), &value, expires_ms, file).unwrap());
             self.written.insert(key(&name(number)), (value, expires_ms));
         }
