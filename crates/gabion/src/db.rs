@@ -88,7 +88,7 @@ fn look(pool: AtRest, command: &DbCommand, out: &mut Out) -> Told {
             DumpCommand::Placements => pool::placements(&pool, out),
             DumpCommand::Log { entries } => log::dump(&pool, *entries, out),
             DumpCommand::Edits => edits::dump(&pool, out),
-            DumpCommand::File { number, entries } => file::dump(&pool, *number, *entries, out),
+            DumpCommand::File { file, entries } => file::dump(&pool, *file, *entries, out),
         },
     }
 }

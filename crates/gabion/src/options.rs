@@ -2,6 +2,7 @@
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gabion_base::FileId;
 use gabion_bench::{parse_bytes, parse_codec};
 use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
@@ -344,9 +345,9 @@ pub(crate) enum DumpCommand {
     Edits,
     /// An SST: footer, properties, index, blocks
     File {
-        /// The file's number, as in `dump edits` or `stats`
-        #[arg(value_name = "NUMBER")]
-        number: u64,
+        /// The file, as in `dump edits`: 3-000012.sst, 3-12, or its whole number
+        #[arg(value_name = "FILE", value_parser = parse_sst)]
+        file: FileId,
         /// The entries of blocks too
         #[arg(long)]
         entries: bool,
@@ -469,6 +470,24 @@ fn parse_port(text: &str) -> Result<u16, String> {
 }
 
 /// Bytes of memory.
+/// An SST as it is shown: its term, unless that is 0, and its counter; or one number for both.
+fn parse_sst(text: &str) -> Result<FileId, String> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let name = text.strip_suffix(".sst").unwrap_or(text);
+    let found = match name.split_once('-') {
+        None => number(name),
+        Some((term, counter)) => {
+            let halves = number(term).zip(number(counter));
+            let halves =
+                halves.map(|(term, counter)| (u32::try_from(term), u32::try_from(counter)));
+            halves.and_then(|(term, counter)| {
+                Some(u64::from(term.ok()?) << 32 | u64::from(counter.ok()?))
+            })
+        }
+    };
+    found.map(FileId::sst).ok_or_else(|| "no SST, which looks like 3-000012.sst or 3-12".to_owned())
+}
+
 fn parse_memory(text: &str) -> Result<usize, String> {
     let len = parse_bytes(text)?;
     usize::try_from(len).map_err(|_| format!("`{text}` is more memory than there can be"))
@@ -563,6 +582,18 @@ mod tests {
     }
 
     /// docs/faults.md: P36
+    #[test]
+    fn a_file_is_named_as_it_is_shown_or_by_its_number() {
+        let file = FileId::sst(FileId::first_number(gabion_base::Term(3)) + 12);
+        for name in [file.to_string(), "3-12".into(), file.number.to_string()] {
+            assert_eq!(parse_sst(&name), Ok(file), "{name}");
+        }
+        assert_eq!(parse_sst("000012.sst"), Ok(FileId::sst(12)));
+        for name in ["3-", "-12", "3-4294967296", "4294967296-1", "twelve", "3-000012.log"] {
+            assert!(parse_sst(name).is_err(), "{name}");
+        }
+    }
+
     #[test]
     fn a_port_is_said_in_short_wherever_it_is_said() {
         let port = |words: &[&str]| match Options::try_parse_from(words).unwrap().command {

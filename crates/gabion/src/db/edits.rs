@@ -135,7 +135,7 @@ pub(super) fn clears(clears: &[(Keyspace, SequenceNumber)]) -> Value {
 }
 
 fn recipe_fields(recipe: &Recipe) -> Value {
-    let input = |(level, id): &(u8, FileId)| format!("{level}:{}", id.number);
+    let input = |(level, id): &(u8, FileId)| format!("{level}:{id}");
     let mut fields = json!({
         "kind": kind_name(recipe.kind), "term": recipe.term.get(),
         "memtables": recipe.memtables.iter().map(|id| id.get()).collect::<Vec<_>>(),

@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-pub(super) fn dump(pool: &AtRest, number: u64, entries: bool, out: &mut Out) -> Told {
-    let id = FileId::sst(number);
+pub(super) fn dump(pool: &AtRest, id: FileId, entries: bool, out: &mut Out) -> Told {
     let recovered = pool.wait(gabion_pool::read(pool.medium()))?.recovered;
     let Some(placement) = recovered.pool.placement(id) else {
         return Err(missing(id, &recovered.pool).into());
