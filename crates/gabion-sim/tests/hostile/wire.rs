@@ -72,8 +72,7 @@ pub(crate) fn formats() -> Vec<Format> {
         "message_room",
         "message_want_grant"
     );
-    let states =
-        of_node!("replica_state", "replica_state_before_durable", "replica_state_with_time");
+    let states = of_node!("replica_state", "replica_state_with_time");
     let mut formats = vec![
         Format {
             is_canonical: false,
