@@ -46,6 +46,7 @@ use crate::edit::Flushed;
 use crate::expiry::Due;
 use crate::job::Estimates;
 use crate::memtable::{KeptTable, MemTable};
+use crate::picker::WhyIdle;
 use crate::readers::{Readers, Shape, State};
 use crate::version::{Version, Versions};
 use alloc::collections::{BTreeSet, VecDeque};
@@ -179,11 +180,17 @@ struct Jobs {
     ranges: range::Ranges,
     /// The compaction that began last was one of those.
     was_asked: bool,
-    /// No compaction was found with this oldest snapshot, so many free slots and this urgency, and nothing
-    /// has changed since.
-    idle_at: Option<(SequenceNumber, u64, bool)>,
+    /// No compaction was found, and nothing has changed since.
+    idle: Option<Idle>,
+}
+
+/// That no compaction was found.
+struct Idle {
+    /// The oldest snapshot, the free slots and the urgency with which it was looked for.
+    asked: (SequenceNumber, u64, bool),
     /// What expires by then may change that.
-    idle_until_ms: Option<u64>,
+    until_ms: Option<u64>,
+    why: WhyIdle,
 }
 
 impl Tree {

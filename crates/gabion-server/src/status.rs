@@ -4,6 +4,7 @@ use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
 use gabion_db::memory::{Memory, MemoryKind};
+use gabion_engine::picker::Strategy;
 use gabion_node::ring::Fate;
 use gabion_node::{DamagedFile, Node, WriteGate};
 use serde_json::{Map, Value, json};
@@ -63,6 +64,7 @@ pub(crate) fn status(server: &Server) -> Value {
         },
         "levels": levels,
         "compaction_debt_bytes": node.tree().compaction_debt(),
+        "compactions_idle": compactions_idle(&node),
         "live_files": files.len(),
         "live_bytes": files.iter().sum::<u64>(),
         "slots": slots(&node),
@@ -82,6 +84,13 @@ pub(crate) fn status(server: &Server) -> Value {
         "net": net(server),
         "replies": replies(server),
     })
+}
+
+/// Why each strategy of the picker found no compaction; null where one may be found, or another
+/// member begins them.
+fn compactions_idle(node: &Node) -> Option<Map<String, Value>> {
+    let reasons = Strategy::ORDER.into_iter().zip(node.tree().why_idle()?);
+    Some(reasons.map(|(by, why)| (by.name().to_owned(), why.name().into())).collect())
 }
 
 /// Why the write gate is not open, if it is not.

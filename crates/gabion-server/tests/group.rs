@@ -286,6 +286,7 @@ fn status_is_complete(group: &Group) {
             "memtable",
             "levels",
             "compaction_debt_bytes",
+            "compactions_idle",
             "live_files",
             "live_bytes",
             "slots",

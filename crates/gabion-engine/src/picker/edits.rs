@@ -1,76 +1,53 @@
-//! What one edit names: several moves at once, and no more than it can hold. A job whose edit would be too long is not
-//! picked, as long as there is another; then it is, with files that are longer, and so fewer, and if that does not do
-//! either, with fewer cuts: each costs a key and a file, however long files are.
+//! What a job may write and its edit name: no more than there are slots for, and no more than an edit
+//! can hold. A job whose edit would be too long is not picked, as long as there is another. Then it
+//! is, with files that are longer, and so fewer. If that does not do either, it has fewer cuts: each
+//! costs a key and a file, however long files are.
 
-use super::{Pick, Picker, bounds};
+use super::pick::{NoPick, OutputLen};
+use super::shape::Picker;
 use crate::config::GRANDPARENT_OVERLAP_FILES;
 use crate::edit::Edit;
-use crate::file::FileMeta;
-use crate::job::{FILE_PER_BOUND, OUTPUT_LEN_MOST};
-use crate::recipe::{JobKind, RECIPE_ITEMS_MAX, file_id_len};
+use crate::file::{FileMeta, lower_bound_of};
+use crate::job::{FILE_PER_BOUND, OUTPUT_LEN_MOST, Outgoing};
+use crate::recipe::{RECIPE_ITEMS_MAX, file_id_len};
+use crate::sst::Compression;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter::successors;
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
-/// Files that are moved by one edit, at most: a level that is ten times too full is so after a few.
-const MOVES_MAX: usize = 64;
-/// What the edit of moves may have of bounds that are longer than usual.
-const LONG_BOUNDS_LEN_MAX: u64 = EDIT_LEN_MAX as u64 / 2;
 /// What an edit takes besides its files, cuts and snapshots.
 const EDIT_OVERHEAD: u64 = 4096;
 /// What the recipe takes for each cut, a bound of a file.
 const CUT_LEN: u64 = EDIT_KEY_BOUND_LEN_MAX as u64 + 4;
 
 impl Picker<'_> {
-    /// Whether a file may go down to `level` as it is: nothing is in its way there, it overlaps no more of the level
-    /// below than a job would be cut for, and it need not be written anew.
-    pub(super) fn is_movable(&self, level: u8, file: &Arc<FileMeta>) -> bool {
-        let overlapping = |level| self.version.overlapping(level, &file.smallest, &file.largest);
-        let below: u64 = overlapping(level + 1).iter().map(|file| file.len).sum();
-        overlapping(level).is_empty()
-            && below <= GRANDPARENT_OVERLAP_FILES * self.config.sst_len
-            && !self.is_to_be_packed(level, file)
-    }
-
-    /// The move, one level down, of the first of `files`, which are disjoint and ascend by key, and of those behind it
-    /// up to the first that cannot be moved, or to one that no more than `len_over` bytes come before: in one edit,
-    /// since each takes its way through the log and the jobs behind it wait; fewer where their bounds are long. None if
-    /// the first cannot be moved.
-    pub(super) fn pick_moves(
+    /// How long the outputs are to be of a job that writes `files` anew with `codec`, if there are
+    /// slots for it and its edit can name all that it has to: perhaps with fewer `cuts`.
+    pub(super) fn fits<'f>(
         &self,
-        level: u8,
-        files: &[Arc<FileMeta>],
-        len_over: u64,
-    ) -> Option<Pick> {
-        let output_level = self.below(level);
-        let (mut len, mut bounds_len) = (0, 0);
-        let goes = |file: &&Arc<FileMeta>| {
-            bounds_len += long_bounds_len(file);
-            let goes = len <= len_over
-                && bounds_len <= LONG_BOUNDS_LEN_MAX
-                && !self.is_busy(file)
-                && self.is_movable(output_level, file);
-            len = len.saturating_add(self.weight(level, file));
-            goes
-        };
-        let moved: Vec<_> = files.iter().take(MOVES_MAX).take_while(goes).cloned().collect();
-        let (smallest, largest) = bounds(&moved)?;
-        Some(Pick {
-            kind: JobKind::TrivialMove,
-            output_level,
-            output_len: self.config.sst_len,
-            cuts: Vec::new(),
-            bottommost: !self.version.overlaps_from(output_level + 1, smallest, largest),
-            inputs: moved.into_iter().map(|file| (level, file)).collect(),
-        })
+        files: impl IntoIterator<Item = &'f Arc<FileMeta>, IntoIter: Clone>,
+        codec: Compression,
+        cuts: &mut Vec<Vec<u8>>,
+        outputs: OutputLen,
+    ) -> Result<u64, NoPick> {
+        let files = files.into_iter();
+        let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec, self.snapshots);
+        let has_room = |len: u64, cuts: usize| outgoing.fits(len, cuts as u64, self.room);
+        if !has_room(self.config.sst_len, 0) {
+            return Err(NoPick::NoRoom);
+        }
+        let len = self.output_len(files, outgoing.usual_len(), cuts, outputs);
+        let len = len.ok_or(NoPick::EditTooLong)?;
+        if has_room(len, cuts.len()) { Ok(len) } else { Err(NoPick::NoRoom) }
     }
 
-    /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes, so that its edit
-    /// holds all that it has to name: as long as files usually are, or, where `longer`, twice that, four times, and so
-    /// on. Where no such length will do, every second of `cuts` goes, again and again: without them outputs overlap more
-    /// of the level below, and are merged with more of it. None if the edit would be too long without any: were the
-    /// files merged, nobody could be told.
+    /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes, so
+    /// that its edit holds all that it has to name: as long as files usually are, or, where they may
+    /// be longer, twice that, four times, and so on. Where no such length will do, every second of
+    /// `cuts` goes, again and again: without them outputs overlap more of the level below, and are
+    /// merged with more of it. None if the edit would be too long without any: were the files merged,
+    /// nobody could be told.
     ///
     /// What is merged may pack worse than is reckoned here. Then files become longer as they are written
     /// (`job::outputs`), so an edit that does not fit is not made.
@@ -79,26 +56,54 @@ impl Picker<'_> {
         files: impl Iterator<Item = &'f Arc<FileMeta>>,
         usual_len: u64,
         cuts: &mut Vec<Vec<u8>>,
+        outputs: OutputLen,
     ) -> Option<u64> {
         let inputs = Named::of(files);
         loop {
-            let found = self.length_with(&inputs, usual_len, cuts.len() as u64);
+            let found = self.length_with(&inputs, usual_len, cuts.len() as u64, outputs);
             if found.is_some() {
                 return found;
             }
-            if !self.longer || cuts.is_empty() {
-                self.edit_too_long.set(true);
+            if outputs == OutputLen::Usual || cuts.is_empty() {
                 return None;
             }
             thin_out(cuts);
         }
     }
 
+    /// Where outputs at `level` must end so that none overlaps too much of the level below it.
+    pub(super) fn cuts(&self, level: u8, smallest: &[u8], largest: &[u8]) -> Vec<Vec<u8>> {
+        let limit = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
+        let mut cuts = Vec::new();
+        let mut len = 0;
+        for file in self.version.overlapping(level + 1, smallest, largest) {
+            if len > 0 && len + file.len > limit {
+                // As short as bounds usually are, or recipes would be too long for edits.
+                let cut = lower_bound_of(&file.smallest);
+                if cuts.last() != Some(&cut) {
+                    cuts.push(cut);
+                }
+                len = 0;
+            }
+            len += file.len;
+        }
+        cuts
+    }
+
     /// The least length of outputs at which an edit holds all that a job with so many cuts has to name.
-    fn length_with(&self, inputs: &Named, usual_len: u64, cuts: u64) -> Option<u64> {
+    fn length_with(
+        &self,
+        inputs: &Named,
+        usual_len: u64,
+        cuts: u64,
+        outputs: OutputLen,
+    ) -> Option<u64> {
         let besides = EDIT_OVERHEAD + self.snapshots as u64 * 8 + cuts * CUT_LEN;
         let usual = self.config.sst_len;
-        let longest = if self.longer { OUTPUT_LEN_MOST.max(usual) } else { usual };
+        let longest = match outputs {
+            OutputLen::Usual => usual,
+            OutputLen::Longer => OUTPUT_LEN_MOST.max(usual),
+        };
         let next = |len: &u64| (*len < longest).then(|| (2 * *len).min(longest));
         let holds = |len: &u64| {
             let len = inputs.edit_len(usual_len, *len, cuts);
@@ -168,7 +173,7 @@ impl Named {
 }
 
 /// Bytes of a file's bounds over the usual most.
-fn long_bounds_len(file: &FileMeta) -> u64 {
+pub(super) fn long_bounds_len(file: &FileMeta) -> u64 {
     let over = |bound: &[u8]| bound.len().saturating_sub(EDIT_KEY_BOUND_LEN_MAX) as u64;
     over(&file.smallest) + over(&file.largest)
 }

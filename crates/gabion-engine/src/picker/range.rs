@@ -5,10 +5,9 @@
 //! Each step follows from the version, the files that are busy and the position, and raises the position:
 //! so it ends, also while writers add to the range. What they add after it began may stay above.
 
-use super::{Pick, Picker};
+use super::pick::{OutputLen, Pick};
+use super::shape::Picker;
 use crate::file::FileMeta;
-use crate::recipe::JobKind;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{FileId, SequenceNumber};
 
@@ -108,7 +107,7 @@ impl Picker<'_> {
                 && file.largest >= position.from
                 && file.smallest <= position.to
         })?;
-        Some(self.pick_l0().map_or(RangeStep::Wait, RangeStep::Job))
+        Some(self.pick_l0(OutputLen::Longer).map_or(RangeStep::Wait, RangeStep::Job))
     }
 
     fn pick_range_below_l0(&self, position: &mut RangePosition, gone: Gone) -> Option<RangeStep> {
@@ -123,13 +122,13 @@ impl Picker<'_> {
             return Some(RangeStep::Wait);
         }
         let pick = if is_last {
-            self.rewrite(level, file)
+            self.rewrite(level, file, OutputLen::Longer)
         } else {
             // A move would leave in the last level what only a merge drops.
             let may_move = level + 1 < position.target || !gone.is_in(file);
-            self.complete(level, alloc::vec![file.clone()], may_move)
+            self.complete(level, alloc::vec![file.clone()], may_move, OutputLen::Longer)
         };
-        let Some(pick) = pick else { return Some(RangeStep::Wait) };
+        let Ok(pick) = pick else { return Some(RangeStep::Wait) };
         position.picked = Some((file.id, file.largest.clone()));
         Some(RangeStep::Job(pick))
     }
@@ -138,21 +137,6 @@ impl Picker<'_> {
     fn has_other_codec(&self, level: u8, file: &FileMeta) -> bool {
         file.compression != self.config.codecs().at_bottom()
             && !self.version.overlaps_from(level + 1, &file.smallest, &file.largest)
-    }
-
-    /// Writes a file anew in its own level, without what nobody can see.
-    pub(super) fn rewrite(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
-        let codec = self.codec(level, &file.smallest, &file.largest);
-        let mut cuts = Vec::new();
-        let output_len = self.fits([file], codec, &mut cuts)?;
-        Some(Pick {
-            kind: JobKind::Compaction,
-            inputs: alloc::vec![(level, file.clone())],
-            output_level: level,
-            output_len,
-            cuts,
-            bottommost: !self.version.overlaps_from(level + 1, &file.smallest, &file.largest),
-        })
     }
 }
 

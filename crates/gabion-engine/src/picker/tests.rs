@@ -1,15 +1,24 @@
 //! Which job is picked for which files on which levels, as one line of text for each pick.
 
+use super::pick::OutputLen;
 use super::*;
+use crate::config::TreeConfig;
 use crate::edit::Edit;
 use crate::expiry::ExpirySpan;
+use crate::file::FileMeta;
+use crate::job::{Estimate, Room};
 use crate::range_delete::{Deleted, RangeDeletes};
+use crate::recipe::JobKind;
 use crate::sst::{Compression, SstOptions};
+use crate::version::Version;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec;
+use alloc::vec::Vec;
 use alloc::{format, string::ToString};
-use gabion_base::Term;
+use core::ops::Range;
 use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::{FileId, Term};
 
 /// Files as `level:number[from-to]`, 16 MiB each unless `=MiB` follows.
 pub(super) fn version(files: &[&str]) -> Version {
@@ -400,7 +409,11 @@ fn files_of_a_job_are_longer_where_its_edit_could_not_name_them_all() {
     // A level below that is too full has fewer first.
     let (pick, len) = next(&wide, GIB).unwrap();
     assert!(pick.starts_with("TrivialMove 1:1000") && len == 16, "{len}");
-    assert_eq!(next(&wide_over(7_000, 64 * MIB), GIB << 9), None, "checksums alone are too many");
+    assert_eq!(
+        next(&wide_over(7_000, 64 * MIB), GIB << 9),
+        Err(NoPick::EditTooLong),
+        "checksums alone are too many"
+    );
     // What the limit is for.
     let edit = |count: usize| {
         let added: Vec<_> = wide.iter().rev().take(count).cloned().collect();
@@ -422,7 +435,7 @@ fn however_many_small_files_lie_below_a_wide_one_they_are_merged() {
     // As many as a recipe may name, and no more.
     let output_len = |count| {
         let files = core::iter::repeat_n(&version.level(1)[0], count);
-        picker.output_len(files, count as u64 * 4096, &mut Vec::new())
+        picker.output_len(files, count as u64 * 4096, &mut Vec::new(), OutputLen::Usual)
     };
     assert_eq!(output_len(65_536), Some(config.sst_len));
     assert_eq!(output_len(65_537), None);
@@ -564,7 +577,7 @@ fn what_is_due_for_its_tombstones_is_debt_of_no_more_bytes_than_it_has() {
         let (version, busy) = (Version::of(7, files.collect()), BTreeSet::new());
         let config = TreeConfig { level1_len: 32 * MIB, ..TreeConfig::default() };
         let picker = Picker::new(&config, &version, &busy);
-        (picker.debt(), picker.pick().is_some())
+        (picker.debt(), picker.pick().is_ok())
     };
     assert_eq!(debt(100), (0, false));
     assert_eq!(debt(9_000), (2 * MIB, true));
@@ -582,7 +595,7 @@ fn what_has_half_expired_is_written_anew_where_nothing_lies_below_it_when_room_i
         let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
         let picker = Picker::new(&config, &version, &busy).urgent(urgent);
         let pick = picker.pick_expired(now_ms);
-        (pick.map(|pick| describe(&pick)), picker.more_expired_ms(now_ms))
+        (pick.ok().map(|pick| describe(&pick)), picker.more_expired_ms(now_ms))
     };
     let rewritten = |number| Some(format!("Compaction 6:{number} to 6 bottommost"));
     assert_eq!(picked(false, &[], 1_000), (None, None));
@@ -630,15 +643,70 @@ fn a_job_over_files_with_long_bounds_is_picked_if_its_edit_can_name_so_few() {
         pick.map(|pick| (pick.inputs.len(), pick.output_len / MIB))
     };
     let above = |count| (0..count).map(|n| (1, meta(1 + n, &key(0), &key(99), 512 * MIB)));
-    assert_eq!(next(3, above(1).collect()), Some((4, 16)), "seven bounds at most");
-    assert_eq!(next(8, above(1).collect()), Some((9, 768)));
-    assert_eq!(next(20, above(1).collect()), None, "nobody could be told");
+    assert_eq!(next(3, above(1).collect()), Ok((4, 16)), "seven bounds at most");
+    assert_eq!(next(8, above(1).collect()), Ok((9, 768)));
+    assert_eq!(next(20, above(1).collect()), Err(NoPick::EditTooLong), "nobody could be told");
     let flushed = |from: &str| (1..=36).map(|n| (0, meta(n, from, "z", MIB))).collect();
-    assert_eq!(next(7, flushed("0")), Some((4, 16)), "four are moved out of its way first");
+    assert_eq!(next(7, flushed("0")), Ok((4, 16)), "four are moved out of its way first");
     // A few among thousands of others count for themselves.
     let (files, busy) = (wide_over(3_000, 16 * MIB), BTreeSet::new());
     let long = (1, meta(9_000, &key(0), &key(1), 512 * MIB));
     let version = Version::of(4, files.into_iter().chain([long]).collect());
     let config = TreeConfig { level1_len: GIB << 7, ..TreeConfig::default() };
     assert_eq!(Picker::new(&config, &version, &busy).pick().unwrap().output_len, config.sst_len);
+}
+
+/// The reasons of all strategies, for files of which these are busy, with so many slots free.
+fn reasons(files: Vec<(u8, FileMeta)>, busy: &[u64], slots_free: u64, urgent: bool) -> String {
+    let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
+    let (version, config) = (Version::of(7, files), TreeConfig::default());
+    let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
+    let picker = Picker::new(&config, &version, &busy).within(room, 0).urgent(urgent);
+    let oldest_snapshot = SequenceNumber(15);
+    let moment = Moment { floor: SequenceNumber::ZERO, oldest_snapshot, now_ms: 200 };
+    let why = match picker.pick_by_order(moment) {
+        Ok(pick) => return describe(&pick),
+        Err(why) => Strategy::ORDER.into_iter().zip(why),
+    };
+    let told = why.filter(|(_, reason)| *reason != NoPick::NothingDue);
+    let told = told.map(|(strategy, reason)| format!("{} {}", strategy.name(), reason.name()));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn each_strategy_says_why_it_has_no_job() {
+    assert_eq!(reasons(vec![], &[], u64::MAX, true), "");
+    let runs = |count: u64| (1..=count).map(|n| (0, meta(n, "a", "c", MIB)));
+    let full = || runs(4).chain([(1, meta(9, "a", "b", MIB))]).collect();
+    assert_eq!(
+        reasons(full(), &[], u64::MAX, false),
+        "Compaction 0:4 0:3 0:2 0:1 1:9 to 1 bottommost"
+    );
+    assert_eq!(reasons(full(), &[9], u64::MAX, false), "levels busy");
+    assert_eq!(reasons(full(), &[], 0, false), "levels no_room");
+    let slow = || runs(20).chain([(1, meta(90, "a", "b", MIB))]).collect();
+    assert_eq!(reasons(slow(), &[90], u64::MAX, false), "tombstones yields_to_l0, levels busy");
+    let dense = |number| FileMeta { entries: 4_000, deletes: 2_000, ..meta(number, "a", "c", MIB) };
+    assert_eq!(reasons(vec![(6, dense(2))], &[], u64::MAX, false), "tombstones seen_by_snapshot");
+    assert_eq!(
+        reasons(
+            vec![(6, FileMeta { largest_sequence: SequenceNumber(15), ..dense(1) })],
+            &[],
+            0,
+            false
+        ),
+        "tombstones no_room"
+    );
+    assert_eq!(
+        reasons(vec![(6, with_ranges(2, "a", "c", MIB))], &[], u64::MAX, false),
+        "ranges seen_by_snapshot"
+    );
+    let count = 2 * crate::recipe::RECIPE_ITEMS_MAX as u64;
+    let key = |n: u64| format!("{n:06}");
+    let below = (0..count).map(|n| (2, meta(10 + n, &key(n), &key(n), 4096)));
+    let wide = (1, meta(1, &key(0), &key(count), GIB));
+    assert_eq!(
+        reasons(below.chain([wide]).collect(), &[], u64::MAX, false),
+        "levels edit_too_long"
+    );
 }

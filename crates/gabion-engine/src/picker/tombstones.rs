@@ -17,11 +17,14 @@
 //! What such a merge writes goes into short files, so that the next, of a queue from which ever more is taken at its
 //! front, need not write them all anew.
 
-use super::{Pick, Picker, newest_first};
+use super::down::overlapping_set;
+use super::pick::{NoPick, OutputLen, Pick, Picked, first_pick};
+use super::shape::Picker;
 use crate::config::TreeConfig;
 use crate::file::FileMeta;
 use crate::job::Outgoing;
 use crate::recipe::JobKind;
+use crate::version::newest_first;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -72,27 +75,27 @@ impl Picker<'_> {
         gone
     }
 
-    /// The merge of a file that is dense in tombstones with what it deletes, one level down, or, where nothing lies below
-    /// it, with itself. Those that a snapshot, the oldest of all, would keep at the bottom wait for that.
-    pub(crate) fn pick_tombstones(&self, oldest_snapshot: SequenceNumber) -> Option<Pick> {
-        let is_free = |file: &Arc<FileMeta>| self.is_dense(file) && !self.is_busy(file);
+    /// The merge of a file that is dense in tombstones with what it deletes, one level down, or, where
+    /// nothing lies below it, with itself. Those that a snapshot, the oldest of all, would keep at the
+    /// bottom wait for that.
+    pub(crate) fn pick_tombstones(&self, oldest_snapshot: SequenceNumber) -> Picked {
         let nothing = BTreeSet::new();
-        for level in (0..self.version.level_count()).rev() {
-            let files = self.version.level(level).iter().enumerate().rev();
-            for (at, file) in files.filter(|(_, file)| is_free(file)) {
-                let pick = if !self.is_lowest(level, at, &nothing) {
-                    self.pick_with_deleted(level, file)
-                } else if file.largest_sequence <= oldest_snapshot {
-                    self.pick_at_bottom(level, file)
-                } else {
-                    None
-                };
-                if pick.is_some() {
-                    return pick;
-                }
+        let pick = |level, at, file: &Arc<FileMeta>| {
+            if self.is_busy(file) {
+                Err(NoPick::Busy)
+            } else if !self.is_lowest(level, at, &nothing) {
+                self.pick_with_deleted(level, file)
+            } else if file.largest_sequence <= oldest_snapshot {
+                self.pick_at_bottom(level, file)
+            } else {
+                Err(NoPick::SeenBySnapshot)
             }
-        }
-        None
+        };
+        first_pick((0..self.version.level_count()).rev().flat_map(|level| {
+            let files = self.version.level(level).iter().enumerate().rev();
+            let dense = files.filter(|(_, file)| self.is_dense(file));
+            dense.map(move |(at, file)| pick(level, at, file))
+        }))
     }
 
     fn is_dense(&self, file: &FileMeta) -> bool {
@@ -104,22 +107,18 @@ impl Picker<'_> {
     }
 
     /// A file with nothing older of its range: without its tombstones.
-    fn pick_at_bottom(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
+    fn pick_at_bottom(&self, level: u8, file: &Arc<FileMeta>) -> Picked {
         match level {
-            0 if self.is_l0_busy() => None,
-            0 => self.complete(0, alloc::vec![file.clone()], false),
-            _ => self.rewrite(level, file),
+            0 if self.is_l0_busy() => Err(NoPick::Busy),
+            0 => self.complete(0, alloc::vec![file.clone()], false, OutputLen::Usual),
+            _ => self.rewrite(level, file, OutputLen::Usual),
         }
     }
 
-    fn is_l0_busy(&self) -> bool {
-        self.version.level(0).iter().any(|file| self.is_busy(file))
-    }
-
     /// A file with what it hides, if that is most of what lies there.
-    fn pick_with_deleted(&self, level: u8, file: &Arc<FileMeta>) -> Option<Pick> {
+    fn pick_with_deleted(&self, level: u8, file: &Arc<FileMeta>) -> Picked {
         let chosen = match level {
-            0 if self.is_l0_busy() => return None,
+            0 if self.is_l0_busy() => return Err(NoPick::Busy),
             0 => self.with_older(file),
             _ => alloc::vec![file.clone()],
         };
@@ -128,20 +127,20 @@ impl Picker<'_> {
             within.add(older, &file.smallest, &file.largest);
         }
         if !within.are_deleted_by(file.deletes) {
-            return None;
+            return Err(NoPick::NothingDue);
         }
-        let pick = self.complete(level, chosen, true)?;
+        let pick = self.complete(level, chosen, true, OutputLen::Usual)?;
         let len = pick.inputs.iter().map(|(_, file)| file.len).fold(0, u64::saturating_add);
         let most = (file.deletes + within.tombstones).saturating_mul(BYTES_PER_TOMBSTONE);
         let is_worth = pick.kind == JobKind::TrivialMove || len <= most || self.urgent;
-        is_worth.then(|| self.in_short_files(pick, len))
+        if is_worth { Ok(self.in_short_files(pick, len)) } else { Err(NoPick::NothingDue) }
     }
 
     /// A file of L0, newest first, with all older ones that it has to take along.
     fn with_older(&self, file: &Arc<FileMeta>) -> Vec<Arc<FileMeta>> {
         let older = self.version.level(0).iter().filter(|other| newest_first(file, other).is_lt());
         let all: Vec<_> = core::iter::once(file).chain(older).cloned().collect();
-        super::overlapping_set(&all, 1)
+        overlapping_set(&all, 1)
     }
 
     /// The same job with outputs that are shorter, if there are slots for them.

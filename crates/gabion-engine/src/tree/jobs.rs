@@ -1,12 +1,12 @@
 //! Flushes and compactions: which is next, what it reads, and the edit that it makes.
 
 use super::deletes::PARTS;
-use super::{JobContext, Sealed, Tree};
+use super::{Idle, JobContext, Sealed, Tree};
 use crate::edit::{Edit, Flushed};
 use crate::file::FileMeta;
 use crate::job::{JobInputs, JobOutput, OUTPUT_LEN_MOST, Outgoing, Room, only_as_bytes};
 use crate::memtable::MemTable;
-use crate::picker::{Pick, Picker};
+use crate::picker::{Moment, Pick, Picker};
 use crate::recipe::{JobKind, Recipe};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -100,15 +100,15 @@ impl Tree {
     /// Whether files can go that are cleared as a whole.
     fn has_drop(&self, context: &JobContext<'_>) -> bool {
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
-        picker.pick_drop(self.floor, oldest_of(context)).is_some()
+        picker.pick_drop(self.floor, oldest_of(context)).is_ok()
     }
 
     /// The next job that the shape of the tree asks for.
     fn next_unasked(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        let oldest = oldest_of(context);
-        let asked = (oldest, context.slots_free, context.urgent);
-        let is_over = self.jobs.idle_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
-        if self.jobs.idle_at == Some(asked) && !is_over {
+        let oldest_snapshot = oldest_of(context);
+        let asked = (oldest_snapshot, context.slots_free, context.urgent);
+        let is_over = |idle: &Idle| idle.until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
+        if self.jobs.idle.as_ref().is_some_and(|idle| idle.asked == asked && !is_over(idle)) {
             return None;
         }
         let room = self.room(JobKind::Compaction, context.slots_free);
@@ -116,18 +116,15 @@ impl Tree {
             .within(room, context.snapshots.len())
             .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
-        let dense = || match picker.slows_writers() {
-            false => picker.pick_tombstones(oldest),
-            true => None,
-        };
-        let pick = picker.pick_drop(self.floor, oldest).or_else(dense).or_else(|| picker.pick());
-        let pick = pick.or_else(|| picker.pick_ranges(oldest));
-        let Some(pick) = pick.or_else(|| picker.pick_expired(self.now_ms)) else {
-            self.jobs.idle_until_ms = picker.more_expired_ms(self.now_ms);
-            self.jobs.idle_at = Some(asked);
-            return None;
-        };
-        self.begin(pick, Vec::new(), context)
+        let moment = Moment { floor: self.floor, oldest_snapshot, now_ms: self.now_ms };
+        match picker.pick_by_order(moment) {
+            Ok(pick) => self.begin(pick, Vec::new(), context),
+            Err(why) => {
+                let until_ms = picker.more_expired_ms(self.now_ms);
+                self.jobs.idle = Some(Idle { asked, until_ms, why });
+                None
+            }
+        }
     }
 
     /// Whether a flush, or a compaction by the shape of the tree, is due, with slots enough and of
@@ -137,11 +134,9 @@ impl Tree {
     pub fn is_job_due(&self) -> bool {
         let none_busy = BTreeSet::new();
         let picker = Picker::new(&self.config, self.versions.current(), &none_busy);
-        !self.sealed.is_empty()
-            || picker.pick_drop(self.floor, SequenceNumber::MAX).is_some()
-            || picker.pick_tombstones(SequenceNumber::MAX).is_some()
-            || picker.pick().is_some()
-            || picker.pick_ranges(SequenceNumber::MAX).is_some()
+        let oldest_snapshot = SequenceNumber::MAX;
+        let moment = Moment { floor: self.floor, oldest_snapshot, now_ms: self.now_ms };
+        !self.sealed.is_empty() || picker.pick_by_order(moment).is_ok()
     }
 
     fn begin(
@@ -293,7 +288,7 @@ impl Tree {
         for id in &recipe.memtables {
             self.jobs.flushing.remove(id);
         }
-        self.jobs.idle_at = None;
+        self.jobs.idle = None;
     }
 
     /// File numbers below this one are taken: by an edit in the log that is not applied here yet, or by
@@ -396,7 +391,7 @@ impl Tree {
         for (_, id) in &edit.removed {
             self.jobs.busy.remove(id);
         }
-        self.jobs.idle_at = None;
+        self.jobs.idle = None;
         self.jobs.estimates.ended_well(edit.kind);
         self.jobs.needed = None;
         self.last_edit = edit.number;

@@ -55,8 +55,7 @@ impl Tree {
         loop {
             let range = self.jobs.ranges.waiting.front_mut()?;
             let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
-                .within(room, context.snapshots.len())
-                .longer();
+                .within(room, context.snapshots.len());
             if range.position.is_none() {
                 let next_file = self.jobs.reserved.max(self.next_file);
                 range.position = picker.begin_range(&range.from, range.to.as_deref(), next_file);

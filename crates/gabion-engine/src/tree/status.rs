@@ -4,7 +4,9 @@ use super::{LevelStats, Pressure, Tree, TreeMemory, WriteState};
 use crate::config::{Codecs, TreeConfig, WriteLimits};
 use crate::edit::Flushed;
 use crate::file::FileMeta;
-use crate::picker::Picker;
+#[cfg(doc)]
+use crate::picker::Strategy;
+use crate::picker::{Picker, WhyIdle};
 use crate::read::{ReadPoint, ReadView, SharedView};
 use crate::readers::{PinBudget, ReaderStats};
 use crate::version::Version;
@@ -89,8 +91,8 @@ impl Tree {
     }
 
     /// Jobs that had no room, or nothing to gain, may begin now.
-    const fn look_for_jobs_anew(&mut self) {
-        (self.jobs.idle_at, self.jobs.needed) = (None, None);
+    fn look_for_jobs_anew(&mut self) {
+        (self.jobs.idle, self.jobs.needed) = (None, None);
     }
 
     /// The current version.
@@ -197,6 +199,13 @@ impl Tree {
     #[must_use]
     pub fn compaction_debt(&self) -> u64 {
         Picker::new(&self.config, self.version(), &BTreeSet::new()).debt()
+    }
+
+    /// Why no compaction was begun when one was last looked for, by [`Strategy::ORDER`]; none while
+    /// one may be found. Only who begins jobs knows.
+    #[must_use]
+    pub fn why_idle(&self) -> Option<WhyIdle> {
+        self.jobs.idle.as_ref().map(|idle| idle.why)
     }
 
     /// Files that left the tree and that no view, iterator or job can read any more; each is

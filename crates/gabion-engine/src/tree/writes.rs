@@ -54,7 +54,7 @@ impl Tree {
         self.last_sequence = sequence;
         self.delete_ranges(ranges);
         if self.floor > floor_before {
-            self.jobs.idle_at = None;
+            self.jobs.idle = None;
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Tree {
             EntryKind::Clear => {
                 self.floor = sequence;
                 self.shape_number += 1;
-                self.jobs.idle_at = None;
+                self.jobs.idle = None;
             }
             EntryKind::RangeDelete => {
                 let range = RangeDelete { start: key.into(), end: value.into(), sequence };

@@ -1,5 +1,6 @@
 //! A wide file over so many others that the cuts between its outputs are more than one edit could name.
 
+use super::super::pick::Pick;
 use super::super::range::{Gone, RangeStep};
 use super::super::tests::{describe, meta, with_ranges};
 use super::*;
@@ -60,7 +61,7 @@ fn a_job_is_cut_less_often_where_its_edit_could_not_name_all_cuts() {
     };
     check(&picker.pick().unwrap());
     // On demand, it is the same job.
-    let picker = Picker::new(&config, &version, &busy).longer();
+    let picker = Picker::new(&config, &version, &busy);
     let mut position = picker.begin_range(&[], None, 100_000).unwrap();
     let RangeStep::Job(pick) = picker.pick_range(&mut position, Gone::default()) else {
         panic!("it would wait for ever")

@@ -4,6 +4,7 @@ use super::super::tests::{describe, meta, version};
 use super::*;
 use crate::config::TreeConfig;
 use crate::edit::Edit;
+use crate::recipe::JobKind;
 use crate::sst::Compression;
 use crate::version::Version;
 use alloc::collections::BTreeSet;
