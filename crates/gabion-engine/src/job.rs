@@ -16,7 +16,7 @@
 //! and the inputs: on any thread, at any replica, it makes the same bytes (docs/faults.md E13).
 
 use crate::counter::{Base, Operand, stored_number};
-use crate::entry::{Entry, EntryKind, Keyspace, Trailer};
+use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::expiry_of;
 use crate::file::{FileMeta, FileSink, FileSource, noted};
 use crate::memtable::{MemTable, MemTableIter};
@@ -467,16 +467,9 @@ impl<'a> Visibility<'a> {
         Ok(self.is_tombstone_wanted(sequence).then_some(tombstone).into_iter().collect())
     }
 
-    /// A tombstone can go when nothing older can come to light: no deeper level holds the key, and no older
-    /// version stays for a snapshot before it.
     fn is_tombstone_wanted(&self, sequence: SequenceNumber) -> bool {
         is_tombstone_wanted(self.recipe, sequence)
     }
-}
-
-fn is_tombstone_wanted(recipe: &Recipe, sequence: SequenceNumber) -> bool {
-    let oldest = recipe.snapshots.first().is_none_or(|first| sequence <= *first);
-    !(recipe.bottommost && oldest)
 }
 
 #[cold]
@@ -486,27 +479,18 @@ fn no_rule(kind: EntryKind, sequence: SequenceNumber) -> Error {
     ))
 }
 
-/// Whether an entry was cleared, and no snapshot before the clear still sees it.
-#[inline]
-fn is_below_floor(
-    key: &[u8],
-    sequence: SequenceNumber,
-    floor: SequenceNumber,
-    stripe: SequenceNumber,
-) -> bool {
-    sequence < floor && stripe >= floor && key.first() == Some(&(Keyspace::User as u8))
-}
-
 mod fold;
 mod outputs;
 mod parting;
 mod ranges;
+mod rules;
 mod slots;
 use fold::{Fold, Made};
 use outputs::Outputs;
 pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, OUTPUT_LEN_MOST};
 pub(crate) use parting::{FILE_PER_BOUND, OwnBounds, Parting, bounds_touch};
 use ranges::Hiding;
+use rules::{is_below_floor, is_tombstone_wanted};
 pub(crate) use slots::{Estimate, Estimates, Outgoing, Room};
 
 #[cfg(test)]

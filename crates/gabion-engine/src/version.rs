@@ -25,7 +25,6 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cmp::Ordering;
 use core::fmt;
 use core::ops::Range;
 use gabion_base::codec::{Put, Reader};
@@ -34,6 +33,7 @@ use gabion_base::{Error, FileId, Result};
 
 mod change;
 mod finder;
+mod order;
 mod referenced;
 #[cfg(test)]
 mod tests;
@@ -41,6 +41,7 @@ mod tests;
 use change::Change;
 pub(crate) use finder::FileRef;
 use finder::Finder;
+pub(crate) use order::{is_of_run, newest_first};
 use referenced::Referenced;
 
 /// The files of a level in order: L0 newest first, others ascending by key.
@@ -470,20 +471,6 @@ impl Version {
         }
         Ok(Self::with(version.levels))
     }
-}
-
-/// The order of L0. Sequence numbers rise from flush to flush, and a load comes between two; files of one load, which
-/// all have its number, ascend by key.
-pub(crate) fn newest_first(a: &FileMeta, b: &FileMeta) -> Ordering {
-    let by_age = b.largest_sequence.cmp(&a.largest_sequence);
-    by_age.then_with(|| (&a.smallest, a.id).cmp(&(&b.smallest, b.id)))
-}
-
-/// Whether a file of L0 goes on with the run of the one before it in that order. No two flushes or loads have a
-/// sequence number in common, and files of one of them do not overlap; that is looked at all the same, as readers go
-/// by it.
-pub(crate) fn is_of_run(before: &FileMeta, file: &FileMeta) -> bool {
-    before.largest_sequence == file.largest_sequence && before.largest < file.smallest
 }
 
 fn check_bounds(file: &FileMeta) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The range deletes of a job: what is there, what they hide, and what has to stay of them.
 
-use super::{JobInputs, is_below_floor, is_tombstone_wanted};
+use super::JobInputs;
+use super::rules::{is_below_floor, is_tombstone_wanted};
 use crate::file::{FileMeta, FileSource, noted};
 use crate::range_delete::{Fragment, Fragments, WithinStripes};
 use crate::recipe::Recipe;

@@ -14,7 +14,7 @@
 //! Places below the one whose range delete it is hold nothing that is newer: there the walk need not go through
 //! what is hidden, it goes on behind the stretch.
 
-use super::Tables;
+use super::tables::Tables;
 use crate::cache::ReadCache;
 use crate::file::{FileMeta, FileSource};
 use crate::memtable::MemTable;

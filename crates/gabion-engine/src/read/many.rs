@@ -16,8 +16,8 @@
 //! the look at a file's index and a block's bytes, and blocks that adjoin are one read. Keys that were added to
 //! (see [`crate::counter`]) are then read one by one.
 
+use super::tables::{OpenedFile, Tables, newer_of};
 use super::walk::{Found, Newest, ReadPoint};
-use super::{OpenedFile, Tables, newer_of};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileRange, FileSource, noted};

@@ -1,6 +1,6 @@
 //! How much a key range takes, without reading it.
 
-use super::Tables;
+use super::tables::Tables;
 use crate::cache::ReadCache;
 use crate::file::{FileMeta, FileSource, noted};
 use crate::readers::Shape;

@@ -1,7 +1,7 @@
 //! What a walk merges: a cursor for each MemTable, each run of L0 and each level below; and what hides of it.
 
-use super::Tables;
 use super::gone::Gone;
+use super::tables::Tables;
 use crate::cache::ReadCache;
 use crate::entry::Entry;
 use crate::file::{FileSource, noted};

@@ -12,8 +12,8 @@
 //! others gives the walk a number of entries after which it stops between two keys, and goes on from there with a walk
 //! of its own.
 
-use super::Tables;
 use super::source::{Cursors, Held, Source, cursors};
+use super::tables::Tables;
 use crate::cache::ReadCache;
 use crate::counter::{Base, Folded, Folding, Operand, stored_number};
 use crate::entry::{EntryKind, Keyspace, Trailer};

@@ -9,7 +9,7 @@
 //! A level is kept as several lists in the order of its files. Each of them follows with one pass, which looks at no
 //! file: in a large tree these are far apart in memory.
 
-use super::newest_first;
+use super::order::newest_first;
 use crate::file::FileMeta;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -13,8 +13,9 @@
 //!
 //! An edit of a few files in a tree of many looks at these alone: what there is of the others is copied.
 
+use super::Level;
 use super::change::Change;
-use super::{Level, is_of_run};
+use super::order::is_of_run;
 use crate::entry::Keyspace;
 use crate::file::FileMeta;
 use crate::once::OnceArc;
