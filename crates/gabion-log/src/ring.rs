@@ -43,6 +43,11 @@ impl Ring {
         self.from = position;
     }
 
+    /// Says that the log ends at `position`: what follows there is in place once it is written.
+    pub(crate) fn cut(&mut self, position: u64) {
+        self.from = self.from.min(position);
+    }
+
     /// Says that bytes up to `position` were found in place.
     pub(crate) fn note_written(&mut self, position: u64) {
         self.written = self.written.max(position);

@@ -159,6 +159,7 @@ impl Log {
             self.drains.cut(at);
         }
         self.hop();
+        self.ring.cut(self.end);
     }
 
     fn forget_early(&mut self) {

@@ -4,7 +4,7 @@ use crate::common::*;
 use gabion_base::{Error, ErrorKind, FileId, LogIndex, LogPosition, Result, ShardId, Term, crc};
 use gabion_log::{
     Anchor, Ending, Log, LogConfig, LogKind, Record, RecordBuilder, RecordFlags, RecordKind,
-    RecoveryInput, SegmentSource, SessionWrite, decode_header, verify,
+    RecoveryInput, Resend, SegmentSource, SessionWrite, decode_header, verify,
 };
 use gabion_media::Bytes;
 use proptest::prelude::*;
@@ -122,6 +122,32 @@ fn what_the_caller_knows_to_be_durable_counts_as_a_watermark() {
     assert_place(&error, last.header.position, &disk);
 }
 
+/// The ring is lost, so that it holds the last block alone, and the log is cut before that.
+/// docs/faults.md: R7
+#[test]
+fn what_follows_a_cut_below_all_that_the_ring_holds_is_sent_from_the_ring() {
+    let ring = SharedRing::new(CONFIG().ring_len);
+    let (mut log, mut disk) = (new_log(CONFIG(), &ring), Disk::new(CONFIG().segment_len));
+    for n in 0..8 {
+        append(&mut log, &mut disk, n, 1500, RecordFlags::BLOCK_END);
+    }
+    drain_and_flush(&mut log, &mut disk);
+    drop(log);
+    ring.fill(0);
+    let (mut log, _) = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
+    let found = take_recovered(&mut log, &disk);
+    let before = &found[found.len() - 5];
+    log.truncate(before.end()).unwrap();
+    let cut = log.read(before.end(), 1 << 20).unwrap();
+    assert!(matches!(&cut, Resend::Bytes(bytes) if bytes.is_empty()), "{cut:?}");
+    log.begin_term(Term(2)).unwrap();
+    let new = append(&mut log, &mut disk, 9, 100, RecordFlags::BLOCK_END).record;
+    let sent = log.read(new.header.position, 1 << 20).unwrap();
+    assert!(matches!(&sent, Resend::Bytes(bytes) if *bytes == new.bytes), "{sent:?}");
+    drain_and_flush(&mut log, &mut disk);
+    assert_eq!(log.durable_end(), log.end());
+}
+
 /// docs/faults.md: E4
 #[test]
 fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
@@ -136,7 +162,7 @@ fn a_rotten_middle_is_repaired_from_a_replica_on_demand() {
     assert_eq!((rot.position, report.end), (bad, bad));
     assert_eq!((rot.segment, rot.offset), (FileId::log_segment(ShardId::ZERO, 0), bad.get()));
     assert_eq!(take_recovered(&mut log, &disk), records[..3]);
-    let gabion_log::Resend::Bytes(rest) = good.read(bad, 1 << 20).unwrap() else { panic!() };
+    let Resend::Bytes(rest) = good.read(bad, 1 << 20).unwrap() else { panic!() };
     log.place(rest).unwrap();
     drain_and_flush(&mut log, &mut disk);
     broken.fill(0);
