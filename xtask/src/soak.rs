@@ -3,7 +3,7 @@
 
 use crate::cluster::need_space;
 use crate::shipping;
-use crate::steps::{Step, head_commit, run, some_seeds, target_directory, test};
+use crate::steps::{CHECKED, Step, head_commit, run, some_seeds, target_directory, test};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -29,7 +29,7 @@ const SIM: [&str; 4] = ["-p", "gabion-sim", "--test", "sim"];
 fn exhaustive() -> Result<Vec<String>, String> {
     let list =
         ["--release", "--", "--list", "crash_points::", "io_failures::", "member_failing_calls::"];
-    let output = Command::new("cargo").arg("test").args(SIM).args(list).output();
+    let output = Command::new("cargo").arg("test").args(SIM).args(list).envs([CHECKED]).output();
     let output = output.map_err(|error| format!("cargo test {}: {error}", SIM.join(" ")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));

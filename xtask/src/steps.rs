@@ -25,9 +25,12 @@ fn cargo(args: &[&str]) -> Step {
     run("cargo", args, &[])
 }
 
+/// Has tests with optimisations check what steps of cores leave (`CHECKED` there), as others do.
+pub(crate) const CHECKED: (&str, &str) = ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+
 /// Runs tests, and shows what they say. That none failed is not enough: one has to have run.
 pub(crate) fn test(args: &[&str], env: &[(&str, &str)]) -> Step {
-    tests_of("cargo", &[&["test"], args].concat(), env).map(drop)
+    tests_of("cargo", &[&["test"], args].concat(), &[&[CHECKED], env].concat()).map(drop)
 }
 
 /// How many tests passed in a program that runs some.

@@ -51,6 +51,10 @@ pub mod sst;
 pub mod tree;
 pub mod version;
 
+/// Whether steps end with costly checks of what must hold: in tests and the simulator. A build with
+/// optimisations for users or measurements has none, whatever features its workspace turns on.
+const CHECKED: bool = cfg!(all(feature = "invariants", debug_assertions));
+
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache};
 pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig, WriteLimits};

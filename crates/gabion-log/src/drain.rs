@@ -112,6 +112,7 @@ impl Drains {
         self.buffers.put(lent, BUFFERS_LEN_MAX);
         self.next = stop;
         self.pieces.push_back(Piece { end: stop, done: false });
+        self.end_step();
         Some(Drain {
             segment: config.segment_at(start),
             offset_in_segment: start % segment_len,
@@ -127,7 +128,7 @@ impl Drains {
         if start == end || self.next < start || self.drained >= end || is_handed_out {
             return None;
         }
-        debug_assert!(ring.from() <= start, "the ring holds the block in which the log ends");
+        assert!(ring.from() <= start, "the ring holds the block in which the log ends");
         let mut data = self.buffers.take(TRANSFER_LEN_MAX);
         let block = &mut data[..BLOCK_LEN];
         block.fill(0);
@@ -152,24 +153,28 @@ impl Drains {
                 self.drained = self.drained.max(piece.end);
             }
         }
+        self.end_step();
     }
 
     pub(crate) fn flushed(&mut self, end: u64) {
         self.durable = self.durable.max(end.min(self.drained));
+        self.end_step();
     }
 
     /// What lies below `at` is needed no more, so it is not written where it is not yet. Nothing may be under way.
     pub(crate) fn skip(&mut self, at: u64) {
-        debug_assert!(self.is_idle(), "a drain under way would land in a segment that is gone");
+        assert!(self.is_idle(), "a drain under way would land in a segment that is gone");
         self.drained = self.drained.max(at);
         self.durable = self.durable.max(at);
         self.next = self.next.max(block_floor(at));
+        self.end_step();
     }
 
     pub(crate) fn rewind(&mut self) {
         self.pieces.clear();
         self.drained = self.durable;
         self.next = self.next.min(block_floor(self.durable));
+        self.end_step();
     }
 
     /// The log ends at `at` and goes on at the next block: what of the last block is already in its
@@ -181,6 +186,7 @@ impl Drains {
             self.drained = self.next;
             self.durable = if all_durable { self.next } else { self.durable };
         }
+        self.end_step();
     }
 
     /// The log goes on at `at` in the span that it was thought to end in: the block there, which
@@ -189,5 +195,17 @@ impl Drains {
         self.next = self.next.min(block_floor(at));
         self.drained = self.drained.min(at);
         self.durable = self.durable.min(at);
+        self.end_step();
+    }
+
+    /// Ends each step: see the drawing above.
+    fn end_step(&self) {
+        assert!(self.durable <= self.drained, "what is flushed was written");
+        assert!(block_floor(self.drained) <= self.next, "what is written was handed out");
+        if crate::CHECKED {
+            let ends = self.pieces.iter().map(|piece| piece.end);
+            assert!(ends.clone().is_sorted_by(|a, b| a < b), "drains are handed out in order");
+            assert!(ends.max().is_none_or(|end| block_floor(end) <= self.next), "{self:?}");
+        }
     }
 }

@@ -43,6 +43,10 @@ pub mod span;
 mod ring;
 mod scan;
 
+/// Whether steps end with costly checks of what must hold: in tests and the simulator. A build with
+/// optimisations for users or measurements has none, whatever features its workspace turns on.
+const CHECKED: bool = cfg!(all(feature = "invariants", debug_assertions));
+
 pub use drain::Drain;
 pub use inspect::{RecordScan, Seen};
 pub use log::{Appended, Last, Log, Resend, Stamp};

@@ -343,8 +343,10 @@ impl Log {
             self.long_at = Some(at);
             builder.finish(header, end)
         };
+        assert_eq!(record.end().get(), end, "a record ends where there is room for it");
         self.ring.write(at, &record.bytes);
         self.advance_over(&record);
+        self.end_step();
         record
     }
 
@@ -451,6 +453,7 @@ impl Log {
         self.settle_watermark();
         // A record that waited and does not fit is gone; the gap that stays asks for it again.
         let _ = self.place_early();
+        self.end_step();
     }
 
     /// Up to here the log survives a power cut. Lags what is on disk after recovery, until the
@@ -503,7 +506,11 @@ impl Log {
     }
 
     fn advance_over(&mut self, record: &Record) {
-        self.tail = record.anchor();
+        let (before, after) = (self.tail, record.anchor());
+        assert_eq!(after.index, before.next_index(), "records are numbered without a gap");
+        assert_eq!(record.header.position.get(), self.end, "a record begins where the log ends");
+        assert!(after.position > before.position, "a record has a length");
+        self.tail = after;
         self.last_term = record.header.term;
         self.end = self.tail.position.get();
         self.marks.push(self.tail, self.config.ring_len);
@@ -516,11 +523,46 @@ impl Log {
         if next == self.end {
             return;
         }
+        assert!(next > self.end, "spans ascend");
         if next >= self.ring.from() {
             self.ring.zero(self.end, next);
         }
         self.drains.cut(self.end);
         self.end = next;
+    }
+
+    /// Ends each call that changes the log.
+    fn end_step(&self) {
+        let tail = self.tail.position.get();
+        assert!(tail <= self.end, "the log goes on behind its last record");
+        assert!(self.watermark <= tail, "only what is here is durable everywhere");
+        assert!(self.ring.from() <= self.end, "the ring holds what comes last");
+        assert_eq!(self.early.is_empty(), self.early_len == 0, "what waits is counted");
+        if crate::CHECKED {
+            self.invariants();
+        }
+    }
+
+    /// Checks that spans, marks, and the records that wait or are to be taken are in order, and that
+    /// counts agree.
+    ///
+    /// # Panics
+    /// When one of them does not hold.
+    pub fn invariants(&self) {
+        assert!(Span::check_list(self.spans.list()).is_ok(), "{:?}", self.spans);
+        assert!(self.trimmed <= self.end, "no more is trimmed than there is");
+        self.marks.invariants(self.tail);
+        let early_len: u64 = self.early.values().map(|record| record.bytes.len() as u64).sum();
+        assert_eq!(self.early_len, early_len, "what waits is counted");
+        for (before, next) in self.ready.iter().zip(self.ready.iter().skip(1)) {
+            let end = before.end();
+            assert!(end <= next.header.position, "records are taken in order");
+            if self.spans.hop(end.get()) == next.header.position.get() {
+                assert_eq!(before.header.crc, next.header.previous_crc, "the chain holds at {end}");
+            }
+        }
+        let last = self.ready.back().map_or(0, |record| record.end().get());
+        assert!(last <= self.tail.position.get(), "the log has what is to be taken");
     }
 
     /// The watermark is always the end of a record: one that lies across the durable end of a

@@ -71,6 +71,7 @@ impl Ring {
 
     /// Copies from `position`; the caller knows that the range does not wrap.
     pub(crate) fn read(&self, position: u64, into: &mut [u8]) {
+        assert!(position % self.len + into.len() as u64 <= self.len, "a read never wraps");
         self.region.read(position % self.len, into);
     }
 }

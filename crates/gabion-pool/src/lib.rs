@@ -42,6 +42,10 @@ pub mod slot_header;
 pub mod slots;
 pub mod superblock;
 
+/// Whether steps end with costly checks of what must hold: in tests and the simulator. A build with
+/// optimisations for users or measurements has none, whatever features its workspace turns on.
+const CHECKED: bool = cfg!(all(feature = "invariants", debug_assertions));
+
 pub use creation::Creation;
 pub use file_io::{
     extents, file_headers, read_file, read_files, read_slot_header, verify_file, write_commit,

@@ -160,6 +160,7 @@ impl Pool {
         for placed in &placed {
             self.enter(placed.slot, SlotState::Allocated { generation: placed.generation });
         }
+        self.end_step();
         Ok(placed)
     }
 
@@ -172,6 +173,7 @@ impl Pool {
         for placed in slots {
             self.enter(placed.slot, SlotState::Free);
         }
+        self.end_step();
         Ok(())
     }
 
@@ -190,6 +192,7 @@ impl Pool {
             let slots = slots.iter().map(|placed| placed.slot).collect();
             self.journal.stage(&Operation::SlotsQuarantined { origin, slots });
         }
+        self.end_step();
         Ok(())
     }
 
@@ -220,6 +223,7 @@ impl Pool {
             let slots = placed.clone();
             self.journal.stage(&Operation::SlotsGranted { term, session, to, slots });
         }
+        self.end_step();
         Ok(placed)
     }
 
@@ -232,6 +236,7 @@ impl Pool {
             self.session_floor = self.session_floor.max(below_session);
             self.journal.stage(&Operation::GrantsVoided { below_session });
         }
+        self.end_step();
         voided
     }
 
@@ -262,6 +267,7 @@ impl Pool {
         if !slots.is_empty() {
             self.journal.stage(&Operation::SlotsReleased(slots.clone()));
         }
+        self.end_step();
         slots
     }
 
@@ -289,6 +295,7 @@ impl Pool {
         let placement = Arc::new(placement);
         self.journal.stage(&Operation::FileLive(placement.clone()));
         self.insert_file(placement);
+        self.end_step();
         Ok(())
     }
 
@@ -331,6 +338,7 @@ impl Pool {
         let slots = old.slots.iter().map(|placed| placed.slot).collect();
         self.journal.stage(&Operation::SlotsQuarantined { origin, slots });
         self.insert_file(placement);
+        self.end_step();
         Ok(())
     }
 
@@ -352,6 +360,7 @@ impl Pool {
         }
         self.retiring.push(file);
         self.journal.stage(&Operation::FileRetired(file));
+        self.end_step();
         Ok(())
     }
 
@@ -366,6 +375,7 @@ impl Pool {
             _ => return Err(Error::not_found(format!("{file} is not retired in the pool"))),
         }
         self.drop_if_done(file);
+        self.end_step();
         Ok(())
     }
 
@@ -379,6 +389,7 @@ impl Pool {
     /// [`Self::needs_checkpoint`] tells.
     pub fn take_commit(&mut self) -> Option<Commit> {
         let commit = self.journal.take()?;
+        assert!(self.in_flight.0.is_empty(), "one commit is on its way at a time");
         self.in_flight = (core::mem::take(&mut self.retiring), self.generation_reserved);
         Some(commit)
     }
@@ -400,6 +411,7 @@ impl Pool {
     pub fn checkpoint(&mut self, opaque_snapshot: &[u8]) -> Result<Commit> {
         let body = self.encode_state(opaque_snapshot);
         let commit = self.journal.checkpoint(&body)?;
+        assert!(self.in_flight.0.is_empty(), "one commit is on its way at a time");
         self.in_flight = (core::mem::take(&mut self.retiring), self.generation_reserved);
         Ok(commit)
     }
@@ -411,6 +423,7 @@ impl Pool {
     pub fn committed(&mut self, number: u64) {
         self.journal.committed(number);
         let (retired, limit) = core::mem::take(&mut self.in_flight);
+        assert!(limit >= self.generation_limit, "a reservation is never taken back");
         self.generation_limit = limit;
         for file in retired {
             if let Some(Life::Retired { durable, .. }) =
@@ -419,6 +432,21 @@ impl Pool {
                 *durable = true;
             }
             self.drop_if_done(file);
+        }
+        self.end_step();
+    }
+
+    /// Ends each call that changes slots or files.
+    fn end_step(&self) {
+        let Counts { total, free, allocated, granted, live, retired, quarantined } = self.counts();
+        let in_use = allocated + granted + live + retired + quarantined;
+        assert_eq!(free + in_use, total, "each slot is in one state");
+        assert!(
+            self.next_generation <= self.generation_limit,
+            "generations are durably reserved before they are given out"
+        );
+        if crate::CHECKED {
+            self.invariants();
         }
     }
 
@@ -553,7 +581,9 @@ impl Pool {
             let generation = placed.generation;
             self.enter(placed.slot, SlotState::Live { generation, file });
         }
-        self.files.insert(file, FileEntry { placement, life: Life::Live });
+        let before = self.files.insert(file, FileEntry { placement, life: Life::Live });
+        let was_live = before.is_some_and(|before| before.life != Life::Live);
+        assert!(!was_live, "{file}: its place is not taken while it has readers elsewhere");
     }
 
     fn drop_if_done(&mut self, file: FileId) {

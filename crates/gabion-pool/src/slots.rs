@@ -140,10 +140,11 @@ struct FreeRuns(BTreeMap<u32, u32>);
 impl FreeRuns {
     fn insert(&mut self, slot: u32) {
         let (mut start, mut len) = (slot, 1);
-        if let Some((&before, &before_len)) = self.0.range(..slot).next_back()
-            && before + before_len == slot
-        {
-            (start, len) = (before, before_len + 1);
+        if let Some((&before, &before_len)) = self.0.range(..slot).next_back() {
+            assert!(before + before_len <= slot, "slot {slot} is in use before it is free");
+            if before + before_len == slot {
+                (start, len) = (before, before_len + 1);
+            }
         }
         if let Some(after_len) = self.0.remove(&(slot + 1)) {
             len += after_len;
@@ -152,7 +153,10 @@ impl FreeRuns {
     }
 
     fn remove(&mut self, slot: u32) {
-        let Some((&start, &len)) = self.0.range(..=slot).next_back() else { return };
+        let Some((&start, &len)) = self.0.range(..=slot).next_back() else {
+            panic!("free slot {slot} is in no run")
+        };
+        assert!(slot - start < len, "free slot {slot} is in no run");
         self.0.remove(&start);
         if slot > start {
             self.0.insert(start, slot - start);
@@ -234,6 +238,7 @@ impl SlotTable {
     pub(crate) fn change(&mut self, slot: SlotIndex, next: SlotState) -> Result<()> {
         self.check(slot, next)?;
         let state = core::mem::replace(&mut self.states[slot.0 as usize], next);
+        assert!(*self.counts.of(state) > 0, "{slot} was {state:?}, as it is counted");
         *self.counts.of(state) -= 1;
         *self.counts.of(next) += 1;
         if state == SlotState::Free {

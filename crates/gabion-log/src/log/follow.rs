@@ -29,7 +29,9 @@ impl Log {
             self.place_one(Record::checked(header, bytes))?;
             bytes = rest;
         }
-        self.place_early()
+        let placed = self.place_early();
+        self.end_step();
+        placed
     }
 
     /// Checks that these are whole records, as a replica does that they are sent to.
@@ -124,6 +126,7 @@ impl Log {
         }
         self.early_len += len;
         self.early.insert(at, record);
+        assert!(self.early_len <= self.config.segment_len, "what waits beyond a gap is bounded");
         Ok(())
     }
 

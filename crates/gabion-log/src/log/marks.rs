@@ -39,6 +39,15 @@ impl Marks {
         after.checked_sub(1).map(|i| self.0[i])
     }
 
+    /// # Panics
+    /// When marks do not ascend, or lie beyond the `tail` of the log.
+    pub(crate) fn invariants(&self, tail: Anchor) {
+        let ascend = |a: &Anchor, b: &Anchor| a.position < b.position && a.index < b.index;
+        assert!(self.0.iter().is_sorted_by(|a, b| ascend(a, b)), "marks ascend");
+        let last = self.0.back().map(|mark| mark.position);
+        assert!(last <= Some(tail.position), "the last mark is no further than the log");
+    }
+
     /// Forgets what lies above `position`.
     pub(crate) fn cut(&mut self, position: u64) {
         self.0.truncate(self.0.partition_point(|mark| mark.position.get() <= position));

@@ -32,6 +32,7 @@ impl Log {
         self.hop();
         self.may_append = true;
         self.settle_watermark();
+        self.end_step();
         Ok(Span { term, start: LogPosition(self.end), end: None })
     }
 
@@ -45,6 +46,7 @@ impl Log {
         let tail = self.tail_at(at.get())?;
         self.spans.cut(at.get());
         self.cut_to(tail);
+        self.end_step();
         Ok(())
     }
 
@@ -101,6 +103,7 @@ impl Log {
             self.forget_early();
             self.hop();
         }
+        self.end_step();
         Ok(self.end())
     }
 
@@ -140,6 +143,7 @@ impl Log {
 
     fn cut_to(&mut self, tail: Anchor) {
         let at = tail.position.get();
+        assert!(at <= self.end, "a log is cut where it has something");
         self.forget_early();
         while self.ready.back().is_some_and(|record| record.end().get() > at) {
             self.ready.pop_back();
@@ -197,6 +201,7 @@ impl Log {
         let before = self.trimmed / segment_len;
         self.trimmed = self.trimmed.max(at);
         self.spans.prune(self.trimmed, self.tail.position.get());
+        self.end_step();
         Ok(before..self.trimmed / segment_len)
     }
 }
