@@ -342,6 +342,8 @@ impl Inner {
         } else {
             self.main.push_back(index);
         }
+        assert!(self.stats.bytes <= self.capacity, "a cache keeps to its budget");
+        assert!(self.small_bytes <= self.stats.bytes, "a queue has a part of all");
         true
     }
 
@@ -382,6 +384,7 @@ impl Inner {
             before.after = after;
         }
         let Some(blocks) = self.files.get_mut(&file) else { return };
+        assert!(blocks.count > 0, "{file} has the blocks that are linked");
         blocks.count -= 1;
         if blocks.first == index {
             blocks.first = after;
@@ -394,6 +397,7 @@ impl Inner {
     fn new_slot(&mut self, slot: Slot) -> u32 {
         match self.free.pop() {
             Some(index) => {
+                assert!(self.slots[index as usize].block.is_none(), "a free slot holds nothing");
                 self.slots[index as usize] = slot;
                 index
             }
@@ -408,6 +412,7 @@ impl Inner {
     fn forget(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         if let Some(block) = slot.block.take() {
+            assert!(charge(&block) <= self.stats.bytes, "what goes was charged");
             self.stats.bytes -= charge(&block);
             self.stats.blocks -= 1;
             if slot.in_small {
@@ -418,6 +423,7 @@ impl Inner {
 
     /// Frees one block, or takes a step towards it.
     fn evict_one(&mut self) {
+        assert!(self.stats.blocks > 0, "bytes are those of blocks");
         if self.takes_of_small() {
             self.step_small();
         } else {

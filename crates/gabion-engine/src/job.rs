@@ -174,7 +174,9 @@ async fn merge_inputs(
     let recipe = &inputs.recipe;
     let ranges = ranges::of_inputs(inputs, group, source).await?;
     let (files, hidden_len) = ranges::without_hidden(inputs, &ranges);
-    output.stats.bytes_read = inputs.input_len() - hidden_len;
+    let input_len = inputs.input_len();
+    assert!(hidden_len <= input_len, "what is hidden is part of what is there");
+    output.stats.bytes_read = input_len - hidden_len;
     let mut merge = Merge::new(open_inputs(inputs, &files, group, source).await?);
     let mut visibility = Visibility::new(recipe, &ranges);
     let mut files = Outputs::new(inputs, group, ranges::kept(recipe, &ranges));
@@ -193,7 +195,10 @@ async fn merge_inputs(
     for made in visibility.end_folding(true)? {
         files.write(&made.entry(&visibility.folding_key), sink, output).await?;
     }
-    files.finish(sink, output).await
+    files.finish(sink, output).await?;
+    let JobStats { entries_in, entries_out, .. } = output.stats;
+    assert!(entries_out <= entries_in, "a job makes no entries");
+    Ok(())
 }
 
 /// One cursor for each MemTable, each run of L0 and each other level.

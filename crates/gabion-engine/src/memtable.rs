@@ -10,7 +10,7 @@
 //! few began to read before they were written.
 
 use crate::counter::Operand;
-use crate::entry::{Entry, EntryKind, Trailer};
+use crate::entry::{Entry, EntryKind, Trailer, compare};
 use crate::expiry::{ExpirySpan, expiry_of};
 use crate::range_delete::{MEMTABLE_RANGES_MAX, RangeDelete, Stretch, TableRanges};
 use crate::skip_list::{Cursor, ListWriter, SkipList};
@@ -294,6 +294,39 @@ impl MemTable {
         }
         let Deleted { count, first, last } = longest.max(stretch);
         (count > 0).then_some((first, last, count))
+    }
+
+    /// Checks that entries are in order and that counts agree with them. Costs a look at each entry.
+    ///
+    /// # Panics
+    /// When one of them does not hold.
+    pub(crate) fn invariants(&self) {
+        let (mut count, mut deletes, mut charged) = (0, 0, 0);
+        let (smallest, largest) = (self.smallest_sequence(), self.largest_sequence());
+        let mut iter = self.iter();
+        iter.seek_to_first();
+        let mut before: Option<(Vec<u8>, Trailer)> = None;
+        while let Some(entry) = iter.entry() {
+            if let Some((key, trailer)) = &before {
+                let order = compare(key, *trailer, entry.key, entry.trailer);
+                assert!(order.is_lt(), "{}: entries are in order", self.id);
+            }
+            let sequence = Some(entry.trailer.sequence());
+            assert!(smallest <= sequence, "{}: the first is the smallest", self.id);
+            assert!(sequence <= largest, "{}: the last is the largest", self.id);
+            count += 1;
+            deletes += usize::from(entry.trailer.kind() == EntryKind::Delete);
+            charged += entry.key.len() + entry.value.len() + ENTRY_OVERHEAD;
+            before = Some((entry.key.to_vec(), entry.trailer));
+            iter.advance();
+        }
+        for range in self.range_deletes() {
+            count += 1;
+            charged += range.start.len() + range.end.len() + ENTRY_OVERHEAD;
+        }
+        assert_eq!(self.len(), count, "{}: entries are counted", self.id);
+        assert_eq!(self.deletes(), deletes, "{}: deletes are counted", self.id);
+        assert_eq!(self.memory_used(), charged, "{}: bytes are charged", self.id);
     }
 
     /// Whether there are no entries and no range deletes.

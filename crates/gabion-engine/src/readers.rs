@@ -226,6 +226,8 @@ impl Readers {
     /// Ends the oldest readers that are past their budget.
     pub(crate) fn limit(&mut self, now_ms: u64, budget: PinBudget) {
         self.forget_unread();
+        let is_costly = self.earlier.iter().map(|earlier| !earlier.is_costly);
+        assert!(is_costly.is_sorted(), "states that keep what was given up are the oldest");
         let mut states = 0;
         for earlier in self.earlier.iter_mut().take_while(|earlier| earlier.is_costly) {
             earlier.since_ms.get_or_insert(now_ms);

@@ -31,6 +31,7 @@
 
 mod deletes;
 mod fork;
+mod invariants;
 mod jobs;
 mod keys;
 mod load;

@@ -144,15 +144,6 @@ impl Version {
         self.referenced.as_map()
     }
 
-    /// Checks that what is derived from the files is what they say.
-    ///
-    /// # Panics
-    /// When it is not.
-    pub fn invariants(&self) {
-        let counted = Referenced::of(self.files().map(|(_, file)| &**file));
-        assert_eq!(self.referenced, counted, "live bytes by file are the sum over all SSTs");
-    }
-
     /// Bytes of memory that the descriptions of its files take.
     #[must_use]
     pub fn memory_used(&self) -> usize {
@@ -300,7 +291,18 @@ impl Version {
         for (_, meta) in &edit.added {
             gone.remove(&meta.id);
         }
-        Ok((Self { levels, finder, referenced }, gone.into_values().collect()))
+        let next = Self { levels, finder, referenced };
+        let count = |version: &Self| version.levels.iter().map(|files| files.len()).sum::<usize>();
+        assert_eq!(
+            count(&next) + edit.removed.len(),
+            count(self) + edit.added.len(),
+            "edit {}: files come and go as it says",
+            edit.number
+        );
+        if crate::CHECKED {
+            next.invariants();
+        }
+        Ok((next, gone.into_values().collect()))
     }
 
     /// The files that an edit removes; their places go into `changes`.
@@ -369,6 +371,29 @@ impl Version {
             change.place(level, self.level(level), added);
         }
         Ok(())
+    }
+
+    /// Checks that each level is in order, that below L0 no two files overlap, and that files are
+    /// found by what they are. And that what is derived from files is what they say.
+    ///
+    /// # Panics
+    /// When one of them does not hold.
+    pub fn invariants(&self) {
+        let mut ids = BTreeSet::new();
+        for (level, files) in (0..).zip(&self.levels) {
+            for file in files.iter() {
+                assert!(file.smallest <= file.largest, "{}: bounds are in order", file.id);
+                assert!(ids.insert(file.id), "{} is there once", file.id);
+            }
+            let is_apart = |a: &Arc<FileMeta>, b: &Arc<FileMeta>| match level {
+                0 => newest_first(a, b).is_lt(),
+                _ => a.largest < b.smallest,
+            };
+            assert!(files.is_sorted_by(|a, b| is_apart(a, b)), "level {level} is in order");
+        }
+        self.finder.invariants(&self.levels);
+        let counted = Referenced::of(self.files().map(|(_, file)| &**file));
+        assert_eq!(self.referenced, counted, "live bytes by file are the sum over all SSTs");
     }
 
     /// A version of these files, for tests of what looks at versions.

@@ -75,6 +75,7 @@ impl OpenFiles {
         let is_used = AtomicBool::new(false);
         let open = Open { reader: reader.clone(), bytes, is_pinned: false, is_used };
         self.files.insert(file, open);
+        self.end_step();
         reader
     }
 
@@ -96,6 +97,7 @@ impl OpenFiles {
             open.is_pinned = true;
             self.pinned_bytes += open.bytes;
             self.clock.retain(|other| *other != file);
+            self.end_step();
         }
         can_pin
     }
@@ -108,6 +110,7 @@ impl OpenFiles {
                 true => self.pinned_bytes -= open.bytes,
                 false => self.clock.retain(|other| *other != file),
             }
+            self.end_step();
         }
     }
 
@@ -125,6 +128,7 @@ impl OpenFiles {
             }
         }
         self.make_room(0);
+        self.end_step();
         true
     }
 
@@ -150,6 +154,21 @@ impl OpenFiles {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
+    }
+
+    /// Ends each step that changes which files are open or pinned.
+    fn end_step(&self) {
+        assert!(self.pinned_bytes <= self.bytes, "what is pinned is open");
+        assert!(self.clock.len() <= self.files.len(), "the clock has files that are open");
+        if crate::CHECKED {
+            let bytes = |is_one: fn(&Open) -> bool| -> usize {
+                self.files.values().filter(|open| is_one(open)).map(|open| open.bytes).sum()
+            };
+            assert_eq!(self.bytes, bytes(|_| true), "open files are counted");
+            assert_eq!(self.pinned_bytes, bytes(|open| open.is_pinned), "pinned ones too");
+            let is_unpinned = |file| self.files.get(file).is_some_and(|open| !open.is_pinned);
+            assert!(self.clock.iter().all(is_unpinned), "pinned files are not dropped");
+        }
     }
 
     /// Drops files until `bytes` more are within the budget, or none is left.

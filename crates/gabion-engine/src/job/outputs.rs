@@ -391,9 +391,14 @@ impl<'a> Outputs<'a> {
         let mut file = builder.finish();
         self.bound(&mut file.meta);
         self.describe(&file.meta);
+        let before = output.added.last().map(|(_, before)| &before.largest);
+        assert!(before < Some(&file.meta.smallest), "{}: outputs ascend by key", file.meta.id);
         output.stats.bytes_written += file.meta.rounded_len();
         output.added.push((self.recipe.output_level, file.meta.clone()));
         self.next += 1;
+        let made = self.next - self.recipe.output_first;
+        assert_eq!(made, output.added.len() as u64, "numbers are used up in their order");
+        assert!(self.next <= self.recipe.output_end(), "no more files than are reserved");
         self.last_key.clear();
         self.has_others = false;
         self.carried_len = 0;

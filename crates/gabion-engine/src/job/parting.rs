@@ -65,7 +65,8 @@ impl Parting {
         }
         let upper = raised_after(last, common_len(last, first));
         let lower_len = common_len(&upper, first) + 1;
-        debug_assert!(last <= &upper[..] && upper[..] < first[..lower_len]);
+        assert!(last <= &upper[..], "the upper bound is no smaller than the last key");
+        assert!(upper[..] < first[..lower_len], "bounds of neighbours do not touch");
         Some(Self { upper, lower_len })
     }
 

@@ -301,7 +301,7 @@ fn check_order(table: &MemTable, at: u64) {
     let mut last: Option<(Vec<u8>, Trailer)> = None;
     while let Some(entry) = iter.entry() {
         if let Some((key, trailer)) = &last {
-            let order = crate::entry::compare(key, *trailer, entry.key, entry.trailer);
+            let order = compare(key, *trailer, entry.key, entry.trailer);
             assert_eq!(order, core::cmp::Ordering::Less);
         }
         let n = entry.trailer.sequence().0;
@@ -322,7 +322,7 @@ fn check_order_backwards(table: &MemTable, at: u64) {
     let mut last: Option<(Vec<u8>, Trailer)> = None;
     while let Some(entry) = iter.entry() {
         if let Some((key, trailer)) = &last {
-            let order = crate::entry::compare(key, *trailer, entry.key, entry.trailer);
+            let order = compare(key, *trailer, entry.key, entry.trailer);
             assert_eq!(order, core::cmp::Ordering::Greater);
         }
         let n = entry.trailer.sequence().0;

@@ -132,6 +132,11 @@ impl Fragments {
         if sequences.is_empty() {
             return;
         }
+        assert!(start < end, "a fragment has keys");
+        if crate::CHECKED {
+            assert!(sequences.is_sorted_by(|a, b| a > b), "the newest range delete comes first");
+        }
+        assert!(self.0.last().is_none_or(|last| last.end <= *start), "fragments are disjoint");
         match self.0.last_mut() {
             Some(last) if last.end == *start && last.sequences == sequences => {
                 last.end = end.clone();
@@ -165,14 +170,15 @@ impl Fragments {
 
     /// Adds a fragment behind all that are there.
     pub(crate) fn append(&mut self, fragment: Fragment) {
-        debug_assert!(self.0.last().is_none_or(|last| last.end <= fragment.start));
+        assert!(self.0.last().is_none_or(|last| last.end <= fragment.start), "fragments ascend");
         self.0.push(fragment);
     }
 
     /// Ends the last fragment at `end`, which lies within it.
     pub(crate) fn cut_last(&mut self, end: &Arc<[u8]>) {
         if let Some(last) = self.0.last_mut() {
-            debug_assert!(last.start < *end && *end <= last.end);
+            assert!(last.start < *end, "something of the fragment stays");
+            assert!(*end <= last.end, "a fragment is cut within");
             last.end = end.clone();
         }
     }

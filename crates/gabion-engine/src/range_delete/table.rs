@@ -36,6 +36,9 @@ impl TableRanges {
         }
         let fragments = Fragments::of(&ranges);
         runs.push(Arc::new(Run { ranges, fragments }));
+        let lens = runs.iter().map(|run| run.ranges.len());
+        assert_eq!(lens.clone().sum::<usize>(), count, "no range delete is lost");
+        assert!(lens.is_sorted_by(|a, b| a > b), "a look-up searches few runs");
         Self { runs, count }
     }
 

@@ -421,7 +421,7 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
     async fn read_blocks(&self, blocks: &[Missing<'_>], wave: Wave) -> Vec<Result<Bytes>> {
         let ranges = wave.ranges;
         let read = self.source.read_many(&ranges).await;
-        debug_assert_eq!(read.len(), ranges.len());
+        assert_eq!(read.len(), ranges.len(), "each range is read once");
         let mut bodies = Vec::with_capacity(blocks.len());
         let mut parts = ranges.iter().zip(&read).peekable();
         for Missing { reader, handle } in blocks {

@@ -381,6 +381,9 @@ impl SstBuilder {
             compression: properties.options.compression,
             references: Vec::new(),
         };
+        assert!(meta.smallest <= meta.largest, "{}: bounds are in order", meta.id);
+        assert!(meta.smallest_sequence <= meta.largest_sequence, "{}: numbers too", meta.id);
+        assert!(meta.deletes <= meta.entries, "{}: tombstones are entries", meta.id);
         FinishedFile { meta, bytes, memory }
     }
 
@@ -395,6 +398,7 @@ impl SstBuilder {
             stored_as = codec;
         }
         let stored_len = self.seal(start, stored_as);
+        assert!(self.pending.is_none(), "{}: each block has its place in the index", self.id);
         self.pending = Some((start as u32, stored_len));
         self.data_blocks += 1;
     }

@@ -50,6 +50,7 @@ impl Tree {
         let counters = (0, next_file, floor);
         let mut tree = Self::with_state(config, group, version, flushed, counters);
         tree.take_memtables(&shape.memtables, upto);
+        tree.end_step();
         Ok(tree)
     }
 

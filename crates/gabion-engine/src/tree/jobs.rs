@@ -48,7 +48,8 @@ impl Tree {
         };
         let id = table.id();
         let inputs = self.begin(pick, alloc::vec![table], context)?;
-        self.jobs.flushing.insert(id);
+        assert!(self.jobs.flushing.insert(id), "{id} is flushed once");
+        self.end_step();
         Some(inputs)
     }
 
@@ -189,7 +190,10 @@ impl Tree {
         }
         assert!(inputs.recipe.numbers_are_of_its_term(), "a job's numbers are its primary's");
         self.jobs.reserved = inputs.recipe.output_end();
-        self.jobs.busy.extend(inputs.recipe.inputs.iter().map(|(_, id)| *id));
+        for (_, id) in &inputs.recipe.inputs {
+            assert!(self.jobs.busy.insert(*id), "{id} is read by one job");
+        }
+        assert!(inputs.recipe.cuts.is_sorted(), "outputs end at cuts in their order");
         Some(inputs)
     }
 
@@ -409,6 +413,7 @@ impl Tree {
         if !matches!(edit.kind, JobKind::TrivialMove | JobKind::Load) {
             self.readers.gave_up();
         }
+        self.end_step();
         Ok(())
     }
 

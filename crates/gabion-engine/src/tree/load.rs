@@ -33,6 +33,7 @@ impl Tree {
         check_last(first, u64::from(count))?;
         self.opening = false;
         self.last_sequence = SequenceNumber(self.last_sequence.get() + u64::from(count));
+        self.end_step();
         Ok(())
     }
 

@@ -38,7 +38,9 @@ impl Tree {
             sequence = sequence.next();
             match operation.kind {
                 EntryKind::Clear => {
-                    (self.floor, self.shape_number) = (sequence, self.shape_number + 1)
+                    // An edit that ran ahead of the log may have told of a later one.
+                    self.floor = self.floor.max(sequence);
+                    self.shape_number += 1;
                 }
                 EntryKind::RangeDelete => {
                     let (start, end) = (operation.key.into(), operation.value.into());
@@ -56,6 +58,7 @@ impl Tree {
         if self.floor > floor_before {
             self.jobs.idle = None;
         }
+        self.end_step();
         Ok(())
     }
 
@@ -76,7 +79,7 @@ impl Tree {
         self.opening = false;
         match kind {
             EntryKind::Clear => {
-                self.floor = sequence;
+                self.floor = self.floor.max(sequence);
                 self.shape_number += 1;
                 self.jobs.idle = None;
             }
@@ -166,8 +169,12 @@ impl Tree {
         let table = core::mem::replace(&mut self.active, next);
         self.delete_runs = DeleteRuns::default();
         let last_sequence = self.last_sequence;
+        if crate::CHECKED {
+            table.invariants();
+        }
         self.sealed.push_back(Sealed { table, frontier: at, last_sequence });
         self.reshape();
+        self.end_step();
         Ok(self.active.id())
     }
 }

@@ -39,6 +39,7 @@ impl Change {
         let place =
             |file: &Arc<FileMeta>| files.partition_point(|other| order(other, file).is_lt());
         self.added = added.into_iter().map(|file| (place(&file), file)).collect();
+        assert!(self.added.is_sorted_by_key(|(at, _)| *at), "places ascend with the files' order");
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -63,6 +64,8 @@ impl Change {
             after.push(item);
         }
         copy(&mut after, before.len());
+        let change = (before.len() + self.added.len(), after.len() + self.gone.len());
+        assert_eq!(change.0, change.1, "each list of a level changes alike");
         after
     }
 

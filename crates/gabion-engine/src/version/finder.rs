@@ -148,6 +148,24 @@ impl Finder {
         Self { prefix, levels }
     }
 
+    /// # Panics
+    /// When it does not say what the files of these levels do.
+    pub(super) fn invariants(&self, levels: &[Level]) {
+        let fresh = Self::of(levels);
+        assert_eq!(self.prefix, fresh.prefix, "ranks are those behind what bounds begin with");
+        for (level, is) in fresh.levels.iter().enumerate() {
+            let known = &self.levels[level];
+            assert_eq!(known.ids, is.ids, "level {level}: ids");
+            assert_eq!(known.largest, is.largest, "level {level}: ranks of last keys");
+            assert_eq!(known.smallest, is.smallest, "level {level}: ranks of first keys");
+            assert_eq!(known.runs, is.runs, "level {level}: runs");
+            assert_eq!(known.opened.len(), is.opened.len(), "level {level}: readers");
+            // What only descriptions say may be more than a number holds.
+            assert_eq!(known.sums.len, is.sums.len, "level {level}: bytes");
+            assert_eq!(known.sums.slots, is.sums.slots, "level {level}: slots");
+        }
+    }
+
     /// The place of a file in a level.
     pub(super) fn place_of(&self, level: usize, id: FileId) -> Option<usize> {
         self.levels.get(level)?.ids.iter().position(|of| *of == id)

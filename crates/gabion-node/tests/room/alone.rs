@@ -160,7 +160,7 @@ fn a_restarted_head_gives_files_numbers_of_its_new_term() {
         let files = replica.node.tree().version().files();
         let newest = files.map(|(_, meta)| meta.clone()).max_by_key(|meta| meta.id).unwrap();
         assert_eq!(newest.id.term(), newest.term, "{}", newest.id);
-        assert_eq!(newest.term, replica.node.state().term);
+        assert_eq!(newest.term, replica.node.state().term());
         terms.push(newest.term);
         replica = replica.restart(0);
     }
