@@ -543,8 +543,8 @@ impl Log {
         }
     }
 
-    /// Checks that spans, marks, and the records that wait or are to be taken are in order, and that
-    /// counts agree.
+    /// Checks that spans, marks, and the records that wait or are to be taken are in order, and
+    /// that counts agree.
     ///
     /// # Panics
     /// When one of them does not hold.
