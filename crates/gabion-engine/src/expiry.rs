@@ -115,6 +115,7 @@ impl Due {
         {
             ExpirySpan::add(&mut self.crowded, ExpirySpan::at(last));
         }
+        assert!(self.times.len() <= DUE_TIMES_MAX, "memory for times is bounded");
     }
 
     /// Group time is `now_ms`: what lies behind it needs nothing any more.

@@ -95,7 +95,9 @@ impl MemTable {
     /// fragments anew here, on average once for each doubling.
     #[must_use]
     pub fn with_range_deletes(&self, added: Vec<RangeDelete>) -> Self {
+        assert!(!added.is_empty(), "{}: another handle has more range deletes", self.id);
         for range in &added {
+            assert!(range.start < range.end, "{}: a range delete has keys", self.id);
             let charge = range.start.len() + range.end.len() + ENTRY_OVERHEAD;
             self.counts.add(range.sequence, charge);
         }

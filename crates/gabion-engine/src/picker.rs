@@ -117,7 +117,11 @@ impl Picker<'_> {
         let mut why = [NoPick::NothingDue; Strategy::ORDER.len()];
         for (strategy, why) in Strategy::ORDER.into_iter().zip(&mut why) {
             match self.pick_by(strategy, moment) {
-                Ok(pick) => return Ok(pick),
+                Ok(pick) => {
+                    assert!(!pick.inputs.is_empty(), "{strategy:?}: a job has inputs");
+                    assert!(pick.output_level < self.version.level_count(), "{strategy:?}");
+                    return Ok(pick);
+                }
                 Err(reason) => *why = reason,
             }
         }

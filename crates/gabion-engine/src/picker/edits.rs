@@ -39,6 +39,7 @@ impl Picker<'_> {
         }
         let len = self.output_len(files, outgoing.usual_len(), cuts, outputs);
         let len = len.ok_or(NoPick::EditTooLong)?;
+        assert!(len >= self.config.sst_len, "files are no shorter for their edit's sake");
         if has_room(len, cuts.len()) { Ok(len) } else { Err(NoPick::NoRoom) }
     }
 

@@ -384,6 +384,8 @@ impl Tree {
             let gone = self.sealed.iter().filter(|sealed| sealed.table.id() <= flushed.memtable);
             self.kept.extend(gone.map(|sealed| sealed.table.kept()));
             self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
+            assert!(self.flushed.memtable < flushed.memtable, "a MemTable is flushed once");
+            assert!(self.flushed.position <= flushed.position, "flushes follow the log");
             self.flushed = flushed;
             self.jobs.flushing.retain(|memtable| *memtable > flushed.memtable);
             if fast_forward {
@@ -398,6 +400,7 @@ impl Tree {
         self.jobs.idle = None;
         self.jobs.estimates.ended_well(edit.kind);
         self.jobs.needed = None;
+        assert!(edit.number > self.last_edit, "edits are applied in their order");
         self.last_edit = edit.number;
         // Jobs end in another order than they began in: an edit may reserve fewer than one before
         // it.
