@@ -2,8 +2,9 @@
 //! a length that the input does not hold.
 //!
 //! Extensible structures use typed fields: `tag u16 | flags u16 | length u32 | bytes`. Flag bit 0
-//! marks a field as *critical*: a reader that does not know it must refuse the whole (PRIOR-ART.md
-//! 5.2 has the need for the opposite, ignorable kind). See [`put_field`] and [`Fields`].
+//! marks a field as *critical*: a reader that does not know it must refuse the whole. It skips one
+//! without the flag, so that an older build can read what a newer one wrote. See [`put_field`] and
+//! [`Fields`].
 
 use crate::{Error, Result};
 use alloc::format;

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Numbers count by one. A gap means that an edit was lost, and is corruption: installing what
-//! follows would give this replica a tree of its own (PRIOR-ART.md 5.2, manifest update sequence).
+//! follows would give this replica a tree of its own. RocksDB-Cloud numbers its edits likewise
+//! (manifest update sequence).
 
 use crate::config::LEVELS_MAX;
 use crate::entry::ENGINE_KEY_LEN_MAX;

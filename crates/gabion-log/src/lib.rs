@@ -23,9 +23,11 @@
 //! - [`recovery`]: finding the end, and why it is there.
 //! - [`inspect`]: every record that can be read, past bad places, for tools.
 //!
-//! A *batch* and an *edit* are opaque here; the engine owns them. Cyclone §2.2 (ring draining into
-//! flash), Tebis §3.6, §3.8 (positions assigned by the primary, torn writes detected by checksum)
-//! and PRIOR-ART.md §6 (length, CRC, term and index in every record, or in its checksum) are the sources.
+//! A *batch* and an *edit* are opaque here; the engine owns them. Sources: Cyclone §2.2 (ring
+//! draining into flash), Tebis §3.6, §3.8 (positions assigned by the primary, torn writes detected
+//! by checksum). The code of Tebis, SplitFT's NCL and RubbleDB infers from the contents of memory
+//! what was written, without a CRC. Hence length, CRC, term and index in every record, or in its
+//! checksum.
 #![no_std]
 
 extern crate alloc;

@@ -1,6 +1,7 @@
-//! The primary's side of shipping: each built file goes to every secondary at once, from the buffer in
-//! which it was built (RubbleDB §4.2.1; PRIOR-ART.md §4.3.3), into slots that the secondary granted. A
-//! secondary that has lost a file asks for it; it is read here and shipped again.
+//! The primary's side of shipping: each built file goes to every secondary at once, into slots that
+//! the secondary granted (RubbleDB §4.2.1). It goes from the aligned buffer in which it was built,
+//! as in RubbleDB's code, so nobody reads again what was just written. A secondary that has lost a
+//! file asks for it; it is read here and shipped again.
 //!
 //! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses it, its session ends, and
 //! the next one would begin with the same bytes. So what goes to a member again is compared with its checksums first:

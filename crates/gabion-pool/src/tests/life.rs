@@ -114,7 +114,7 @@ fn a_session_that_was_voided_gets_no_grants_also_after_a_restart() {
     assert_eq!(rig.pool.void_grants(6).len(), 1);
 }
 
-/// RubbleDB's slot freed under a live read (PRIOR-ART.md 4.4).
+/// RubbleDB's code frees a slot as soon as an edit has removed its file, also under a live read.
 /// docs/faults.md: E12
 #[test]
 fn a_retired_file_keeps_its_slots_until_its_last_reader_left() {

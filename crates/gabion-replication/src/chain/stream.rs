@@ -19,7 +19,8 @@ enum Step {
     Refuse { i: usize, from: LogPosition },
 }
 
-/// Bytes of log in one message, unless a record is longer (PRIOR-ART: 1 MiB transfers).
+/// Bytes of log in one message, unless a record is longer: so many that a system call costs little
+/// for each.
 const SEND_BYTES_MAX: u64 = MIB;
 
 impl Chain {
