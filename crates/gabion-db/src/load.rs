@@ -40,10 +40,10 @@ impl Db {
     /// brings them down, which costs what it costs for writes. There they count as one, so that a load of any size stops
     /// no writers by itself; but what is written meanwhile lies above it and comes down after it.
     ///
-    /// Costs per pair are those of building a file, about a third of a `put` in order and a seventh of one in no order,
-    /// or less (docs/benchmarks.md); reads and writes go on meanwhile. When it finishes, what is in memory is flushed and
-    /// compactions under way come to their end while none begins; then writes wait, for a small flush and two commits
-    /// (2 ms here).
+    /// A pair costs what building a file costs: about a third of a `put` in order and a seventh of
+    /// one in no order, or less (docs/benchmarks-history.md). Reads and writes go on meanwhile. When
+    /// the load finishes, MemTables are flushed and compactions under way come to their end while
+    /// none begins; then writes wait, for a small flush and two commits (2 ms here).
     /// Memory: four files (`TreeConfig::sst_len`, 16 MiB) at most. One load has as many files as one version edit can
     /// name, about 4,000 with short keys (60 GB).
     ///

@@ -1,6 +1,5 @@
-//! A report as Markdown: what stands in docs/benchmarks.md. Plots are left out, as all their
-//! figures
-//! are in tables.
+//! A report as Markdown, as docs/benchmarks-history.md has parts of one. Plots are left out, as all
+//! their figures are in tables.
 
 use super::document::{Block, Cell, Document, Sheet, Verdict};
 use super::stats::Tone;
