@@ -1,6 +1,6 @@
 //! What an edit says of a file, and the two traits through which the engine meets files: it reads
 //! them by number and offset, and hands over finished ones. Where their bytes lie is the pool's
-//! business (docs/architecture.md, "Files").
+//! business (docs/pool-and-shipping.md, "Files").
 
 mod codec;
 mod encoded_len;

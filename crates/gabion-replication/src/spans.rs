@@ -1,7 +1,7 @@
 //! Which term wrote which part of a log, and where two logs part.
 //!
 //! A log is a list of spans, each the work of one term. The first record of a term begins at the next
-//! 4 KiB boundary after the end of the log that the term took over (docs/architecture.md, "Spans").
+//! 4 KiB boundary after the end of the log that the term took over (docs/replication.md, "Spans").
 //!
 //! ```text
 //!   term 1            gap    term 3                       term 4 (open)
