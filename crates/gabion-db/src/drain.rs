@@ -28,7 +28,10 @@ impl Drains {
     /// As [`gabion_fabric::PoolFile::medium`].
     pub(crate) fn new(parts: &StoreParts) -> Result<Self> {
         let options = MediumOptions { notify: false, ..parts.options };
-        Ok(Self { medium: Mutex::new(parts.file.medium(options)?), geometry: parts.geometry })
+        Ok(Self {
+            medium: Mutex::new(parts.file.medium(options)?),
+            geometry: parts.geometry.clone(),
+        })
     }
 
     /// Carries a drain out: the calling thread sleeps meanwhile.

@@ -68,7 +68,7 @@ impl StoreParts {
         medium.handle().count_buffers_by(self.buffers.clone());
         let store = LocalStore {
             medium: medium.handle().clone(),
-            geometry: self.geometry,
+            geometry: self.geometry.clone(),
             pool_id: self.pool_id,
             group: self.group,
         };

@@ -39,7 +39,7 @@ impl Placements {
     pub(crate) fn new(parts: &StoreParts) -> Self {
         Self {
             file: parts.file.clone(),
-            geometry: parts.geometry,
+            geometry: parts.geometry.clone(),
             options: MediumOptions { notify: false, ..parts.options },
             known: RwLock::default(),
             read_bytes: AtomicU64::new(0),

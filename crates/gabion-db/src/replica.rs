@@ -316,7 +316,7 @@ pub fn open_replica(
     let parts = StoreParts {
         file,
         options: medium_options,
-        geometry: local.geometry,
+        geometry: local.geometry.clone(),
         pool_id: local.pool_id,
         group: local.group,
         buffers: Arc::default(),

@@ -12,7 +12,7 @@ use gabion_fabric::nvme::{
     Readiness, Remotes, TargetCommand, TargetEvent, TargetOptions, TargetServer,
 };
 use gabion_fabric::{DirectIo, MediumOptions, PoolFile, preallocate};
-use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
+use gabion_media::nvme::{Backing, InitiatorConfig, InitiatorState, TargetConfig};
 use gabion_media::{AlignedBuf, OperationKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
@@ -49,7 +49,7 @@ fn measure_all(path: &std::path::Path, transfers: u64) -> Result<(), Box<dyn Err
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0")?,
         medium: file.medium(MediumOptions::default())?,
-        start: 0,
+        backing: Backing::new(vec![0..len]),
         config: TargetConfig::new(String::new(), Vec::new(), len, [7; 16]),
         buffer_len: buffer_len(),
         nice: 0,

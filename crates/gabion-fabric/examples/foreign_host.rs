@@ -20,7 +20,7 @@
 use gabion_base::crc::crc32c;
 use gabion_fabric::nvme::{TargetCommand, TargetEvent, TargetOptions, TargetServer};
 use gabion_fabric::{DirectIo, MediumOptions, PoolFile, preallocate};
-use gabion_media::nvme::TargetConfig;
+use gabion_media::nvme::{Backing, TargetConfig};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::TcpListener;
@@ -63,7 +63,7 @@ fn serve(path: &Path) -> Result<String, Box<dyn Error>> {
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0")?,
         medium: file.medium(MediumOptions::default())?,
-        start: START,
+        backing: Backing::new(vec![START..START + LEN]),
         config: TargetConfig::new(String::new(), Vec::new(), LEN, [7; 16]),
         buffer_len: 0,
         nice: 0,

@@ -110,7 +110,7 @@ pub async fn write(
     let config = PoolConfig { pool_id, group: number, len, region_id: 1 };
     let mut tree = Tree::fork(&origin.view, group.tree.clone(), number)?;
     let creation = Creation::begin(medium, &config).await?;
-    let geometry = creation.pool().region();
+    let geometry = creation.pool().region().clone();
     let store = LocalStore { medium: medium.clone(), geometry, pool_id, group: number };
     let mut target = Target { creation, store };
     target.check_room(&tree)?;

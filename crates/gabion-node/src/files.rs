@@ -128,7 +128,7 @@ impl LocalStore {
     pub fn of(medium: &MediumHandle, pool: &Pool) -> Self {
         Self {
             medium: medium.clone(),
-            geometry: pool.region(),
+            geometry: pool.region().clone(),
             pool_id: pool.pool_id(),
             group: pool.group(),
         }

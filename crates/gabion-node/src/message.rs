@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::{RECORD_LEN_MAX, SLOT_LEN};
 use gabion_base::{Error, FileId, FileKind, Generation, Result, SlotIndex, Term};
-use gabion_pool::Placed;
+use gabion_pool::{Geometry, Placed};
 
 /// A message between the nodes of two members.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +39,8 @@ pub enum NodeMessage {
         subsystem: String,
         /// Port of the secondary's target on its host.
         port: u16,
-        /// Slots in the region; the namespace's geometry follows from it.
-        region_slots: u32,
+        /// The region as a namespace: on the wire how many extents, and the slots of each.
+        region: Geometry,
         /// The slots, in addition to those granted before in this session.
         slots: Vec<Placed>,
     },
@@ -133,13 +133,14 @@ impl NodeMessage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Self::Grant { session, pool_id, subsystem, port, region_slots, slots } => {
+            Self::Grant { session, pool_id, subsystem, port, region, slots } => {
                 out.put_u8(1);
                 out.put_u64(*session);
                 out.put_bytes(pool_id);
                 out.put_prefixed(subsystem.as_bytes());
                 out.put_u16(*port);
-                out.put_u32(*region_slots);
+                out.put_varint(region.extents().count() as u64);
+                region.extents().for_each(|extent| out.put_u32(extent.slots));
                 put_slots(&mut out, slots);
             }
             Self::WantGrant { slots } => {
@@ -194,7 +195,7 @@ impl NodeMessage {
                 pool_id: r.array()?,
                 subsystem: text(r.prefixed(223)?)?,
                 port: r.u16()?,
-                region_slots: r.u32()?,
+                region: region(&mut r)?,
                 slots: slots(&mut r)?,
             },
             2 => Self::WantGrant { slots: r.u32()? },
@@ -247,6 +248,13 @@ impl ShippedFile {
         }
         Ok(Self { file, term, len, checksum, chunk_crcs, slots })
     }
+}
+
+/// The slots of each of a region's extents.
+fn region(r: &mut Reader<'_>) -> Result<Geometry> {
+    let count = list_len(r, 4)?;
+    let slots = (0..count).map(|_| r.u32()).collect::<Result<Vec<_>>>()?;
+    Geometry::namespace_of(slots)
 }
 
 fn text(bytes: &[u8]) -> Result<String> {
@@ -325,7 +333,7 @@ mod tests {
                 pool_id: [8; 16],
                 subsystem: "nqn.x".into(),
                 port: 4420,
-                region_slots: 100,
+                region: Geometry::namespace_of([100, 7]).unwrap(),
                 slots: vec![placed(1), placed(2)],
             },
             NodeMessage::WantGrant { slots: 8 },

@@ -18,7 +18,7 @@ use gabion_log::{Anchor, Span};
 use gabion_node::message::{NodeMessage, ShippedFile, Spare};
 use gabion_node::ring::{Fate, RingLoss, RingState};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
-use gabion_pool::Placed;
+use gabion_pool::{Geometry, Placed};
 use gabion_replication::{GroupView, LogKind};
 use std::fmt::Debug;
 
@@ -104,7 +104,7 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
         pool_id: *b"0123456789abcdef",
         subsystem: "nqn.2026-01.org.gabion:g1:t2:s3".to_owned(),
         port: 4420,
-        region_slots: 2027,
+        region: Geometry::namespace_of([2027, 300]).unwrap(),
         slots: vec![placed(1, 7), placed(2, 1 << 33)],
     };
     vec![

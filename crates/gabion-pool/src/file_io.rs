@@ -32,18 +32,18 @@ pub async fn write_commit(medium: &MediumHandle, commit: Commit) -> Result<()> {
 /// Runs of bytes on the medium that hold `len` bytes of a file from `offset`: pairs of offset and
 /// length. Bytes beyond the last slot are left out.
 pub fn extents<'a>(
-    geometry: &Geometry,
+    geometry: &'a Geometry,
     placement: &'a FilePlacement,
     offset: u64,
     len: u64,
 ) -> Extents<'a> {
-    Extents { geometry: *geometry, placement, at: offset, end: offset.saturating_add(len) }
+    Extents { geometry, placement, at: offset, end: offset.saturating_add(len) }
 }
 
 /// See [`extents`].
 #[derive(Clone)]
 pub struct Extents<'a> {
-    geometry: Geometry,
+    geometry: &'a Geometry,
     placement: &'a FilePlacement,
     at: u64,
     end: u64,
@@ -63,7 +63,7 @@ impl Iterator for Extents<'_> {
         let mut len = (SLOT_LEN - within).min(self.end - self.at);
         while self.at + len < self.end
             && let Some(next) = slots.get(index + 1)
-            && next.slot.0 == slots[index].slot.0.wrapping_add(1)
+            && self.geometry.slot_offset(next.slot) == start + len
         {
             index += 1;
             len += SLOT_LEN.min(self.end - self.at - len);
@@ -164,7 +164,7 @@ pub async fn read_files(
 
 /// The whole blocks that hold `len` bytes of a file from `offset`.
 fn blocks_of<'a>(
-    geometry: &Geometry,
+    geometry: &'a Geometry,
     placement: &'a FilePlacement,
     offset: u64,
     len: u64,

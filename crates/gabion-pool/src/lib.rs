@@ -51,7 +51,7 @@ pub use file_io::{
     extents, file_headers, read_file, read_files, read_slot_header, verify_file, write_commit,
     write_file,
 };
-pub use geometry::Geometry;
+pub use geometry::{Extent, Geometry};
 pub use journal::{Commit, Stage};
 pub use label::{Label, Purpose};
 pub use placement_log::{FilePlacement, Placed, QuarantineOrigin};

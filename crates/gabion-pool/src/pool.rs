@@ -78,9 +78,9 @@ pub struct Pool {
 impl Pool {
     pub(crate) fn new(superblock: &Superblock, geometry: Geometry, group: GroupId) -> Self {
         Self {
+            slots: SlotTable::new(geometry.slots()),
             geometry,
             group,
-            slots: SlotTable::new(geometry.slots()),
             files: BTreeMap::new(),
             journal: Journal::new(superblock.pool_id, superblock.areas),
             next_generation: 1,
@@ -106,8 +106,8 @@ impl Pool {
 
     /// Where the slots lie on the device; [`Geometry::namespace`] is the remote view.
     #[must_use]
-    pub const fn region(&self) -> Geometry {
-        self.geometry
+    pub const fn region(&self) -> &Geometry {
+        &self.geometry
     }
 
     /// The first session of the peer connection that may hold grants; durable with its commit.

@@ -222,13 +222,13 @@ fn check_medium(medium: &MediumHandle, len: u64) -> Result<()> {
 }
 
 fn empty_pool(superblock: &Superblock) -> Result<Pool> {
-    let [region] = superblock.regions[..] else {
+    let [region] = &superblock.regions[..] else {
         return Err(Error::unsupported(format!(
             "the pool has {} regions, this build knows pools of one",
             superblock.regions.len()
         )));
     };
-    Ok(Pool::new(superblock, region.geometry, region.group))
+    Ok(Pool::new(superblock, region.geometry.clone(), region.group))
 }
 
 /// The superblock, and the copy to write over a bad one.

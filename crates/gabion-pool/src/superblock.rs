@@ -14,8 +14,9 @@
 //!       72     16  placement-log area A: offset, length
 //!       88     16  placement-log area B: offset, length
 //!      104      8  zero
-//!      112  64×32  regions: id u32 | slots u32 | group u64 | offset u64 | length u64
-//!     2160   1932  zero
+//!      112  64×16  regions: id u32 | extents u32, at most 128 in all | group u64
+//!     1136 128×16  extents, region by region: offset u64 | slots u32 | zero u32
+//!     3184    908  zero
 //!     4092      4  CRC32C of the 4,092 bytes before
 //! ```
 //!
@@ -24,6 +25,7 @@
 //! writes: a device that has one holds a complete pool (docs/faults.md E16).
 
 use crate::Geometry;
+use crate::geometry::{EXTENTS_MAX, Extent};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
@@ -34,7 +36,7 @@ use gabion_base::{Error, GroupId, Result};
 /// What a superblock starts with.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"GABPOOL\0";
 /// The format version that this build writes and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Incompatible feature bits that this build knows: none yet.
 pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible feature bits that this build knows: none yet.
@@ -44,8 +46,10 @@ pub const REGIONS_MAX: usize = 64;
 /// Longest pool, in bytes (8 TiB): keeps a checkpoint well within an area of the placement log.
 pub const POOL_LEN_MAX: u64 = 8 << 40;
 
-const REGION_LEN: usize = 32;
+const REGION_LEN: usize = 16;
 const REGIONS_AT: usize = 112;
+const EXTENT_LEN: usize = 16;
+const EXTENTS_AT: usize = REGIONS_AT + REGIONS_MAX * REGION_LEN;
 const CRC_AT: usize = BLOCK_LEN - 4;
 /// Where area A of the placement log begins.
 const AREAS_AT: u64 = MIB;
@@ -59,7 +63,7 @@ const AREA_LEN_USUAL: u64 = 256 * MIB;
 /// takes 850 with two keys of 256 bytes.
 const AREA_PART_OF_LARGE: u64 = 1536;
 
-const _: () = assert!(REGIONS_AT + REGIONS_MAX * REGION_LEN <= CRC_AT);
+const _: () = assert!(EXTENTS_AT + EXTENTS_MAX * EXTENT_LEN <= CRC_AT);
 
 /// Names a pool; new for every creation, as records of an older pool on the same device are told
 /// apart by it.
@@ -88,7 +92,7 @@ pub struct Area {
 }
 
 /// A region in the superblock's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Its number.
     pub id: u32,
@@ -164,7 +168,8 @@ impl Superblock {
     /// The block to write, twice.
     ///
     /// # Panics
-    /// With more than 64 regions, which neither [`Self::plan`] nor [`Self::decode`] makes.
+    /// With more than 64 regions or 128 extents, which neither [`Self::plan`] nor [`Self::decode`]
+    /// makes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.regions.len() <= REGIONS_MAX, "a superblock has room for 64 regions");
@@ -185,11 +190,16 @@ impl Superblock {
         debug_assert_eq!(out.len(), REGIONS_AT);
         for region in &self.regions {
             out.put_u32(region.id);
-            out.put_u32(region.geometry.slots());
+            out.put_u32(region.geometry.extents().count() as u32);
             out.put_u64(region.group.get());
-            out.put_u64(region.geometry.offset());
-            out.put_u64(region.geometry.len());
         }
+        out.resize(EXTENTS_AT, 0);
+        for extent in self.regions.iter().flat_map(|region| region.geometry.extents()) {
+            out.put_u64(extent.offset);
+            out.put_u32(extent.slots);
+            out.put_u32(0);
+        }
+        assert!(out.len() <= CRC_AT, "a superblock has room for 128 extents");
         out.resize(CRC_AT, 0);
         out.put_u32(crc32c(&out));
         out
@@ -238,16 +248,18 @@ impl Superblock {
                 "superblock: {region_count} regions, the limit is {REGIONS_MAX}"
             )));
         }
+        let mut table = Reader::new(reader.bytes(REGIONS_MAX * REGION_LEN)?, "superblock");
+        let mut left = EXTENTS_MAX;
         let mut regions = Vec::with_capacity(region_count);
         for _ in 0..region_count {
-            let (id, slots, group) = (reader.u32()?, reader.u32()?, GroupId(reader.u64()?));
-            let (offset, len) = (reader.u64()?, reader.u64()?);
-            let geometry = Geometry::new(offset, slots);
-            if geometry.len() != len {
-                return Err(Error::corruption(format!(
-                    "superblock: region {id} has {len} bytes for {slots} slots"
-                )));
-            }
+            let (id, count, group) = (table.u32()?, table.u32()? as usize, GroupId(table.u64()?));
+            let within = |e: Error| e.within(format!("superblock: region {id}"));
+            let Some(rest) = left.checked_sub(count) else {
+                let why = format!("{count} extents, there is room for {left}");
+                return Err(within(Error::corruption(why)));
+            };
+            left = rest;
+            let geometry = Geometry::of_extents(&extents(reader, count)?).map_err(within)?;
             regions.push(Region { id, group, geometry });
         }
         let areas = [a, b];
@@ -268,14 +280,15 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether the parts lie inside the pool, in order and on their boundaries.
+    /// Whether the parts lie inside the pool, on their boundaries, and none in another.
     fn check_layout(&self) -> Result<()> {
         let block = BLOCK_LEN as u64;
         let mut end = 2 * block;
-        let parts =
-            self.areas.iter().map(|area| (area.offset, area.len, block)).chain(
-                self.regions.iter().map(|r| (r.geometry.offset(), r.geometry.len(), SLOT_LEN)),
-            );
+        let extents = self.regions.iter().flat_map(|region| region.geometry.extents());
+        let areas = self.areas.iter().map(|area| (area.offset, area.len, block));
+        let parts = areas.chain(extents.map(|extent| (extent.offset, extent.len(), SLOT_LEN)));
+        let mut parts: Vec<_> = parts.collect();
+        parts.sort_unstable();
         for (offset, len, align) in parts {
             let next = offset.checked_add(len).filter(|&next| next <= self.len);
             match next {
@@ -295,6 +308,16 @@ impl Superblock {
         }
         Ok(())
     }
+}
+
+/// The next `count` entries of the table of extents.
+fn extents(reader: &mut Reader<'_>, count: usize) -> Result<Vec<Extent>> {
+    let mut extents = Vec::with_capacity(count);
+    for _ in 0..count {
+        extents.push(Extent { offset: reader.u64()?, slots: reader.u32()? });
+        reader.u32()?;
+    }
+    Ok(extents)
 }
 
 #[cfg(test)]

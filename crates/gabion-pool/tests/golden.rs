@@ -8,7 +8,8 @@ use gabion_base::crc::crc32c;
 use gabion_base::{FileId, Generation, GroupId, ReplicaId, ShardId, SlotIndex, Term};
 use gabion_pool::placement_log::{Operation, RecordHeader, RecordKind, encode_record};
 use gabion_pool::{
-    FilePlacement, Label, Placed, PoolConfig, Purpose, QuarantineOrigin, SlotHeader, Superblock,
+    Extent, FilePlacement, Geometry, Label, Placed, PoolConfig, Purpose, QuarantineOrigin,
+    SlotHeader, Superblock,
 };
 use std::sync::Arc;
 
@@ -57,15 +58,42 @@ fn superblock() {
     assert_golden(
         &block.encode(),
         "
-0000: 47 41 42 50 4f 4f 4c 00 01 00 00 00 01 00 00 00
+0000: 47 41 42 50 4f 4f 4c 00 02 00 00 00 01 00 00 00
 0010: 30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
 0030: 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00
 0040: 00 00 00 00 01 00 00 00 00 00 10 00 00 00 00 00
 0050: 00 00 00 01 00 00 00 00 00 00 10 01 00 00 00 00
 0060: 00 00 00 01 00 00 00 00 00 00 00 00 00 00 00 00
-0070: 01 00 00 00 eb 07 00 00 07 00 00 00 00 00 00 00
-0080: 00 00 20 02 00 00 00 00 00 00 e0 fd 00 00 00 00
-0ff0: 00 00 00 00 00 00 00 00 00 00 00 00 07 a5 97 7f
+0070: 01 00 00 00 01 00 00 00 07 00 00 00 00 00 00 00
+0470: 00 00 20 02 00 00 00 00 eb 07 00 00 00 00 00 00
+0ff0: 00 00 00 00 00 00 00 00 00 00 00 00 95 ba e6 aa
+4096 bytes, crc32c 48674bc7",
+    );
+}
+
+/// A pool that has grown: another extent behind the first.
+#[test]
+fn superblock_of_two_extents() {
+    let config = PoolConfig { pool_id: POOL_ID, group: GroupId(7), len: 4 << 30, region_id: 1 };
+    let mut block = Superblock::plan(&config).unwrap();
+    let extents = [(0x0220_0000, 3), (0x0102_0304_0000_0000, 0x0506)];
+    let extents = extents.map(|(offset, slots)| Extent { offset, slots });
+    block.regions[0].geometry = Geometry::of_extents(&extents).unwrap();
+    block.len = 1 << 60;
+    assert_eq!(Superblock::decode(&block.encode()).unwrap(), Some(block.clone()));
+    assert_golden(
+        &block.encode(),
+        "
+0000: 47 41 42 50 4f 4f 4c 00 02 00 00 00 01 00 00 00
+0010: 30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
+0030: 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00
+0040: 00 00 00 00 00 00 00 10 00 00 10 00 00 00 00 00
+0050: 00 00 00 01 00 00 00 00 00 00 10 01 00 00 00 00
+0060: 00 00 00 01 00 00 00 00 00 00 00 00 00 00 00 00
+0070: 01 00 00 00 02 00 00 00 07 00 00 00 00 00 00 00
+0470: 00 00 20 02 00 00 00 00 03 00 00 00 00 00 00 00
+0480: 00 00 00 00 04 03 02 01 06 05 00 00 00 00 00 00
+0ff0: 00 00 00 00 00 00 00 00 00 00 00 00 dd b1 49 b3
 4096 bytes, crc32c 48674bc7",
     );
 }

@@ -26,7 +26,7 @@ use gabion_db::jobs::{JobThreads, thread};
 use gabion_db::replica::{LostRing, OpenedReplica, open_replica, random_id};
 use gabion_engine::Tables;
 use gabion_fabric::nvme::{TargetEvent, TargetOptions, TargetServer};
-use gabion_media::nvme::TargetConfig;
+use gabion_media::nvme::{Backing, TargetConfig};
 use gabion_media::task::Executor;
 use gabion_node::{GroupConfig, PoolSource, ReadMeter};
 use mio::net::UnixStream;
@@ -248,7 +248,7 @@ fn start_threads(
     let options = TargetOptions {
         listener,
         medium: parts.file.medium(parts.options)?,
-        start: parts.geometry.offset(),
+        backing: Backing::new(parts.geometry.extents().map(|extent| extent.range()).collect()),
         config: TargetConfig {
             data_in_flight_max: TARGET_IN_FLIGHT_LEN,
             ..TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id)

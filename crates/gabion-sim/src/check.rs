@@ -4,8 +4,7 @@
 use crate::client::{decode_value, engine_keys};
 use crate::history::{Action, Operation};
 use crate::world::World;
-use gabion_base::units::{BLOCK_LEN, SLOT_LEN};
-use gabion_base::{FileId, FileKind, SlotIndex};
+use gabion_base::{FileId, FileKind};
 use gabion_node::{CompactionMode, Node};
 use gabion_pool::{QuarantineOrigin, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,14 +71,10 @@ pub fn grants(world: &World, node: &Node) -> Result<(), String> {
 /// # Errors
 /// Says what the slot is instead.
 pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
-    let geometry = node.pool().region().namespace();
-    let slot = match offset.checked_sub(geometry.headers_len()) {
-        Some(at) => at / SLOT_LEN,
-        None => offset / BLOCK_LEN as u64,
-    };
-    let slot = SlotIndex(slot as u32);
-    let Some(state) = node.pool().slot_state(slot) else {
-        return Err(format!("a write of session {session} landed in {slot}, which does not exist"));
+    let slot = node.pool().region().namespace().slot_at(offset).map(|(slot, _)| slot);
+    let Some((slot, state)) = slot.and_then(|slot| Some((slot, node.pool().slot_state(slot)?)))
+    else {
+        return Err(format!("a write of session {session} landed at {offset}, outside of slots"));
     };
     let is_its_own = match state {
         SlotState::Granted { session: granted, .. } => granted == session,

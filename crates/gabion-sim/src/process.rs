@@ -5,7 +5,7 @@ use crate::{Random, check};
 use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
 use gabion_engine::{JobKind, LocalCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
-use gabion_media::nvme::target::{BackendKind, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::nvme::target::{BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::task::Executor;
 use gabion_media::{
     AlignedBuf, Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
@@ -429,7 +429,7 @@ impl Process {
         for flipped in self.flips.borrow_mut().flipped.iter_mut().filter(|flipped| flipped.is_due) {
             let placement = &flipped.placement;
             if pool.placement(placement.file).is_some() {
-                let mut extents = gabion_pool::extents(&geometry, placement, flipped.at, 1);
+                let mut extents = gabion_pool::extents(geometry, placement, flipped.at, 1);
                 offsets.extend(extents.next().map(|(offset, _)| offset));
                 flipped.is_due = false;
             }
@@ -707,7 +707,11 @@ impl Process {
                 while let Some(mut io) = connection.poll_io() {
                     if let (Some(foreign), BackendKind::Write { offset, data, .. }) =
                         (&mut target.foreign, &mut io.kind)
-                        && *offset >= store.geometry.namespace().headers_len()
+                        && store
+                            .geometry
+                            .namespace()
+                            .slot_at(*offset)
+                            .is_some_and(|at| at.1.is_some())
                     {
                         foreign.receive(data);
                     }
@@ -747,15 +751,26 @@ async fn run_io(
     kind: BackendKind,
     store: &LocalStore,
 ) -> (Result<Option<Bytes>>, Option<(u64, u32, u32)>) {
-    let base = store.geometry.offset();
+    let backing = Backing::new(store.geometry.extents().map(|extent| extent.range()).collect());
+    let locate = |offset: u64, len: usize| {
+        let apart = || Error::invalid(format!("{len} bytes at {offset} do not lie together"));
+        backing.locate(offset, len as u64).ok_or_else(apart)
+    };
     match kind {
         BackendKind::Read { offset, len } => {
-            let read = store.medium.read(base + offset, len).await;
+            let read = match locate(offset, len) {
+                Ok(at) => store.medium.read(at, len).await,
+                Err(error) => Err(error),
+            };
             (read.map(|bytes| Some(bytes.freeze())), None)
         }
         BackendKind::Write { offset, data, crc } => {
             let write = Some((offset, data.len() as u32, crc));
-            (store.medium.write(base + offset, data).await.map(|()| None), write)
+            let written = match locate(offset, data.len()) {
+                Ok(at) => store.medium.write(at, data).await,
+                Err(error) => Err(error),
+            };
+            (written.map(|()| None), write)
         }
         BackendKind::Flush => (store.medium.flush().await.map(|()| None), None),
     }

@@ -290,7 +290,7 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
             .find(|placement| fits(placement.file.number))
             .expect("a live SST");
         let offset = placement.len / 2;
-        let (at, _) = gabion_pool::extents(&recovered.pool.region(), placement, offset, 1)
+        let (at, _) = gabion_pool::extents(recovered.pool.region(), placement, offset, 1)
             .next()
             .expect("a place on the device");
         (placement.file.to_string(), offset, at)

@@ -221,7 +221,7 @@ pub(super) fn flip_a_byte(store: &Path) -> String {
     let medium = BlockingMedium::new(file.medium(options).unwrap());
     let pool = medium.block_on(gabion_pool::read(medium.handle())).unwrap().recovered.pool;
     let placement = pool.files().find(|file| file.file.kind == FileKind::Sst).unwrap();
-    let (at, _) = gabion_pool::extents(&pool.region(), placement, 5_000, 1).next().unwrap();
+    let (at, _) = gabion_pool::extents(pool.region(), placement, 5_000, 1).next().unwrap();
     let bytes = std::fs::File::options().read(true).write(true).open(&path).unwrap();
     let mut byte = [0];
     bytes.read_exact_at(&mut byte, at).unwrap();

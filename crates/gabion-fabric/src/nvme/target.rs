@@ -5,7 +5,7 @@
 //!   listener ─► │ accept ─► TargetConnection … ─► Subsystem (grants)      │    Opened, Wrote, Refused,
 //!   sockets  ─► │              │ poll_io   ▲ complete_io                  │    Closed, Ended
 //!               │              ▼           │                              │
-//!               └──────── FileMedium (offset + start of the region) ──────┘
+//!               └──────── FileMedium (the extents of the region)    ──────┘
 //! ```
 //!
 //! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the medium
@@ -17,7 +17,7 @@ use crate::file::FileMedium;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_media::nvme::{BackendKind, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::nvme::{BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
 use gabion_media::{AlignedBuf, Bytes, Completion, Medium, Operation, OperationKind};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -55,9 +55,10 @@ pub struct TargetOptions {
     pub listener: std::net::TcpListener,
     /// What it serves from, made with `notify`.
     pub medium: FileMedium,
-    /// Byte of the medium that is the namespace's first.
-    pub start: u64,
-    /// All but the names, which [`TargetCommand::Open`] gives.
+    /// Where the namespace lies on the medium.
+    pub backing: Backing,
+    /// All but the names, which [`TargetCommand::Open`] gives. The namespace has the bytes of
+    /// `backing`.
     pub config: TargetConfig,
     /// Socket buffers of accepted connections, in bytes each way (0: the system's choice).
     pub buffer_len: usize,
@@ -216,11 +217,12 @@ impl Drop for TargetServer {
 }
 
 fn check(options: &TargetOptions) -> Result<()> {
-    let (start, len) = (options.start, options.config.namespace_len);
+    let (len, end) = (options.config.namespace_len, options.backing.end());
     let medium_len = options.medium.properties().len;
-    if start.checked_add(len).is_none_or(|end| end > medium_len) {
+    if end > medium_len || options.backing.len() != len {
         return Err(Error::invalid(format!(
-            "a namespace of {len} bytes at {start} reaches past the medium of {medium_len} bytes"
+            "a namespace of {len} bytes lies in {} bytes up to {end} of a medium of {medium_len}",
+            options.backing.len()
         )));
     }
     if options.medium.readiness_fd().is_none() {
@@ -240,15 +242,14 @@ struct Epoch {
 struct Running {
     connection: usize,
     id: u64,
-    /// Offset in the namespace, length and checksum of a write.
-    write: Option<(u64, u32, u32)>,
+    write: Option<Write>,
 }
 
 struct Server {
     poll: Poll,
     listener: TcpListener,
     medium: FileMedium,
-    start: u64,
+    backing: Backing,
     config: TargetConfig,
     buffer_len: usize,
     inbox: Receiver<Message>,
@@ -291,7 +292,7 @@ impl Server {
             poll,
             listener,
             medium: options.medium,
-            start: options.start,
+            backing: options.backing,
             config: options.config,
             buffer_len: options.buffer_len,
             inbox,
@@ -531,7 +532,14 @@ impl Server {
         self.wire_bytes.received.fetch_add(received - before.0, Ordering::Relaxed);
         self.wire_bytes.sent.fetch_add(sent - before.1, Ordering::Relaxed);
         while let Some(io) = connection.poll_io() {
-            let (kind, write) = operation(io.kind, self.start);
+            let (kind, write) = match operation(io.kind, &self.backing) {
+                Ok(operation) => operation,
+                Err(error) => {
+                    connection.complete_io(&mut epoch.subsystem, io.id, Err(error));
+                    self.touched.insert(token);
+                    continue;
+                }
+            };
             let tag = self.next_tag;
             self.next_tag += 1;
             self.running.insert(tag, Running { connection: token, id: io.id, write });
@@ -574,17 +582,26 @@ fn range((offset, len): (u64, u64)) -> Range<u64> {
     offset..offset.saturating_add(len)
 }
 
+/// Offset in the namespace, length and checksum of a write.
+type Write = (u64, u32, u32);
+
 /// The operation on the medium, and what is reported of a write.
-fn operation(kind: BackendKind, start: u64) -> (OperationKind, Option<(u64, u32, u32)>) {
-    match kind {
+fn operation(kind: BackendKind, backing: &Backing) -> Result<(OperationKind, Option<Write>)> {
+    let locate = |offset: u64, len: usize| {
+        backing.locate(offset, len as u64).ok_or_else(|| {
+            Error::invalid(format!("{len} bytes at {offset} of the namespace lie in two extents"))
+        })
+    };
+    Ok(match kind {
         BackendKind::Read { offset, len } => {
-            let into = AlignedBuf::zeroed(len);
-            (OperationKind::Read { offset: start + offset, into }, None)
+            let (offset, into) = (locate(offset, len)?, AlignedBuf::zeroed(len));
+            (OperationKind::Read { offset, into }, None)
         }
         BackendKind::Write { offset, data, crc } => {
             let write = (offset, data.len() as u32, crc);
-            (OperationKind::Write { offset: start + offset, data }, Some(write))
+            let offset = locate(offset, data.len())?;
+            (OperationKind::Write { offset, data }, Some(write))
         }
         BackendKind::Flush => (OperationKind::Flush, None),
-    }
+    })
 }

@@ -6,10 +6,11 @@ use crate::engine::{Ended, Engine, Job};
 use crate::file::Chosen;
 use crate::{Backend, DirectIo, FileMedium, MediumOptions, PoolFile, preallocate};
 use gabion_base::{Error, ErrorKind, crc};
-use gabion_media::nvme::{InitiatorConfig, InitiatorState, TargetConfig};
+use gabion_media::nvme::{Backing, InitiatorConfig, InitiatorState, TargetConfig};
 use gabion_media::{AlignedBuf, Bytes, OperationKind};
 use std::future::Future;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -56,12 +57,18 @@ impl Target {
     }
 
     fn serve(path: PathBuf, medium: FileMedium) -> Self {
+        Self::serve_from(path, medium, vec![START..START + NAMESPACE_LEN])
+    }
+
+    fn serve_from(path: PathBuf, medium: FileMedium, ranges: Vec<Range<u64>>) -> Self {
         let (sender, events) = channel();
+        let backing = Backing::new(ranges);
+        let len = backing.len();
         let options = TargetOptions {
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
             medium,
-            start: START,
-            config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
+            backing,
+            config: TargetConfig::new(String::new(), Vec::new(), len, [7; 16]),
             buffer_len: 0,
             nice: 0,
         };
@@ -222,6 +229,31 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
     assert!(on_disk[(START + MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
 }
 
+#[test]
+fn a_namespace_of_two_extents_is_written_where_they_lie_and_not_across() {
+    let path = pool("extents");
+    let file = PoolFile::open(&path, DirectIo::Try).unwrap();
+    let medium = file.medium(MediumOptions::default()).unwrap();
+    let ranges = vec![START + 8 * MIB..START + 12 * MIB, START..START + 4 * MIB];
+    let target = Target::serve_from(path, medium, ranges);
+    target.open(1);
+    target.wait_opened(1);
+    target.server.send(TargetCommand::Admit(vec![(0, 8 * MIB)]));
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
+    let handle = remotes.get(&1).unwrap().handle().clone();
+    assert_eq!(handle.properties().len, 8 * MIB);
+    run(&mut remotes, handle.write(3 * MIB, pattern(MIB, 1))).unwrap();
+    run(&mut remotes, handle.write(4 * MIB, pattern(MIB, 2))).unwrap();
+    let before = std::fs::read(&target.path).unwrap();
+    assert!(before[(START + 11 * MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
+    assert!(before[START as usize..][..MIB as usize] == pattern(MIB, 2)[..]);
+    let across = 4 * MIB - MIB / 2;
+    assert!(run(&mut remotes, handle.write(across, pattern(MIB, 3))).is_err());
+    assert!(run(&mut remotes, handle.read(across, MIB as usize)).is_err());
+    assert!(std::fs::read(&target.path).unwrap() == before, "not a byte is changed");
+}
+
 /// docs/faults.md: H5
 #[test]
 fn a_new_session_fences_the_old_one() {
@@ -325,11 +357,15 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
     let path = std::env::temp_dir().join(format!("gabion-outside-{}", std::process::id()));
     preallocate(&path, MIB).unwrap();
     let file = PoolFile::open(&path, DirectIo::Try).unwrap();
-    for (start, notify) in [(4096, true), (u64::MAX, true), (0, false)] {
+    let ranges = |start: u64| vec![start..start.saturating_add(MIB)];
+    let halves = vec![0..MIB / 2, MIB / 2..MIB - 4096];
+    for (ranges, notify) in
+        [(ranges(4096), true), (ranges(u64::MAX), true), (halves, true), (ranges(0), false)]
+    {
         let options = TargetOptions {
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
             medium: file.medium(MediumOptions { notify, ..MediumOptions::default() }).unwrap(),
-            start,
+            backing: Backing::new(ranges),
             config: TargetConfig::new(String::new(), Vec::new(), MIB, [7; 16]),
             buffer_len: 0,
             nice: 0,
@@ -463,7 +499,7 @@ fn a_panic_of_the_target_is_reported() {
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
         medium: file.medium(MediumOptions::default()).unwrap(),
-        start: START,
+        backing: Backing::new(vec![START..START + NAMESPACE_LEN]),
         config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
         buffer_len: 0,
         nice: 0,

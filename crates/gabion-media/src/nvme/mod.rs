@@ -67,7 +67,7 @@ mod tests;
 
 pub use initiator::{Initiator, InitiatorConfig, InitiatorState};
 pub use pdu::Digests;
-pub use target::{BackendIo, BackendKind, Subsystem, TargetConfig, TargetConnection};
+pub use target::{BackendIo, BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
 
 #[cfg(doc)]
 use crate::transport::Transport;

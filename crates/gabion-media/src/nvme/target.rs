@@ -19,10 +19,12 @@
 //! [`Subsystem::in_flight`] is 0. From then on nothing of an earlier host can change the namespace.
 
 mod admin;
+mod backing;
 mod connection;
 mod grants;
 mod slot;
 
+pub use backing::Backing;
 pub use connection::{BackendIo, BackendKind, TargetConnection};
 
 use super::command::{ConnectParameters, Status};

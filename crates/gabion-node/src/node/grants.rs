@@ -140,7 +140,7 @@ impl Node {
     /// The target completed a write of the primary: `len` bytes at `offset` of the namespace have this
     /// checksum. Not durable yet.
     pub fn handle_target_write(&mut self, offset: u64, len: u32, crc: u32) {
-        if let (slot, Some(within)) = self.slot_at(offset)
+        if let Some((slot, Some(within))) = self.pool.region().namespace().slot_at(offset)
             && within.is_multiple_of(CHUNK_LEN)
         {
             self.grants.received.insert((slot, (within / CHUNK_LEN) as u32), (len, crc));
@@ -151,17 +151,11 @@ impl Node {
     /// told by the target, and ships the file again in another session: into other slots, as this one stays in quarantine
     /// until the next start (docs/faults.md E9).
     pub fn handle_target_write_failed(&mut self, offset: u64, error: &Error) {
-        let (slot, _) = self.slot_at(offset);
-        if self.grants.refused.insert(slot) {
+        if let Some((slot, _)) = self.pool.region().namespace().slot_at(offset)
+            && self.grants.refused.insert(slot)
+        {
             self.note_refused(&[slot], error);
         }
-    }
-
-    /// The slot at an offset of the namespace, and how far in it that is; none is its header.
-    fn slot_at(&self, offset: u64) -> (SlotIndex, Option<u64>) {
-        let data = offset.checked_sub(self.pool.region().namespace().headers_len());
-        let slot = data.map_or(offset / BLOCK_LEN as u64, |at| at / SLOT_LEN);
-        (SlotIndex(slot as u32), data.map(|at| at % SLOT_LEN))
     }
 
     /// Keeps the usual number of slots granted.
@@ -216,7 +210,7 @@ impl Node {
             pool_id: self.pool.pool_id(),
             subsystem: self.subsystem(),
             port: self.grants.port,
-            region_slots: self.pool.counts().total,
+            region: self.pool.region().namespace(),
             slots,
         };
         let head = self.view.writer();

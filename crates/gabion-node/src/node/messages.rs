@@ -89,9 +89,9 @@ impl Node {
     fn handle_node_message(&mut self, from: ReplicaId, message: NodeMessage) {
         let from_head = from == self.view.writer() && self.duties().receive;
         match message {
-            NodeMessage::Grant { session, pool_id, subsystem, port, region_slots, slots } => {
+            NodeMessage::Grant { session, pool_id, subsystem, port, region, slots } => {
                 let place = (subsystem, port);
-                self.handle_grant(from, session, pool_id, place, region_slots, slots);
+                self.handle_grant(from, session, pool_id, place, region, slots);
             }
             NodeMessage::Have { file } => self.handle_have(from, file),
             NodeMessage::Room(spare) => self.room.heard(from, spare),

@@ -74,9 +74,8 @@ impl Node {
     pub fn check_write_limits(&self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
         let Some(limits) = limits else { return Ok(()) };
         limits.check()?;
-        let region = self.pool.region();
         // Less than a slot of the pool lies behind the region.
-        let pool_len = (region.offset() + region.len()).next_multiple_of(MEMTABLES_OF_POOL * MIB);
+        let pool_len = self.pool.region().end().next_multiple_of(MEMTABLES_OF_POOL * MIB);
         check_memtable_len(limits, pool_len, &self.config.tree)
     }
 

@@ -132,7 +132,7 @@ impl Node {
         session: u64,
         pool_id: [u8; 16],
         (subsystem, port): (String, u16),
-        region_slots: u32,
+        region: Geometry,
         slots: Vec<Placed>,
     ) {
         let Some(remote) = self.ship.remotes.get_mut(&from) else { return };
@@ -143,13 +143,8 @@ impl Node {
         if is_new {
             let mut queue: VecDeque<_> = self.ship.files.lacking_at(from).collect();
             queue.make_contiguous().sort_by_key(|id| !self.ship.files.is_flush(*id));
-            *remote = Remote {
-                session,
-                pool_id,
-                geometry: Some(Geometry::new(0, region_slots)),
-                queue,
-                ..Remote::default()
-            };
+            *remote =
+                Remote { session, pool_id, geometry: Some(region), queue, ..Remote::default() };
             let host = host_name(self.config.group, self.chain.term());
             let connect = RemoteCommand::Connect { to: from, session, subsystem, port, host };
             self.outputs.push_back(Output::Remote(connect));
@@ -183,7 +178,7 @@ impl Node {
     /// Orders the next shipment to a secondary, if there is one and room for it.
     fn ship_next(&mut self, to: ReplicaId) -> bool {
         let Some(remote) = self.ship.remotes.get_mut(&to) else { return false };
-        let Some(geometry) = remote.geometry else { return false };
+        let Some(geometry) = remote.geometry.clone() else { return false };
         if remote.in_flight.len() >= SHIPMENTS_MAX {
             return false;
         }
@@ -381,7 +376,7 @@ impl Node {
     /// Where slots lie in a secondary's namespace, while the connection to it is of this session.
     pub(super) fn remote_geometry(&self, of: ReplicaId, session: u64) -> Option<Geometry> {
         let remote = self.ship.remotes.get(&of)?;
-        remote.geometry.filter(|_| remote.session == session)
+        remote.geometry.clone().filter(|_| remote.session == session)
     }
 
     /// The files of a job that was given up go nowhere.
@@ -483,7 +478,14 @@ mod tests {
         let generation = Generation(session);
         let slots = slots.map(|slot| Placed { slot: SlotIndex(slot), generation });
         let slots: Vec<Placed> = slots.collect();
-        node.handle_grant(TAIL, session, [2; 16], (String::from("s"), 1), 64, slots.clone());
+        node.handle_grant(
+            TAIL,
+            session,
+            [2; 16],
+            (String::from("s"), 1),
+            Geometry::new(0, 64),
+            slots.clone(),
+        );
         slots
     }
 
@@ -631,7 +633,7 @@ mod tests {
         assert!(!node.too_many_flushes_are_unshipped(), "71 of 100 bytes");
         // A new session begins anew, in the same order.
         let subsystem = String::from("s");
-        node.handle_grant(TAIL, 7, [2; 16], (subsystem, 1), 64, Vec::new());
+        node.handle_grant(TAIL, 7, [2; 16], (subsystem, 1), Geometry::new(0, 64), Vec::new());
         assert_eq!(queue(&node), [3, 6, 1, 2, 4]);
     }
 

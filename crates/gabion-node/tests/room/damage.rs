@@ -202,7 +202,7 @@ fn what_is_fetched_counts_only_with_the_files_checksums() {
     let order = FetchOrder {
         from: replica.node.id(),
         session: 1,
-        geometry: replica.store.geometry,
+        geometry: replica.store.geometry.clone(),
         chunk_crcs: meta.chunk_crcs.clone(),
         placement: (*replica.node.pool().placement(file).unwrap()).clone(),
     };

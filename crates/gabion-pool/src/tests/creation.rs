@@ -4,10 +4,10 @@
 use super::*;
 use crate::placement_log::{RECORD_VERSION, RecordHeader, RecordKind, encode_record};
 use crate::superblock::FORMAT_VERSION;
-use crate::{Creation, Trust, create, verify_file, write_file};
+use crate::{Creation, Extent, Geometry, Trust, create, verify_file, write_file};
 use alloc::format;
 use gabion_base::crc::crc32c;
-use gabion_base::{Error, ErrorKind};
+use gabion_base::{Error, ErrorKind, SlotIndex};
 use gabion_media::AlignedBuf;
 use gabion_media::simulated::{Fault, OperationClass};
 
@@ -55,7 +55,7 @@ async fn create_with_a_file(handle: &MediumHandle) -> Result<()> {
     let checksum = crc32c(&data);
     let placement = FilePlacement { len: BLOCK_LEN as u64, checksum, ..placement(5, &slots) };
     let region = creation.pool().region();
-    write_file(handle, &region, POOL_ID, GROUP, &placement, &data, &[checksum]).await?;
+    write_file(handle, region, POOL_ID, GROUP, &placement, &data, &[checksum]).await?;
     creation.add_file(placement)?;
     creation.finish(handle, b"with a file").await
 }
@@ -76,7 +76,7 @@ fn a_pool_that_is_made_with_files_has_all_of_them_or_is_none() {
                     assert_eq!(rig.snapshot, b"with a file");
                     let file = rig.pool.placement(FileId::sst(5)).expect("it is there");
                     let region = rig.pool.region();
-                    let check = verify_file(&rig.handle, &region, POOL_ID, GROUP, &file);
+                    let check = verify_file(&rig.handle, region, POOL_ID, GROUP, &file);
                     rig.block_on(check).unwrap();
                     // What is given out now is younger than what the file has.
                     let next = rig.pool.allocate(1).unwrap();
@@ -136,7 +136,7 @@ impl Way {
         assert_eq!(pool.files().count(), self.files);
         let region = pool.region();
         for file in pool.files() {
-            let check = verify_file(&handle, &region, POOL_ID, GROUP, file);
+            let check = verify_file(&handle, region, POOL_ID, GROUP, file);
             disk.block_on(&handle, check).expect("its bytes are there");
         }
         Ok(())
@@ -263,12 +263,15 @@ fn with_superblock(change: impl Fn(&mut Vec<u8>)) -> SimulatedDisk {
 
 /// docs/faults.md: E16
 #[test]
-fn a_future_version_or_feature_is_refused_and_both_sides_named() {
-    let error = open_error(&with_superblock(|block| block[8] = 9));
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let message =
-        format!("the pool has format version 9, this build knows version {FORMAT_VERSION}");
-    assert_eq!(error.message(), message);
+fn another_version_or_a_future_feature_is_refused_and_both_sides_named() {
+    for version in [1, 9] {
+        let error = open_error(&with_superblock(|block| block[8] = version));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let message = format!(
+            "the pool has format version {version}, this build knows version {FORMAT_VERSION}"
+        );
+        assert_eq!(error.message(), message);
+    }
     for (at, name) in [(40, "read-only compatible"), (48, "incompatible")] {
         let error = open_error(&with_superblock(|block| block[at] = 4));
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -276,6 +279,82 @@ fn a_future_version_or_feature_is_refused_and_both_sides_named() {
         assert_eq!(error.message(), message);
     }
     Rig::open(with_superblock(|block| block[32] = 4)).expect("compatible features are ignored");
+}
+
+/// A superblock whose region was grown: an extent of four slots, and behind a gap one of so many that
+/// begins there.
+fn of_two_extents(offset: u64, slots: u32) -> Superblock {
+    let mut plan = Superblock::plan_with_area(&config(), 16 * 4096).unwrap();
+    let first = plan.regions[0].geometry.extents().next().unwrap();
+    let first = Extent { slots: 4, ..first };
+    plan.regions[0].geometry = Geometry::of_extents(&[first, Extent { offset, slots }]).unwrap();
+    plan
+}
+
+#[test]
+fn a_region_of_two_extents_is_opened_and_files_may_lie_in_both() {
+    let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
+    let handle = disk.handle();
+    let plan = of_two_extents(30 * MIB, 16);
+    disk.block_on(&handle, create_planned(&handle, &plan, b"")).unwrap();
+    let mut rig = Rig::open(disk).unwrap();
+    assert_eq!(rig.pool.counts().total, 20);
+    assert_eq!(rig.pool.region(), &plan.regions[0].geometry);
+    let slots = rig.pool.allocate(20).unwrap();
+    let data = AlignedBuf::copy_of(&[0xa5; 3 * SLOT_LEN as usize]).freeze();
+    let crcs = data.chunks(1 << 20).map(crc32c).collect::<Vec<_>>();
+    let mut file = placement(1, &slots[2..5]);
+    (file.len, file.checksum) = (3 * SLOT_LEN, crc32c(&data));
+    let region = rig.pool.region();
+    let runs: Vec<_> = crate::extents(region, &file, 0, file.len).collect();
+    // The third slot of it is the first of the second extent, behind that one's headers.
+    let second = (30 * MIB + SLOT_LEN, SLOT_LEN);
+    assert_eq!(runs, [(region.slot_offset(SlotIndex(2)), 2 * SLOT_LEN), second]);
+    let (handle, id) = (&rig.handle, POOL_ID);
+    rig.block_on(write_file(handle, region, id, GROUP, &file, &data, &crcs)).unwrap();
+    rig.pool.add_file(file.clone()).unwrap();
+    rig.commit();
+    let rig = rig.reopen();
+    let region = rig.pool.region();
+    rig.block_on(verify_file(&rig.handle, region, POOL_ID, GROUP, &file)).unwrap();
+}
+
+#[test]
+fn extents_that_overlap_or_leave_the_pool_are_refused() {
+    let refused = |plan: &Superblock| Superblock::decode(&plan.encode()).unwrap_err();
+    assert!(Superblock::decode(&of_two_extents(60 * MIB, 1).encode()).is_ok());
+    for (offset, slots) in [(62 * MIB, 1), (60 * MIB, 2), (31 * MIB, 1)] {
+        let error = refused(&of_two_extents(offset, slots));
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains(&format!("at {offset} does not fit after")), "{error}");
+    }
+    // Of another region, in the middle of the first extent.
+    let mut plan = of_two_extents(40 * MIB, 1);
+    let mut other = plan.regions[0].clone();
+    other.geometry = Geometry::new(6 * MIB, 1);
+    plan.regions.push(other);
+    assert!(refused(&plan).message().contains("does not fit after"));
+    // The table says that a region has more extents than there is room for, none, or that they descend.
+    let of_bytes = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut block = of_two_extents(40 * MIB, 1).encode();
+        change(&mut block);
+        let crc = crc32c(&block[..BLOCK_LEN - 4]);
+        block[BLOCK_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+        Superblock::decode(&block).unwrap_err()
+    };
+    for (change, why) in [
+        (&(|block: &mut Vec<u8>| block[116] = 129) as &dyn Fn(&mut Vec<u8>), "129 extents"),
+        (&|block| block[116] = 0, "region 1: a region of 0 extents"),
+        (&|block| block[116] = 3, "region 1: a region with an extent of 0 slots at 0"),
+        (
+            &|block| block[1136..1168].rotate_left(16),
+            "region 1: a region with an extent of 4 slots",
+        ),
+    ] {
+        let error = of_bytes(change);
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert!(format!("{error}").contains(why), "{error}");
+    }
 }
 
 #[test]

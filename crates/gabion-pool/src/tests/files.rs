@@ -30,7 +30,7 @@ fn write(rig: &Rig, slots: &[Placed], len: u64) -> (FilePlacement, Bytes) {
     (file.len, file.checksum) = (len, crc::crc32c(&data));
     let geometry = rig.pool.region();
     let crcs = chunk_crcs(&data);
-    rig.block_on(write_file(&rig.handle, &geometry, POOL_ID, GROUP, &file, &data, &crcs)).unwrap();
+    rig.block_on(write_file(&rig.handle, geometry, POOL_ID, GROUP, &file, &data, &crcs)).unwrap();
     (file, data)
 }
 
@@ -64,7 +64,7 @@ fn any_part_of_a_file_reads_back_across_slots_and_transfers() {
     let len = 4 * SLOT_LEN + 3 * 4096;
     let (file, data) = write(&rig, &slots, len);
     let geometry = rig.pool.region();
-    let read = |offset, len| rig.block_on(read_file(&rig.handle, &geometry, &file, offset, len));
+    let read = |offset, len| rig.block_on(read_file(&rig.handle, geometry, &file, offset, len));
     for (offset, n) in [
         (0, len),
         (0, 1),
@@ -81,7 +81,7 @@ fn any_part_of_a_file_reads_back_across_slots_and_transfers() {
     for (offset, n) in [(len, 1), (0, len + 1), (u64::MAX, 2), (1, u64::MAX)] {
         assert_eq!(read(offset, n).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
-    rig.block_on(verify_file(&rig.handle, &geometry, POOL_ID, GROUP, &file)).unwrap();
+    rig.block_on(verify_file(&rig.handle, geometry, POOL_ID, GROUP, &file)).unwrap();
 }
 
 /// Ranges of several files, some of which do not exist, are read at once; each has its own end.
@@ -97,7 +97,7 @@ fn many_ranges_are_read_at_once_and_fail_one_by_one() {
         [0..1, 4095..4097, len..len + 1, SLOT_LEN - 1..3 * SLOT_LEN + 5, 7..7, len - 1..len];
     let reads: Vec<_> = ranges.iter().map(|range| (&file, range.clone())).collect();
     let check = |bad: &[usize]| {
-        let results = rig.block_on(read_files(&rig.handle, &geometry, &reads));
+        let results = rig.block_on(read_files(&rig.handle, geometry, &reads));
         assert_eq!(results.len(), reads.len());
         for (at, (result, range)) in results.into_iter().zip(&ranges).enumerate() {
             if bad.contains(&at) {
@@ -120,6 +120,7 @@ fn a_namespace_is_written_with_the_same_arithmetic_as_the_device() {
     let slots = scattered(&mut rig);
     let (file, data) = write(&rig, &slots, 4 * SLOT_LEN + 4096);
     let geometry = rig.pool.region();
+    let start = geometry.extents().next().unwrap().offset;
     let remote = SimulatedDisk::new(DiskOptions::immediate(geometry.len()));
     let handle = remote.handle();
     let namespace = geometry.namespace();
@@ -129,7 +130,7 @@ fn a_namespace_is_written_with_the_same_arithmetic_as_the_device() {
     let mut at = 0;
     while at < geometry.len() {
         let step = (geometry.len() - at).min(MIB) as usize;
-        assert!(rig.disk.peek(geometry.offset() + at, step) == remote.peek(at, step), "at {at}");
+        assert!(rig.disk.peek(start + at, step) == remote.peek(at, step), "at {at}");
         at += step as u64;
     }
 }
@@ -157,7 +158,7 @@ fn headers_are_written_after_all_data_and_say_what_the_slot_holds() {
     assert!(offsets[..first_header].iter().all(|&at| at >= data_start));
     assert!(offsets[first_header..].iter().all(|&at| at < data_start));
     for (index, placed) in slots.iter().enumerate() {
-        let header = rig.block_on(read_slot_header(&rig.handle, &geometry, placed.slot)).unwrap();
+        let header = rig.block_on(read_slot_header(&rig.handle, geometry, placed.slot)).unwrap();
         let start = index * SLOT_LEN as usize;
         let bytes = &data[start..data.len().min(start + SLOT_LEN as usize)];
         assert_eq!(header, SlotHeader::of(POOL_ID, GROUP, &file, index, crc::crc32c(bytes)));
@@ -175,7 +176,7 @@ fn what_stands_in_the_wrong_place_is_found_and_the_difference_named() {
     let geometry = rig.pool.region();
     let verify = |disk: &SimulatedDisk, pool_id, group, file: &FilePlacement| {
         let handle = disk.handle();
-        disk.block_on(&handle, verify_file(&handle, &geometry, pool_id, group, file)).unwrap_err()
+        disk.block_on(&handle, verify_file(&handle, geometry, pool_id, group, file)).unwrap_err()
     };
     let check = |error: Error, word: &str| {
         assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
@@ -228,7 +229,7 @@ fn data_chunks_and_placement_must_agree_before_anything_is_written() {
     for (data, crcs) in
         [(data.slice(4096..), &crcs[..]), (data.clone(), &crcs[1..]), (data.clone(), &wrong)]
     {
-        let written = write_file(&rig.handle, &geometry, POOL_ID, GROUP, &file, &data, crcs);
+        let written = write_file(&rig.handle, geometry, POOL_ID, GROUP, &file, &data, crcs);
         assert_eq!(rig.block_on(written).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     assert_eq!(rig.disk.stats().writes, before);
@@ -245,12 +246,12 @@ fn an_unknown_outcome_among_failures_is_told_as_unknown() {
     rig.disk.plan(OperationClass::Write, 1, Fault::Fail);
     rig.disk.plan(OperationClass::Write, 3, Fault::Unknown);
     let (geometry, crcs) = (rig.pool.region(), chunk_crcs(&data));
-    let written = write_file(&rig.handle, &geometry, POOL_ID, GROUP, &file, &data, &crcs);
+    let written = write_file(&rig.handle, geometry, POOL_ID, GROUP, &file, &data, &crcs);
     let error = rig.block_on(written).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown);
     assert!(error.message().contains("000001.sst"), "{error}");
     assert!(
-        rig.block_on(read_slot_header(&rig.handle, &geometry, slots[0].slot)).is_err(),
+        rig.block_on(read_slot_header(&rig.handle, geometry, slots[0].slot)).is_err(),
         "no header after data that failed"
     );
 }

@@ -15,7 +15,7 @@ impl World {
     pub fn rot(&mut self, index: usize, file: FileId) {
         let node = self.node(index).expect("the replica is up");
         let placement = node.pool().placement(file).expect("the file is there");
-        let geometry = node.pool().region();
+        let geometry = node.pool().region().clone();
         let within = self.random.below(placement.len);
         let mut extents = gabion_pool::extents(&geometry, &placement, within, 1);
         let (offset, _) = extents.next().expect("the file has that byte");
@@ -49,7 +49,7 @@ impl World {
         let Some(placement) = node.file_map().get(file) else { return false };
         let geometry = node.pool().region();
         let mut bytes = Vec::new();
-        for (offset, len) in gabion_pool::extents(&geometry, &placement, 0, placement.len) {
+        for (offset, len) in gabion_pool::extents(geometry, &placement, 0, placement.len) {
             bytes.extend(self.machines[index].disk.peek(offset, len as usize));
         }
         crc::crc32c(&bytes) == meta.checksum

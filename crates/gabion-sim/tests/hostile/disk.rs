@@ -9,8 +9,8 @@ use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_pool::inspect::{AreaScan, Seen, superblock};
 use gabion_pool::placement_log::{Operation, RecordHeader, RecordKind, encode_record};
 use gabion_pool::{
-    FilePlacement, Placed, PoolConfig, QuarantineOrigin, SlotHeader, Superblock, Trust,
-    write_commit,
+    Extent, FilePlacement, Geometry, Placed, PoolConfig, QuarantineOrigin, SlotHeader, Superblock,
+    Trust, write_commit,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -102,6 +102,11 @@ fn read_record(bytes: &[u8]) -> Result<Option<Vec<u8>>, Error> {
 pub(crate) fn formats() -> Vec<Format> {
     let superblocks = [16 * MIB, 4 << 30, 8 << 40];
     let superblocks = superblocks.map(|len| Superblock::plan(&config(len)).unwrap().encode());
+    let mut grown = Superblock::plan(&config(4 << 30)).unwrap();
+    let extents = [(64 * MIB, 3), (80 * MIB, 1), (1 << 30, 600)];
+    let extents = extents.map(|(offset, slots)| Extent { offset, slots });
+    grown.regions[0].geometry = Geometry::of_extents(&extents).unwrap();
+    let superblocks = [&superblocks[..], &[grown.encode()]].concat();
     let file = placement(0x1122, &[placed(3, 9), placed(300, 1_000_000)]);
     let headers = [0, 1].map(|i| SlotHeader::of(POOL_ID, GROUP, &file, i, 0x0102_0304).encode());
     let body = body_of(&operations());
@@ -121,7 +126,7 @@ pub(crate) fn formats() -> Vec<Format> {
             repair: Box::new(|bytes| seal(bytes, BLOCK_LEN - 4)),
             // What a later version may keep in its zeros is not looked at.
             is_canonical: false,
-            ..Format::new("superblock", superblocks.to_vec(), |bytes| {
+            ..Format::new("superblock", superblocks, |bytes| {
                 let none = || Error::not_found("no superblock");
                 Ok(Some(Superblock::decode(bytes)?.ok_or_else(none)?.encode()))
             })

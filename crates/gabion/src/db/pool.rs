@@ -33,9 +33,15 @@ pub(super) fn superblock(pool: &AtRest, out: &mut Out) -> Told {
         for region in &found.regions {
             let fields = json!({
                 "id": region.id, "group": region.group.get(), "slots": region.geometry.slots(),
-                "offset": region.geometry.offset(), "len": region.geometry.len(),
+                "len": region.geometry.len(),
             });
             out.item(1, "region", fields)?;
+            for extent in region.geometry.extents() {
+                let fields = json!({
+                    "offset": extent.offset, "len": extent.len(), "slots": extent.slots,
+                });
+                out.item(2, "extent", fields)?;
+            }
         }
     }
     Ok(())

@@ -160,7 +160,7 @@ fn headers(pool: &AtRest, opened: &OpenedPool, meta: &FileMeta, scrubbed: &mut S
         let expected =
             gabion_pool::file_headers(ours.pool_id(), ours.group(), &placement, &meta.chunk_crcs)?;
         for (slot, block) in expected {
-            let header = gabion_pool::read_slot_header(pool.medium(), &region, slot);
+            let header = gabion_pool::read_slot_header(pool.medium(), region, slot);
             pool.wait(header)?.check(&SlotHeader::decode(&block)?)?;
         }
         Ok(())

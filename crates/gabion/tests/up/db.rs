@@ -76,7 +76,7 @@ impl Place {
         let pool = medium.block_on(gabion_pool::read(medium.handle())).unwrap().recovered.pool;
         let mut files = pool.files();
         let placement = files.find(|it| it.file.to_string() == name).expect("it is in the pool");
-        gabion_pool::extents(&pool.region(), placement, offset, 1).next().unwrap().0
+        gabion_pool::extents(pool.region(), placement, offset, 1).next().unwrap().0
     }
 
     fn modified(&self) -> [SystemTime; 2] {
