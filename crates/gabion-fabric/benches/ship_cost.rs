@@ -49,7 +49,7 @@ fn measure_all(path: &std::path::Path, transfers: u64) -> Result<(), Box<dyn Err
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0")?,
         medium: file.medium(MediumOptions::default())?,
-        backing: Backing::new(vec![0..len]),
+        backing: Backing::from(0..len),
         config: TargetConfig::new(String::new(), Vec::new(), len, [7; 16]),
         buffer_len: buffer_len(),
         nice: 0,
@@ -84,10 +84,13 @@ fn measure(
     target.send(TargetCommand::Open {
         subsystem: SUBSYSTEM.to_owned(),
         session: 1,
-        host: HOST.to_owned(),
+        hosts: vec![HOST.to_owned()],
     });
     while !matches!(events.recv()?, TargetEvent::Opened { .. }) {}
-    target.send(TargetCommand::Admit(vec![(0, transfers * TRANSFER_LEN as u64)]));
+    target.send(TargetCommand::Admit {
+        host: HOST.to_owned(),
+        ranges: std::iter::once(0..transfers * TRANSFER_LEN as u64).collect(),
+    });
     let mut config = InitiatorConfig::new(HOST.to_owned(), [1; 16], SUBSYSTEM.to_owned());
     (config.header_digest, config.data_digest) = (digests, digests);
     let mut remotes = Remotes::new(Readiness::new()?);

@@ -63,7 +63,7 @@ fn serve(path: &Path) -> Result<String, Box<dyn Error>> {
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0")?,
         medium: file.medium(MediumOptions::default())?,
-        backing: Backing::new(vec![START..START + LEN]),
+        backing: Backing::from(START..START + LEN),
         config: TargetConfig::new(String::new(), Vec::new(), LEN, [7; 16]),
         buffer_len: 0,
         nice: 0,
@@ -74,9 +74,12 @@ fn serve(path: &Path) -> Result<String, Box<dyn Error>> {
     target.send(TargetCommand::Open {
         subsystem: SUBSYSTEM.to_owned(),
         session: 1,
-        host: HOST.to_owned(),
+        hosts: vec![HOST.to_owned()],
     });
-    target.send(TargetCommand::Admit(vec![(0, GRANTED_LEN)]));
+    target.send(TargetCommand::Admit {
+        host: HOST.to_owned(),
+        ranges: std::iter::once(0..GRANTED_LEN).collect(),
+    });
     while !matches!(events.recv_timeout(PATIENCE)?, TargetEvent::Opened { .. }) {}
     let status = Command::new(program)
         .args(args)

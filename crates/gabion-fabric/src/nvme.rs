@@ -9,5 +9,6 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 
+pub use gabion_media::nvme::TargetCommand;
 pub use remote::{Readiness, Remote, Remotes};
-pub use target::{TargetCommand, TargetEvent, TargetOptions, TargetServer, WireBytes};
+pub use target::{TargetEvent, TargetOptions, TargetServer, WireBytes};

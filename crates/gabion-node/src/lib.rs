@@ -39,7 +39,7 @@ pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
     Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StopState,
-    StoppedMs, TargetCommand, WriteGate, WriteStop, check_memtable_len,
+    StoppedMs, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{ReplicaState, Snapshot, opaque};
 pub use view::{Duties, View};

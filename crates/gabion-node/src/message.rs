@@ -23,7 +23,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::{RECORD_LEN_MAX, SLOT_LEN};
-use gabion_base::{Error, FileId, FileKind, Generation, Result, SlotIndex, Term};
+use gabion_base::{Error, FileId, FileKind, Generation, ReplicaId, Result, SlotIndex, Term};
 use gabion_pool::{Geometry, Placed};
 
 /// A message between the nodes of two members.
@@ -33,6 +33,8 @@ pub enum NodeMessage {
     Grant {
         /// The secondary's session. A newer one voids everything granted before.
         session: u64,
+        /// The only member that may write into the slots.
+        writer: ReplicaId,
         /// The pool that the slots belong to; stands in each slot header.
         pool_id: [u8; 16],
         /// The subsystem to connect to.
@@ -133,9 +135,10 @@ impl NodeMessage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Self::Grant { session, pool_id, subsystem, port, region, slots } => {
+            Self::Grant { session, writer, pool_id, subsystem, port, region, slots } => {
                 out.put_u8(1);
                 out.put_u64(*session);
+                out.put_u32(writer.get());
                 out.put_bytes(pool_id);
                 out.put_prefixed(subsystem.as_bytes());
                 out.put_u16(*port);
@@ -192,6 +195,7 @@ impl NodeMessage {
         let message = match r.u8()? {
             1 => Self::Grant {
                 session: r.u64()?,
+                writer: ReplicaId(r.u32()?),
                 pool_id: r.array()?,
                 subsystem: text(r.prefixed(223)?)?,
                 port: r.u16()?,
@@ -330,6 +334,7 @@ mod tests {
         let messages = [
             NodeMessage::Grant {
                 session: 3,
+                writer: ReplicaId(6),
                 pool_id: [8; 16],
                 subsystem: "nqn.x".into(),
                 port: 4420,

@@ -101,6 +101,7 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
     };
     let grant = NodeMessage::Grant {
         session: 3,
+        writer: ReplicaId(1),
         pool_id: *b"0123456789abcdef",
         subsystem: "nqn.2026-01.org.gabion:g1:t2:s3".to_owned(),
         port: 4420,

@@ -27,12 +27,12 @@ use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
 use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, StoreParts};
-use gabion_fabric::nvme::{TargetCommand as FabricCommand, TargetEvent, TargetServer};
+use gabion_fabric::nvme::{TargetEvent, TargetServer};
 use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{LocalStore, Locate, MarkId, Output, RemoteCommand, TargetCommand, WriteGate};
+use gabion_node::{LocalStore, Locate, MarkId, Output, RemoteCommand, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
@@ -426,13 +426,7 @@ impl Server {
             }
             Output::Work(id, work) => self.begin_work(id, work),
             Output::Deliver { from, message } => self.take_message(from, message),
-            Output::Target(command) => self.threads.target.send(match command {
-                TargetCommand::Open { subsystem, session, host } => {
-                    FabricCommand::Open { subsystem, session, host }
-                }
-                TargetCommand::Admit(ranges) => FabricCommand::Admit(ranges),
-                TargetCommand::Revoke(ranges) => FabricCommand::Revoke(ranges),
-            }),
+            Output::Target(command) => self.threads.target.send(command),
             Output::Remote(RemoteCommand::Connect { to, session, subsystem, port, host }) => {
                 let Some(peer) = self.peers.iter().find(|peer| peer.id == to) else { return };
                 let mut address = peer.target;

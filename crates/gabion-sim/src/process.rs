@@ -5,7 +5,9 @@ use crate::{Random, check};
 use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
 use gabion_engine::{JobKind, LocalCache, Tables};
 use gabion_media::nvme::initiator::{Initiator, InitiatorConfig};
-use gabion_media::nvme::target::{BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::nvme::target::{
+    BackendKind, Backing, Subsystem, TargetCommand, TargetConfig, TargetConnection,
+};
 use gabion_media::task::Executor;
 use gabion_media::{
     AlignedBuf, Bytes, Completion, Medium, MediumHandle, MediumProperties, MemoryRegion, Operation,
@@ -14,7 +16,7 @@ use gabion_node::open::OpenedPool;
 use gabion_node::work::{self, BuildCredit, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
     Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
-    RemoteCommand, TargetCommand, open,
+    RemoteCommand, open,
 };
 use gabion_pool::{FilePlacement, Trust};
 use std::cell::{Cell, RefCell};
@@ -152,7 +154,7 @@ struct Target {
     connections: BTreeMap<u64, TargetConnection<Pipe>>,
     next: u64,
     /// What to open when everything before is drained.
-    opening: Option<(String, u64, String)>,
+    opening: Option<(String, u64, Vec<String>)>,
     /// Of another make; see [`crate::Options::foreign_targets`].
     foreign: Option<Foreign>,
     /// The planted defect: nothing is drained before.
@@ -679,20 +681,25 @@ impl Process {
 
     fn change_target(&mut self, command: TargetCommand) {
         match command {
-            TargetCommand::Open { subsystem, session, host } => {
+            TargetCommand::Open { subsystem, session, hosts } => {
                 if let Some(open) = &mut self.target.subsystem {
                     open.close();
                 }
-                self.target.opening = Some((subsystem, session, host));
+                self.target.opening = Some((subsystem, session, hosts));
             }
-            TargetCommand::Admit(ranges) => {
+            TargetCommand::Admit { host, ranges } => {
                 if let Some(subsystem) = &mut self.target.subsystem {
-                    ranges.iter().for_each(|(at, len)| subsystem.admit(*at..at + len));
+                    ranges.into_iter().for_each(|range| subsystem.admit(&host, range));
+                }
+            }
+            TargetCommand::Close => {
+                if let Some(open) = &mut self.target.subsystem {
+                    open.close();
                 }
             }
             TargetCommand::Revoke(ranges) => {
                 if let Some(subsystem) = &mut self.target.subsystem {
-                    ranges.iter().for_each(|(at, len)| subsystem.revoke(*at..at + len));
+                    ranges.into_iter().for_each(|range| subsystem.revoke(range));
                 }
             }
         }
@@ -734,9 +741,9 @@ impl Process {
         if !target.is_drained() {
             return;
         }
-        let Some((name, session, host)) = target.opening.take() else { return };
+        let Some((name, session, hosts)) = target.opening.take() else { return };
         let len = store.geometry.len();
-        let config = TargetConfig::new(name, vec![host], len, store.pool_id);
+        let config = TargetConfig::new(name, hosts, len, store.pool_id);
         match Subsystem::new(config) {
             Ok(subsystem) => target.open(subsystem, session),
             Err(error) => unreachable!("the target's configuration is sound: {error}"),

@@ -17,7 +17,9 @@ use crate::file::FileMedium;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_media::nvme::{BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
+use gabion_media::nvme::{
+    BackendKind, Backing, Subsystem, TargetCommand, TargetConfig, TargetConnection,
+};
 use gabion_media::{AlignedBuf, Bytes, Completion, Medium, Operation, OperationKind};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -25,7 +27,6 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -64,26 +65,6 @@ pub struct TargetOptions {
     pub buffer_len: usize,
     /// Steps by which its thread stands back ([`gabion_proc::stand_back`]).
     pub nice: u8,
-}
-
-/// What the target is to do. Byte ranges are pairs of offset and length in the namespace.
-#[derive(Clone, Debug)]
-pub enum TargetCommand {
-    /// Close what is served, let what is in flight end, serve under this name, report `Opened`.
-    Open {
-        /// Name of the subsystem.
-        subsystem: String,
-        /// Comes back in the events.
-        session: u64,
-        /// The only host admitted.
-        host: String,
-    },
-    /// Admit writes to these ranges in the subsystem served now.
-    Admit(Vec<(u64, u64)>),
-    /// Refuse writes to these ranges from now on.
-    Revoke(Vec<(u64, u64)>),
-    /// Close what is served, let what is in flight end, report `Closed`.
-    Close,
 }
 
 /// What the target reports, on its own thread.
@@ -245,6 +226,9 @@ struct Running {
     write: Option<Write>,
 }
 
+/// Name, session and hosts of a subsystem that is to be served.
+type Next = (String, u64, Vec<String>);
+
 struct Server {
     poll: Poll,
     listener: TcpListener,
@@ -258,7 +242,7 @@ struct Server {
     started: Instant,
     epoch: Option<Epoch>,
     /// What comes after the epoch that drains: another subsystem, or none (`Close`).
-    next: Option<Option<(String, u64, String)>>,
+    next: Option<Option<Next>>,
     next_token: usize,
     next_tag: u64,
     running: BTreeMap<u64, Running>,
@@ -382,25 +366,25 @@ impl Server {
 
     fn carry_out(&mut self, command: TargetCommand) {
         match command {
-            TargetCommand::Open { subsystem, session, host } => {
-                self.succeed(Some((subsystem, session, host)));
+            TargetCommand::Open { subsystem, session, hosts } => {
+                self.succeed(Some((subsystem, session, hosts)));
             }
             TargetCommand::Close => self.succeed(None),
-            TargetCommand::Admit(ranges) => {
+            TargetCommand::Admit { host, ranges } => {
                 if let Some(epoch) = &mut self.epoch {
-                    ranges.into_iter().for_each(|r| epoch.subsystem.admit(range(r)));
+                    ranges.into_iter().for_each(|range| epoch.subsystem.admit(&host, range));
                 }
             }
             TargetCommand::Revoke(ranges) => {
                 if let Some(epoch) = &mut self.epoch {
-                    ranges.into_iter().for_each(|r| epoch.subsystem.revoke(range(r)));
+                    ranges.into_iter().for_each(|range| epoch.subsystem.revoke(range));
                 }
             }
         }
     }
 
     /// Closes what is served; [`Self::go_on`] does the rest once it is drained.
-    fn succeed(&mut self, next: Option<(String, u64, String)>) {
+    fn succeed(&mut self, next: Option<Next>) {
         if let Some(epoch) = &mut self.epoch {
             epoch.subsystem.close();
             self.touched.extend(epoch.connections.keys());
@@ -417,14 +401,11 @@ impl Server {
         // Connections that cannot get rid of their last answers are cut: nothing of them is left.
         self.epoch = None;
         let Some(next) = self.next.take() else { return };
-        let Some((subsystem, session, host)) = next else {
+        let Some((subsystem, session, hosts)) = next else {
             return (self.report)(TargetEvent::Closed);
         };
-        let config = TargetConfig {
-            subsystem_nqn: subsystem,
-            allowed_hosts: vec![host],
-            ..self.config.clone()
-        };
+        let config =
+            TargetConfig { subsystem_nqn: subsystem, allowed_hosts: hosts, ..self.config.clone() };
         match Subsystem::new(config) {
             Ok(subsystem) => {
                 self.epoch = Some(Epoch { session, subsystem, connections: BTreeMap::new() });
@@ -576,10 +557,6 @@ impl Server {
         connection.complete_io(&mut epoch.subsystem, running.id, bytes);
         self.touched.insert(running.connection);
     }
-}
-
-fn range((offset, len): (u64, u64)) -> Range<u64> {
-    offset..offset.saturating_add(len)
 }
 
 /// Offset in the namespace, length and checksum of a write.

@@ -9,8 +9,8 @@ use gabion_base::{Error, ErrorKind, crc};
 use gabion_media::nvme::{Backing, InitiatorConfig, InitiatorState, TargetConfig};
 use gabion_media::{AlignedBuf, Bytes, OperationKind};
 use std::future::Future;
+use std::iter;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -57,12 +57,11 @@ impl Target {
     }
 
     fn serve(path: PathBuf, medium: FileMedium) -> Self {
-        Self::serve_from(path, medium, vec![START..START + NAMESPACE_LEN])
+        Self::serve_from(path, medium, Backing::from(START..START + NAMESPACE_LEN))
     }
 
-    fn serve_from(path: PathBuf, medium: FileMedium, ranges: Vec<Range<u64>>) -> Self {
+    fn serve_from(path: PathBuf, medium: FileMedium, backing: Backing) -> Self {
         let (sender, events) = channel();
-        let backing = Backing::new(ranges);
         let len = backing.len();
         let options = TargetOptions {
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
@@ -83,8 +82,14 @@ impl Target {
         self.server.send(TargetCommand::Open {
             subsystem: subsystem(session),
             session,
-            host: HOST.to_owned(),
+            hosts: vec![HOST.to_owned()],
         });
+    }
+
+    /// Grants pairs of offset and length to a host.
+    fn admit(&self, host: &str, ranges: &[(u64, u64)]) {
+        let ranges = ranges.iter().map(|(at, len)| *at..at + len).collect();
+        self.server.send(TargetCommand::Admit { host: host.to_owned(), ranges });
     }
 
     /// Waits for the event that `wanted` picks, and drops those before it.
@@ -167,7 +172,7 @@ fn pattern(len: u64, salt: u8) -> Bytes {
 #[test]
 fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
     let target = Target::opened("ship");
-    target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
+    target.admit(HOST, &[(0, 4 * MIB)]);
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let remote = remotes.get(&1).unwrap();
@@ -213,8 +218,8 @@ fn shipped_bytes_land_in_the_region_and_are_reported_before_the_host_knows() {
 #[test]
 fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() {
     let target = Target::opened("grants");
-    target.server.send(TargetCommand::Admit(vec![(MIB, MIB), (4 * MIB, 2 * MIB)]));
-    target.server.send(TargetCommand::Revoke(vec![(5 * MIB, MIB)]));
+    target.admit(HOST, &[(MIB, MIB), (4 * MIB, 2 * MIB)]);
+    target.server.send(TargetCommand::Revoke(iter::once(5 * MIB..6 * MIB).collect()));
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
@@ -229,16 +234,53 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
     assert!(on_disk[(START + MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
 }
 
+/// A group's former head and its new one, say, or the heads of two groups.
+/// docs/faults.md: H8
+#[test]
+fn a_host_writes_into_slots_of_another_and_not_a_byte_is_changed() {
+    const OTHER: &str = "nqn.2026-01.org.gabion:other";
+    let target = Target::opened("hosts");
+    let mut remotes = Remotes::new(Readiness::new().unwrap());
+    let address = target.server.address();
+    let other = || InitiatorConfig::new(OTHER.to_owned(), [2; 16], subsystem(1));
+    let state = connect_with(&mut remotes, 2, address, other());
+    assert!(matches!(state, InitiatorState::Failed(_)), "nothing is granted to it: {state:?}");
+    target.admit(HOST, &[(0, 2 * MIB)]);
+    target.admit(OTHER, &[(4 * MIB, 2 * MIB)]);
+    assert_ready(&connect(&mut remotes, 1, address, 1));
+    assert_ready(&connect_with(&mut remotes, 2, address, other()));
+    let handles = [1, 2].map(|key| remotes.get(&key).unwrap().handle().clone());
+    let mut write = |host: usize, at, salt| {
+        run(&mut remotes, handles[host].write(at, pattern(MIB, salt))).map_err(|e| e.kind())
+    };
+    assert_eq!((write(0, 0, 1), write(1, 4 * MIB, 2)), (Ok(()), Ok(())));
+    let before = std::fs::read(&target.path).unwrap();
+    // As what is granted to nobody; also what begins or ends in a slot of its own.
+    assert_eq!(write(0, 8 * MIB, 3), Err(ErrorKind::Fenced));
+    for (host, at) in
+        [(1, 0), (1, MIB), (0, 4 * MIB), (0, 5 * MIB), (0, 2 * MIB - 4096), (1, 4 * MIB - 4096)]
+    {
+        assert_eq!(write(host, at, 3), Err(ErrorKind::Fenced), "host {host} at {at}");
+    }
+    assert!(std::fs::read(&target.path).unwrap() == before, "not a byte is changed");
+    // A slot that is granted anew has one writer, its new one.
+    target.admit(OTHER, &[(0, MIB)]);
+    assert_eq!(write(0, 0, 4), Err(ErrorKind::Fenced));
+    assert_eq!((write(1, 0, 5), write(0, MIB, 6)), (Ok(()), Ok(())));
+    let after = std::fs::read(&target.path).unwrap();
+    assert!(after[START as usize..][..MIB as usize] == pattern(MIB, 5)[..]);
+}
+
 #[test]
 fn a_namespace_of_two_extents_is_written_where_they_lie_and_not_across() {
     let path = pool("extents");
     let file = PoolFile::open(&path, DirectIo::Try).unwrap();
     let medium = file.medium(MediumOptions::default()).unwrap();
     let ranges = vec![START + 8 * MIB..START + 12 * MIB, START..START + 4 * MIB];
-    let target = Target::serve_from(path, medium, ranges);
+    let target = Target::serve_from(path, medium, Backing::new(ranges));
     target.open(1);
     target.wait_opened(1);
-    target.server.send(TargetCommand::Admit(vec![(0, 8 * MIB)]));
+    target.admit(HOST, &[(0, 8 * MIB)]);
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
@@ -258,7 +300,7 @@ fn a_namespace_of_two_extents_is_written_where_they_lie_and_not_across() {
 #[test]
 fn a_new_session_fences_the_old_one() {
     let target = Target::opened("fence");
-    target.server.send(TargetCommand::Admit(vec![(0, NAMESPACE_LEN)]));
+    target.admit(HOST, &[(0, NAMESPACE_LEN)]);
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
@@ -271,7 +313,7 @@ fn a_new_session_fences_the_old_one() {
     }
     remotes.turn(Duration::ZERO).unwrap();
     target.open(2);
-    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    target.admit(HOST, &[(0, MIB)]);
     target.wait_opened(2);
     let fenced = std::fs::read(&target.path).unwrap();
     for write in late {
@@ -301,7 +343,7 @@ fn several_remotes_share_a_thread_and_a_dead_one_hinders_nobody() {
     remotes.connect(9, nobody, config(1), 0).unwrap();
     for (i, target) in (0..).zip(&targets) {
         target.open(1);
-        target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+        target.admit(HOST, &[(0, MIB)]);
         target.wait_opened(1);
         assert_ready(&connect(&mut remotes, i, target.server.address(), 1));
     }
@@ -322,7 +364,7 @@ fn several_remotes_share_a_thread_and_a_dead_one_hinders_nobody() {
 fn a_dropped_remote_ends_its_operations_as_unknown() {
     let target = Target::start("drop");
     target.open(1);
-    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    target.admit(HOST, &[(0, MIB)]);
     target.wait_opened(1);
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
@@ -357,15 +399,15 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
     let path = std::env::temp_dir().join(format!("gabion-outside-{}", std::process::id()));
     preallocate(&path, MIB).unwrap();
     let file = PoolFile::open(&path, DirectIo::Try).unwrap();
-    let ranges = |start: u64| vec![start..start.saturating_add(MIB)];
-    let halves = vec![0..MIB / 2, MIB / 2..MIB - 4096];
-    for (ranges, notify) in
-        [(ranges(4096), true), (ranges(u64::MAX), true), (halves, true), (ranges(0), false)]
+    let from = |start: u64| Backing::from(start..start.saturating_add(MIB));
+    let halves = Backing::new(vec![0..MIB / 2, MIB / 2..MIB - 4096]);
+    for (backing, notify) in
+        [(from(4096), true), (from(u64::MAX), true), (halves, true), (from(0), false)]
     {
         let options = TargetOptions {
             listener: TcpListener::bind("127.0.0.1:0").unwrap(),
             medium: file.medium(MediumOptions { notify, ..MediumOptions::default() }).unwrap(),
-            backing: Backing::new(ranges),
+            backing,
             config: TargetConfig::new(String::new(), Vec::new(), MIB, [7; 16]),
             buffer_len: 0,
             nice: 0,
@@ -408,7 +450,7 @@ fn a_connection_cut_after_any_byte_leaves_no_operation_hanging_and_the_target_dr
     for (session, limit) in (1..).zip(limits) {
         target.open(session);
         target.wait_opened(session);
-        target.server.send(TargetCommand::Admit(vec![(0, 4 * MIB)]));
+        target.admit(HOST, &[(0, 4 * MIB)]);
         let proxy = cutting_proxy(target.server.address(), limit);
         let mut remotes = Remotes::new(Readiness::new().unwrap());
         let state = connect(&mut remotes, 1, proxy, session);
@@ -480,7 +522,7 @@ fn connections_that_say_nothing_keep_no_host_out() {
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let mute = || TcpStream::connect(target.server.address()).unwrap();
-    let crowd: Vec<TcpStream> = std::iter::repeat_with(mute).take(100).collect();
+    let crowd: Vec<TcpStream> = iter::repeat_with(mute).take(100).collect();
     assert_ready(&connect(&mut remotes, 2, target.server.address(), 1));
     let is_gone = |event: &TargetEvent| match event {
         TargetEvent::Ended { peer, .. } => Some(*peer),
@@ -499,7 +541,7 @@ fn a_panic_of_the_target_is_reported() {
     let options = TargetOptions {
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
         medium: file.medium(MediumOptions::default()).unwrap(),
-        backing: Backing::new(vec![START..START + NAMESPACE_LEN]),
+        backing: Backing::from(START..START + NAMESPACE_LEN),
         config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
         buffer_len: 0,
         nice: 0,
@@ -564,7 +606,7 @@ fn a_fence_is_not_answered_while_an_old_write_could_still_land() {
     let target = Target::serve(path.clone(), FileMedium::with_engine(file, chosen, Some(notify)));
     target.open(1);
     target.wait_opened(1);
-    target.server.send(TargetCommand::Admit(vec![(0, MIB)]));
+    target.admit(HOST, &[(0, MIB)]);
     let mut remotes = Remotes::new(Readiness::new().unwrap());
     assert_ready(&connect(&mut remotes, 1, target.server.address(), 1));
     let handle = remotes.get(&1).unwrap().handle().clone();
@@ -577,7 +619,7 @@ fn a_fence_is_not_answered_while_an_old_write_could_still_land() {
     remotes.remove(&1);
     assert_eq!(run(&mut remotes, write).unwrap_err().kind(), ErrorKind::Unknown);
     target.open(2);
-    let early = std::iter::from_fn(|| target.events.recv_timeout(Duration::from_millis(250)).ok())
+    let early = iter::from_fn(|| target.events.recv_timeout(Duration::from_millis(250)).ok())
         .find(|event| matches!(event, TargetEvent::Opened { .. }));
     assert!(early.is_none(), "{early:?}");
     open.store(true, Ordering::SeqCst);

@@ -67,7 +67,9 @@ mod tests;
 
 pub use initiator::{Initiator, InitiatorConfig, InitiatorState};
 pub use pdu::Digests;
-pub use target::{BackendIo, BackendKind, Backing, Subsystem, TargetConfig, TargetConnection};
+pub use target::{
+    BackendIo, BackendKind, Backing, Subsystem, TargetCommand, TargetConfig, TargetConnection,
+};
 
 #[cfg(doc)]
 use crate::transport::Transport;

@@ -40,7 +40,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, Result};
-use grants::Ranges;
+use grants::Grants;
 
 /// Bytes of a logical block as a power of two.
 const BLOCK_ORDER: u8 = BLOCK_LEN.trailing_zeros() as u8;
@@ -61,7 +61,8 @@ const _: () = assert!(BLOCK_LEN << TRANSFER_ORDER == TRANSFER_LEN_MAX);
 pub struct TargetConfig {
     /// The subsystem's name; a host that asks for another is refused.
     pub subsystem_nqn: String,
-    /// Names of the hosts that may connect; nobody else may.
+    /// Names of the hosts that may connect before anything is granted to them; of others, only those
+    /// that [`Subsystem::admit`] names may.
     pub allowed_hosts: Vec<String>,
     /// Bytes of the namespace, a multiple of 4,096.
     pub namespace_len: u64,
@@ -142,9 +143,37 @@ impl TargetConfig {
     }
 }
 
+/// What a driver's target is to do, whoever drives it. Ranges are bytes of the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetCommand {
+    /// Close what is served, let what is in flight end, serve under this name, and report that.
+    Open {
+        /// Name of the subsystem.
+        subsystem: String,
+        /// Comes back with what is reported.
+        session: u64,
+        /// The hosts that are admitted from the beginning. Nothing is granted to them yet.
+        hosts: Vec<String>,
+    },
+    /// Admit writes of a host to these ranges in the subsystem served now. Whatever of them another
+    /// host had, it has no more.
+    Admit {
+        /// The writer.
+        host: String,
+        /// Where it may write.
+        ranges: Vec<Range<u64>>,
+    },
+    /// Refuse writes to these ranges from now on, whoever could write there.
+    Revoke(Vec<Range<u64>>),
+    /// Close what is served, let what is in flight end, and report that.
+    Close,
+}
+
 /// A host's association: its admin queue and I/O queues.
 #[derive(Debug)]
 struct Controller {
+    /// Which of the admitted hosts.
+    host: usize,
     host_nqn: String,
     host_id: [u8; 16],
     configuration: u32,
@@ -175,7 +204,7 @@ pub struct Subsystem {
     config: TargetConfig,
     controllers: BTreeMap<u16, Controller>,
     next_controller: u16,
-    grants: Ranges,
+    grants: Grants,
     closed: bool,
     in_flight: usize,
 }
@@ -188,12 +217,12 @@ impl Subsystem {
     pub fn new(config: TargetConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
-            config,
             controllers: BTreeMap::new(),
             next_controller: 1,
-            grants: Ranges::default(),
+            grants: Grants::of(&config.allowed_hosts),
             closed: false,
             in_flight: 0,
+            config,
         })
     }
 
@@ -203,12 +232,13 @@ impl Subsystem {
         &self.config
     }
 
-    /// Lets hosts write to a byte range of the namespace.
-    pub fn admit(&mut self, range: Range<u64>) {
-        self.grants.insert(range);
+    /// Lets a host write to a byte range of the namespace, and no other host any more. The host may
+    /// connect from now on, if it could not before.
+    pub fn admit(&mut self, host_nqn: &str, range: Range<u64>) {
+        self.grants.insert(host_nqn, range);
     }
 
-    /// Takes that back. A write that is not handed to the driver yet is refused; one that is may
+    /// Takes a range back, whoever may write there. A write that is not handed to the driver yet is refused; one that is may
     /// still land: see [`Self::in_flight`].
     pub fn revoke(&mut self, range: Range<u64>) {
         self.grants.remove(range);
@@ -245,16 +275,13 @@ impl Subsystem {
         self.controllers.len()
     }
 
-    fn admits_host(&self, host_nqn: &str) -> bool {
-        self.config.allowed_hosts.iter().any(|allowed| allowed == host_nqn)
-    }
-
-    /// Judges a read or write.
-    fn check_range(&self, range: &Range<u64>, is_write: bool) -> Result<(), Status> {
+    /// Judges a read or write of a controller's host.
+    fn check_range(&self, id: u16, range: &Range<u64>, is_write: bool) -> Result<(), Status> {
         if range.end > self.config.namespace_len {
             return Err(Status::LBA_RANGE);
         }
-        if is_write && !self.grants.contains(range) {
+        let host = self.controllers.get(&id).map(|controller| controller.host);
+        if is_write && !host.is_some_and(|host| self.grants.covers(host, range)) {
             return Err(Status::ACCESS_DENIED);
         }
         Ok(())
@@ -272,9 +299,9 @@ impl Subsystem {
         if data.subsystem_nqn != self.config.subsystem_nqn {
             return Err(Refusal::data(256));
         }
-        if !self.admits_host(&data.host_nqn) {
+        let Some(host) = self.grants.find(&data.host_nqn) else {
             return Err(Refusal { status: Status::CONNECT_HOST, at: 0 });
-        }
+        };
         if with.entries_minus_one == 0 || with.entries_minus_one >= TARGET_QUEUE_DEPTH_MAX {
             return Err(Refusal::command(44));
         }
@@ -282,7 +309,7 @@ impl Subsystem {
             return Err(Refusal { status: Status::CONNECT_BUSY, at: 0 });
         }
         match with.queue {
-            0 => self.connect_admin(data, with, now_ms),
+            0 => self.connect_admin(data, with, host, now_ms),
             _ => self.connect_io(data, with),
         }
     }
@@ -291,6 +318,7 @@ impl Subsystem {
         &mut self,
         data: &ConnectData,
         with: &ConnectParameters,
+        host: usize,
         now_ms: u64,
     ) -> Result<QueueId, Refusal> {
         if data.controller != ANY_CONTROLLER {
@@ -307,6 +335,7 @@ impl Subsystem {
         self.controllers.insert(
             id,
             Controller {
+                host,
                 host_nqn: data.host_nqn.clone(),
                 host_id: data.host_id,
                 configuration: 0,

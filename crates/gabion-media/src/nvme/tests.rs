@@ -186,7 +186,7 @@ impl World {
         let (host_admin, admin, admin_lanes) = pipe(cuts);
         let (host_io, io, io_lanes) = pipe(cuts);
         let mut subsystem = Subsystem::new(target).unwrap();
-        subsystem.admit(0..NAMESPACE_LEN / 2);
+        subsystem.admit(HOST, 0..NAMESPACE_LEN / 2);
         Self {
             initiator: Initiator::connect(initiator, host_admin, host_io),
             subsystem,
@@ -316,7 +316,7 @@ impl RawHost {
     pub(super) fn new() -> Self {
         let (host, controller, _) = pipe(&Cuts::Whole);
         let mut subsystem = Subsystem::new(target_config()).unwrap();
-        subsystem.admit(0..NAMESPACE_LEN);
+        subsystem.admit(HOST, 0..NAMESPACE_LEN);
         Self {
             wire: Wire::new(host, Role::Host),
             target: TargetConnection::new(controller),

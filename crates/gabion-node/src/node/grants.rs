@@ -6,7 +6,7 @@
 //!      ─► voided slots are free again ─► grant ─► durable ─► admitted at the target ─► Grant message
 //! ```
 
-use super::{After, Mutant, Node, Output, TargetCommand};
+use super::{After, Mutant, Node, Output};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::work::VerifyOrder;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,9 +14,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, CHUNK_LEN, SLOT_LEN};
-use gabion_base::{Error, FileId, GroupId, HashMap, LogPosition, SlotIndex, Term};
-use gabion_pool::{Drained, FilePlacement, Placed};
+use gabion_base::{Error, FileId, GroupId, HashMap, LogPosition, ReplicaId, SlotIndex, Term};
+use gabion_media::nvme::TargetCommand;
+use gabion_pool::{Drained, FilePlacement, Placed, SlotState};
 
 /// Name of the subsystem that a secondary serves in a term and session.
 #[must_use]
@@ -33,10 +35,10 @@ pub(super) fn subsystem_name(
     format!("nqn.2026-11.dev.gabion:{group}:{term}:s{session}:{pool}")
 }
 
-/// Name by which the primary of a group makes itself known to targets.
+/// Name by which a member makes itself known to targets as the writer of a group in a term.
 #[must_use]
-pub(super) fn host_name(group: GroupId, term: Term) -> String {
-    format!("nqn.2026-11.dev.gabion:host:{group}:{term}")
+pub(super) fn host_name(group: GroupId, term: Term, writer: ReplicaId) -> String {
+    format!("nqn.2026-11.dev.gabion:host:{group}:{term}:{writer}")
 }
 
 /// State of the session with the primary.
@@ -116,8 +118,25 @@ impl Node {
         self.outputs.push_back(Output::Target(TargetCommand::Open {
             subsystem,
             session: self.state.session,
-            host: host_name(self.config.group, self.state.term()),
+            hosts: alloc::vec![self.host_of(self.view.writer())],
         }));
+    }
+
+    fn host_of(&self, writer: ReplicaId) -> String {
+        host_name(self.config.group, self.state.term(), writer)
+    }
+
+    /// Lets the writer write into slots that are granted to it, and nobody else.
+    fn admit(&mut self, slots: &[Placed]) {
+        let (writer, ranges) = (self.view.writer(), self.ranges(slots));
+        debug_assert!(slots.iter().all(|placed| self.is_granted_to(placed.slot, writer)));
+        let host = self.host_of(writer);
+        self.outputs.push_back(Output::Target(TargetCommand::Admit { host, ranges }));
+    }
+
+    fn is_granted_to(&self, slot: SlotIndex, writer: ReplicaId) -> bool {
+        let state = self.pool.slot_state(slot);
+        matches!(state, Some(SlotState::Granted { to, .. }) if to == writer)
     }
 
     fn subsystem(&self) -> String {
@@ -199,31 +218,33 @@ impl Node {
         }
         self.grants.wanted = 0;
         self.grants.free.extend(slots.iter().map(|placed| placed.slot));
-        let ranges = self.ranges(&slots);
-        self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
+        self.admit(&slots);
         self.tell_grant(slots);
     }
 
     fn tell_grant(&mut self, slots: Vec<Placed>) {
+        let head = self.view.writer();
         let message = NodeMessage::Grant {
             session: self.state.session,
+            writer: head,
             pool_id: self.pool.pool_id(),
             subsystem: self.subsystem(),
             port: self.grants.port,
             region: self.pool.region().namespace(),
             slots,
         };
-        let head = self.view.writer();
         self.tell(head, &message);
     }
 
     /// Data and header of each slot, as ranges of the namespace.
-    fn ranges(&self, slots: &[Placed]) -> Vec<(u64, u64)> {
+    fn ranges(&self, slots: &[Placed]) -> Vec<Range<u64>> {
         let geometry = self.pool.region().namespace();
         let mut ranges = Vec::with_capacity(slots.len() * 2);
         for placed in slots {
-            ranges.push((geometry.slot_offset(placed.slot), SLOT_LEN));
-            ranges.push((geometry.header_offset(placed.slot), BLOCK_LEN as u64));
+            let (data, header) =
+                (geometry.slot_offset(placed.slot), geometry.header_offset(placed.slot));
+            ranges.push(data..data + SLOT_LEN);
+            ranges.push(header..header + BLOCK_LEN as u64);
         }
         ranges
     }
@@ -322,8 +343,7 @@ impl Node {
         }
         let slots = placement.slots.clone();
         self.grants.free.extend(slots.iter().map(|placed| placed.slot));
-        let ranges = self.ranges(&slots);
-        self.outputs.push_back(Output::Target(TargetCommand::Admit(ranges)));
+        self.admit(&slots);
         self.tell_grant(slots);
         // Else the primary keeps its bytes for us, and begins no jobs at last.
         let head = self.view.writer();

@@ -89,7 +89,11 @@ impl Node {
     fn handle_node_message(&mut self, from: ReplicaId, message: NodeMessage) {
         let from_head = from == self.view.writer() && self.duties().receive;
         match message {
-            NodeMessage::Grant { session, pool_id, subsystem, port, region, slots } => {
+            NodeMessage::Grant { writer, .. } if writer != self.me => {
+                let reason = Error::fenced(alloc::format!("slots that are granted to {writer}"));
+                self.outputs.push_back(Output::Disconnect { peer: from, connection: None, reason });
+            }
+            NodeMessage::Grant { session, pool_id, subsystem, port, region, slots, .. } => {
                 let place = (subsystem, port);
                 self.handle_grant(from, session, pool_id, place, region, slots);
             }

@@ -57,7 +57,7 @@ pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadId, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 pub use memory::NodeMemory;
-pub use output::{Output, RemoteCommand, Replaced, TargetCommand, WriteGate};
+pub use output::{Output, RemoteCommand, Replaced, WriteGate};
 #[cfg_attr(
     not(feature = "planted"),
     expect(unreachable_pub, reason = "exported with the feature")

@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, ReplicaId};
 use gabion_engine::FileMeta;
+use gabion_media::nvme::TargetCommand;
 use gabion_pool::FilePlacement;
 use gabion_replication::{Frame, GroupView, Message};
 
@@ -35,7 +36,8 @@ pub enum Output {
         /// `Forward` or `ForwardReply`.
         message: Message,
     },
-    /// Change what the embedded target serves.
+    /// Change what the embedded NVMe/TCP target serves. The answer to an `Open` is
+    /// [`Node::handle_target_open`](crate::Node::handle_target_open).
     Target(TargetCommand),
     /// Connect to, or drop, a secondary's namespace.
     Remote(RemoteCommand),
@@ -65,25 +67,6 @@ pub struct Replaced {
     /// Those that it adds and where they lie. A kept description keeps the file's slots, so it is
     /// to be dropped soon.
     pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
-}
-
-/// An order to the embedded NVMe/TCP target. Byte ranges are relative to the namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetCommand {
-    /// Close what is served now, let what is in flight end, then serve under this name and answer
-    /// with [`Node::handle_target_open`](crate::Node::handle_target_open).
-    Open {
-        /// Name of the subsystem: group, term and session.
-        subsystem: String,
-        /// The session, to be handed back.
-        session: u64,
-        /// The only host admitted.
-        host: String,
-    },
-    /// Admit writes to these ranges (offset, length).
-    Admit(Vec<(u64, u64)>),
-    /// Refuse writes to these ranges from now on: the slots hold files.
-    Revoke(Vec<(u64, u64)>),
 }
 
 /// An order to the shipping side.

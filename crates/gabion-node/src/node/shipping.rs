@@ -145,7 +145,7 @@ impl Node {
             queue.make_contiguous().sort_by_key(|id| !self.ship.files.is_flush(*id));
             *remote =
                 Remote { session, pool_id, geometry: Some(region), queue, ..Remote::default() };
-            let host = host_name(self.config.group, self.chain.term());
+            let host = host_name(self.config.group, self.chain.term(), self.me);
             let connect = RemoteCommand::Connect { to: from, session, subsystem, port, host };
             self.outputs.push_back(Output::Remote(connect));
         }

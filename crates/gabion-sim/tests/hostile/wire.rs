@@ -195,7 +195,7 @@ fn connection() -> (End, End, Lanes) {
 fn subsystem() -> Subsystem {
     let config = TargetConfig::new(SUBSYSTEM.into(), vec![HOST.into()], NAMESPACE_LEN, [3; 16]);
     let mut subsystem = Subsystem::new(config).unwrap();
-    subsystem.admit(0..NAMESPACE_LEN);
+    subsystem.admit(HOST, 0..NAMESPACE_LEN);
     subsystem
 }
 

@@ -48,6 +48,12 @@ impl Backing {
     }
 }
 
+impl From<Range<u64>> for Backing {
+    fn from(range: Range<u64>) -> Self {
+        Self(core::iter::once(range).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -511,7 +511,8 @@ impl<T: Transport> TargetConnection<T> {
     /// A write whose data are here goes to the driver, if it is still admitted.
     fn hand_over_write(&mut self, subsystem: &mut Subsystem, index: usize) {
         let Some(slot) = self.slots.get_mut(index).and_then(Option::as_mut) else { return };
-        if let Err(status) = subsystem.check_range(&slot.range(), true) {
+        let Phase::Queue(queue) = self.phase else { return };
+        if let Err(status) = subsystem.check_range(queue.controller, &slot.range(), true) {
             self.retire(index, status);
             return;
         }
@@ -583,7 +584,7 @@ impl<T: Transport> TargetConnection<T> {
         } else if !ready {
             self.reply(cid, Reply::status(Status::SEQUENCE));
         } else if queue.number != 0 {
-            return self.handle_io(subsystem, command, data);
+            return self.handle_io(subsystem, queue, command, data);
         } else if command.opcode() == opcode::ASYNC_EVENT {
             self.hold_event(cid);
         } else {
@@ -633,6 +634,7 @@ impl<T: Transport> TargetConnection<T> {
     fn handle_io(
         &mut self,
         subsystem: &mut Subsystem,
+        queue: QueueId,
         command: &Submission,
         data: Option<Arrived>,
     ) -> Result<(), Fatal> {
@@ -641,7 +643,7 @@ impl<T: Transport> TargetConnection<T> {
             let message = format!("more than {} commands in flight on a queue", self.slots.len());
             return Err(out_of_sequence(&message));
         };
-        let slot = match judge(subsystem, command) {
+        let slot = match judge(subsystem, queue.controller, command) {
             Ok(slot) => slot,
             Err(status) => {
                 self.reply(cid, Reply::status(status));

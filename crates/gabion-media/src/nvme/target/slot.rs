@@ -70,8 +70,12 @@ pub(super) fn check_capsule(command: &Submission, data: Option<&Arrived>) -> Res
     }
 }
 
-/// Judges an I/O command; what comes out may be executed.
-pub(super) fn judge(subsystem: &Subsystem, command: &Submission) -> Result<Slot, Status> {
+/// Judges an I/O command of a controller's host; what comes out may be executed.
+pub(super) fn judge(
+    subsystem: &Subsystem,
+    controller: u16,
+    command: &Submission,
+) -> Result<Slot, Status> {
     let kind = match command.opcode() {
         io::READ => Kind::Read,
         io::WRITE => Kind::Write { durable: command.force_unit_access() },
@@ -91,7 +95,7 @@ pub(super) fn judge(subsystem: &Subsystem, command: &Submission) -> Result<Slot,
         if bytes > TRANSFER_LEN_MAX as u64 {
             return Err(Status::INVALID_FIELD);
         }
-        subsystem.check_range(&(offset..end), kind != Kind::Read)?;
+        subsystem.check_range(controller, &(offset..end), kind != Kind::Read)?;
         len = bytes as u32;
     }
     if command.sgl_len() != len {

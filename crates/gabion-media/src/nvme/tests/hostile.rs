@@ -426,7 +426,7 @@ fn mutate(bytes: &mut Vec<u8>, mutations: &[Mutation]) {
 /// Feeds bytes to a world's four lanes in place of what the other end would say.
 fn feed_target(admin: &[u8], io: &[u8]) {
     let mut subsystem = Subsystem::new(target_config()).unwrap();
-    subsystem.admit(0..NAMESPACE_LEN);
+    subsystem.admit(HOST, 0..NAMESPACE_LEN);
     let mut ends = Vec::new();
     for bytes in [admin, io] {
         let (mut host, controller, _) = pipe(&Cuts::Whole);

@@ -164,7 +164,7 @@ fn a_write_outside_the_grants_is_refused_and_changes_nothing() {
     assert_eq!(refused(&world.write(end - 4096, &pattern(1, 4096))), ErrorKind::Fenced);
     world.subsystem.revoke_all();
     assert_eq!(refused(&world.write(0, &pattern(1, 4096))), ErrorKind::Fenced);
-    world.subsystem.admit(0..4096);
+    world.subsystem.admit(HOST, 0..4096);
     assert!(is_done(&world.write(0, &pattern(1, 4096))));
     assert!(is_done(&world.read(end, 4096).outcome));
 }
