@@ -389,7 +389,7 @@ impl Version {
                 0 => newest_first(a, b).is_lt(),
                 _ => a.largest < b.smallest,
             };
-            assert!(files.is_sorted_by(|a, b| is_apart(a, b)), "level {level} is in order");
+            assert!(files.is_sorted_by(is_apart), "level {level} is in order");
         }
         self.finder.invariants(&self.levels);
         let counted = Referenced::of(self.files().map(|(_, file)| &**file));

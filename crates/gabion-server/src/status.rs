@@ -23,9 +23,6 @@ pub(crate) fn status(server: &Server) -> Value {
     let obstacle = obstacle(server, &node);
     let ready = obstacle.is_none();
     let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.duties().append));
-    let levels = node.tree().level_stats();
-    let levels: Vec<Value> =
-        levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect();
     let files: Vec<u64> = node.tree().version().files().map(|(_, f)| f.rounded_len()).collect();
     let view = node.view().group();
     let members: Vec<u32> = view.members.iter().map(|member| member.replica.get()).collect();
@@ -62,7 +59,7 @@ pub(crate) fn status(server: &Server) -> Value {
             "active_bytes": node.tree().active_len(),
             "sealed": node.tree().sealed_count(),
         },
-        "levels": levels,
+        "levels": levels(&node),
         "compaction_debt_bytes": node.tree().compaction_debt(),
         "compactions_idle": compactions_idle(&node),
         "live_files": files.len(),
@@ -84,6 +81,11 @@ pub(crate) fn status(server: &Server) -> Value {
         "net": net(server),
         "replies": replies(server),
     })
+}
+
+fn levels(node: &Node) -> Vec<Value> {
+    let levels = node.tree().level_stats();
+    levels.iter().map(|level| json!({"files": level.files, "bytes": level.bytes})).collect()
 }
 
 /// Why each strategy of the picker found no compaction; null where one may be found, or another
