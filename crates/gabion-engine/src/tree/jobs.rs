@@ -385,7 +385,7 @@ impl Tree {
             self.kept.extend(gone.map(|sealed| sealed.table.kept()));
             self.sealed.retain(|sealed| sealed.table.id() > flushed.memtable);
             assert!(self.flushed.memtable < flushed.memtable, "a MemTable is flushed once");
-            assert!(self.flushed.position <= flushed.position, "flushes follow the log");
+            assert!(flushed.frontier.covers(&self.flushed.frontier), "flushes follow the log");
             self.flushed = flushed;
             self.jobs.flushing.retain(|memtable| *memtable > flushed.memtable);
             if fast_forward {
