@@ -99,6 +99,7 @@ fn line(record: &Record) -> String {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "tests rewrite their data files")]
 fn the_bytes_of_every_kind_of_record_are_as_they_always_were() {
     let lines = lines();
     if std::env::var_os("GABION_REWRITE").is_some() {
