@@ -242,7 +242,6 @@ impl OpenedPool {
             // wrote again where they were rotten, and did not flush.
             self.store.medium.flush().await?;
         }
-        self.begin_life().await?;
         let loss = self.judge_ring(&report);
         let stopped = self.state.ring.stopped.take();
         if let Some(loss) = &loss {
@@ -253,6 +252,7 @@ impl OpenedPool {
             self.state.durable = self.state.durable.max(lost.to);
         }
         let gap = self.state.ring.loss.as_ref().and_then(RingLoss::gap);
+        self.begin_life().await?;
         let protocol = begin_protocol(
             (&self.group, &options),
             LocalState { lost, gap, ..local_state(&self.state, &self.tree, &log)? },
@@ -267,7 +267,8 @@ impl OpenedPool {
         Ok((node, report))
     }
 
-    /// Makes the number of this life durable, before anybody hears of it.
+    /// Makes the number of this life durable, before anybody hears of it, and with it what this start
+    /// made of the ring and of the log: a start that is cut short must not forget that.
     async fn begin_life(&mut self) -> Result<()> {
         if !self.is_to_run {
             return Ok(());

@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn views_that_cannot_be_are_refused() {
-        let refused: [(fn(&mut GroupView), &str); 7] = [
+        type Change = fn(&mut GroupView);
+        let refused: [(Change, &str); 7] = [
             (|view| view.members.clear(), "0 members"),
             (|view| view.founders = vec![ReplicaId(1); 17], "17 founders"),
             (|view| view.members[1] = Member::new(ReplicaId(1)), "twice"),

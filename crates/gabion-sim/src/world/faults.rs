@@ -191,7 +191,7 @@ impl World {
     }
 
     /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so many slots, whenever they are
-    /// tried: the first of those that are granted to the primary, or else of the free ones. Its processes may not end for it.
+    /// tried: the first of those that are granted to the primary, or else of the free ones but one. Its processes may not end for it.
     ///
     /// # Panics
     /// When the replica is down.
@@ -204,7 +204,8 @@ impl World {
         };
         let granted = of(|state| matches!(state, SlotState::Granted { .. }));
         let slots: Vec<u64> = granted
-            .chain(of(|state| state == SlotState::Free))
+            // The next free one may be taken by the log, which is not for such slots.
+            .chain(of(|state| state == SlotState::Free).skip(1))
             .map(|slot| region.slot_offset(slot))
             .take(count)
             .collect();

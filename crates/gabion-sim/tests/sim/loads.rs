@@ -5,7 +5,7 @@ use crate::times;
 use gabion_sim::{Faults, Options, World};
 
 fn options(seed: u64, replicas: u32) -> Options {
-    Options { replicas, loads: 25, steps: 5_000, ..Options::of_seed(seed * 5 + 1) }
+    Options { replicas, loads: 20, steps: 7_000, ..Options::of_seed(seed * 5 + 1) }
 }
 
 /// docs/faults.md: P10

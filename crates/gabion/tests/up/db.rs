@@ -381,7 +381,7 @@ fn tells_what_is_there(place: &Place) {
     assert!(in_files > 100, "{stats}");
     assert_eq!(stats["memtables"]["last_sequence"], KEYS + 2 + LATE);
     assert_eq!(stats["log"]["ending"], "clean");
-    assert_eq!(place.objects(&["dump", "superblock"])[0]["version"], 1);
+    assert_eq!(place.objects(&["dump", "superblock"])[0]["version"], 2);
     let slots = place.objects(&["dump", "slots"]);
     assert!(slots.iter().any(|slot| slot["header"] == "good"), "{slots:?}");
     assert_eq!(slots.len() as u64, used(&stats["slots"]));
