@@ -10,7 +10,7 @@
 //! that it has: one that a later edit removes is not asked for, as the primary may have dropped it, and
 //! both edits are applied as one.
 
-use super::{After, Mutant, Node, Order};
+use super::{After, Mutant, Node};
 use crate::message::NodeMessage;
 use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,6 @@ use alloc::vec::Vec;
 use gabion_base::{Error, FileId, Frontier, LogPosition, SequenceNumber, ShardId};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
-use gabion_pool::FilePlacement;
 
 /// An edit on its way into the tree.
 struct Waiting {
@@ -137,7 +136,7 @@ impl Node {
             let is_of_segment = record.header.kind == RecordKind::Pad
                 && !record.header.flags.has(RecordFlags::DURABLE_ACK);
             if is_of_segment {
-                self.pass_pad();
+                self.marks.pass_pad();
             } else {
                 self.pass_marks(record.end(), record.header.crc);
             }
@@ -415,12 +414,12 @@ impl Node {
             }
             if self.apply.skipped.remove(file) {
                 // The primary may be shipping it, asked or not: no edit will ever remove it again.
-                self.grants.unneeded.insert(*file);
+                self.grants.note_unneeded(*file);
                 continue;
             }
             self.pool.retire_file(*file)?;
             if self.repairs.may_come(*file) {
-                self.grants.unneeded.insert(*file);
+                self.grants.note_unneeded(*file);
             }
             self.repairs.forget(*file);
             if self.has(Mutant::SlotFreedUnderReader) {
@@ -492,7 +491,7 @@ impl Node {
             if self.apply.names(file) {
                 self.apply.asked.insert(file, since_ms);
             } else if self.files.get(file).is_none() {
-                self.grants.unneeded.insert(file);
+                self.grants.note_unneeded(file);
             }
         }
     }
@@ -570,21 +569,6 @@ impl Node {
             let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }
-    }
-
-    /// A file was compared with its checksums on the device, where it had arrived. In a later session it may arrive
-    /// anew, elsewhere, of which this says nothing.
-    pub(super) fn verify_done(&mut self, at: &Arc<FilePlacement>, result: gabion_base::Result<()>) {
-        match result {
-            _ if !self.grants.is_arriving_at(at) => {}
-            Ok(()) => self.place_arrived(at.file),
-            Err(error) => self.refuse_arrived(at.file, error),
-        }
-    }
-
-    pub(super) fn order_verify(&mut self, work: crate::work::VerifyOrder) {
-        self.counters.verified_read_bytes += work.placement.len;
-        self.order(Order::Verify(work.placement.clone()), crate::work::Work::Verify(work));
     }
 }
 

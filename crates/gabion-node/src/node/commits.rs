@@ -1,37 +1,18 @@
 //! Commits of the placement log: what is staged for the next one, and what follows when it is
 //! durable. And what is given back, which they carry.
 
-use super::load::LoadId;
+use super::orders::After;
 use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
 use alloc::vec::Vec;
-use gabion_base::{ConfigNumber, FileId, LogPosition, Term};
-use gabion_engine::Flushed;
+use gabion_base::FileId;
 
 /// Placement commits: what is staged, what is being written, and what follows when it is durable.
 #[derive(Default)]
 pub(super) struct Commits {
     pub(super) staged: Vec<After>,
     pub(super) in_flight: Option<(u64, Vec<After>)>,
-}
-
-/// Steps that follow when a placement commit is durable.
-pub(super) enum After {
-    EditApplied { edit: u64, flushed: Flushed },
-    FilePlaced { file: FileId, tell: bool },
-    SegmentPlaced(u64),
-    TermAdopted(Term),
-    ViewKept(ConfigNumber),
-    Trimmed(LogPosition),
-    SessionRaised,
-    LossNoted,
-    RingNoted,
-    Stopped,
-    Granted(Vec<gabion_pool::Placed>),
-    BuiltPlaced(u64),
-    LoadPlaced(LoadId),
-    FileRepaired(FileId),
 }
 
 impl Node {
@@ -107,7 +88,7 @@ impl Node {
         // Those that were skipped were never here.
         let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
         let (kept, gone): (Vec<FileId>, Vec<FileId>) =
-            obsolete.partition(|file| self.is_to_be_read(*file));
+            obsolete.partition(|file| self.ship.is_to_be_read(*file));
         self.obsolete = kept;
         if !gone.is_empty() {
             for file in &gone {

@@ -6,40 +6,25 @@
 //!      ─► voided slots are free again ─► grant ─► durable ─► admitted at the target ─► Grant message
 //! ```
 
-use super::{After, Mutant, Node, Output};
+use super::effects::{Effects, Signal};
+use super::facts::Facts;
+use super::names::{host_name, subsystem_name};
+use super::orders::{After, Order};
+use super::{Counters, Mutant, Output};
 use crate::message::{NodeMessage, ShippedFile};
-use crate::work::VerifyOrder;
+use crate::work::{VerifyOrder, Work};
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, CHUNK_LEN, SLOT_LEN};
-use gabion_base::{Error, FileId, GroupId, HashMap, LogPosition, ReplicaId, SlotIndex, Term};
+use gabion_base::{
+    Error, FileId, FileKind, HashMap, LogPosition, ReplicaId, Result, SlotIndex, Term,
+};
+use gabion_engine::Tree;
 use gabion_media::nvme::TargetCommand;
-use gabion_pool::{Drained, FilePlacement, Placed, SlotState};
-
-/// Name of the subsystem that a secondary serves in a term and session.
-#[must_use]
-pub(super) fn subsystem_name(
-    group: GroupId,
-    term: Term,
-    session: u64,
-    pool_id: &[u8; 16],
-) -> String {
-    let mut pool = String::new();
-    for byte in &pool_id[..8] {
-        pool.push_str(&format!("{byte:02x}"));
-    }
-    format!("nqn.2026-11.dev.gabion:{group}:{term}:s{session}:{pool}")
-}
-
-/// Name by which a member makes itself known to targets as the writer of a group in a term.
-#[must_use]
-pub(super) fn host_name(group: GroupId, term: Term, writer: ReplicaId) -> String {
-    format!("nqn.2026-11.dev.gabion:host:{group}:{term}:{writer}")
-}
+use gabion_pool::{Drained, FilePlacement, Placed, Pool, SlotState};
 
 /// State of the session with the primary.
 #[derive(Default)]
@@ -54,17 +39,29 @@ pub(super) struct Grants {
     granting: bool,
     /// More than the usual number, as the primary asked.
     wanted: u32,
-    /// Slots into which the device did not write. A grant of one is void with its session, and it is granted no more.
+    /// Slots into which the device did not write. A grant of one is void with its session, and it
+    /// is granted no more.
     refused: BTreeSet<SlotIndex>,
     /// Checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
     /// Shipped and flushed, on the way to having a durable place.
     arriving: BTreeMap<FileId, Arriving>,
     /// Not needed any more before they came, asked for or not: not kept when they come.
-    pub(super) unneeded: BTreeSet<FileId>,
+    unneeded: BTreeSet<FileId>,
     /// A term was adopted that begins at this position: files of older terms that no edit before it
     /// names belong to nobody.
     pub(super) orphans_of: Option<(Term, LogPosition)>,
+    received_bytes: u64,
+    verified_read_bytes: u64,
+    refused_slots: u64,
+}
+
+/// The repair of a file that is shipped, if there is one.
+pub(super) struct RepairOfFile {
+    /// It waits for a shipment.
+    pub(super) wants: bool,
+    /// Its bytes are on their way to their place.
+    pub(super) is_coming: bool,
 }
 
 struct Arriving {
@@ -74,199 +71,208 @@ struct Arriving {
 }
 
 impl Grants {
+    // ---- questions
+
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
         self.arriving.contains_key(&file)
     }
 
     /// Whether a file is arriving in just these slots.
-    pub(super) fn is_arriving_at(&self, placement: &Arc<FilePlacement>) -> bool {
+    fn is_arriving_at(&self, placement: &Arc<FilePlacement>) -> bool {
         let arriving = self.arriving.get(&placement.file);
         arriving.is_some_and(|arriving| Arc::ptr_eq(&arriving.placement, placement))
     }
-}
 
-impl Node {
-    /// Begins a new session: grants of older ones are void from here on.
-    pub(super) fn raise_session(&mut self) {
-        self.grants.open = 0;
-        self.grants.free.clear();
-        self.grants.arriving.clear();
-        self.grants.received.clear();
-        self.state.session += 1;
-        if !self.has(Mutant::OldGrantsHonoured) {
-            self.pool.void_grants(self.state.session);
-        }
-        if !self.grants.raising {
-            self.grants.raising = true;
-            self.stage_state(Some(After::SessionRaised));
-        } else {
-            self.stage_state(None);
-        }
-        self.ask_again();
-        self.repairs_lose_arriving();
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        counters.received_bytes += self.received_bytes;
+        counters.verified_read_bytes += self.verified_read_bytes;
+        counters.refused_slots += self.refused_slots;
     }
 
-    /// Whether slots are granted, or kept out of use as a write of an older session might land there.
-    pub(super) fn has_old_grants(&self) -> bool {
-        let counts = self.pool.counts();
-        counts.granted > 0 || counts.quarantined > 0
+    /// Checks what holds between steps, in this session.
+    pub(super) fn invariants(&self, session: u64) {
+        assert!([0, session].contains(&self.open), "session {} is open, not {session}", self.open);
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (file, arriving) in &self.arriving {
+            let mut slots = arriving.placement.slots.iter().map(|placed| placed.slot);
+            assert!(slots.all(|slot| !self.free.contains(&slot)), "{file} lies in a free slot");
+        }
     }
 
-    pub(super) fn session_raised(&mut self) {
-        self.grants.raising = false;
-        let subsystem = self.subsystem();
-        self.outputs.push_back(Output::Target(TargetCommand::Open {
-            subsystem,
-            session: self.state.session,
-            hosts: alloc::vec![self.host_of(self.view.writer())],
+    // ---- sessions
+
+    /// A new session begins: grants of older ones are void from here on.
+    pub(super) fn begin_session(&mut self, facts: &Facts, effects: &mut Effects, pool: &mut Pool) {
+        self.open = 0;
+        self.free.clear();
+        self.arriving.clear();
+        self.received.clear();
+        if !facts.has(Mutant::OldGrantsHonoured) {
+            pool.void_grants(facts.state.session);
+        }
+        let is_raising = core::mem::replace(&mut self.raising, true);
+        effects.stage_state((!is_raising).then_some(After::SessionRaised));
+    }
+
+    /// The session is durable.
+    pub(super) fn session_raised(&mut self, facts: &Facts, effects: &mut Effects, pool: &Pool) {
+        self.raising = false;
+        effects.put_out(Output::Target(TargetCommand::Open {
+            subsystem: subsystem(facts, pool),
+            session: facts.state.session,
+            hosts: alloc::vec![host(facts)],
         }));
     }
 
-    fn host_of(&self, writer: ReplicaId) -> String {
-        host_name(self.config.group, self.state.term(), writer)
-    }
-
-    /// Lets the writer write into slots that are granted to it, and nobody else.
-    fn admit(&mut self, slots: &[Placed]) {
-        let (writer, ranges) = (self.view.writer(), self.ranges(slots));
-        debug_assert!(slots.iter().all(|placed| self.is_granted_to(placed.slot, writer)));
-        let host = self.host_of(writer);
-        self.outputs.push_back(Output::Target(TargetCommand::Admit { host, ranges }));
-    }
-
-    fn is_granted_to(&self, slot: SlotIndex, writer: ReplicaId) -> bool {
-        let state = self.pool.slot_state(slot);
-        matches!(state, Some(SlotState::Granted { to, .. }) if to == writer)
-    }
-
-    fn subsystem(&self) -> String {
-        let pool_id = self.pool.pool_id();
-        subsystem_name(self.config.group, self.state.term(), self.state.session, &pool_id)
-    }
-
-    /// The target closed what it served before, nothing of it is in flight, and it serves the
-    /// session's subsystem on `port`.
-    pub fn handle_target_open(&mut self, session: u64, port: u16) {
-        if session != self.state.session {
+    /// The target serves a session's subsystem on `port`, and nothing of an older one is in flight.
+    pub(super) fn target_open(&mut self, facts: &Facts, pool: &mut Pool, session: u64, port: u16) {
+        if session != facts.state.session {
             return;
         }
-        self.grants.port = port;
-        self.grants.open = session;
+        self.port = port;
+        self.open = session;
         // Drained: no write of an older session can land any more.
-        self.pool.release_quarantined_but(Drained::SessionsBelow(session), &self.grants.refused);
+        pool.release_quarantined_but(Drained::SessionsBelow(session), &self.refused);
     }
 
-    /// The target completed a write of the primary: `len` bytes at `offset` of the namespace have this
-    /// checksum. Not durable yet.
-    pub fn handle_target_write(&mut self, offset: u64, len: u32, crc: u32) {
-        if let Some((slot, Some(within))) = self.pool.region().namespace().slot_at(offset)
+    /// The target completed a write of the primary.
+    pub(super) fn target_write(&mut self, pool: &Pool, offset: u64, len: u32, crc: u32) {
+        if let Some((slot, Some(within))) = pool.region().namespace().slot_at(offset)
             && within.is_multiple_of(CHUNK_LEN)
         {
-            self.grants.received.insert((slot, (within / CHUNK_LEN) as u32), (len, crc));
+            self.received.insert((slot, (within / CHUNK_LEN) as u32), (len, crc));
         }
     }
 
-    /// The device did not write what came to the target at `offset` of the namespace, though it has room. The primary is
-    /// told by the target, and ships the file again in another session: into other slots, as this one stays in quarantine
-    /// until the next start (docs/faults.md E9).
-    pub fn handle_target_write_failed(&mut self, offset: u64, error: &Error) {
-        if let Some((slot, _)) = self.pool.region().namespace().slot_at(offset)
-            && self.grants.refused.insert(slot)
+    /// The device did not write what came to the target.
+    pub(super) fn target_write_failed(
+        &mut self,
+        effects: &mut Effects,
+        pool: &Pool,
+        offset: u64,
+        error: &Error,
+    ) {
+        if let Some((slot, _)) = pool.region().namespace().slot_at(offset)
+            && self.refused.insert(slot)
         {
-            self.note_refused(&[slot], error);
+            self.refused_slots += 1;
+            effects.notice_refused(&[slot], error);
         }
     }
 
-    /// Keeps the usual number of slots granted.
-    pub(super) fn grant_slots(&mut self) {
-        let grants = &self.grants;
-        if grants.open != self.state.session || grants.open == 0 || grants.granting {
+    // ---- grants
+
+    /// Keeps the usual number of slots granted. Those that the log may need are not for files.
+    pub(super) fn grant_slots(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        slots_for_log: u64,
+    ) {
+        let (session, head) = (facts.state.session, facts.writer());
+        if self.open != session || self.open == 0 || self.granting {
             return;
         }
         // A grant that nobody hears of would never be used and never be voided.
-        if !self.chain.is_joined() || !self.chain.is_connected(self.view.writer()) {
+        if !facts.is_joined() || !facts.can_reach(head) {
             return;
         }
-        let usual = self.options.granted_slots.min(self.pool.counts().total / 4).max(8);
-        let target = usual.max(grants.wanted);
-        let have = grants.free.len() as u32;
+        let usual = facts.options.granted_slots.min(pool.counts().total / 4).max(8);
+        let target = usual.max(self.wanted);
+        let have = self.free.len() as u32;
         if have * 4 > target * 3 {
             return;
         }
-        // What the log may need is not for files.
-        let free = u64::from(self.pool.counts().free).saturating_sub(self.slots_for_log());
+        let free = u64::from(pool.counts().free).saturating_sub(slots_for_log);
         let missing = (target - have).min(u32::try_from(free).unwrap_or(u32::MAX));
         if missing == 0 {
             return;
         }
-        let (term, head) = (self.chain.term(), self.view.writer());
         let granted = (0..4).find_map(|shift| {
             let count = (missing >> shift).max(1);
-            self.pool.grant(term, self.state.session, head, count).ok()
+            pool.grant(facts.group_term(), session, head, count).ok()
         });
         if let Some(slots) = granted {
-            self.grants.granting = true;
-            self.commits.staged.push(After::Granted(slots));
+            self.granting = true;
+            effects.stage(After::Granted(slots));
         }
     }
 
     /// Granted slots are durable: admit them at the target, then tell the primary.
-    pub(super) fn granted(&mut self, slots: Vec<Placed>) {
-        self.grants.granting = false;
-        if self.grants.open != self.state.session {
+    pub(super) fn grant_is_durable(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &Pool,
+        slots: Vec<Placed>,
+    ) {
+        self.granting = false;
+        if self.open != facts.state.session {
             return; // a newer session voided them
         }
-        self.grants.wanted = 0;
-        self.grants.free.extend(slots.iter().map(|placed| placed.slot));
-        self.admit(&slots);
-        self.tell_grant(slots);
+        self.wanted = 0;
+        self.admit(facts, effects, pool, slots);
     }
 
-    fn tell_grant(&mut self, slots: Vec<Placed>) {
-        let head = self.view.writer();
+    /// Has the primary write into slots that are granted to it, and nobody else.
+    fn admit(&mut self, facts: &Facts, effects: &mut Effects, pool: &Pool, slots: Vec<Placed>) {
+        self.free.extend(slots.iter().map(|placed| placed.slot));
+        let writer = facts.writer();
+        debug_assert!(slots.iter().all(|placed| is_granted_to(pool, placed.slot, writer)));
+        let (host, ranges) = (host(facts), ranges(pool, &slots));
+        effects.put_out(Output::Target(TargetCommand::Admit { host, ranges }));
+        self.tell_grant(facts, effects, pool, slots);
+    }
+
+    fn tell_grant(&self, facts: &Facts, effects: &mut Effects, pool: &Pool, slots: Vec<Placed>) {
         let message = NodeMessage::Grant {
-            session: self.state.session,
-            writer: head,
-            pool_id: self.pool.pool_id(),
-            subsystem: self.subsystem(),
-            port: self.grants.port,
-            region: self.pool.region().namespace(),
+            session: facts.state.session,
+            writer: facts.writer(),
+            pool_id: pool.pool_id(),
+            subsystem: subsystem(facts, pool),
+            port: self.port,
+            region: pool.region().namespace(),
             slots,
         };
-        self.tell(head, &message);
+        effects.tell_member(facts.writer(), message);
     }
 
-    /// Data and header of each slot, as ranges of the namespace.
-    fn ranges(&self, slots: &[Placed]) -> Vec<Range<u64>> {
-        let geometry = self.pool.region().namespace();
-        let mut ranges = Vec::with_capacity(slots.len() * 2);
-        for placed in slots {
-            let (data, header) =
-                (geometry.slot_offset(placed.slot), geometry.header_offset(placed.slot));
-            ranges.push(data..data + SLOT_LEN);
-            ranges.push(header..header + BLOCK_LEN as u64);
-        }
-        ranges
+    /// The primary wants so many slots at once, by a number off the wire: twice as many are
+    /// granted, up to half of the pool's.
+    pub(super) fn want_grant(&mut self, pool: &Pool, slots: u32) {
+        let half = pool.counts().total / 2;
+        self.wanted = self.wanted.max(slots.saturating_mul(2).min(half));
     }
 
-    /// The primary wants so many slots at once, by a number off the wire: twice as many are granted, up to half of the
-    /// pool's.
-    pub(super) fn handle_want_grant(&mut self, slots: u32) {
-        let half = self.pool.counts().total / 2;
-        self.grants.wanted = self.grants.wanted.max(slots.saturating_mul(2).min(half));
+    // ---- files
+
+    /// A file is not needed any more, and may come all the same.
+    pub(super) fn note_unneeded(&mut self, file: FileId) {
+        self.unneeded.insert(file);
     }
 
     /// The primary shipped a file and flushed it.
-    pub(super) fn handle_placement(&mut self, session: u64, file: ShippedFile) {
-        if session != self.state.session && !self.has(Mutant::OldGrantsHonoured) {
+    pub(super) fn shipped(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        repair: &RepairOfFile,
+        (session, file): (u64, ShippedFile),
+    ) {
+        if session != facts.state.session && !facts.has(Mutant::OldGrantsHonoured) {
             return; // of a connection that is gone; the primary ships it again
         }
-        let id = file.file;
-        let is_unneeded = self.grants.unneeded.remove(&id);
-        let repairs = self.repairs.wants(id);
-        let is_here = self.pool.placement(id).is_some() && !repairs;
-        if is_unneeded || is_here || self.grants.is_arriving(id) {
-            return self.return_slots(&file, is_unneeded);
+        let (id, repairs) = (file.file, repair.wants);
+        let is_unneeded = self.unneeded.remove(&id);
+        let is_here = pool.placement(id).is_some() && !repairs;
+        if is_unneeded || is_here || self.is_arriving(id) {
+            // Of one whose place is not durable yet, or whose new place, it is said once that is.
+            let is_told = is_unneeded || facts.place(id).is_some() && !repair.is_coming;
+            return self.return_slots(facts, effects, pool, &file, is_told);
         }
         let placement = Arc::new(FilePlacement {
             file: id,
@@ -275,36 +281,40 @@ impl Node {
             checksum: file.checksum,
             slots: file.slots.clone(),
         });
-        self.outputs.push_back(Output::Target(TargetCommand::Revoke(self.ranges(&file.slots))));
+        effects.put_out(Output::Target(TargetCommand::Revoke(ranges(pool, &file.slots))));
         for placed in &file.slots {
-            self.grants.free.remove(&placed.slot);
+            self.free.remove(&placed.slot);
         }
         let seen = self.take_received(&file);
-        let chunk_crcs = file.chunk_crcs.clone();
-        self.counters.received_bytes += file.len;
-        self.grants.arriving.insert(id, Arriving { placement: placement.clone(), repairs });
+        self.received_bytes += file.len;
+        self.arriving.insert(id, Arriving { placement: placement.clone(), repairs });
         if repairs {
-            self.repairs.arrives(id);
+            effects.signal(Signal::RepairArrives(id));
         }
         if seen {
-            self.place_arrived(id);
-        } else {
-            self.order_verify(VerifyOrder { placement, chunk_crcs });
+            return self.place_arrived(facts, effects, pool, id);
         }
+        self.verified_read_bytes += placement.len;
+        let order = VerifyOrder { placement: placement.clone(), chunk_crcs: file.chunk_crcs };
+        effects.begin(Order::Verify(placement), Work::Verify(order));
     }
 
-    /// A file came that is here already or about to be, or that nothing needs: its slots can be used
-    /// again.
-    fn return_slots(&mut self, file: &ShippedFile, is_unneeded: bool) {
-        let slots = file.slots.iter().filter(|placed| self.grants.free.contains(&placed.slot));
+    /// A file came that is here already or about to be, or that nothing needs: its slots can be
+    /// used again.
+    fn return_slots(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &Pool,
+        file: &ShippedFile,
+        is_told: bool,
+    ) {
+        let slots = file.slots.iter().filter(|placed| self.free.contains(&placed.slot));
         let slots = slots.copied().collect();
         self.take_received(file);
-        self.tell_grant(slots);
-        // Of one whose place is not durable yet, or whose new place, it is said once that is.
-        let id = file.file;
-        if is_unneeded || self.files.get(id).is_some() && !self.repairs.is_coming(id) {
-            let head = self.view.writer();
-            self.tell(head, &NodeMessage::Have { file: file.file });
+        self.tell_grant(facts, effects, pool, slots);
+        if is_told {
+            effects.tell_member(facts.writer(), NodeMessage::Have { file: file.file });
         }
     }
 
@@ -316,121 +326,176 @@ impl Node {
             let Some(placed) = file.slots.get(i / per_slot) else { return false };
             let len = CHUNK_LEN.min(file.len - (i as u64 * CHUNK_LEN).min(file.len)) as u32;
             let key = (placed.slot, (i % per_slot) as u32);
-            all &= self.grants.received.remove(&key) == Some((len, *expected));
+            all &= self.received.remove(&key) == Some((len, *expected));
         }
         all
     }
 
-    /// An arrived file is whole: its place is made durable.
-    pub(super) fn place_arrived(&mut self, file: FileId) {
-        let Some(Arriving { placement, repairs }) = self.grants.arriving.remove(&file) else {
-            return;
-        };
-        if repairs {
-            return self.place_repaired(&placement);
-        }
-        match self.pool.add_file((*placement).clone()) {
-            Ok(()) => self.commits.staged.push(After::FilePlaced { file, tell: true }),
-            Err(error) => self.refuse(error),
-        }
-    }
-
-    /// A file that is damaged here arrived whole. Its slots are as good as new where an edit removed it
-    /// meanwhile.
-    fn place_repaired(&mut self, placement: &FilePlacement) {
-        if self.repairs.is_arriving(placement.file) {
-            return self.replace_damaged(placement.clone());
-        }
-        let slots = placement.slots.clone();
-        self.grants.free.extend(slots.iter().map(|placed| placed.slot));
-        self.admit(&slots);
-        self.tell_grant(slots);
-        // Else the primary keeps its bytes for us, and begins no jobs at last.
-        let head = self.view.writer();
-        self.tell(head, &NodeMessage::Have { file: placement.file });
-    }
-
-    /// An arrived file is not what it should be: the connection ends, and with it the session; the
-    /// file is shipped again into other slots.
-    pub(super) fn refuse_arrived(&mut self, file: FileId, error: Error) {
-        if self.grants.arriving.remove(&file).is_some() {
-            self.refuse(error);
-        }
-    }
-
-    fn refuse(&mut self, reason: Error) {
-        let peer = self.view.writer();
-        self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
-    }
-
-    /// The primary gave up the job that made these files.
-    pub(super) fn handle_discard(&mut self, files: &[FileId]) {
-        let placed = files.iter().filter(|file| self.files.get(**file).is_some());
-        let placed: Vec<FileId> = placed.copied().collect();
-        if placed.is_empty() {
+    /// A file was compared with its checksums on the device, where it had arrived. In a later
+    /// session it may arrive anew, elsewhere, of which this says nothing.
+    pub(super) fn verified(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        at: &Arc<FilePlacement>,
+        result: Result<()>,
+    ) {
+        if !self.is_arriving_at(at) {
             return;
         }
-        let live = self.live_files();
-        for file in placed {
-            if !live.contains(&file) && !self.apply.names(file) {
-                self.drop_orphan(file);
+        match result {
+            Ok(()) => self.place_arrived(facts, effects, pool, at.file),
+            // The connection ends, and with it the session; the file is shipped again into other
+            // slots.
+            Err(error) => {
+                self.arriving.remove(&at.file);
+                effects.disconnect(facts.writer(), error);
             }
         }
     }
 
-    /// Forgets files of older terms once the log is here up to the start of the current one: whatever
-    /// an older term's primary wanted to say of them has been said.
-    pub(super) fn drop_old_orphans(&mut self) {
-        if let Some((term, start)) = self.grants.orphans_of
-            && self.log.end() >= start
-            && self.chain.term() == term
+    /// An arrived file is whole: its place is made durable.
+    fn place_arrived(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        file: FileId,
+    ) {
+        let Some(Arriving { placement, repairs }) = self.arriving.remove(&file) else { return };
+        if repairs {
+            return effects.signal(Signal::RepairArrived(placement));
+        }
+        match pool.add_file((*placement).clone()) {
+            Ok(()) => effects.stage(After::FilePlaced { file, tell: true }),
+            Err(error) => effects.disconnect(facts.writer(), error),
+        }
+    }
+
+    /// A file arrived whole that was damaged here, and that an edit removed meanwhile. Its slots
+    /// are as good as new.
+    pub(super) fn give_back(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &Pool,
+        placement: &FilePlacement,
+    ) {
+        self.admit(facts, effects, pool, placement.slots.clone());
+        // Else the primary keeps its bytes for us, and begins no jobs at last.
+        effects.tell_member(facts.writer(), NodeMessage::Have { file: placement.file });
+    }
+
+    // ---- orphans
+
+    /// The primary gave up the job that made these files. What an edit on its way names stays.
+    pub(super) fn discarded(
+        &self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &Tree,
+        files: &[FileId],
+        is_named: impl Fn(FileId) -> bool,
+    ) {
+        let mut placed = files.iter().filter(|file| facts.place(**file).is_some()).peekable();
+        if placed.peek().is_none() {
+            return;
+        }
+        let live = live_files(tree);
+        for file in placed.filter(|file| !live.contains(*file) && !is_named(**file)) {
+            effects.signal(Signal::Orphan(*file));
+        }
+    }
+
+    /// Forgets files of older terms once the log is here up to the start of the current one:
+    /// whatever an older term's primary wanted to say of them has been said.
+    pub(super) fn drop_old_orphans(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &Tree,
+        pool: &Pool,
+        is_named: impl Fn(FileId) -> bool,
+    ) {
+        if let Some((term, start)) = self.orphans_of
+            && facts.log.end() >= start
+            && facts.group_term() == term
         {
-            self.grants.orphans_of = None;
-            self.drop_orphans(Some(term));
+            self.orphans_of = None;
+            drop_orphans(effects, tree, pool, Some(term), is_named);
         }
     }
+}
 
-    /// Forgets files, made before a term if one is given, that no edit, applied or waiting, names: their
-    /// job died with its primary.
-    pub(super) fn drop_orphans(&mut self, before: Option<Term>) {
-        let live = self.live_files();
-        let orphans: Vec<FileId> = self
-            .pool
-            .files()
-            .filter(|placement| before.is_none_or(|term| placement.term < term))
-            .map(|placement| placement.file)
-            .filter(|file| file.kind == gabion_base::FileKind::Sst)
-            .filter(|file| !live.contains(file) && !self.apply.names(*file))
-            .filter(|file| !self.jobs.build(*file) && !self.loads.made(*file))
-            .collect();
-        for file in orphans {
-            self.drop_orphan(file);
-        }
+/// Forgets files, made before a term if one is given, that are neither in the tree nor named by
+/// anything else: their job died with its primary.
+pub(super) fn drop_orphans(
+    effects: &mut Effects,
+    tree: &Tree,
+    pool: &Pool,
+    before: Option<Term>,
+    is_named: impl Fn(FileId) -> bool,
+) {
+    let live = live_files(tree);
+    let files = pool
+        .files()
+        .filter(|placement| before.is_none_or(|term| placement.term < term))
+        .map(|placement| placement.file)
+        .filter(|file| file.kind == FileKind::Sst);
+    for file in files.filter(|file| !live.contains(file) && !is_named(*file)) {
+        effects.signal(Signal::Orphan(file));
     }
+}
 
-    /// The files of the tree's current version. To be asked of many, it is made once: there may be as many in the pool.
-    fn live_files(&self) -> BTreeSet<FileId> {
-        self.tree.version().files().map(|(_, meta)| meta.id).collect()
-    }
+/// The files of the tree's current version. To be asked of many, it is made once: there may be as
+/// many in the pool.
+fn live_files(tree: &Tree) -> BTreeSet<FileId> {
+    tree.version().files().map(|(_, meta)| meta.id).collect()
+}
 
-    pub(super) fn drop_orphan(&mut self, file: FileId) {
-        self.ship.files_remove(file);
-        self.repairs.forget(file);
-        if let Err(error) = self.pool.retire_file(file) {
-            return self.fatal(error);
-        }
-        self.files.remove(file);
-        if let Err(error) = self.pool.free_file(file) {
-            self.fatal(error);
-        }
+fn subsystem(facts: &Facts, pool: &Pool) -> String {
+    let state = facts.state;
+    subsystem_name(facts.config.group, state.term(), state.session, &pool.pool_id())
+}
+
+/// The name by which the member that takes writes makes itself known to targets.
+fn host(facts: &Facts) -> String {
+    host_name(facts.config.group, facts.state.term(), facts.writer())
+}
+
+fn is_granted_to(pool: &Pool, slot: SlotIndex, writer: ReplicaId) -> bool {
+    let state = pool.slot_state(slot);
+    matches!(state, Some(SlotState::Granted { to, .. }) if to == writer)
+}
+
+/// Whether slots are granted, or kept out of use as a write of an older session might land there.
+pub(super) fn has_old_grants(pool: &Pool) -> bool {
+    let counts = pool.counts();
+    counts.granted > 0 || counts.quarantined > 0
+}
+
+/// Data and header of each slot, as ranges of the namespace.
+fn ranges(pool: &Pool, slots: &[Placed]) -> Vec<Range<u64>> {
+    let geometry = pool.region().namespace();
+    let mut ranges = Vec::with_capacity(slots.len() * 2);
+    for placed in slots {
+        let (data, header) =
+            (geometry.slot_offset(placed.slot), geometry.header_offset(placed.slot));
+        ranges.push(data..data + SLOT_LEN);
+        ranges.push(header..header + BLOCK_LEN as u64);
     }
+    ranges
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{TAIL, one_of_two};
+    use crate::node::Node;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
+    use crate::node::testing::{HEAD, TAIL, one_of_two};
 
     fn secondary() -> Node {
         one_of_two(TAIL, NodeOptions::default())
@@ -451,5 +516,78 @@ mod tests {
             node.handle_want_grant(slots);
             assert_eq!(node.grants.wanted, wanted, "{slots}");
         }
+    }
+
+    fn effects(effects: &mut Effects) -> Vec<Effect> {
+        core::iter::from_fn(|| effects.next_effect()).collect()
+    }
+
+    #[test]
+    fn a_file_that_the_target_saw_whole_is_placed_and_any_other_is_read_first() {
+        let mut node = secondary();
+        let session = node.state.session;
+        let (mut grants, mut asked) = (Grants::default(), Effects::default());
+        grants.target_open(&facts!(node), &mut node.pool, session, 1);
+        let slots = node.pool.grant(Term(1), session, HEAD, 2).unwrap();
+        let repair = RepairOfFile { wants: false, is_coming: false };
+        let file = |number: u64| ShippedFile {
+            file: FileId::sst(number),
+            term: Term(1),
+            len: 4_096,
+            checksum: 7,
+            chunk_crcs: alloc::vec![7],
+            slots: alloc::vec![slots[number as usize]],
+        };
+        let seen = node.pool.region().namespace().slot_offset(slots[0].slot);
+        grants.target_write(&node.pool, seen, 4_096, 7);
+        for number in [0, 1] {
+            let shipped = (session, file(number));
+            grants.shipped(&facts!(node), &mut asked, &mut node.pool, &repair, shipped);
+            grants.invariants(session);
+        }
+        let asked_for = effects(&mut asked);
+        let [Effect::Output(_), placed, Effect::Output(_), read] = &asked_for[..] else {
+            panic!("the target refuses both, one is placed and one is read");
+        };
+        let after = After::FilePlaced { file: FileId::sst(0), tell: true };
+        assert!(matches!(placed, Effect::Stage(step) if *step == after));
+        let Effect::Order(Order::Verify(at), _) = read else { panic!("it is not read") };
+        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
+        assert!(matches!(effects(&mut asked)[..], [Effect::Stage(After::FilePlaced { .. })]));
+        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
+        assert!(effects(&mut asked).is_empty(), "it is placed once");
+    }
+
+    #[test]
+    fn a_repair_goes_by_the_repairer_and_an_older_session_brings_nothing() {
+        let mut node = secondary();
+        let session = node.state.session;
+        let (mut grants, mut asked) = (Grants::default(), Effects::default());
+        let slots = node.pool.grant(Term(1), session, HEAD, 1).unwrap();
+        let file = ShippedFile {
+            file: FileId::sst(1),
+            term: Term(1),
+            len: 4_096,
+            checksum: 7,
+            chunk_crcs: alloc::vec![7],
+            slots,
+        };
+        let repair = RepairOfFile { wants: true, is_coming: false };
+        let old = (session - 1, file.clone());
+        grants.shipped(&facts!(node), &mut asked, &mut node.pool, &repair, old);
+        assert!(effects(&mut asked).is_empty());
+        grants.shipped(&facts!(node), &mut asked, &mut node.pool, &repair, (session, file));
+        let asked_for = effects(&mut asked);
+        let [_, Effect::Signal(Signal::RepairArrives(_)), Effect::Order(Order::Verify(at), _)] =
+            &asked_for[..]
+        else {
+            panic!("it arrives and is read");
+        };
+        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
+        let asked_for = effects(&mut asked);
+        assert!(matches!(asked_for[..], [Effect::Signal(Signal::RepairArrived(_))]));
+        let rotten = Err(Error::corruption("a bit flipped"));
+        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, rotten);
+        assert!(effects(&mut asked).is_empty(), "it is the repairer's by now");
     }
 }

@@ -7,11 +7,12 @@
 //!                                                                                          a write was taken
 //! ```
 //!
-//! Counted is time in which a write waited, not time in which one would have had to: a gate that is closed while nobody
-//! writes costs nobody anything. It is one stretch of time however many wait, so what it comes to in a second says which
-//! part of it writers stood still (RocksDB's `stall.micros` adds up the time of every writer).
+//! Counted is time in which a write waited, not time in which one would have had to: a gate that is
+//! closed while nobody writes costs nobody anything. It is one stretch of time however many wait, so
+//! what it comes to in a second says which part of it writers stood still (RocksDB's `stall.micros`
+//! adds up the time of every writer).
 
-use super::{Node, WriteGate};
+use super::{Counters, WriteGate};
 
 /// What stops writers: they wait until it has passed. `GABION STATUS` and the like name these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,63 +77,120 @@ impl StoppedMs {
 }
 
 /// What holds writes back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Held {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
     /// None: they are slowed down.
     stop: Option<WriteStop>,
-    /// Others give up here, and are told why: puts where there is no room, whoever would wait in vain.
+    /// Others give up here, and are told why: puts where there is no room, whoever would wait in
+    /// vain.
     others_give_up: bool,
 }
 
-/// Whether a write waits, and since when that is not counted yet.
-#[derive(Default)]
-pub(super) struct HeldWrites(Option<(Held, u64)>);
-
-impl Node {
-    /// A write met the gate at `now_ms`, in milliseconds since 1970, and waits for it: to be said each time that one does,
-    /// also by one that has waited already. Without effect when the gate holds nothing back.
-    pub fn hold_write(&mut self, now_ms: u64) {
-        if self.held_writes.0.is_none() {
-            self.held_writes.0 = self.holding().map(|held| (held, now_ms));
-        }
-    }
-
-    /// What holds back a write that meets the gate now.
-    fn holding(&self) -> Option<Held> {
-        let lagging = || self.lag().map(|(stop, _)| stop);
-        match self.write_gate() {
+impl Held {
+    /// What holds back a write that meets the gate: `lag` is what it waits for first, `is_full` says
+    /// whether room is short, `in_vain` whether nothing will change that, and `jobs_pause` whether
+    /// jobs wait for room.
+    pub(super) fn of(
+        gate: &WriteGate,
+        lag: Option<WriteStop>,
+        is_full: bool,
+        in_vain: bool,
+        jobs_pause: bool,
+    ) -> Option<Self> {
+        match gate {
             WriteGate::Wait(_) => {
-                let stop = lagging().or_else(|| self.full().map(|_| WriteStop::Room));
-                Some(Held { stop, others_give_up: self.writes_wait_in_vain().is_some() })
+                let stop = lag.or(is_full.then_some(WriteStop::Room));
+                Some(Self { stop, others_give_up: in_vain })
             }
-            WriteGate::Full { takes_deletes: false, .. } if !self.jobs_pause() => {
-                Some(Held { stop: lagging(), others_give_up: true })
+            WriteGate::Full { takes_deletes: false, .. } if !jobs_pause => {
+                Some(Self { stop: lag, others_give_up: true })
             }
             WriteGate::Open | WriteGate::Full { .. } | WriteGate::Refuse(_) => None,
         }
     }
+}
+
+/// Whether a write waits, and for how long any did.
+#[derive(Default)]
+pub(super) struct HeldWrites {
+    /// What holds it, and since when that is not counted yet.
+    held: Option<(Held, u64)>,
+    slowed_ms: u64,
+    stopped_ms: StoppedMs,
+}
+
+impl HeldWrites {
+    pub(super) const fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        counters.writes_slowed_ms += self.slowed_ms;
+        counters.writes_stopped_ms = self.stopped_ms;
+    }
+
+    /// A write waits from `now_ms` on, if something holds it.
+    pub(super) fn hold(&mut self, held: Option<Held>, now_ms: u64) {
+        assert!(self.held.is_none(), "it is one stretch of time however many wait");
+        self.held = held.map(|held| (held, now_ms));
+    }
 
     /// Time passed: it counts for who waits.
-    pub(super) fn count_held(&mut self, now_ms: u64) {
-        let Some((held, since_ms)) = &mut self.held_writes.0 else { return };
+    pub(super) fn pass(&mut self, now_ms: u64) {
+        let Some((held, since_ms)) = &mut self.held else { return };
         let passed_ms = now_ms.saturating_sub(*since_ms);
         *since_ms += passed_ms;
         match held.stop {
-            None => self.counters.writes_slowed_ms += passed_ms,
-            Some(stop) => self.counters.writes_stopped_ms.0[stop as usize] += passed_ms,
+            None => self.slowed_ms += passed_ms,
+            Some(stop) => self.stopped_ms.0[stop as usize] += passed_ms,
         }
     }
 
-    /// Looks at what holds back who waits, once everything that was possible was done.
-    pub(super) fn judge_held(&mut self) {
-        let Some((before, since_ms)) = self.held_writes.0 else { return };
+    /// Everything that was possible was done, and this holds now.
+    pub(super) fn judge(&mut self, held: Option<Held>) {
+        let Some((before, since_ms)) = self.held else { return };
         // Where who waited may have given up, it says again that it has not.
-        let held = self.holding().filter(|held| before.others_give_up || !held.others_give_up);
-        self.held_writes.0 = held.map(|held| (held, since_ms));
+        let held = held.filter(|held| before.others_give_up || !held.others_give_up);
+        self.held = held.map(|held| (held, since_ms));
     }
 
     /// A write was taken: who still waits says so again.
-    pub(super) fn release_writes(&mut self) {
-        self.held_writes.0 = None;
+    pub(super) const fn release(&mut self) {
+        self.held = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_counts_once_for_what_holds_a_write_until_one_is_taken() {
+        let wait = WriteGate::Wait("flush is behind");
+        let flush = || Held::of(&wait, Some(WriteStop::Flush), false, false, false);
+        let mut held = HeldWrites::default();
+        held.pass(10);
+        held.hold(flush(), 10);
+        held.pass(13);
+        held.pass(12);
+        held.judge(Held::of(&wait, None, false, false, false));
+        held.pass(20);
+        assert_eq!((held.stopped_ms.by(WriteStop::Flush), held.slowed_ms), (3, 7));
+        held.release();
+        held.pass(100);
+        held.hold(Held::of(&WriteGate::Open, None, true, false, false), 100);
+        assert!(!held.is_held(), "the gate is open");
+        // One that would wait in vain is told so, and says again that it waits.
+        held.hold(flush(), 100);
+        held.judge(Held::of(&wait, Some(WriteStop::Room), true, true, false));
+        held.pass(200);
+        assert_eq!((held.stopped_ms.total(), held.slowed_ms), (3, 7));
+        let full = WriteGate::Full {
+            reason: alloc::string::String::new(),
+            takes_deletes: false,
+            takes_clears: false,
+        };
+        assert!(Held::of(&full, None, true, false, true).is_none(), "it is refused");
+        assert!(Held::of(&full, None, true, false, false).is_some());
     }
 }

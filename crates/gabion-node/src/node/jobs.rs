@@ -5,25 +5,27 @@
 //!      ─► all flushed here ─► places durable here ─► every secondary has them ─► edit appended
 //! ```
 
+use super::Counters;
+use super::Mutant;
+use super::Output;
 use super::back_off::BackOff;
-use super::{After, Mutant, Node, Order, Output, WriteGate};
+use super::effects::{Effects, Signal};
+use super::facts::{Facts, Unshipped};
+use super::orders::{After, Order};
 use crate::CompactionMode;
 use crate::work::{BuiltFile, JobDone, JobFailed, JobOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, FileId, SlotIndex};
-use gabion_engine::{
-    Edit, JobContext, JobInputs, JobKind, JobOutput, Pressure, Recipe, WriteState,
-};
-use gabion_log::{RecordFlags, RecordKind};
-use gabion_pool::{FilePlacement, Placed};
+use gabion_engine::{JobContext, JobInputs, JobKind, JobOutput, Recipe, Tree};
+use gabion_pool::{FilePlacement, Placed, Pool};
 
-/// Jobs in a row whose slots the device did not write to, of which each takes others then. One more, and it is no matter of
-/// slots: the replica ends.
+/// Jobs in a row whose slots the device did not write to, of which each takes others then. One more,
+/// and it is no matter of slots: the replica ends.
 const REFUSED_JOBS_MAX: u32 = 8;
 
 /// Jobs under way, by number.
@@ -31,20 +33,48 @@ const REFUSED_JOBS_MAX: u32 = 8;
 pub(super) struct Jobs {
     running: BTreeMap<u64, Job>,
     next: u64,
-    /// Slots there are, and the device has no room for what is written into them: a pool file whose file
-    /// system is thin, or copies on write.
+    /// Slots there are, and the device has no room for what is written into them: a pool file whose
+    /// file system is thin, or copies on write.
     back_off: BackOff,
     /// Compactions whose inputs are not what was written, until these are.
     set_aside: Vec<SetAside>,
     /// Jobs that ended since one ended well because the device did not write into their slots.
     refused: u32,
-    /// Why the last compaction was given up that met damage in no file by name. Its inputs stay in the tree
-    /// and are not compacted again by this process.
+    /// Why the last compaction was given up that met damage in no file by name. Its inputs stay in
+    /// the tree and are not compacted again by this process.
     damage: Option<Error>,
     /// Bytes of memory of all files that bounded jobs have come with.
     taken: u64,
     /// Until when jobs may build, as was said last.
     told: Option<u64>,
+    /// Its part of the replica's counters.
+    counted: Counters,
+}
+
+/// The state of the other machines, as far as jobs begin by it.
+pub(super) struct JobsGiven {
+    /// Files can be shipped, if there is whom to ship them to.
+    pub(super) may_begin: bool,
+    /// Edits that are in the log and not applied here.
+    pub(super) edits_waiting: usize,
+    /// The place of a load in the tree is being decided.
+    pub(super) holds_compactions: bool,
+    /// Room is short.
+    pub(super) is_short: bool,
+    pub(super) slots: SlotsForJobs,
+    pub(super) unshipped: Unshipped,
+    /// Files are shipped from here.
+    pub(super) ships: bool,
+}
+
+/// Slots that jobs may take.
+pub(super) struct SlotsForJobs {
+    /// Those that are kept for the log here.
+    pub(super) for_log: u64,
+    /// The least that another member has, if files are to fit there.
+    pub(super) elsewhere: Option<u64>,
+    /// Those that loads have taken and no edit names.
+    pub(super) of_loads: u64,
 }
 
 struct SetAside {
@@ -76,6 +106,10 @@ struct Job {
 }
 
 impl Job {
+    fn files_built(&self) -> Vec<FileId> {
+        self.built.iter().map(|placement| placement.file).collect()
+    }
+
     /// Bytes of its inputs in L0.
     fn level0_len(&self) -> u64 {
         let inputs = self.recipe.inputs.iter().filter(|(level, _)| *level == 0);
@@ -84,13 +118,15 @@ impl Job {
 }
 
 impl Jobs {
+    // ---- questions
+
     /// Whether a job under way built the file.
     pub(super) fn build(&self, file: FileId) -> bool {
         self.running.values().any(|job| job.built.iter().any(|built| built.file == file))
     }
 
-    /// While the device takes no files, one job after each pause finds out whether it does again; bounded ones that are
-    /// held back find out nothing.
+    /// While the device takes no files, one job after each pause finds out whether it does again;
+    /// bounded ones that are held back find out nothing.
     fn may_write(&self, now_ms: u64, is_held: bool) -> bool {
         let tries = |job: &Job| job.output.is_none() && !(job.is_bounded && is_held);
         let is_tried = || self.running.values().any(tries);
@@ -101,107 +137,172 @@ impl Jobs {
     pub(super) fn out_of_space(&self) -> Option<String> {
         self.back_off.reason()
     }
-}
 
-impl Node {
+    /// Damage that a compaction met in no file by name.
+    pub(super) const fn unnamed_damage(&self) -> Option<&Error> {
+        self.damage.as_ref()
+    }
+
+    /// Damaged files for which compactions are set aside.
+    pub(super) fn awaited_repairs(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.set_aside.iter().flat_map(|aside| &aside.files).copied()
+    }
+
+    /// Jobs under way.
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Compactions, moves and drops under way whose edits are not in the log.
+    pub(super) fn compactions_open(&self) -> usize {
+        let is_open = |job: &&Job| job.recipe.kind != JobKind::Flush && job.edit.is_none();
+        self.running.values().filter(is_open).count()
+    }
+
+    /// Slots that jobs have taken and whose edits are not applied.
+    fn slots_taken(&self) -> u64 {
+        let of_job = |job: &Job| job.built_slots + job.slots.len();
+        self.running.values().map(of_job).sum::<usize>() as u64
+    }
+
+    /// Slots that the next job may take: as many as all members have, but for the log.
+    fn slots_free(&self, pool: &Pool, slots: &SlotsForJobs) -> u64 {
+        let own = u64::from(pool.counts().free).saturating_sub(slots.for_log);
+        let under_way = self.slots_taken() + slots.of_loads;
+        slots.elsewhere.map_or(own, |least| own.min(least.saturating_sub(under_way)))
+    }
+
+    /// The files that a job built which is held back by what is not shipped.
+    pub(super) fn built_by_bounded(&self, number: u64) -> &[Arc<FilePlacement>] {
+        let bounded = self.running.get(&number).filter(|job| job.is_bounded);
+        bounded.map_or(&[], |job| &job.built)
+    }
+
+    /// The files that a job built.
+    pub(super) fn files_of(&self, number: u64) -> Vec<FileId> {
+        self.running.get(&number).map_or(Vec::new(), Job::files_built)
+    }
+
+    /// File bytes written by jobs.
+    pub(super) const fn written_bytes(&self) -> u64 {
+        self.counted.job_written_bytes
+    }
+
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        let mine = &self.counted;
+        counters.flushes += mine.flushes;
+        counters.compactions += mine.compactions;
+        counters.trivial_moves += mine.trivial_moves;
+        counters.jobs_without_space += mine.jobs_without_space;
+        counters.jobs_set_aside += mine.jobs_set_aside;
+        counters.refused_slots += mine.refused_slots;
+        counters.job_read_bytes += mine.job_read_bytes;
+        counters.job_written_bytes += mine.job_written_bytes;
+        counters.flushed_bytes += mine.flushed_bytes;
+        counters.unshipped_bytes_at_job_max = mine.unshipped_bytes_at_job_max;
+    }
+
+    /// Checks what holds between steps: a job's files come first, then their places, then its edit.
+    pub(super) fn invariants(&self) {
+        for (number, job) in &self.running {
+            assert!(job.output.is_some() || !job.placed, "job {number} is placed and not done");
+            assert!(job.placed || job.edit.is_none(), "job {number} has an edit and no place");
+            if cfg!(debug_assertions) {
+                let built: usize = job.built.iter().map(|file| file.slots.len()).sum();
+                assert_eq!(job.built_slots, built, "job {number} miscounts its slots");
+            }
+        }
+        assert!(self.refused <= REFUSED_JOBS_MAX + 1, "{} jobs were refused", self.refused);
+    }
+
+    // ---- begun
+
     /// Starts what the tree wants done.
-    pub(super) fn schedule_jobs(&mut self) {
-        while self.duties().compact && self.may_start_jobs() {
-            let compacting =
-                self.jobs.running.values().filter(|job| job.recipe.kind != JobKind::Flush).count();
-            let allow_compaction =
-                compacting < self.options.compactions_max && !self.loads.hold_compactions();
-            let is_held = self.too_much_is_unshipped();
-            let allow_compaction = allow_compaction && !is_held;
-            let term = self.state.term();
-            let (slots_free, urgent) = (self.slots_for_job(), self.room.is_short());
-            let context = JobContext { term, snapshots: &[], slots_free, urgent };
-            let flush = match self.too_many_flushes_are_unshipped() {
-                true => None,
-                false => self.tree.next_flush(&context),
-            };
-            let next = match flush {
-                None if allow_compaction => self.tree.next_compaction(&context),
-                flush => flush,
-            };
-            let Some(inputs) = next else {
-                if self.jobs.running.is_empty() && !is_held {
+    pub(super) fn schedule(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        pool: &mut Pool,
+        given: &JobsGiven,
+    ) {
+        while self.may_start(facts, given) {
+            let is_held = given.unshipped.is_too_much();
+            let Some(inputs) = self.next_inputs(facts, tree, pool, given) else {
+                if self.running.is_empty() && !is_held {
                     // What had no room is not wanted any more.
-                    self.jobs.back_off.ended_well();
+                    self.back_off.ended_well();
                 }
                 return;
             };
-            if !self.start_job(inputs) {
+            if !self.start(facts, effects, tree, pool, given, inputs) {
                 return;
             }
         }
     }
 
-    /// Files can only be shipped while every member is there. And an edit that was replayed from the log
-    /// and waits has no job here that would keep what it flushes or removes from being taken again.
-    fn may_start_jobs(&self) -> bool {
-        let own = self.jobs.running.values().filter(|job| job.edit.is_some()).count();
-        let here = !self.view.has_one_tree() || self.refused.is_none();
-        let may_write = self.jobs.may_write(self.now_ms, self.too_much_is_unshipped());
-        here && may_write && self.apply.waiting_count() == own
+    /// Files can only be shipped while every member is there. And an edit that was replayed from the
+    /// log and waits has no job here that would keep what it flushes or removes from being taken
+    /// again.
+    fn may_start(&self, facts: &Facts, given: &JobsGiven) -> bool {
+        let own = self.running.values().filter(|job| job.edit.is_some()).count();
+        let may_write = self.may_write(facts.now_ms, given.unshipped.is_too_much());
+        given.may_begin && may_write && given.edits_waiting == own
     }
 
-    /// Files wait in memory for a secondary that is slow or short of slots, and what a compaction or a load builds next
-    /// would wait behind them.
-    pub(super) fn too_much_is_unshipped(&self) -> bool {
-        let is_over = self.unshipped_bytes() > self.options.unshipped_bytes_max;
-        is_over && !self.has(Mutant::JobsWithoutBound)
-    }
-
-    /// The file of a flush waits behind those of flushes only, so that writers never wait for what compactions have built.
-    pub(super) fn too_many_flushes_are_unshipped(&self) -> bool {
-        let is_over = self.unshipped_bytes_of_flushes() > self.options.unshipped_bytes_max;
-        is_over && !self.has(Mutant::JobsWithoutBound)
-    }
-
-    /// Says how much jobs that have begun may build: so much that what is not shipped then, what they have built and
-    /// this node has not heard of included, is at most the bound when one begins a file. It changes with all that the
-    /// bytes in memory follow from: a secondary has a file, a job failed, a term began. So no job waits for an event that
-    /// does not come.
-    pub(super) fn let_jobs_build(&mut self) {
-        let builds = |job: &Job| job.is_bounded && job.output.is_none();
-        if !self.jobs.running.values().any(builds) {
-            return;
-        }
-        let most = self.jobs.taken.saturating_add(self.options.unshipped_bytes_max);
-        let mut until = most.saturating_sub(self.unshipped_bytes());
-        if self.has(Mutant::JobsWithoutBound) || self.has(Mutant::JobsNotHeldBack) {
-            until = u64::MAX;
-        }
-        if self.jobs.told.replace(until) != Some(until) {
-            self.outputs.push_back(Output::JobsMayBuild(until));
+    /// The next flush, or else the next compaction.
+    fn next_inputs(
+        &self,
+        facts: &Facts,
+        tree: &mut Tree,
+        pool: &Pool,
+        given: &JobsGiven,
+    ) -> Option<JobInputs> {
+        let is_compaction = |job: &&Job| job.recipe.kind != JobKind::Flush;
+        let compacting = self.running.values().filter(is_compaction).count();
+        let allow_compaction = compacting < facts.options.compactions_max
+            && !given.holds_compactions
+            && !given.unshipped.is_too_much();
+        let context = JobContext {
+            term: facts.state.term(),
+            snapshots: &[],
+            slots_free: self.slots_free(pool, &given.slots),
+            urgent: given.is_short,
+        };
+        let flush = match given.unshipped.flushes_are_too_much() {
+            true => None,
+            false => tree.next_flush(&context),
+        };
+        match flush {
+            None if allow_compaction => tree.next_compaction(&context),
+            flush => flush,
         }
     }
 
     /// Sets slots aside and orders the job. All or nothing: a job never waits for slots half-way.
-    fn start_job(&mut self, mut inputs: JobInputs) -> bool {
-        let wanted = self.tree.job_slots(&inputs, self.slots_for_job());
+    fn start(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        pool: &mut Pool,
+        given: &JobsGiven,
+        mut inputs: JobInputs,
+    ) -> bool {
+        let wanted = tree.job_slots(&inputs, self.slots_free(pool, &given.slots));
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let Ok(slots) = self.pool.allocate(wanted) else {
+        let Ok(slots) = pool.allocate(wanted) else {
             // As many are free, but their generations wait for a commit, which is on its way.
-            self.tree.job_failed(&inputs.recipe);
+            tree.job_failed(&inputs.recipe);
             return false;
         };
         let is_flush = inputs.recipe.kind == JobKind::Flush;
-        let unshipped =
-            if is_flush { self.unshipped_bytes_of_flushes() } else { self.unshipped_bytes() };
-        let most = &mut self.counters.unshipped_bytes_at_job_max;
+        let unshipped = if is_flush { given.unshipped.of_flushes } else { given.unshipped.all };
+        let most = &mut self.counted.unshipped_bytes_at_job_max;
         *most = unshipped.max(*most);
-        // A flush has the length of its MemTable at most, and only so many of these may wait.
-        let is_bounded = !is_flush && self.ships();
-        let number = self.jobs.next;
-        self.jobs.next += 1;
-        let files: BTreeMap<_, _> = inputs
-            .recipe
-            .inputs
-            .iter()
-            .filter_map(|(_, file)| self.files.get(*file).map(|placement| (*file, placement)))
-            .collect();
+        let read = inputs.recipe.inputs.iter();
+        let files: BTreeMap<_, _> =
+            read.filter_map(|(_, file)| Some((*file, facts.place(*file)?))).collect();
         let job = Job {
             recipe: inputs.recipe.clone(),
             files: files.clone(),
@@ -213,258 +314,284 @@ impl Node {
             output: None,
             placed: false,
             edit: None,
-            begun_ms: self.now_ms,
-            is_bounded,
+            begun_ms: facts.now_ms,
+            // A flush has the length of its MemTable at most, and only so many of these may wait.
+            is_bounded: !is_flush && given.ships,
         };
-        self.jobs.running.insert(number, job);
-        inputs.recipe.bottommost |= self.has(Mutant::TombstonesDropped);
-        let group = self.config.group;
+        inputs.recipe.bottommost |= facts.has(Mutant::TombstonesDropped);
+        let (group, is_bounded) = (facts.config.group, job.is_bounded);
+        let number = self.next;
+        self.next += 1;
+        self.running.insert(number, job);
         let order = JobOrder { inputs, group, slots, files, is_bounded };
-        self.order(Order::Job(number), Work::Job(Box::new(order)));
+        effects.begin(Order::Job(number), Work::Job(Box::new(order)));
         true
     }
 
-    /// Bytes of memory of files that a running job has built and that wait to be shipped, if it is held back by them, for
-    /// whoever checks that it was: looks at each.
-    #[must_use]
-    pub fn unshipped_bytes_of(&self, id: crate::work::WorkId) -> u64 {
-        let Some(Order::Job(number)) = self.orders.get(&id) else { return 0 };
-        let bounded = self.jobs.running.get(number).filter(|job| job.is_bounded);
-        bounded.map_or(0, |job| self.ship.kept_of(&job.built))
+    /// Says how much jobs that have begun may build: so much that what is not shipped then, what
+    /// they have built and this node has not heard of included, is at most the bound when one begins
+    /// a file. It changes with all that the bytes in memory follow from: a secondary has a file, a
+    /// job failed, a term began. So no job waits for an event that does not come.
+    pub(super) fn let_build(&mut self, facts: &Facts, effects: &mut Effects, unshipped: u64) {
+        let builds = |job: &Job| job.is_bounded && job.output.is_none();
+        if !self.running.values().any(builds) {
+            return;
+        }
+        let most = self.taken.saturating_add(facts.options.unshipped_bytes_max);
+        let mut until = most.saturating_sub(unshipped);
+        if facts.has(Mutant::JobsWithoutBound) || facts.has(Mutant::JobsNotHeldBack) {
+            until = u64::MAX;
+        }
+        if self.told.replace(until) != Some(until) {
+            effects.put_out(Output::JobsMayBuild(until));
+        }
     }
 
+    // ---- under way
+
     /// A running job built a file and writes it into its slots.
-    pub fn handle_job_file(&mut self, id: crate::work::WorkId, file: BuiltFile) {
-        let Some(Order::Job(number)) = self.orders.get(&id) else { return };
-        let number = *number;
-        let Some(job) = self.jobs.running.get_mut(&number) else { return };
+    pub(super) fn file_built(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        number: u64,
+        file: BuiltFile,
+    ) {
+        let Some(job) = self.running.get_mut(&number) else { return };
         job.slots.retain(|placed| !file.placement.slots.contains(placed));
         let is_flush = job.recipe.kind == JobKind::Flush;
         if job.is_bounded {
-            self.jobs.taken += file.memory;
+            self.taken += file.memory;
         }
         job.built_slots += file.placement.slots.len();
         job.built.push(file.placement.clone());
-        self.counters.job_written_bytes += file.placement.len;
+        self.counted.job_written_bytes += file.placement.len;
         if is_flush {
-            self.counters.flushed_bytes += file.placement.len;
+            self.counted.flushed_bytes += file.placement.len;
         }
-        if self.config.compaction == CompactionMode::Primary {
-            self.ship_built(&file, is_flush);
+        if facts.config.compaction == CompactionMode::Primary {
+            effects.signal(Signal::FileBuilt { file, is_flush });
         }
     }
 
-    pub(super) fn job_done(&mut self, number: u64, result: Result<JobDone, JobFailed>) {
-        let Some(mut job) = self.jobs.running.remove(&number) else { return };
+    /// A job ended: the places of its files are made durable.
+    pub(super) fn done(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        pool: &mut Pool,
+        number: u64,
+        result: Result<JobDone, JobFailed>,
+    ) {
+        let Some(mut job) = self.running.remove(&number) else { return };
         let done = match result {
-            result if self.is_stale(&job) => {
+            result if is_stale(facts, &job) => {
                 let refused = result.err().map_or_else(Vec::new, |failed| failed.refused);
                 let fenced = JobFailed::from(Error::fenced("its term is over"));
-                return self.job_failed(job, JobFailed { refused, ..fenced });
+                let failed = JobFailed { refused, ..fenced };
+                return self.failed(facts, effects, tree, pool, job, failed);
             }
             Ok(done) => done,
-            Err(failed) => return self.job_failed(job, failed),
+            Err(failed) => return self.failed(facts, effects, tree, pool, job, failed),
         };
         if !job.built.is_empty() {
-            self.jobs.back_off.ended_well();
-            self.jobs.refused = 0;
+            self.back_off.ended_well();
+            self.refused = 0;
         }
-        if let Err(error) = self.pool.release(&core::mem::take(&mut job.slots)) {
-            return self.fatal(error);
+        if let Err(error) = pool.release(&core::mem::take(&mut job.slots)) {
+            return effects.fail(error);
         }
-        self.counters.job_read_bytes += done.read_bytes;
+        self.counted.job_read_bytes += done.read_bytes;
         match job.recipe.kind {
-            JobKind::Flush => self.counters.flushes += 1,
-            JobKind::Compaction => self.counters.compactions += 1,
-            _ => self.counters.trivial_moves += 1,
+            JobKind::Flush => self.counted.flushes += 1,
+            JobKind::Compaction => self.counted.compactions += 1,
+            _ => self.counted.trivial_moves += 1,
         }
         for placement in &job.built {
-            if let Err(error) = self.pool.add_file((**placement).clone()) {
-                return self.fatal(error);
+            if let Err(error) = pool.add_file((**placement).clone()) {
+                return effects.fail(error);
             }
         }
         job.output = Some(done.output);
         if job.built.is_empty() {
             job.placed = true;
         } else {
-            self.commits.staged.push(After::BuiltPlaced(number));
+            effects.stage(After::BuiltPlaced(number));
         }
-        self.jobs.running.insert(number, job);
+        self.running.insert(number, job);
     }
 
-    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes after a
-    /// pause: else a device without room would be written to as fast as it refuses.
-    fn job_failed(&mut self, job: Job, failed: JobFailed) {
-        let JobFailed { error, damaged, refused } = failed;
-        let mut slots = job.slots;
-        slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
-        slots.retain(|placed| !refused.contains(placed));
-        let given_back = self.pool.release(&slots);
-        if let Err(error) = given_back.and_then(|()| self.pool.quarantine(&refused)) {
-            return self.fatal(error);
-        }
-        if !refused.is_empty() {
-            self.jobs.refused += 1;
-            let slots: Vec<SlotIndex> = refused.iter().map(|placed| placed.slot).collect();
-            self.note_refused(&slots, &error);
-        }
-        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
-        self.discard_built(&files);
-        if !files.is_empty() {
-            // Whoever keeps blocks of what was built for readers to come need not.
-            self.outputs.push_back(Output::FilesGone(files));
-        }
-        let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
-        if is_damage && job.recipe.kind == JobKind::Compaction {
-            return self.set_aside(job.recipe, &job.files, damaged, error);
-        }
-        self.tree.job_failed(&job.recipe);
-        match error.kind() {
-            ErrorKind::NoSpace => {
-                self.counters.jobs_without_space += 1;
-                self.jobs.back_off.failed(error, self.now_ms);
-            }
-            ErrorKind::LimitExceeded if !job.has_all_slots => {
-                self.tree.job_ran_out_of_slots(job.recipe.kind, job.given.into());
-                self.room.forget_jobs();
-            }
-            ErrorKind::Fenced => {}
-            // Other slots may be better; a device that takes none is told by as many failures in a row.
-            ErrorKind::Io if !refused.is_empty() && self.jobs.refused <= REFUSED_JOBS_MAX => {}
-            // Bytes that are not what was written must not be compacted into new ones.
-            _ => self.fatal(error),
-        }
-    }
-
-    /// The device did not write into slots, which are in quarantine until the next start.
-    pub(super) fn note_refused(&mut self, slots: &[SlotIndex], error: &Error) {
-        self.counters.refused_slots += slots.len() as u64;
-        let names: Vec<String> = slots.iter().map(SlotIndex::to_string).collect();
-        self.say(format!(
-            "{}: not used until the next start, as the device did not take what was written there: {error}",
-            names.join(", ")
-        ));
-    }
-
-    /// A file of no edit cannot be shipped: its bytes rotted in memory, and so did what was written here, perhaps from there.
-    /// What it was made of is whole, so its job is made anew, with other files; a load fails, as only its caller can make
-    /// it anew. Returns whether one built it whose edit is not in the log.
-    pub(super) fn give_up_built(&mut self, file: FileId, error: &Error) -> bool {
-        if self.give_up_load_of(file, error) {
-            return true;
-        }
-        let is_of = |job: &Job| {
-            let built = || job.built.iter().any(|placement| placement.file == file);
-            job.placed && job.edit.is_none() && built()
-        };
-        let found = self.jobs.running.iter().find(|(_, job)| is_of(job));
-        let Some(number) = found.map(|(number, _)| *number) else { return false };
-        let Some(job) = self.jobs.running.remove(&number) else { return false };
-        self.say(format!("{file} is whole neither in memory nor here, and is made anew: {error}"));
-        self.drop_built(&job);
-        true
-    }
-
-    /// Keeps a compaction from being tried again, as it would fail again, until what it read is repaired.
-    /// Reads of what is whole go on, and so do other jobs.
-    fn set_aside(
+    /// The places of a job's files are durable.
+    pub(super) fn placed(
         &mut self,
-        recipe: Recipe,
-        read: &BTreeMap<FileId, Arc<FilePlacement>>,
-        damaged: BTreeMap<FileId, Error>,
-        error: Error,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        number: u64,
     ) {
-        self.counters.jobs_set_aside += 1;
-        if damaged.is_empty() {
-            self.jobs.damage = Some(error);
-            return;
-        }
-        // What was repaired while the job ran is whole.
-        let is_there = |file: &FileId| self.files.get(*file).as_ref() == read.get(file);
-        let damaged = damaged.into_iter().filter(|(file, _)| is_there(file));
-        let damaged: BTreeMap<FileId, Error> = damaged.collect();
-        let files = damaged.keys().copied().collect();
-        for (file, error) in damaged {
-            self.note_damage(file, error, false);
-        }
-        self.jobs.set_aside.push(SetAside { recipe, files });
-        self.free_inputs();
-    }
-
-    /// A file is whole again, or may be: compactions that were set aside for it alone may begin anew.
-    pub(super) fn resume_jobs(&mut self, file: FileId) {
-        for aside in &mut self.jobs.set_aside {
-            aside.files.remove(&file);
-        }
-        self.free_inputs();
-    }
-
-    fn free_inputs(&mut self) {
-        let (free, kept) = core::mem::take(&mut self.jobs.set_aside)
-            .into_iter()
-            .partition::<Vec<_>, _>(|aside| aside.files.is_empty());
-        self.jobs.set_aside = kept;
-        for aside in free {
-            self.tree.job_failed(&aside.recipe);
+        let Some(job) = self.running.get_mut(&number) else { return };
+        job.placed = true;
+        if is_stale(facts, job) {
+            self.give_up(effects, tree);
         }
     }
 
     /// Another term begins, or another member compacts from now on. Jobs whose edits are in the log
     /// come to their end; of the others nothing is left, at once or when what is under way has ended.
-    pub(super) fn give_up_jobs(&mut self) {
-        let placed = |job: &Job| job.placed && job.edit.is_none();
-        let found = self.jobs.running.iter().filter(|(_, job)| placed(job));
-        let numbers: Vec<u64> = found.map(|(number, _)| *number).collect();
-        for job in
-            numbers.iter().filter_map(|number| self.jobs.running.remove(number)).collect::<Vec<_>>()
-        {
-            self.drop_built(&job);
+    pub(super) fn give_up(&mut self, effects: &mut Effects, tree: &mut Tree) {
+        let is_kept = |job: &Job| !job.placed || job.edit.is_some();
+        let (kept, gone) =
+            core::mem::take(&mut self.running).into_iter().partition(|(_, job)| is_kept(job));
+        self.running = kept;
+        let gone: BTreeMap<u64, Job> = gone;
+        gone.values().for_each(|job| drop_built(effects, tree, job));
+        for aside in core::mem::take(&mut self.set_aside) {
+            tree.job_failed(&aside.recipe);
         }
-        for aside in core::mem::take(&mut self.jobs.set_aside) {
-            self.tree.job_failed(&aside.recipe);
-        }
-        self.jobs.back_off = BackOff::default();
+        self.back_off = BackOff::default();
     }
 
-    /// Forgets what a job has built and placed, so that its inputs are free for another.
-    fn drop_built(&mut self, job: &Job) {
-        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
-        self.discard_built(&files);
-        files.iter().for_each(|file| self.drop_orphan(*file));
-        self.outputs.push_back(Output::FilesGone(files));
-        self.tree.job_failed(&job.recipe);
-    }
+    // ---- failed
 
-    pub(super) fn built_placed(&mut self, number: u64) {
-        let Some(job) = self.jobs.running.get_mut(&number) else { return };
-        job.placed = true;
-        let files: Vec<FileId> = job.built.iter().map(|placement| placement.file).collect();
-        for file in files {
-            self.file_placed(file, false);
+    /// A job that failed leaves nothing behind; its inputs are free for the next try, which comes
+    /// after a pause: else a device without room would be written to as fast as it refuses.
+    fn failed(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        pool: &mut Pool,
+        job: Job,
+        failed: JobFailed,
+    ) {
+        let JobFailed { error, damaged, refused } = failed;
+        let mut slots = job.slots.clone();
+        slots.extend(job.built.iter().flat_map(|placement| placement.slots.iter().copied()));
+        slots.retain(|placed| !refused.contains(placed));
+        let given_back = pool.release(&slots);
+        if let Err(error) = given_back.and_then(|()| pool.quarantine(&refused)) {
+            return effects.fail(error);
         }
-        if self.jobs.running.get(&number).is_some_and(|job| self.is_stale(job)) {
-            self.give_up_jobs();
+        if !refused.is_empty() {
+            self.refused += 1;
+            self.counted.refused_slots += refused.len() as u64;
+            let slots: Vec<SlotIndex> = refused.iter().map(|placed| placed.slot).collect();
+            effects.notice_refused(&slots, &error);
+        }
+        let files = job.files_built();
+        effects.signal(Signal::Discard(files.clone()));
+        if !files.is_empty() {
+            // Whoever keeps blocks of what was built for readers to come need not.
+            effects.put_out(Output::FilesGone(files));
+        }
+        let is_damage = error.kind() == ErrorKind::Corruption || !damaged.is_empty();
+        if is_damage && job.recipe.kind == JobKind::Compaction {
+            return self.set_aside(facts, effects, tree, job, damaged, error);
+        }
+        tree.job_failed(&job.recipe);
+        match error.kind() {
+            ErrorKind::Fenced => {}
+            ErrorKind::NoSpace => {
+                self.counted.jobs_without_space += 1;
+                self.back_off.failed(error, facts.now_ms);
+            }
+            ErrorKind::LimitExceeded if !job.has_all_slots => {
+                tree.job_ran_out_of_slots(job.recipe.kind, job.given.into());
+                effects.signal(Signal::JobsNeedMore);
+            }
+            // Other slots may be better; a device that takes none is told by as many failures in a
+            // row.
+            ErrorKind::Io if !refused.is_empty() && self.refused <= REFUSED_JOBS_MAX => {}
+            // Bytes that are not what was written must not be compacted into new ones.
+            _ => effects.fail(error),
         }
     }
 
-    /// Whether a job began in another term than this, or before another member came to compact. Files
-    /// that no edit names are forgotten with their term, wherever they arrived.
-    fn is_stale(&self, job: &Job) -> bool {
-        let is_old = self.view.has_one_tree() && job.recipe.term != self.state.term();
-        is_old || !self.duties().compact
+    /// A file of no edit cannot be shipped: its bytes rotted in memory, and so did what was written
+    /// here, perhaps from there. What it was made of is whole, so its job is made anew, with other
+    /// files. Returns whether a job built it whose edit is not in the log.
+    pub(super) fn make_anew(
+        &mut self,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        file: FileId,
+        error: &Error,
+    ) -> bool {
+        let is_of = |job: &Job| {
+            let built = || job.built.iter().any(|placement| placement.file == file);
+            job.placed && job.edit.is_none() && built()
+        };
+        let found = self.running.iter().find(|(_, job)| is_of(job));
+        let Some(number) = found.map(|(number, _)| *number) else { return false };
+        let Some(job) = self.running.remove(&number) else { return false };
+        effects.notice(format!(
+            "{file} is whole neither in memory nor here, and is made anew: {error}"
+        ));
+        drop_built(effects, tree, &job);
+        true
     }
 
-    /// Appends the edit of each job whose files are safe everywhere, in the order of the jobs. That of a flush waits for
-    /// those of the flushes before it.
-    pub(super) fn append_edits(&mut self) {
+    /// Keeps a compaction from being tried again, as it would fail again, until what it read is
+    /// repaired. Reads of what is whole go on, and so do other jobs.
+    fn set_aside(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &mut Tree,
+        job: Job,
+        damaged: BTreeMap<FileId, Error>,
+        error: Error,
+    ) {
+        self.counted.jobs_set_aside += 1;
+        if damaged.is_empty() {
+            self.damage = Some(error);
+            return;
+        }
+        // What was repaired while the job ran is whole.
+        let is_there = |file: &FileId| facts.place(*file).as_ref() == job.files.get(file);
+        let damaged = damaged.into_iter().filter(|(file, _)| is_there(file));
+        let damaged: BTreeMap<FileId, Error> = damaged.collect();
+        let files = damaged.keys().copied().collect();
+        for (file, error) in damaged {
+            effects.signal(Signal::Damaged { file, error });
+        }
+        self.set_aside.push(SetAside { recipe: job.recipe, files });
+        self.free_inputs(tree);
+    }
+
+    /// A file is whole again, or may be: compactions that were set aside for it alone may begin
+    /// anew.
+    pub(super) fn resume(&mut self, tree: &mut Tree, file: FileId) {
+        for aside in &mut self.set_aside {
+            aside.files.remove(&file);
+        }
+        self.free_inputs(tree);
+    }
+
+    fn free_inputs(&mut self, tree: &mut Tree) {
+        let (free, kept) = core::mem::take(&mut self.set_aside)
+            .into_iter()
+            .partition::<Vec<_>, _>(|aside| aside.files.is_empty());
+        self.set_aside = kept;
+        for aside in free {
+            tree.job_failed(&aside.recipe);
+        }
+    }
+
+    // ---- edits
+
+    /// The jobs whose files are safe everywhere and whose edits are next, in the order of the jobs.
+    /// The edit of a flush waits for those of the flushes before it.
+    pub(super) fn ready(&self, tree: &Tree, is_held: impl Fn(FileId) -> bool) -> Vec<u64> {
         let is_safe = |job: &Job| {
             // Who holds its files is asked last, as it may have built thousands.
-            let held = || job.built.iter().all(|file| self.held_everywhere(file.file));
-            job.output.is_some() && job.placed && (self.has(Mutant::EditBeforeFiles) || held())
+            let held = || job.built.iter().all(|file| is_held(file.file));
+            job.output.is_some() && job.placed && held()
         };
         let (mut ready, mut flushes, mut flushes_logged) = (Vec::new(), Vec::new(), 0);
-        for (number, job) in &self.jobs.running {
-            match (self.tree.flush_position(&job.recipe), job.edit) {
+        for (number, job) in &self.running {
+            match (tree.flush_position(&job.recipe), job.edit) {
                 (Some(_), Some(_)) => flushes_logged += 1,
                 (None, Some(_)) => {}
                 (Some(at), None) => flushes.push((at, *number, is_safe(job))),
@@ -476,143 +603,57 @@ impl Node {
         let next = flushes.into_iter().zip(flushes_logged..);
         let next = next.take_while(|((at, _, is_safe), place)| at == place && *is_safe);
         ready.extend(next.map(|((_, number, _), _)| number));
-        for number in ready {
-            if !self.append_edit(number) {
-                return;
-            }
-        }
+        ready
     }
 
-    fn append_edit(&mut self, number: u64) -> bool {
-        let Some(job) = self.jobs.running.get(&number) else { return true };
-        let Some(output) = job.output.clone() else { return true };
-        let mut next = self.apply.last_appended(self.tree.last_edit()) + 1;
-        if self.has(Mutant::GapInEdits) {
-            next += 1;
+    /// What the edit of a job will say.
+    pub(super) fn output_of(&self, number: u64) -> Option<JobOutput> {
+        self.running.get(&number)?.output.clone()
+    }
+
+    /// The edit of a job is in line.
+    pub(super) fn appended(&mut self, number: u64, edit: u64) {
+        if let Some(job) = self.running.get_mut(&number) {
+            job.edit = Some(edit);
         }
-        let made = self.tree.finish_job(output, next);
-        let (edit, encoded) = match made.and_then(|edit| edit.encode().map(|bytes| (edit, bytes))) {
-            Ok(made) => made,
-            Err(error) => {
-                self.fatal(error);
-                return false;
-            }
-        };
-        let end = if self.duties().log_edits {
-            if self.not_writing().is_some() {
-                return false; // a member is out: the edit waits for it
-            }
-            let flags = RecordFlags::BLOCK_END;
-            let sequence = self.tree.last_sequence();
-            match self.append_record(RecordKind::Edit, &encoded, sequence, 0, flags) {
-                Ok(end) => end,
-                Err(_) => return false, // the ring is full: tried again when it drained
-            }
-        } else {
-            self.own_edit_end(&edit)
-        };
-        if let Err(error) = self.queue_edit(edit, encoded, end) {
-            self.fatal(error);
-            return false;
-        }
-        if self.duties().log_edits {
-            self.pass_marks(self.log.end(), self.log.last().crc);
-        }
-        if let Some(job) = self.jobs.running.get_mut(&number) {
-            job.edit = Some(next);
-        }
-        true
     }
 
     /// An edit is applied here: its job is over.
-    pub(super) fn jobs_edit_applied(&mut self, edit: &Edit) {
-        let is_over = |job: &Job| job.edit == Some(edit.number);
-        for job in self.jobs.running.values().filter(|job| is_over(job)) {
+    pub(super) fn edit_applied(&mut self, facts: &Facts, effects: &mut Effects, edit: u64) {
+        let is_over = |job: &Job| job.edit == Some(edit);
+        for job in self.running.values().filter(|job| is_over(job)) {
             if job.recipe.kind == JobKind::Compaction {
-                self.pace.compacted(job.level0_len(), self.now_ms.saturating_sub(job.begun_ms));
+                let took_ms = facts.now_ms.saturating_sub(job.begun_ms);
+                effects.signal(Signal::Compacted { bytes: job.level0_len(), took_ms });
             }
         }
-        self.jobs.running.retain(|_, job| !is_over(job));
-        self.loads_edit_applied(edit);
-        self.forget_built(edit);
+        self.running.retain(|_, job| !is_over(job));
     }
+}
 
-    /// What reads and compactions met in a file that is not what was written and not repaired, if there is
-    /// one (docs/faults.md E5, E9); [`Self::damaged_files`] has them all.
-    #[must_use]
-    pub fn damage(&self) -> Option<&Error> {
-        self.first_damage().or(self.jobs.damage.as_ref())
-    }
+/// Whether a job began in another term than this, or before another member came to compact. Files
+/// that no edit names are forgotten with their term, wherever they arrived.
+fn is_stale(facts: &Facts, job: &Job) -> bool {
+    let is_old = facts.view.has_one_tree() && job.recipe.term != facts.state.term();
+    is_old || !facts.view.duties().compact
+}
 
-    /// What keeps from ending the compactions that writes wait for, if nothing will change that: L0 is full, what they
-    /// read is damaged, nothing else is under way, and a replica alone has nobody to have it from. None for a file whose
-    /// bytes are those of its edit: it is read again.
-    #[must_use]
-    pub fn writes_wait_in_vain(&self) -> Option<&Error> {
-        let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Runs(_)));
-        let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
-        if !is_full || !rests || !self.view.copies_at().is_empty() {
-            return None;
-        }
-        let read = self.jobs.set_aside.iter().flat_map(|aside| &aside.files);
-        let lost = read.filter_map(|file| self.repairs.lost(*file)).next();
-        lost.or(self.jobs.damage.as_ref())
-    }
-
-    /// Slots that jobs have taken and whose edits are not applied.
-    pub(super) fn job_slots(&self) -> u64 {
-        let of_job = |job: &Job| job.built_slots + job.slots.len();
-        self.jobs.running.values().map(of_job).sum::<usize>() as u64 + self.loads.slots()
-    }
-
-    /// Compactions, moves and drops under way whose edits are not in the log.
-    pub(super) fn compactions_open(&self) -> usize {
-        let is_open = |job: &&Job| job.recipe.kind != JobKind::Flush && job.edit.is_none();
-        self.jobs.running.values().filter(is_open).count()
-    }
-
-    /// Whether jobs wait for room that nothing under way gives them: for a pause to end, as the device had no room for the
-    /// files of one, or for slots. Who is behind them waits for as long.
-    #[must_use]
-    pub fn jobs_pause(&self) -> bool {
-        self.jobs.out_of_space().is_some() || self.waits_in_vain_for_room()
-    }
-
-    /// Whether no flush and no compaction is under way or due; to be asked after [`Self::advance`].
-    ///
-    /// # Errors
-    /// What keeps one that is due from being begun, when nothing is under way: no space while jobs pause or where too few
-    /// slots are free; corruption where it needs a file that is damaged.
-    pub fn is_quiet(&self) -> Result<bool, Error> {
-        let is_busy = !self.orders.is_empty() || self.jobs_running() > 0;
-        if is_busy || self.apply.waiting_count() > 0 {
-            return Ok(false);
-        }
-        if let (true, WriteGate::Full { reason, .. }) = (self.jobs_pause(), self.write_gate()) {
-            return Err(Error::no_space(reason));
-        }
-        if !self.tree.is_job_due() {
-            return Ok(true);
-        }
-        if self.loads.hold_compactions() || self.not_writing().is_some() {
-            return Ok(false);
-        }
-        // A flush needs no file.
-        let is_flush = self.tree.sealed_count() > 0;
-        Err(if is_flush { self.too_few_slots() } else { self.stuck() })
-    }
-
-    /// Jobs under way, for status.
-    #[must_use]
-    pub fn jobs_running(&self) -> usize {
-        self.jobs.running.len()
-    }
+/// Forgets the files that a job has built and placed, so that its inputs are free for another.
+fn drop_built(effects: &mut Effects, tree: &mut Tree, job: &Job) {
+    let files = job.files_built();
+    effects.signal(Signal::Discard(files.clone()));
+    files.iter().for_each(|file| effects.signal(Signal::Orphan(*file)));
+    effects.put_out(Output::FilesGone(files));
+    tree.job_failed(&job.recipe);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::NodeOptions;
+    use crate::node::Node;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
     use crate::node::testing::{HEAD, built, commit, one_of_two, ordered};
     use crate::work::Done;
     use gabion_base::{Frontier, LogPosition, SequenceNumber};
@@ -631,6 +672,14 @@ mod tests {
         node.tree.next_flush(&JobContext { term, snapshots: &[], slots_free: 8, urgent: false })
     }
 
+    fn start(node: &mut Node, inputs: JobInputs) -> bool {
+        let given = node.jobs_given();
+        let (facts, tree, pool) = (facts!(node), &mut node.tree, &mut node.pool);
+        let is_begun = node.jobs.start(&facts, &mut node.effects, tree, pool, &given, inputs);
+        node.settle();
+        is_begun
+    }
+
     /// docs/faults.md: E17
     #[test]
     fn a_job_whose_file_is_whole_nowhere_is_made_anew_with_other_files() {
@@ -638,7 +687,7 @@ mod tests {
         let before = node.pool.counts();
         let inputs = next_flush(&mut node).unwrap();
         let recipe = inputs.recipe.clone();
-        assert!(node.start_job(inputs));
+        assert!(start(&mut node, inputs));
         let Some((id, Work::Job(order))) = ordered(&mut node) else { panic!("no job is ordered") };
         let file = FileId::sst(recipe.output_first);
         let built = built(file, recipe.term, order.slots[..1].to_vec(), 4_096);
@@ -667,7 +716,7 @@ mod tests {
     fn a_job_that_is_held_back_keeps_no_other_from_finding_out_whether_there_is_room() {
         let mut node = with_a_sealed_memtable();
         let inputs = next_flush(&mut node).unwrap();
-        assert!(node.start_job(inputs));
+        assert!(start(&mut node, inputs));
         node.jobs.back_off.failed(Error::no_space("full"), 0);
         for (is_bounded, is_held, may_write) in
             [(false, false, false), (false, true, false), (true, false, false), (true, true, true)]
@@ -676,5 +725,39 @@ mod tests {
             assert_eq!(node.jobs.may_write(100, is_held), may_write, "{is_bounded} {is_held}");
         }
         assert!(!node.jobs.may_write(99, true), "the pause has not passed");
+    }
+
+    #[test]
+    fn a_job_without_room_leaves_nothing_and_is_tried_again_after_a_pause() {
+        let mut node = with_a_sealed_memtable();
+        let before = node.pool.counts();
+        let (mut jobs, mut asked) = (Jobs::default(), Effects::default());
+        let given = JobsGiven {
+            may_begin: true,
+            edits_waiting: 0,
+            holds_compactions: false,
+            is_short: false,
+            slots: SlotsForJobs { for_log: 0, elsewhere: None, of_loads: 0 },
+            unshipped: Unshipped { all: 101, of_flushes: 100, most: 100 },
+            ships: true,
+        };
+        let mut turn = |jobs: &mut Jobs, node: &mut Node| {
+            let (facts, tree, pool) = (facts!(node), &mut node.tree, &mut node.pool);
+            jobs.schedule(&facts, &mut asked, tree, pool, &given);
+            jobs.invariants();
+            let orders = core::iter::from_fn(|| asked.next_effect());
+            orders.filter(|effect| matches!(effect, Effect::Order(Order::Job(_), _))).count()
+        };
+        assert_eq!(turn(&mut jobs, &mut node), 1, "compactions are held back, and flushes not");
+        let mut ended = Effects::default();
+        let (facts, tree, pool) = (facts!(node), &mut node.tree, &mut node.pool);
+        let full = Err(Error::no_space("full").into());
+        jobs.done(&facts, &mut ended, tree, pool, 0, full);
+        assert!(matches!(ended.next_effect(), Some(Effect::Signal(Signal::Discard(_)))));
+        assert!(ended.next_effect().is_none() && jobs.out_of_space().is_some());
+        assert_eq!((jobs.running(), node.pool.counts().free), (0, before.free));
+        assert_eq!(turn(&mut jobs, &mut node), 0, "it is too early");
+        node.now_ms += 100;
+        assert_eq!(turn(&mut jobs, &mut node), 1);
     }
 }

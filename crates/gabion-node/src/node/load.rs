@@ -9,15 +9,19 @@
 //!         ─► applied by every member: the load is there, and writes go on
 //! ```
 //!
-//! Writes wait from the number to the end, some commits of the log and one small flush: a write that found a key
-//! absent would else win over the load that was before it. Reads do not wait. A command that reads at the head
-//! before it writes and waits for the device in between may span all of it: whoever lets such commands and loads
-//! meet begins the former anew.
+//! Writes wait from the number to the end, some commits of the log and one small flush: a write that
+//! found a key absent would else win over the load that was before it. Reads do not wait. A command
+//! that reads at the head before it writes and waits for the device in between may span all of it:
+//! whoever lets such commands and loads meet begins the former anew.
 //!
-//! Until its edit is appended a load can be given up: what it took comes back when its last write has ended. A
-//! process that ends leaves files that no edit names, as jobs do, and their slots are free with the next start.
+//! Until its edit is appended a load can be given up: what it took comes back when its last write
+//! has ended. A process that ends leaves files that no edit names, as jobs do, and their slots are
+//! free with the next start.
 
-use super::{After, Node, Order};
+use super::effects::{Effects, Signal};
+use super::facts::Facts;
+use super::orders::{After, Order};
+use super::{Counters, LoadId};
 use crate::work::{BuiltFile, RewriteOrder, Work, kept_by};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -25,10 +29,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::{EDIT_LEN_MAX, SLOT_LEN};
 use gabion_base::{Error, ErrorKind, FileId, MemTableId, Result, SequenceNumber, Term};
-use gabion_engine::load::Loaded;
 use gabion_engine::{Edit, FileMeta, FinishedFile, JobKind};
-use gabion_log::{RecordFlags, RecordKind};
-use gabion_pool::{FilePlacement, Placed};
+use gabion_pool::{FilePlacement, Placed, Pool};
 
 /// Files of a load that are being written here at a time: one while the next is made.
 const WRITES_MAX: usize = 2;
@@ -36,10 +38,6 @@ const WRITES_MAX: usize = 2;
 const STUCK_MS: u64 = 5_000;
 /// What an edit takes besides its files, at most.
 const EDIT_OVERHEAD: usize = 4096;
-
-/// Names a load until it is forgotten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LoadId(u64);
 
 /// How a load is doing.
 #[derive(Clone, Debug)]
@@ -66,6 +64,36 @@ pub enum LoadGate {
 pub(super) struct Loads {
     loads: BTreeMap<LoadId, Load>,
     next: u64,
+    ended: u64,
+    loaded_bytes: u64,
+}
+
+/// Something that the log is to do for a load; [`Loads`] is told once it is done.
+pub(super) enum LoadStep {
+    /// Have what is in memory flushed, so that little is left to be flushed while writes wait.
+    Settle,
+    /// Give it a sequence number: a batch of one write that writes nothing.
+    Number,
+    /// Complete the MemTable that has what was written before its number.
+    Seal(SequenceNumber),
+    /// Append its edit, above which nothing older lies any more.
+    Append(SequenceNumber),
+}
+
+/// The state of the other machines, as far as a load waits for them.
+pub(super) struct LoadFacts<'a> {
+    /// MemTables below this one are flushed.
+    pub(super) flushed_below: MemTableId,
+    /// No compaction is under way.
+    pub(super) no_compaction: bool,
+    /// No job is under way, and no edit.
+    pub(super) is_idle: bool,
+    /// Records may go into the log.
+    pub(super) may_write: bool,
+    /// The last edit that every member has applied.
+    pub(super) applied: u64,
+    /// Whether every secondary has a file.
+    pub(super) is_held: &'a dyn Fn(FileId) -> bool,
 }
 
 struct Load {
@@ -110,6 +138,14 @@ impl Load {
         self.files.iter().flat_map(|(_, placement)| placement.slots.iter().copied())
     }
 
+    /// Whether it is on its way into the tree, and writes wait for it.
+    const fn takes_effect(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Numbered(_) | Stage::Sealed(..) | Stage::Appended(_) | Stage::Applied(_)
+        )
+    }
+
     /// Whether its slots are neither in the tree nor given back.
     const fn holds_slots(&self) -> bool {
         !matches!(self.stage, Stage::Applied(_) | Stage::Done)
@@ -121,6 +157,8 @@ fn given_up() -> Stage {
 }
 
 impl Loads {
+    // ---- questions
+
     /// Whether a load made the file that no edit names yet.
     pub(super) fn made(&self, file: FileId) -> bool {
         let mut files = self.loads.values().flat_map(|load| &load.files);
@@ -141,156 +179,23 @@ impl Loads {
 
     /// Whether writes wait, as a load takes effect.
     pub(super) fn hold_writes(&self) -> bool {
-        let takes_effect = |load: &Load| {
-            matches!(
-                load.stage,
-                Stage::Numbered(_) | Stage::Sealed(..) | Stage::Appended(_) | Stage::Applied(_)
-            )
-        };
-        self.loads.values().any(takes_effect)
+        self.loads.values().any(Load::takes_effect)
     }
 
-    fn begun(&mut self, id: LoadId) -> Result<&mut Load> {
-        let load = self.loads.get_mut(&id);
-        load.ok_or_else(|| Error::invalid(format!("there is no load {}", id.0)))
-    }
-}
-
-impl Node {
-    /// Begins a load, which takes files until [`Self::end_load`]. Several may be under way.
-    ///
-    /// # Errors
-    /// Unavailable where writes are refused; unsupported in a group whose replicas compact for themselves, as nobody
-    /// else can make a load's files.
-    ///
-    /// # Panics
-    /// When called at another member than the head.
-    pub fn begin_load(&mut self) -> Result<LoadId> {
-        assert!(self.duties().append, "loads go to the head");
-        if !self.view.has_one_tree() {
-            return Err(Error::unsupported(
-                "a group whose replicas compact for themselves takes no bulk load: they would have to make its \
-                 files too",
-            ));
-        }
-        if let Some(reason) = self.not_writing() {
-            return Err(Error::unavailable(reason));
-        }
-        let id = LoadId(self.loads.next);
-        self.loads.next += 1;
-        let (files, stage) = (Vec::new(), Stage::Taking);
-        let (term, edit_len) = (self.chain.term(), EDIT_OVERHEAD);
-        let load = Load { stage, term, files, edit_len, writing: 0, is_forgotten: false };
-        self.loads.loads.insert(id, load);
-        Ok(id)
+    /// Loads by number.
+    pub(super) fn ids(&self) -> Vec<LoadId> {
+        self.loads.keys().copied().collect()
     }
 
-    /// The number for a load's next file.
-    ///
-    /// # Errors
-    /// As [`Self::load_gate`]; unavailable when a term began since the load did; limit exceeded when the
-    /// term has no number left.
-    pub fn load_number(&mut self, id: LoadId) -> Result<FileId> {
-        let (term, of_load) = (self.chain.term(), self.taking(id)?.term);
-        if term != of_load {
-            return Err(Error::unavailable(format!(
-                "the load began in {of_load}, now it is {term}: its files would not be of one term"
-            )));
-        }
-        self.tree.number_file(term)
+    /// Files of a load that no edit names yet, in the order of keys.
+    pub(super) fn files_of(&self, id: LoadId) -> Vec<FileMeta> {
+        let files = self.loads.get(&id).map_or(&[][..], |load| &load.files);
+        files.iter().map(|(meta, _)| meta.clone()).collect()
     }
 
-    /// Whether a load takes a file of `len` bytes now; to be asked again after [`Self::advance`] when it does not.
-    ///
-    /// # Errors
-    /// No space when the pool of a member has no room for it beside what flushes, compactions and the log may need,
-    /// and nothing is under way that may make room; what made the load fail; invalid input for a load that takes no
-    /// files any more.
-    pub fn load_gate(&mut self, id: LoadId, len: u64) -> Result<LoadGate> {
-        let writing = self.taking(id)?.writing;
-        if let Some(reason) = self.jobs.out_of_space() {
-            return Err(Error::no_space(format!("the pool is full: {reason}")));
-        }
-        if self.not_writing().is_some() {
-            return Ok(LoadGate::Wait("a member is away"));
-        }
-        if writing >= WRITES_MAX {
-            return Ok(LoadGate::Wait("files are being written"));
-        }
-        if self.too_much_is_unshipped() {
-            return Ok(LoadGate::Wait("secondaries have yet to take files"));
-        }
-        let wanted = len.div_ceil(SLOT_LEN);
-        match self.room_for_load(wanted) {
-            Ok(()) => Ok(LoadGate::Open),
-            Err(_) if self.makes_room() => Ok(LoadGate::Wait("compaction makes room")),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Takes the next file of a load, whose keys are behind those of the one before. It is written and shipped at once.
-    /// False when slots are free but wait for a commit that is on its way: to be tried again.
-    ///
-    /// # Errors
-    /// Limit exceeded when one edit cannot name so many files; as [`Self::load_gate`], which is asked first.
-    pub fn add_to_load(&mut self, id: LoadId, file: &FinishedFile) -> Result<bool> {
-        let term = self.chain.term();
-        let load = self.taking(id)?;
-        let edit_len = load.edit_len + Edit::ADDED_OVERHEAD_LEN + file.meta.encoded_len();
-        if edit_len > EDIT_LEN_MAX {
-            let (files, len) = (load.files.len(), file.meta.len);
-            return Err(Error::limit(format!(
-                "a load of more than {files} files of {len} bytes: one edit names them all, and has at most \
-                 {EDIT_LEN_MAX} bytes"
-            )));
-        }
-        let wanted = (file.bytes.len() as u64).div_ceil(SLOT_LEN) as u32;
-        let Ok(slots) = self.pool.allocate(wanted) else { return Ok(false) };
-        debug_assert!(file.meta.term <= term);
-        let placement = Arc::new(FilePlacement {
-            file: file.meta.id,
-            term: file.meta.term,
-            len: file.bytes.len() as u64,
-            checksum: file.meta.checksum,
-            slots,
-        });
-        let load = self.loads.begun(id)?;
-        load.edit_len = edit_len;
-        load.writing += 1;
-        load.files.push((file.meta.clone(), placement.clone()));
-        self.counters.loaded_bytes += placement.len;
-        self.ship_built(
-            &BuiltFile {
-                meta: Arc::new(file.meta.clone()),
-                bytes: file.bytes.clone(),
-                placement: placement.clone(),
-                memory: kept_by(file),
-            },
-            false,
-        );
-        let order = RewriteOrder {
-            placement,
-            bytes: file.bytes.clone(),
-            chunk_crcs: file.meta.chunk_crcs.clone(),
-        };
-        self.order(Order::LoadFile(id), Work::Rewrite(order));
-        Ok(true)
-    }
-
-    /// No more files come. What follows is done by [`Self::advance`]; [`Self::load_state`] tells when.
-    ///
-    /// # Errors
-    /// As [`Self::load_gate`].
-    pub fn end_load(&mut self, id: LoadId) -> Result<()> {
-        let load = self.taking(id)?;
-        load.stage = if load.files.is_empty() { Stage::Done } else { Stage::Ending };
-        Ok(())
-    }
-
-    /// How a load is doing.
-    #[must_use]
-    pub fn load_state(&self, id: LoadId) -> LoadState {
-        match self.loads.loads.get(&id).map(|load| &load.stage) {
+    /// As [`super::Node::load_state`].
+    pub(super) fn state(&self, id: LoadId) -> LoadState {
+        match self.loads.get(&id).map(|load| &load.stage) {
             Some(Stage::Done) => LoadState::Done,
             Some(Stage::Failed(error)) => LoadState::Failed(error.clone()),
             Some(_) => LoadState::Working,
@@ -298,87 +203,44 @@ impl Node {
         }
     }
 
-    /// Whether [`Self::forget_load`] still gives the load up: its edit is not in the log.
-    #[must_use]
-    pub fn may_give_up_load(&self, id: LoadId) -> bool {
-        let stage = self.loads.loads.get(&id).map(|load| &load.stage);
+    /// As [`super::Node::may_give_up_load`].
+    pub(super) fn may_give_up(&self, id: LoadId) -> bool {
+        let stage = self.loads.get(&id).map(|load| &load.stage);
         !matches!(stage, Some(Stage::Appended(_) | Stage::Applied(_) | Stage::Done))
     }
 
-    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose edit is comes to its
-    /// end.
-    pub fn forget_load(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
-        load.is_forgotten = true;
-        match load.stage {
-            Stage::Taking | Stage::Ending => load.stage = given_up(),
-            Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..) => {
-                self.drop_placed(id, given_up());
-            }
-            // Its places are on their way to be durable, and are given back then.
-            Stage::Placing => {}
-            Stage::Appended(_) | Stage::Applied(_) | Stage::Done | Stage::Failed(_) => {}
-        }
-        self.clean_load(id);
-    }
-
-    /// Another term begins, or another member takes writes: loads whose edits are not in the log
-    /// fail.
-    pub(super) fn give_up_loads(&mut self) {
-        let ids: Vec<LoadId> = self.loads.loads.keys().copied().collect();
-        for id in ids {
-            let error = || Stage::Failed(Error::fenced("the term in which the load began is over"));
-            let Some(load) = self.loads.loads.get_mut(&id) else { continue };
-            match load.stage {
-                Stage::Taking | Stage::Ending => load.stage = error(),
-                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..) => {
-                    self.drop_placed(id, error());
-                }
-                // Its places are on their way to be durable, and are given back then.
-                Stage::Placing => load.is_forgotten = true,
-                Stage::Appended(_) | Stage::Applied(_) | Stage::Done | Stage::Failed(_) => {}
-            }
-            self.clean_load(id);
-        }
-    }
-
-    /// Gives up a load whose files have their places.
-    fn drop_placed(&mut self, id: LoadId, failed: Stage) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
-        load.stage = failed;
-        let files: Vec<FileId> = load.files.drain(..).map(|(meta, _)| meta.id).collect();
-        self.discard_built(&files);
-        files.iter().for_each(|file| self.drop_orphan(*file));
-    }
-
-    /// Gives up the load that made a file which cannot be shipped, if one did whose edit is not in the log.
-    pub(super) fn give_up_load_of(&mut self, file: FileId, error: &Error) -> bool {
-        let is_of = |load: &Load| {
-            let is_placed = matches!(
-                load.stage,
-                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..)
-            );
-            is_placed && load.files.iter().any(|(meta, _)| meta.id == file)
-        };
-        let Some((&id, _)) = self.loads.loads.iter().find(|(_, load)| is_of(load)) else {
-            return false;
-        };
-        let what = format!("{file}, of a load, is whole neither in memory nor here");
-        self.drop_placed(id, Stage::Failed(error.clone().within(what)));
-        self.clean_load(id);
-        true
-    }
-
     /// Loads that are not done, and files of them that are written or being written here.
-    #[must_use]
-    pub fn loads(&self) -> (usize, usize) {
-        let open = || self.loads.loads.values().filter(|load| load.holds_slots());
+    pub(super) fn open(&self) -> (usize, usize) {
+        let open = || self.loads.values().filter(|load| load.holds_slots());
         (open().count(), open().map(|load| load.files.len()).sum())
+    }
+
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        counters.loads += self.ended;
+        counters.loaded_bytes += self.loaded_bytes;
+    }
+
+    /// Checks what holds between steps: one load at a time finds its place in the tree.
+    pub(super) fn invariants(&self) {
+        let decides =
+            |load: &&Load| load.takes_effect() || matches!(load.stage, Stage::Settling(..));
+        let deciding = self.loads.values().filter(decides).count();
+        assert!(deciding <= 1, "{deciding} loads at a time take their places");
+        for (id, load) in &self.loads {
+            let may_write = matches!(load.stage, Stage::Taking | Stage::Ending | Stage::Failed(_));
+            assert!(load.writing == 0 || may_write, "load {} is written and placed", id.0);
+            assert!(load.edit_len <= EDIT_LEN_MAX, "load {} has too many files", id.0);
+        }
+    }
+
+    fn begun(&mut self, id: LoadId) -> Result<&mut Load> {
+        let load = self.loads.get_mut(&id);
+        load.ok_or_else(|| Error::invalid(format!("there is no load {}", id.0)))
     }
 
     /// A load that takes files.
     fn taking(&mut self, id: LoadId) -> Result<&mut Load> {
-        let load = self.loads.begun(id)?;
+        let load = self.begun(id)?;
         match &load.stage {
             Stage::Taking => Ok(load),
             Stage::Failed(error) => Err(error.clone()),
@@ -386,8 +248,95 @@ impl Node {
         }
     }
 
-    pub(super) fn load_file_done(&mut self, id: LoadId, result: Result<()>) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
+    // ---- files come
+
+    /// Begins a load.
+    pub(super) fn begin(&mut self, term: Term) -> LoadId {
+        let id = LoadId(self.next);
+        self.next += 1;
+        let (files, stage) = (Vec::new(), Stage::Taking);
+        let edit_len = EDIT_OVERHEAD;
+        let load = Load { stage, term, files, edit_len, writing: 0, is_forgotten: false };
+        self.loads.insert(id, load);
+        id
+    }
+
+    /// Whether so many of its files are being written that the next one waits.
+    ///
+    /// # Errors
+    /// What made the load fail; invalid input for a load that takes no files any more.
+    pub(super) fn is_busy(&mut self, id: LoadId) -> Result<bool> {
+        self.taking(id).map(|load| load.writing >= WRITES_MAX)
+    }
+
+    /// Takes the next file of a load. False when slots are free but wait for a commit.
+    ///
+    /// # Errors
+    /// As [`super::Node::add_to_load`].
+    pub(super) fn add(
+        &mut self,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        id: LoadId,
+        file: &FinishedFile,
+    ) -> Result<bool> {
+        let load = self.taking(id)?;
+        let edit_len = load.edit_len + Edit::ADDED_OVERHEAD_LEN + file.meta.encoded_len();
+        if edit_len > EDIT_LEN_MAX {
+            let (files, len) = (load.files.len(), file.meta.len);
+            return Err(Error::limit(format!(
+                "a load of more than {files} files of {len} bytes: one edit names them all, and has \
+                 at most {EDIT_LEN_MAX} bytes"
+            )));
+        }
+        let wanted = (file.bytes.len() as u64).div_ceil(SLOT_LEN) as u32;
+        let Ok(slots) = pool.allocate(wanted) else { return Ok(false) };
+        let placement = Arc::new(FilePlacement {
+            file: file.meta.id,
+            term: file.meta.term,
+            len: file.bytes.len() as u64,
+            checksum: file.meta.checksum,
+            slots,
+        });
+        load.edit_len = edit_len;
+        load.writing += 1;
+        load.files.push((file.meta.clone(), placement.clone()));
+        self.loaded_bytes += placement.len;
+        let built = BuiltFile {
+            meta: Arc::new(file.meta.clone()),
+            bytes: file.bytes.clone(),
+            placement: placement.clone(),
+            memory: kept_by(file),
+        };
+        effects.signal(Signal::FileBuilt { file: built, is_flush: false });
+        let order = RewriteOrder {
+            placement,
+            bytes: file.bytes.clone(),
+            chunk_crcs: file.meta.chunk_crcs.clone(),
+        };
+        effects.begin(Order::LoadFile(id), Work::Rewrite(order));
+        Ok(true)
+    }
+
+    /// No more files come.
+    ///
+    /// # Errors
+    /// As [`Self::is_busy`].
+    pub(super) fn end(&mut self, id: LoadId) -> Result<()> {
+        let load = self.taking(id)?;
+        load.stage = if load.files.is_empty() { Stage::Done } else { Stage::Ending };
+        Ok(())
+    }
+
+    /// A file of a load is written and flushed, or is not.
+    pub(super) fn file_done(
+        &mut self,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        id: LoadId,
+        result: Result<()>,
+    ) {
+        let Some(load) = self.loads.get_mut(&id) else { return };
         load.writing -= 1;
         if let Err(error) = result {
             let is_room = error.kind() == ErrorKind::NoSpace;
@@ -395,227 +344,243 @@ impl Node {
                 load.stage = Stage::Failed(error.clone());
             }
             if !is_room {
-                return self.fatal(error.within("a file of a load"));
+                return effects.fail(error.within("a file of a load"));
             }
         }
-        self.clean_load(id);
+        self.clean(effects, pool, id);
     }
 
-    /// Gives back what a load took that failed, once nothing of it is on its way to the device; and forgets one that
-    /// nobody asks for.
-    fn clean_load(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
+    // ---- given up
+
+    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose edit
+    /// is comes to its end.
+    pub(super) fn forget(&mut self, effects: &mut Effects, pool: &mut Pool, id: LoadId) {
+        let Some(load) = self.loads.get_mut(&id) else { return };
+        load.is_forgotten = true;
+        match load.stage {
+            Stage::Taking | Stage::Ending => load.stage = given_up(),
+            Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..) => {
+                self.drop_placed(effects, id, given_up());
+            }
+            // Its places are on their way to be durable, and are given back then.
+            Stage::Placing => {}
+            Stage::Appended(_) | Stage::Applied(_) | Stage::Done | Stage::Failed(_) => {}
+        }
+        self.clean(effects, pool, id);
+    }
+
+    /// Another term begins, or another member takes writes: loads whose edits are not in the log
+    /// fail.
+    pub(super) fn give_up(&mut self, effects: &mut Effects, pool: &mut Pool) {
+        let ids: Vec<LoadId> = self.loads.keys().copied().collect();
+        for id in ids {
+            let error = || Stage::Failed(Error::fenced("the term in which the load began is over"));
+            let Some(load) = self.loads.get_mut(&id) else { continue };
+            match load.stage {
+                Stage::Taking | Stage::Ending => load.stage = error(),
+                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..) => {
+                    self.drop_placed(effects, id, error());
+                }
+                // Its places are on their way to be durable, and are given back then.
+                Stage::Placing => load.is_forgotten = true,
+                Stage::Appended(_) | Stage::Applied(_) | Stage::Done | Stage::Failed(_) => {}
+            }
+            self.clean(effects, pool, id);
+        }
+    }
+
+    /// The term that a load's files are of.
+    ///
+    /// # Errors
+    /// As [`Self::is_busy`].
+    pub(super) fn term_of(&mut self, id: LoadId) -> Result<Term> {
+        self.taking(id).map(|load| load.term)
+    }
+
+    /// Gives up a load whose files have their places.
+    fn drop_placed(&mut self, effects: &mut Effects, id: LoadId, failed: Stage) {
+        let Some(load) = self.loads.get_mut(&id) else { return };
+        load.stage = failed;
+        let files: Vec<FileId> = load.files.drain(..).map(|(meta, _)| meta.id).collect();
+        effects.signal(Signal::Discard(files.clone()));
+        files.into_iter().for_each(|file| effects.signal(Signal::Orphan(file)));
+    }
+
+    /// Gives up the load that made a file which cannot be shipped, if one did whose edit is not in
+    /// the log.
+    pub(super) fn give_up_load_of(
+        &mut self,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        file: FileId,
+        error: &Error,
+    ) -> bool {
+        let is_of = |load: &Load| {
+            let is_placed = matches!(
+                load.stage,
+                Stage::Placed | Stage::Settling(..) | Stage::Numbered(_) | Stage::Sealed(..)
+            );
+            is_placed && load.files.iter().any(|(meta, _)| meta.id == file)
+        };
+        let Some((&id, _)) = self.loads.iter().find(|(_, load)| is_of(load)) else {
+            return false;
+        };
+        let what = format!("{file}, of a load, is whole neither in memory nor here");
+        self.drop_placed(effects, id, Stage::Failed(error.clone().within(what)));
+        self.clean(effects, pool, id);
+        true
+    }
+
+    /// Gives back what a load took that failed, once nothing of it is on its way to the device; and
+    /// forgets one that nobody asks for.
+    fn clean(&mut self, effects: &mut Effects, pool: &mut Pool, id: LoadId) {
+        let Some(load) = self.loads.get_mut(&id) else { return };
         if load.writing > 0 {
             return;
         }
         if matches!(load.stage, Stage::Failed(_)) && !load.files.is_empty() {
             let slots: Vec<Placed> = load.slots().collect();
             let files: Vec<FileId> = load.files.drain(..).map(|(meta, _)| meta.id).collect();
-            if let Err(error) = self.pool.release(&slots) {
-                return self.fatal(error);
+            if let Err(error) = pool.release(&slots) {
+                return effects.fail(error);
             }
-            self.discard_built(&files);
+            effects.signal(Signal::Discard(files));
         }
-        let is_over = |load: &Load| matches!(load.stage, Stage::Failed(_) | Stage::Done);
-        if self.loads.loads.get(&id).is_some_and(|load| load.is_forgotten && is_over(load)) {
-            self.loads.loads.remove(&id);
+        let is_over = matches!(load.stage, Stage::Failed(_) | Stage::Done);
+        if load.is_forgotten && is_over {
+            self.loads.remove(&id);
         }
     }
 
     // ---- to its end
 
-    /// Carries on with loads that have all their files.
-    pub(super) fn advance_loads(&mut self) {
-        let ids: Vec<LoadId> = self.loads.loads.keys().copied().collect();
-        for id in ids {
-            // One stage after the other, as far as they go without waiting.
-            let stage = |node: &Self| {
-                node.loads.loads.get(&id).map(|load| core::mem::discriminant(&load.stage))
-            };
-            let mut before = None;
-            while !self.ended && before != stage(self) {
-                before = stage(self);
-                self.advance_load(id);
-            }
-        }
-    }
-
-    fn advance_load(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get(&id) else { return };
+    /// Carries on with a load that has all its files. Returns what the log is to do for it, if
+    /// anything: where it cannot do that now, the same is asked for again in the next turn.
+    pub(super) fn next_step(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        given: &LoadFacts,
+        id: LoadId,
+    ) -> Option<LoadStep> {
+        let holds_compactions = self.hold_compactions();
+        let load = self.loads.get_mut(&id)?;
+        let is_settled = |below| given.flushed_below >= below && given.no_compaction;
         match load.stage {
-            Stage::Ending if load.writing == 0 => self.place_load(id),
-            Stage::Placed => self.settle_before_load(id),
-            Stage::Settling(below, _) if self.is_settled(below) => self.number_load(id),
-            Stage::Settling(_, since_ms) => self.give_up_if_stuck(id, since_ms),
-            Stage::Numbered(sequence) => self.seal_before_load(id, sequence),
-            Stage::Sealed(sequence, below, _) if self.is_settled(below) => {
-                self.append_load(id, sequence);
+            Stage::Ending if load.writing == 0 => {
+                place(effects, pool, id, load);
+                None
             }
-            Stage::Sealed(_, _, since_ms) => self.give_up_if_stuck(id, since_ms),
-            Stage::Applied(edit) if self.chain.edits_applied_min() >= edit => {
-                self.set_stage(id, Stage::Done);
-                self.clean_load(id);
+            Stage::Placed => {
+                let held = || load.files.iter().all(|(meta, _)| (given.is_held)(meta.id));
+                let may_settle = held() && !holds_compactions && given.may_write;
+                may_settle.then_some(LoadStep::Settle)
             }
-            _ => {}
+            Stage::Settling(below, _) if is_settled(below) => Some(LoadStep::Number),
+            Stage::Numbered(sequence) => Some(LoadStep::Seal(sequence)),
+            Stage::Sealed(sequence, below, _) if is_settled(below) => {
+                Some(LoadStep::Append(sequence))
+            }
+            Stage::Settling(_, since_ms) | Stage::Sealed(_, _, since_ms) => {
+                // A flush that does not begin for want of room must not keep writes waiting.
+                let is_late = facts.now_ms.saturating_sub(since_ms) >= STUCK_MS;
+                if given.is_idle && is_late && given.may_write {
+                    self.give_up_stuck(effects, pool, id);
+                }
+                None
+            }
+            Stage::Applied(edit) if given.applied >= edit => {
+                load.stage = Stage::Done;
+                self.clean(effects, pool, id);
+                None
+            }
+            _ => None,
         }
     }
 
-    /// Whether MemTables below this one are flushed and no compaction is under way.
-    fn is_settled(&self, below: MemTableId) -> bool {
-        self.tree.flushed().memtable.next() >= below && self.compactions_open() == 0
-    }
-
-    /// A flush that does not begin for want of room must not keep writes waiting.
-    fn give_up_if_stuck(&mut self, id: LoadId, since_ms: u64) {
-        let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
-        let is_late = self.now_ms.saturating_sub(since_ms) >= STUCK_MS;
-        if is_idle && is_late && self.not_writing().is_none() {
-            let counts = self.pool.counts();
-            let error = Error::no_space(format!(
-                "a load waits for a flush that does not begin: {} slots of {} are free",
-                counts.free, counts.total
-            ));
-            self.drop_placed(id, Stage::Failed(error));
-            self.clean_load(id);
-        }
-    }
-
-    /// Has what is in memory flushed, so that little is left to be flushed while writes wait.
-    fn settle_before_load(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get(&id) else { return };
-        let is_everywhere = load.files.iter().all(|(meta, _)| self.held_everywhere(meta.id));
-        if !is_everywhere || self.loads.hold_compactions() || self.not_writing().is_some() {
-            return;
-        }
-        if self.end_turn().is_err() {
-            return; // which is fatal, and told
-        }
-        if !self.tree.active_is_empty() {
-            self.append_seal();
-        }
-        self.set_stage(id, Stage::Settling(self.tree.active_id(), self.now_ms));
+    fn give_up_stuck(&mut self, effects: &mut Effects, pool: &mut Pool, id: LoadId) {
+        let counts = pool.counts();
+        let error = Error::no_space(format!(
+            "a load waits for a flush that does not begin: {} slots of {} are free",
+            counts.free, counts.total
+        ));
+        self.drop_placed(effects, id, Stage::Failed(error));
+        self.clean(effects, pool, id);
     }
 
     fn set_stage(&mut self, id: LoadId, stage: Stage) {
-        if let Some(load) = self.loads.loads.get_mut(&id) {
+        if let Some(load) = self.loads.get_mut(&id) {
             load.stage = stage;
         }
     }
 
-    fn place_load(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
-        load.stage = Stage::Placing;
-        for (_, placement) in &load.files {
-            if let Err(error) = self.pool.add_file((**placement).clone()) {
-                return self.fatal(error);
-            }
-        }
-        self.commits.staged.push(After::LoadPlaced(id));
-    }
-
-    pub(super) fn load_placed(&mut self, id: LoadId) {
-        let Some(load) = self.loads.loads.get_mut(&id) else { return };
+    /// The places of a load's files are durable.
+    pub(super) fn placed(&mut self, effects: &mut Effects, pool: &mut Pool, id: LoadId) {
+        let Some(load) = self.loads.get_mut(&id) else { return };
         load.stage = Stage::Placed;
-        let is_forgotten = load.is_forgotten;
-        let files: Vec<FileId> = load.files.iter().map(|(meta, _)| meta.id).collect();
-        for file in files {
-            self.file_placed(file, false);
-        }
-        if is_forgotten {
-            self.drop_placed(id, given_up());
-            self.clean_load(id);
+        if load.is_forgotten {
+            self.drop_placed(effects, id, given_up());
+            self.clean(effects, pool, id);
         }
     }
 
-    /// Gives a load its sequence number: a batch of one write that writes nothing.
-    fn number_load(&mut self, id: LoadId) {
-        if self.not_writing().is_some() || self.end_turn().is_err() {
-            return; // an error is fatal, and told
-        }
-        let sequence = self.tree.last_sequence().next();
-        let appended = self.append_record(RecordKind::Batch, &[], sequence, 1, RecordFlags::NONE);
-        let skipped = match appended {
-            Ok(end) => {
-                self.pass_marks(end, self.log.last().crc);
-                self.tree.skip_sequences(sequence, 1)
-            }
-            Err(error) if error.kind() == ErrorKind::NoSpace => return, // tried again
-            Err(error) => Err(error),
-        };
-        match skipped {
-            Ok(()) => self.set_stage(id, Stage::Numbered(sequence)),
-            Err(error) => self.fatal(error),
-        }
+    /// What is in MemTables below this one is to be flushed before the load gets its number.
+    pub(super) fn settles(&mut self, id: LoadId, below: MemTableId, now_ms: u64) {
+        self.set_stage(id, Stage::Settling(below, now_ms));
     }
 
-    /// Completes the MemTable that has what was written before a load's number.
-    fn seal_before_load(&mut self, id: LoadId, sequence: SequenceNumber) {
-        if !self.tree.active_is_empty() && self.tree.sealed_sequence() < sequence {
-            if self.not_writing().is_some() {
-                return;
-            }
-            self.append_seal();
-            if self.tree.sealed_sequence() < sequence {
-                return; // the ring is full
-            }
-        }
-        self.set_stage(id, Stage::Sealed(sequence, self.tree.active_id(), self.now_ms));
+    /// The load has its number.
+    pub(super) fn numbered(&mut self, id: LoadId, sequence: SequenceNumber) {
+        self.set_stage(id, Stage::Numbered(sequence));
     }
 
-    /// Whether the log has, or needs not have, every edit before the next: where it does not have those of jobs, these must be
-    /// kept in the placement log first, or a start would find their successor without them.
-    fn may_log_edit(&self) -> bool {
-        self.duties().log_edits
-            || self.chain.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())
+    /// What was written before the load is in MemTables below this one.
+    pub(super) fn sealed(
+        &mut self,
+        id: LoadId,
+        sequence: SequenceNumber,
+        below: MemTableId,
+        now_ms: u64,
+    ) {
+        self.set_stage(id, Stage::Sealed(sequence, below, now_ms));
     }
 
-    /// Appends the edit of a load above which nothing older lies any more.
-    fn append_load(&mut self, id: LoadId, sequence: SequenceNumber) {
-        if self.not_writing().is_some() || !self.may_log_edit() {
-            return;
-        }
-        let Some(load) = self.loads.loads.get(&id) else { return };
-        let files = load.files.iter().map(|(meta, _)| meta.clone()).collect();
-        let number = self.apply.last_appended(self.tree.last_edit()) + 1;
-        let loaded = Loaded { term: self.chain.term(), files, sequence };
-        let made = self.apply.version_at_the_end(self.tree.version()).and_then(|version| {
-            let edit = self.tree.finish_load(loaded, &version, number)?;
-            edit.encode().map(|encoded| (edit, encoded))
-        });
-        let (edit, encoded) = match made {
-            Ok(made) => made,
-            Err(error) => return self.fatal(error),
-        };
-        let at = self.tree.last_sequence();
-        let flags = RecordFlags::BLOCK_END;
-        let Ok(end) = self.append_record(RecordKind::Edit, &encoded, at, 0, flags) else {
-            return; // the ring is full: tried again when it drained
-        };
-        if let Err(error) = self.queue_edit(edit, encoded, end) {
-            return self.fatal(error);
-        }
-        self.pass_marks(self.log.end(), self.log.last().crc);
-        self.set_stage(id, Stage::Appended(number));
+    /// The load's edit is in the log.
+    pub(super) fn appended(&mut self, id: LoadId, edit: u64) {
+        self.set_stage(id, Stage::Appended(edit));
     }
 
     /// An edit is applied here: its load is there, and about to be at every member.
-    pub(super) fn loads_edit_applied(&mut self, edit: &Edit) {
+    pub(super) fn edit_applied(&mut self, edit: &Edit) {
         if edit.kind != JobKind::Load {
             return;
         }
         let number = |load: &Load| matches!(load.stage, Stage::Appended(n) if n == edit.number);
-        let found = self.loads.loads.iter_mut().find(|(_, load)| number(load));
-        let Some((_, load)) = found else { return };
+        let found = self.loads.values_mut().find(|load| number(load));
+        let Some(load) = found else { return };
         load.stage = Stage::Applied(edit.number);
         load.files.clear();
-        self.counters.loads += 1;
+        self.ended += 1;
     }
+}
+
+/// Has the places of a load's files made durable.
+fn place(effects: &mut Effects, pool: &mut Pool, id: LoadId, load: &mut Load) {
+    load.stage = Stage::Placing;
+    for (_, placement) in &load.files {
+        if let Err(error) = pool.add_file((**placement).clone()) {
+            return effects.fail(error);
+        }
+    }
+    effects.stage(After::LoadPlaced(id));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::NodeOptions;
+    use crate::node::facts::facts;
     use crate::node::testing::{HEAD, built, commit, one_of_two};
     use alloc::string::ToString;
 
@@ -627,7 +592,7 @@ mod tests {
         let file = FileId::sst(1);
         let slots = node.pool.allocate(1).unwrap();
         let built = built(file, Term(1), slots, 4_096);
-        node.ship_built(&built, false);
+        node.ship.ship(&built, false);
         let BuiltFile { meta, placement, .. } = built;
         let (stage, files) = (Stage::Ending, alloc::vec![((*meta).clone(), placement.clone())]);
         let (term, edit_len) = (Term(1), EDIT_OVERHEAD);
@@ -645,5 +610,56 @@ mod tests {
         assert_eq!((node.unshipped_bytes(), node.loads.slots()), (0, 0));
         commit(&mut node);
         assert_eq!(node.pool.counts(), before, "its slots are free");
+    }
+
+    #[test]
+    fn a_load_takes_its_place_step_by_step_and_no_other_one_meanwhile() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let (mut loads, mut asked) = (Loads::default(), Effects::default());
+        let (first, second) = (loads.begin(Term(1)), loads.begin(Term(1)));
+        loads.loads.values_mut().for_each(|load| load.stage = Stage::Placed);
+        let mut step = |loads: &mut Loads, id, flushed: u64, applied: u64| {
+            let given = LoadFacts {
+                flushed_below: MemTableId(flushed),
+                no_compaction: true,
+                is_idle: false,
+                may_write: true,
+                applied,
+                is_held: &|_| true,
+            };
+            loads.invariants();
+            loads.next_step(&facts!(node), &mut asked, &mut node.pool, &given, id)
+        };
+        assert!(matches!(step(&mut loads, first, 1, 0), Some(LoadStep::Settle)));
+        loads.settles(first, MemTableId(2), 0);
+        assert!(step(&mut loads, second, 1, 0).is_none(), "the first one settles");
+        assert!(step(&mut loads, first, 1, 0).is_none(), "a flush is due");
+        assert!(!loads.hold_writes());
+        assert!(matches!(step(&mut loads, first, 2, 0), Some(LoadStep::Number)));
+        loads.numbered(first, SequenceNumber(9));
+        assert!(loads.hold_writes());
+        assert!(matches!(step(&mut loads, first, 2, 0), Some(LoadStep::Seal(_))));
+        loads.sealed(first, SequenceNumber(9), MemTableId(3), 0);
+        assert!(step(&mut loads, first, 2, 0).is_none(), "what came since is not flushed");
+        assert!(matches!(step(&mut loads, first, 3, 0), Some(LoadStep::Append(_))));
+        loads.appended(first, 4);
+        assert!(!loads.may_give_up(first));
+        let edit = Edit {
+            number: 4,
+            kind: JobKind::Load,
+            term: Term(1),
+            removed: Vec::new(),
+            added: Vec::new(),
+            flushed: None,
+            next_file: 0,
+            floor: None,
+            recipe: None,
+        };
+        loads.edit_applied(&edit);
+        assert!(step(&mut loads, first, 3, 3).is_none());
+        assert!(loads.hold_writes(), "a member has not applied it");
+        assert!(step(&mut loads, first, 3, 4).is_none());
+        assert!(matches!(loads.state(first), LoadState::Done) && !loads.hold_writes());
+        assert!(matches!(step(&mut loads, second, 3, 4), Some(LoadStep::Settle)));
     }
 }

@@ -1,5 +1,6 @@
 //! The node's side of the log: appending, draining the ring into segments, trimming.
 
+use super::orders::DrainInFlight;
 use super::planted::Mutant;
 use super::writes::Unlogged;
 use super::{After, Node, Order};
@@ -41,13 +42,6 @@ pub(super) struct Draining {
     reads: BTreeMap<u64, RangeInclusive<u64>>,
     /// Segments that the log does not have any more, but a read does.
     leaving: BTreeSet<u64>,
-}
-
-/// What a drain order was for.
-pub(super) struct DrainInFlight {
-    ends: Vec<LogPosition>,
-    /// What its flush covers, 0 without one.
-    covered: LogPosition,
 }
 
 impl Node {

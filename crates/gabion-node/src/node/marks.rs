@@ -6,24 +6,25 @@
 //!     └ ends after a while, and with a new term or a cut of the log
 //! ```
 //!
-//! Records are the same bytes at the same positions everywhere, so the first
-//! record that ends at or past a position is the same at every replica, and its checksum, which covers the
-//! one before, stands for the whole log up to it. A pad at the end of a segment is passed over: the head appends it
-//! together with the record behind it, when the tree has that one's operations already. One that makes what is
-//! before it durable stands alone and counts.
+//! Records are the same bytes at the same positions everywhere, so the first record that ends at or
+//! past a position is the same at every replica, and its checksum, which covers the one before,
+//! stands for the whole log up to it. A pad at the end of a segment is passed over: the head appends
+//! it together with the record behind it, when the tree has that one's operations already. One that
+//! makes what is before it durable stands alone and counts.
 //!
 //! Files are those that the edits in the log up to there leave in the tree, applied or not: when an edit is
 //! applied differs between replicas, where it stands in the log does not.
 
-use super::{Mutant, Node, Output};
-use crate::CompactionMode;
+use super::Output;
+use super::effects::Effects;
+use super::facts::Facts;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, Frontier, LogPosition, Result};
-use gabion_engine::{FileMeta, ReadView};
+use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result};
+use gabion_engine::{FileMeta, ReadView, Version};
 
 /// Most marks that may wait at a time: each costs a list of all files once it is reached.
 const MARKS_MAX: usize = 16;
@@ -93,137 +94,129 @@ pub(super) struct Marks {
     is_at_pad: bool,
 }
 
-impl Node {
-    /// Has the state captured at the end of the first record, not the pad of a segment, that ends at `position` or beyond;
-    /// at once when the log ends right there, and not with such a pad. [`Output::Marked`] brings it, or says why it does not come:
-    /// 3 s have passed, a new term began, the log was cut.
+/// The replica's state at the end of its log.
+pub(super) struct AtEnd {
+    pub(super) me: ReplicaId,
+    pub(super) view: ReadView,
+    /// Number of the last edit of a bulk load that is in the log and not applied.
+    pub(super) load: Option<u64>,
+    /// Number of the last edit in the log.
+    pub(super) edit: u64,
+    /// The files that the edits in the log leave in the tree.
+    pub(super) version: Result<Arc<Version>>,
+}
+
+impl Marks {
+    /// Arms a mark at `position`. Where the log ends right there it is reached at once.
     ///
     /// # Errors
-    /// Unavailable for a position that the log has passed, naming both; while the log is being repaired; and
-    /// when 16 marks wait already.
-    pub fn arm_mark(&mut self, position: LogPosition, now_ms: u64) -> Result<MarkId> {
-        self.end_turn_before_event();
-        self.set_now(now_ms);
-        // The log may have grown by what was waiting beyond a gap.
-        self.apply_records();
-        let end = self.log.end();
+    /// As [`super::Node::arm_mark`].
+    pub(super) fn arm(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        at_end: &dyn Fn() -> AtEnd,
+        is_tree_ahead: bool,
+        position: LogPosition,
+    ) -> Result<MarkId> {
+        let (me, end) = (facts.me, facts.log.end());
         if position < end {
             return Err(Error::unavailable(format!(
-                "log position {position} is passed: the log of {} ends at {end}",
-                self.me
+                "log position {position} is passed: the log of {me} ends at {end}"
             )));
         }
-        if self.is_tree_ahead() {
+        if is_tree_ahead {
             return Err(Error::unavailable(format!(
-                "the log of {} is being repaired, and its files are ahead of it",
-                self.me
+                "the log of {me} is being repaired, and its files are ahead of it"
             )));
         }
-        if self.marks.armed.len() >= MARKS_MAX {
+        if self.armed.len() >= MARKS_MAX {
             return Err(Error::unavailable(format!(
                 "{MARKS_MAX} positions of the log are waited for already, which is the limit"
             )));
         }
-        let mark = MarkId(self.marks.next);
-        self.marks.next += 1;
-        if position == end && !self.marks.is_at_pad {
-            let captured = self.capture(end, self.log.last().crc);
-            self.outputs.push_back(Output::Marked(mark, captured));
+        let mark = MarkId(self.next);
+        self.next += 1;
+        if position == end && !self.is_at_pad {
+            let captured = self.capture(at_end(), end, facts.log.last().crc);
+            effects.put_out(Output::Marked(mark, captured));
         } else {
-            self.marks.armed.insert(mark, Armed { position, since_ms: now_ms });
+            self.armed.insert(mark, Armed { position, since_ms: facts.now_ms });
         }
         Ok(mark)
     }
 
-    /// Nobody waits for the mark any more. Nothing comes of it, unless that has come already.
-    pub fn withdraw_mark(&mut self, mark: MarkId) {
-        self.marks.armed.remove(&mark);
+    /// Nobody waits for the mark any more.
+    pub(super) fn withdraw(&mut self, mark: MarkId) {
+        self.armed.remove(&mark);
     }
 
     /// Marks that wait for their records.
-    #[must_use]
-    pub fn marks_armed(&self) -> usize {
-        self.marks.armed.len()
+    pub(super) fn waiting(&self) -> usize {
+        self.armed.len()
     }
 
-    /// Whether what was captured in an era is still what the log says. To be asked before anything is told
-    /// that was read of it.
-    ///
-    /// # Errors
-    /// Unavailable when a term began or the log was cut since, and records of it may be no part of the log.
-    pub fn check_era(&self, era: LogEra) -> Result<()> {
-        if era == self.marks.era {
+    /// Whether what was captured in an era is still what the log of `me` says.
+    pub(super) fn check(&self, era: LogEra, me: ReplicaId) -> Result<()> {
+        if era == self.era {
             return Ok(());
         }
         Err(Error::unavailable(format!(
-            "what was captured may not be in the log of {} any more: a term began or the log was cut",
-            self.me
+            "what was captured may not be in the log of {me} any more: a term began or the log was cut"
         )))
     }
 
-    /// Whether files hold what the log does not: it ended at a rotten record when the replica started, and
-    /// others have not yet filled it up to where files are.
-    fn is_tree_ahead(&self) -> bool {
-        let edits_come_again =
-            self.config.compaction == CompactionMode::Primary && self.apply.is_replaying();
-        edits_come_again || !Frontier::of(self.log.end()).covers(&self.tree.flushed().frontier)
+    /// Checks what holds between steps.
+    pub(super) fn invariants(&self) {
+        assert!(self.armed.len() <= MARKS_MAX, "{} marks wait", self.armed.len());
+        let last = self.armed.keys().next_back();
+        assert!(last.is_none_or(|mark| mark.0 < self.next), "a mark has a number to come");
     }
 
-    /// A record is applied, and the log continues behind it.
-    pub(super) fn pass_marks(&mut self, end: LogPosition, crc: u32) {
-        self.marks.is_at_pad = false;
-        if self.marks.armed.is_empty() {
-            return;
+    /// A record is applied that ends at `end`, and the log continues behind it.
+    pub(super) fn pass(
+        &mut self,
+        effects: &mut Effects,
+        at_end: &dyn Fn() -> AtEnd,
+        is_in_turn: bool,
+        end: LogPosition,
+        crc: u32,
+    ) {
+        self.is_at_pad = false;
+        if self.armed.is_empty() || is_in_turn {
+            return; // or an edit amid a turn, whose operations are in the tree and not in the log
         }
-        if self.is_in_turn() {
-            return; // an edit amid a turn, whose operations are in the tree and not in the log
-        }
-        let reached: Vec<MarkId> = self
-            .marks
-            .armed
-            .iter()
-            .filter(|(_, armed)| armed.position <= end)
-            .map(|(mark, _)| *mark)
-            .collect();
+        let reached = self.armed.iter().filter(|(_, armed)| armed.position <= end);
+        let reached: Vec<MarkId> = reached.map(|(mark, _)| *mark).collect();
         for mark in reached {
-            self.marks.armed.remove(&mark);
-            let captured = self.capture(end, crc);
-            self.outputs.push_back(Output::Marked(mark, captured));
+            self.armed.remove(&mark);
+            effects.put_out(Output::Marked(mark, self.capture(at_end(), end, crc)));
         }
     }
 
     /// The pad of a segment came: no state is captured here.
     pub(super) const fn pass_pad(&mut self) {
-        self.marks.is_at_pad = true;
+        self.is_at_pad = true;
     }
 
-    fn capture(&self, log_end: LogPosition, log_crc: u32) -> Result<Captured> {
-        // When an edit is applied differs between replicas; what one of any other kind leaves to be read does not.
-        if let Some(edit) = self.apply.last_load() {
+    fn capture(&self, at_end: AtEnd, log_end: LogPosition, log_crc: u32) -> Result<Captured> {
+        let AtEnd { me, view, load, edit, version } = at_end;
+        // When an edit is applied differs between replicas; what one of any other kind leaves to be
+        // read does not.
+        if let Some(edit) = load {
             return Err(Error::unavailable(format!(
-                "at {log_end} a bulk load (edit {edit}) is in the log of {} and not applied",
-                self.me
+                "at {log_end} a bulk load (edit {edit}) is in the log of {me} and not applied"
             )));
         }
-        let applied = self.tree.version();
-        let version = match self.has(Mutant::FilesOfAppliedEdits) {
-            true => applied.clone(),
-            false => self.apply.version_at_the_end(applied)?,
-        };
-        Ok(Captured {
-            view: self.tree.view(),
-            log_end,
-            log_crc,
-            edit: self.apply.last_appended(self.tree.last_edit()),
-            files: version.files().map(CapturedFile::of).collect(),
-            era: self.marks.era,
-        })
+        let files = version?.files().map(CapturedFile::of).collect();
+        Ok(Captured { view, log_end, log_crc, edit, files, era: self.era })
     }
 
     /// Ends marks whose records do not come.
-    pub(super) fn tick_marks(&mut self) {
-        let (now_ms, end) = (self.now_ms, self.log.end());
-        self.end_marks(
+    pub(super) fn tick(&mut self, facts: &Facts, effects: &mut Effects) {
+        let (now_ms, end) = (facts.now_ms, facts.log.end());
+        self.end(
+            effects,
             |armed| now_ms.saturating_sub(armed.since_ms) > MARK_WAIT_MS_MAX,
             |armed| {
                 let position = armed.position;
@@ -234,13 +227,14 @@ impl Node {
         );
     }
 
-    /// Records may leave the log, or others take their place: what waits may wait for what never comes, and
-    /// what was captured may be of records that are gone.
-    pub(super) fn cut_marks(&mut self) {
-        self.marks.era.0 += 1;
-        self.marks.is_at_pad = false;
-        let end = self.log.end();
-        self.end_marks(
+    /// Records may leave the log, or others take their place: what waits may wait for what never
+    /// comes, and what was captured may be of records that are gone.
+    pub(super) fn cut(&mut self, facts: &Facts, effects: &mut Effects) {
+        self.era.0 += 1;
+        self.is_at_pad = false;
+        let end = facts.log.end();
+        self.end(
+            effects,
             |_| true,
             |armed| {
                 let position = armed.position;
@@ -249,14 +243,95 @@ impl Node {
         );
     }
 
-    fn end_marks(&mut self, ends: impl Fn(&Armed) -> bool, why: impl Fn(&Armed) -> String) {
-        for (mark, armed) in core::mem::take(&mut self.marks.armed) {
-            if ends(&armed) {
-                let error = Error::unavailable(why(&armed));
-                self.outputs.push_back(Output::Marked(mark, Err(error)));
-            } else {
-                self.marks.armed.insert(mark, armed);
+    fn end(
+        &mut self,
+        effects: &mut Effects,
+        ends: impl Fn(&Armed) -> bool,
+        why: impl Fn(&Armed) -> String,
+    ) {
+        self.armed.retain(|mark, armed| {
+            if ends(armed) {
+                let error = Error::unavailable(why(armed));
+                effects.put_out(Output::Marked(*mark, Err(error)));
+                return false;
             }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
+    use crate::node::testing::{HEAD, one_of_two};
+    use gabion_base::ErrorKind;
+
+    /// The marks that came, and whether each has a state.
+    fn marked(effects: &mut Effects) -> Vec<(u64, bool)> {
+        let marked = |effect| match effect {
+            Effect::Output(Output::Marked(mark, captured)) => (mark.0, captured.is_ok()),
+            _ => panic!("a mark asks for nothing else"),
+        };
+        core::iter::from_fn(|| effects.next_effect()).map(marked).collect()
+    }
+
+    #[test]
+    fn a_mark_is_reached_once_at_the_first_record_that_is_no_pad_and_stands_in_the_tree_alone() {
+        let node = one_of_two(HEAD, NodeOptions::default());
+        let (mut marks, mut asked) = (Marks::default(), Effects::default());
+        let at_end = || AtEnd {
+            me: node.me,
+            view: node.tree.view(),
+            load: None,
+            edit: 0,
+            version: Ok(node.tree.version().clone()),
+        };
+        let end = node.log.end();
+        let next = LogPosition(end.get() + 8);
+        let arm = |marks: &mut Marks, asked: &mut Effects, position| {
+            marks.invariants();
+            marks.arm(&facts!(node), asked, &at_end, false, position)
+        };
+        arm(&mut marks, &mut asked, end).unwrap();
+        assert_eq!(marked(&mut asked), [(0, true)], "the log ends there");
+        arm(&mut marks, &mut asked, next).unwrap();
+        marks.pass_pad();
+        arm(&mut marks, &mut asked, end).unwrap();
+        marks.pass(&mut asked, &at_end, true, next, 1);
+        assert_eq!(marked(&mut asked), [], "the tree is ahead of the log");
+        marks.pass(&mut asked, &at_end, false, next, 1);
+        marks.pass(&mut asked, &at_end, false, next, 1);
+        assert_eq!(marked(&mut asked), [(1, true), (2, true)]);
+        let era = marks.era;
+        for _ in 0..MARKS_MAX {
+            arm(&mut marks, &mut asked, next).unwrap();
         }
+        let error = arm(&mut marks, &mut asked, next).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        marks.cut(&facts!(node), &mut asked);
+        let ended = marked(&mut asked);
+        assert_eq!(ended.len(), MARKS_MAX);
+        assert!(ended.iter().all(|(_, is_whole)| !is_whole));
+        assert!(marks.check(era, HEAD).is_err());
+        assert!(marks.check(marks.era, HEAD).is_ok());
+    }
+
+    #[test]
+    fn no_state_is_captured_while_a_bulk_load_is_on_its_way() {
+        let node = one_of_two(HEAD, NodeOptions::default());
+        let (mut marks, mut asked) = (Marks::default(), Effects::default());
+        let at_end = || AtEnd {
+            me: node.me,
+            view: node.tree.view(),
+            load: Some(7),
+            edit: 7,
+            version: Ok(node.tree.version().clone()),
+        };
+        let end = node.log.end();
+        marks.arm(&facts!(node), &mut asked, &at_end, false, end).unwrap();
+        assert_eq!(marked(&mut asked), [(0, false)]);
     }
 }

@@ -58,7 +58,8 @@ impl Node {
                 Action::AdoptTerm { term, spans, end, .. } => self.adopt_term(term, &spans, end),
                 Action::View { view } => {
                     if let Err(error) = self.handle_view(view) {
-                        self.say(format!("a view that a member told is not taken: {error}"));
+                        let text = format!("a view that a member told is not taken: {error}");
+                        self.outputs.push_back(Output::Notice(text));
                     }
                 }
                 Action::VoidGrants { peer } => self.void_grants(peer),
@@ -139,8 +140,7 @@ impl Node {
         }
         if self.duties().append {
             if self.view.has_one_tree() {
-                self.give_up_jobs();
-                self.give_up_loads();
+                self.give_up_work();
             }
             self.ship.forget_discarded();
         }

@@ -4,10 +4,14 @@
 //! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent, ordered or
 //! acknowledged except through outputs.
 
+mod appending;
 mod apply;
 mod back_off;
+mod commands;
 mod commits;
 mod counters;
+mod effects;
+mod facts;
 mod grants;
 mod held;
 mod jobs;
@@ -17,6 +21,8 @@ mod log_repair;
 mod marks;
 mod memory;
 mod messages;
+mod names;
+mod orders;
 mod outgoing;
 mod output;
 mod pace;
@@ -24,8 +30,10 @@ mod planted;
 mod ranges;
 mod repair;
 mod room;
+mod route;
 mod settings;
 mod shipping;
+mod status;
 mod stop;
 #[cfg(test)]
 mod testing;
@@ -43,20 +51,22 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use commits::{After, Commits};
+use commits::Commits;
 pub use counters::Counters;
+use effects::Effects;
 use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
-use gabion_pool::{FilePlacement, Pool};
+use gabion_pool::Pool;
 use gabion_replication::{Action, Frame, Lost, Message, Protocol};
 pub use held::{StoppedMs, WriteStop};
-pub use load::{LoadGate, LoadId, LoadState};
+pub use load::{LoadGate, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 pub use memory::NodeMemory;
+pub use orders::LoadId;
+use orders::{After, Order};
 pub use output::{Output, RemoteCommand, Replaced, WriteGate};
 #[cfg_attr(
     not(feature = "planted"),
@@ -96,6 +106,8 @@ pub struct Node {
     /// What the log lost and has not got back.
     log_repair: Option<log_repair::LogRepair>,
     outputs: VecDeque<Output>,
+    /// What machines have asked for and is not carried out: nothing between events.
+    effects: Effects,
     /// Something fatal happened: nothing is begun any more.
     ended: bool,
     next_work: u64,
@@ -115,35 +127,6 @@ pub struct Node {
     commits: Commits,
     counters: Counters,
     pace: pace::Pace,
-}
-
-/// What a work order was for, until its result comes.
-enum Order {
-    Commit,
-    Drain(log::DrainInFlight),
-    Job(u64),
-    LoadFile(LoadId),
-    Ship {
-        to: ReplicaId,
-        session: u64,
-        file: FileId,
-    },
-    ReadFile(Arc<FilePlacement>),
-    /// A file that was shipped, where it arrived.
-    Verify(Arc<FilePlacement>),
-    /// A file that a read found damaged.
-    Check(FileId),
-    /// A file of which the primary has no whole copy.
-    CheckForHead(Arc<FilePlacement>),
-    Fetch {
-        from: ReplicaId,
-        session: u64,
-        file: FileId,
-    },
-    Rewrite(Arc<FilePlacement>),
-    ReadLog {
-        ticket: u64,
-    },
 }
 
 impl Node {
@@ -183,6 +166,7 @@ impl Node {
             held: None,
             log_repair: None,
             outputs: VecDeque::new(),
+            effects: Effects::default(),
             ended: false,
             next_work: 0,
             orders: BTreeMap::new(),
@@ -229,9 +213,9 @@ impl Node {
         }
         if !self.view.has_one_tree() {
             self.skip_used_numbers();
-            self.drop_orphans(None);
+            self.drop_orphans();
         }
-        if self.duties().receive || (self.duties().ship && self.has_old_grants()) {
+        if self.duties().receive || (self.duties().ship && grants::has_old_grants(&self.pool)) {
             // What an earlier process granted is void: nobody knows what it was used for. Also where
             // that one was a secondary and this one ships.
             self.raise_session();
@@ -349,7 +333,14 @@ impl Node {
     pub fn counters(&self) -> Counters {
         // Less than at the start where the group had it cut.
         let logged_bytes = self.log.end().get().saturating_sub(self.log_from.get());
-        Counters { logged_bytes, ..self.counters }
+        let mut counters = Counters { logged_bytes, ..self.counters };
+        self.repairs.count_into(&mut counters);
+        self.ship.count_into(&mut counters);
+        self.grants.count_into(&mut counters);
+        self.loads.count_into(&mut counters);
+        self.jobs.count_into(&mut counters);
+        self.held_writes.count_into(&mut counters);
+        counters
     }
 
     /// Orders that have not come back. Zero when the replica rests.
@@ -404,14 +395,14 @@ impl Node {
             (Order::Job(job), Done::Job(result)) => self.job_done(job, result),
             (Order::LoadFile(load), Done::Rewrite(result)) => self.load_file_done(load, result),
             (Order::Ship { to, session, file }, Done::Ship(result)) => {
-                self.ship_done(to, session, file, result);
+                self.ship_done((to, session, file), result);
             }
             (Order::ReadFile(from), Done::ReadFile(result)) => self.reread_done(&from, result),
             (Order::Verify(at), Done::Verify(result)) => self.verify_done(&at, result),
-            (Order::Check(file), Done::Verify(result)) => self.check_done(file, result),
+            (Order::Check(file), Done::Verify(result)) => self.check_done(file, &result),
             (Order::CheckForHead(at), Done::Verify(result)) => self.copy_checked(&at, result),
             (Order::Fetch { from, session, file }, Done::Fetch(result)) => {
-                self.fetch_done((from, session), file, result);
+                self.fetch_done((from, session, file), result);
             }
             (Order::Rewrite(placement), Done::Rewrite(result)) => {
                 self.rewrite_done(&placement, result);
@@ -462,10 +453,11 @@ impl Node {
         }
         self.let_jobs_build();
         self.judge_held();
+        self.machine_invariants();
     }
 
     fn set_now(&mut self, now_ms: u64) {
-        self.count_held(now_ms);
+        self.held_writes.pass(now_ms);
         self.now_ms = now_ms;
         let fill = match self.tree.write_state() {
             WriteState::Slow(fill) => Some(fill),

@@ -1,5 +1,5 @@
-//! Files on their way from the primary to secondaries, and how much memory they keep: counted as it changes, since jobs
-//! are held back by it and every turn asks.
+//! Files on their way from the primary to secondaries, and how much memory they keep: counted as it
+//! changes, since jobs are held back by it and every turn asks.
 
 use crate::work::BuiltFile;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -135,6 +135,15 @@ impl OutgoingFiles {
     /// Those of flushes.
     pub(super) const fn kept_of_flushes(&self) -> u64 {
         self.kept_of_flushes
+    }
+
+    /// Checks that what is counted is what is kept.
+    pub(super) fn invariants(&self) {
+        assert!(self.kept_of_flushes <= self.kept, "flushes keep a part");
+        if cfg!(debug_assertions) {
+            let kept: u64 = self.files.values().map(Outgoing::kept).sum();
+            assert_eq!(self.kept, kept, "bytes of memory are counted as they change");
+        }
     }
 
     /// Those of one file.

@@ -2,6 +2,8 @@
 //! "Seeded mutants"; the first three are RubbleDB's own). Without the feature `planted` nothing can
 //! be planted and every question is `false` at compile time.
 
+use crate::NodeOptions;
+
 /// A defect.
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +50,18 @@ pub enum Mutant {
     DrainNotWaitedFor,
 }
 
-impl super::Node {
-    #[cfg(feature = "planted")]
-    pub(crate) fn has(&self, mutant: Mutant) -> bool {
-        self.options.planted == Some(mutant)
-    }
+#[cfg(feature = "planted")]
+pub(super) fn is_planted(options: &NodeOptions, mutant: Mutant) -> bool {
+    options.planted == Some(mutant)
+}
 
-    #[cfg(not(feature = "planted"))]
-    #[expect(clippy::unused_self, reason = "the twin with the feature needs it")]
-    pub(crate) const fn has(&self, _: Mutant) -> bool {
-        false
+#[cfg(not(feature = "planted"))]
+pub(super) const fn is_planted(_: &NodeOptions, _: Mutant) -> bool {
+    false
+}
+
+impl super::Node {
+    pub(crate) fn has(&self, mutant: Mutant) -> bool {
+        is_planted(&self.options, mutant)
     }
 }

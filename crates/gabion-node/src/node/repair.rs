@@ -16,18 +16,21 @@
 //! replica compacts for itself a file is nobody else's, and a replica alone has nobody to ask: there it
 //! stays damaged until a compaction, a clear or a restore does without it.
 
-use super::{After, Node, Order};
+use super::effects::{Effects, Signal};
+use super::facts::{Facts, MetaOf};
+use super::orders::{After, Order};
+use super::{Counters, Output};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::work::{FetchOrder, Fetched, RewriteOrder, VerifyOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
 use gabion_engine::FileMeta;
-use gabion_pool::FilePlacement;
+use gabion_pool::{FilePlacement, Geometry, Pool};
 
 /// Repairs under way at a time: each may hold a file in memory.
 const REPAIRS_MAX: usize = 2;
@@ -42,6 +45,10 @@ pub(super) const ANSWER_MS_MAX: u64 = 10_000;
 #[derive(Default)]
 pub(super) struct Repairs {
     files: BTreeMap<FileId, Damaged>,
+    damaged_files: u64,
+    repaired_files: u64,
+    fetched_bytes: u64,
+    verified_read_bytes: u64,
 }
 
 struct Damaged {
@@ -150,11 +157,34 @@ impl Damaged {
 }
 
 impl Repairs {
+    // ---- questions
+
+    /// Files that reads found damaged and that are not repaired, in the order of their numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = DamagedFile> + '_ {
+        self.files.iter().map(|(file, damaged)| DamagedFile {
+            file: *file,
+            error: damaged.error.clone(),
+            state: damaged.state(),
+            failure: damaged.failure.clone(),
+        })
+    }
+
+    /// What the first damaged file's reader met.
+    pub(super) fn first_error(&self) -> Option<&Error> {
+        self.files.values().next().map(|damaged| &damaged.error)
+    }
+
+    /// Whether it was noted, be it that it was found whole since.
+    pub(super) fn is_noted(&self, file: FileId) -> bool {
+        self.files.contains_key(&file)
+    }
+
     pub(super) fn is_damaged(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|damaged| !matches!(damaged.step, Step::Whole { .. }))
     }
 
-    /// What was met in a file that is known not to have the bytes of its edit, and that nobody is asked for now.
+    /// What was met in a file that is known not to have the bytes of its edit, and that nobody is
+    /// asked for now.
     pub(super) fn lost(&self, file: FileId) -> Option<&Error> {
         let damaged = self.files.get(&file)?;
         let is_lost = damaged.is_checked && matches!(damaged.step, Step::Waits { .. });
@@ -186,9 +216,69 @@ impl Repairs {
         })
     }
 
-    pub(super) fn arrives(&mut self, file: FileId) {
-        if let Some(damaged) = self.files.get_mut(&file) {
-            damaged.step = Step::Arriving;
+    fn under_way(&self) -> usize {
+        self.files.values().filter(|damaged| damaged.step.is_under_way()).count()
+    }
+
+    fn is_asked_of(&self, member: ReplicaId, file: FileId) -> bool {
+        let is_asked = |step: Step| matches!(step, Step::Asked { of, .. } if of == member);
+        self.files.get(&file).is_some_and(|damaged| is_asked(damaged.step))
+    }
+
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        counters.damaged_files += self.damaged_files;
+        counters.repaired_files += self.repaired_files;
+        counters.received_bytes += self.fetched_bytes;
+        counters.verified_read_bytes += self.verified_read_bytes;
+    }
+
+    /// Checks what holds between steps: what is sent for is known to be damaged, and nothing is
+    /// asked for before.
+    pub(super) fn invariants(&self) {
+        assert!(self.repaired_files <= self.damaged_files, "what is repaired was damaged");
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (file, damaged) in &self.files {
+            let is_unchecked = matches!(damaged.step, Step::Waits { .. } | Step::Checking);
+            assert!(damaged.is_checked || is_unchecked, "{file} is repaired unseen");
+            assert!(!damaged.is_checked || damaged.step != Step::Checking, "{file} twice");
+            assert!(damaged.pause_ms <= PAUSE_MS_MAX, "{file} waits {} ms", damaged.pause_ms);
+        }
+    }
+
+    // ---- noting
+
+    /// Notes a file as damaged, once. It is compared with its checksums first, unless it was.
+    pub(super) fn note(
+        &mut self,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        file: FileId,
+        error: Error,
+        is_checked: bool,
+    ) {
+        // Of a file that has left the tree nothing is to be kept but its last readers' view.
+        if self.is_noted(file) || meta_of(file).is_none() {
+            return;
+        }
+        self.damaged_files += 1;
+        effects.notice(format!("{file} is damaged: {error}"));
+        self.files.insert(file, Damaged::new(error, is_checked));
+    }
+
+    /// As [`Self::note`] of a file whose bytes were found not to have its checksum at this place,
+    /// unless it was repaired since.
+    pub(super) fn note_at(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        place: &FilePlacement,
+        error: Error,
+    ) {
+        if facts.place(place.file).is_some_and(|now| *now == *place) {
+            self.note(effects, meta_of, place.file, error, true);
         }
     }
 
@@ -197,223 +287,178 @@ impl Repairs {
         self.files.remove(&file);
     }
 
-    fn under_way(&self) -> usize {
-        self.files.values().filter(|damaged| damaged.step.is_under_way()).count()
-    }
-}
-
-impl Node {
-    /// Files that reads found damaged and that are not repaired, in the order of their numbers.
-    pub fn damaged_files(&self) -> impl Iterator<Item = DamagedFile> + '_ {
-        self.repairs.files.iter().map(|(file, damaged)| DamagedFile {
-            file: *file,
-            error: damaged.error.clone(),
-            state: damaged.state(),
-            failure: damaged.failure.clone(),
-        })
-    }
-
-    /// What the first damaged file's reader met.
-    pub(super) fn first_damage(&self) -> Option<&Error> {
-        self.repairs.files.values().next().map(|damaged| &damaged.error)
-    }
-
-    /// Tells whoever runs the replica.
-    pub(super) fn say(&mut self, text: String) {
-        self.outputs.push_back(super::Output::Notice(text));
-    }
-
-    // ---- noting
-
-    /// Takes what reads on this thread have met.
-    pub(super) fn take_damage(&mut self) {
-        for (file, error) in self.files.take_damage() {
-            self.note_damage(file, error, false);
+    /// A shipment of the file came, and is on its way to its place.
+    pub(super) fn arrives(&mut self, file: FileId) {
+        if let Some(damaged) = self.files.get_mut(&file) {
+            damaged.step = Step::Arriving;
         }
-    }
-
-    /// Notes a file as damaged, once. It is compared with its checksums first, unless it was.
-    pub(super) fn note_damage(&mut self, file: FileId, error: Error, is_checked: bool) {
-        // Of a file that has left the tree nothing is to be kept but its last readers' view.
-        if self.repairs.files.contains_key(&file) || self.meta_of(file).is_none() {
-            return;
-        }
-        self.counters.damaged_files += 1;
-        self.say(format!("{file} is damaged: {error}"));
-        self.repairs.files.insert(file, Damaged::new(error, is_checked));
-    }
-
-    /// As [`Self::note_damage`] of a file whose bytes were found not to have its checksum at this place,
-    /// unless it was repaired since.
-    pub(super) fn note_damage_at(&mut self, place: &FilePlacement, error: Error) {
-        if self.files.get(place.file).is_some_and(|now| *now == *place) {
-            self.note_damage(place.file, error, true);
-        }
-    }
-
-    /// What the tree, or an edit on its way there, says of a file.
-    pub(super) fn meta_of(&self, file: FileId) -> Option<Arc<FileMeta>> {
-        let live = self.tree.version().files().find(|(_, meta)| meta.id == file);
-        // A copy: holding the tree's own would count as a reader of the file.
-        let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
-        live.or_else(|| self.apply.added(file))
-    }
-
-    /// The file as it lies here and what it must be, if it is here.
-    fn to_verify(&self, file: FileId) -> Option<VerifyOrder> {
-        let (placement, meta) = (self.files.get(file)?, self.meta_of(file)?);
-        Some(VerifyOrder { placement, chunk_crcs: meta.chunk_crcs.clone() })
     }
 
     // ---- rounds
 
     /// Goes on with repairs that are due.
-    pub(super) fn schedule_repairs(&mut self) {
-        let now_ms = self.now_ms;
+    pub(super) fn schedule(&mut self, facts: &Facts, effects: &mut Effects, meta_of: MetaOf) {
         let due = |(file, damaged): (&FileId, &Damaged)| match damaged.step {
             Step::Waits { until_ms } | Step::Whole { until_ms } | Step::Asked { until_ms, .. }
-                if until_ms <= now_ms =>
+                if until_ms <= facts.now_ms =>
             {
                 Some((*file, damaged.step))
             }
             _ => None,
         };
-        let due: Vec<(FileId, Step)> = self.repairs.files.iter().filter_map(due).collect();
+        let due: Vec<(FileId, Step)> = self.files.iter().filter_map(due).collect();
         for (file, step) in due {
             match step {
                 Step::Whole { .. } => {
-                    self.repairs.forget(file);
-                    self.resume_jobs(file);
+                    self.forget(file);
+                    effects.signal(Signal::FileWhole(file));
                 }
                 Step::Asked { of, .. } => {
                     let late = format!("{of} has not answered for {ANSWER_MS_MAX} ms");
-                    self.source_failed(file, Error::unavailable(late));
+                    self.source_failed(facts, effects, file, Error::unavailable(late));
                 }
-                _ if self.repairs.under_way() < REPAIRS_MAX => self.begin_round(file),
+                _ if self.under_way() < REPAIRS_MAX => {
+                    self.begin_round(facts, effects, meta_of, file);
+                }
                 _ => {}
             }
         }
     }
 
-    fn begin_round(&mut self, file: FileId) {
-        let order = self.to_verify(file);
-        let sources = self.view.copies_at();
-        let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
+    fn begin_round(&mut self, facts: &Facts, effects: &mut Effects, meta_of: MetaOf, file: FileId) {
+        let Some(damaged) = self.files.get_mut(&file) else { return };
         if damaged.is_checked {
+            let sources = facts.view.copies_at();
             (damaged.left, damaged.without, damaged.failure) = (sources.into(), 0, None);
-            return self.ask_next(file);
+            return self.ask_next(facts, effects, file);
         }
-        let Some(order) = order else { return self.repairs.forget(file) };
+        let Some(order) = to_verify(facts, meta_of, file) else { return self.forget(file) };
         damaged.step = Step::Checking;
-        self.counters.verified_read_bytes += order.placement.len;
-        self.order(Order::Check(file), Work::Verify(order));
+        self.verified_read_bytes += order.placement.len;
+        effects.begin(Order::Check(file), Work::Verify(order));
     }
 
     /// Asks the next source of the round that can be reached; after the last there is a pause.
-    fn ask_next(&mut self, file: FileId) {
+    fn ask_next(&mut self, facts: &Facts, effects: &mut Effects, file: FileId) {
         loop {
-            let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
-            let Some(of) = damaged.left.pop_front() else { return self.end_round(file) };
-            if self.chain.is_connected(of) {
-                let until_ms = self.now_ms.saturating_add(ANSWER_MS_MAX);
+            let Some(damaged) = self.files.get_mut(&file) else { return };
+            let Some(of) = damaged.left.pop_front() else {
+                return self.end_round(facts, effects, file);
+            };
+            if facts.can_reach(of) {
+                let until_ms = facts.now_ms.saturating_add(ANSWER_MS_MAX);
                 (damaged.step, damaged.was_asked) = (Step::Asked { of, until_ms }, true);
-                return self.tell(of, &NodeMessage::NeedFile { file });
+                return effects.tell_member(of, NodeMessage::NeedFile { file });
             }
             damaged.failure = Some(Error::unavailable(format!("{of} cannot be reached")));
         }
     }
 
     /// No source of the round had it.
-    fn end_round(&mut self, file: FileId) {
-        let sources = self.view.copies_at().len();
-        let now_ms = self.now_ms;
-        let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
+    fn end_round(&mut self, facts: &Facts, effects: &mut Effects, file: FileId) {
+        let sources = facts.view.copies_at().len();
+        let Some(damaged) = self.files.get_mut(&file) else { return };
         let had_none = core::mem::replace(&mut damaged.no_good_copy, damaged.without == sources);
         if sources == 0 {
             damaged.pause_ms = PAUSE_MS_MAX;
         }
-        damaged.step = Step::Waits { until_ms: now_ms.saturating_add(damaged.pause_ms) };
+        damaged.step = Step::Waits { until_ms: facts.now_ms.saturating_add(damaged.pause_ms) };
         damaged.pause_ms = (damaged.pause_ms * 2).min(PAUSE_MS_MAX);
         if damaged.no_good_copy && !had_none {
             let copies = match sources {
                 0 => "reads that need what is damaged fail",
                 _ => "no other replica has a whole copy of it",
             };
-            self.say(format!("{file} is damaged, and {copies}"));
+            effects.notice(format!("{file} is damaged, and {copies}"));
         }
     }
 
     /// The source that was asked last, or what came from it, was of no use.
-    fn source_failed(&mut self, file: FileId, reason: Error) {
-        let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
+    fn source_failed(&mut self, facts: &Facts, effects: &mut Effects, file: FileId, reason: Error) {
+        let Some(damaged) = self.files.get_mut(&file) else { return };
         damaged.failure = Some(reason);
-        self.ask_next(file);
+        self.ask_next(facts, effects, file);
     }
 
     /// Something failed that the next source would not better.
-    fn round_failed(&mut self, file: FileId, reason: Error) {
-        let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
+    fn round_failed(&mut self, facts: &Facts, effects: &mut Effects, file: FileId, reason: Error) {
+        let Some(damaged) = self.files.get_mut(&file) else { return };
         damaged.failure = Some(reason);
         damaged.left.clear();
-        self.end_round(file);
+        self.end_round(facts, effects, file);
     }
 
     /// The file was compared with its checksums here.
-    pub(super) fn check_done(&mut self, file: FileId, result: Result<()>) {
-        let until_ms = self.now_ms.saturating_add(PAUSE_MS_MAX);
-        let Some(damaged) = self.repairs.files.get_mut(&file) else { return };
+    pub(super) fn check_done(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        file: FileId,
+        result: &Result<()>,
+    ) {
+        let until_ms = facts.now_ms.saturating_add(PAUSE_MS_MAX);
+        let Some(damaged) = self.files.get_mut(&file) else { return };
         damaged.is_checked = true;
-        match result {
-            Err(_) => damaged.step = Step::Waits { until_ms: 0 },
-            Ok(()) => {
-                damaged.step = Step::Whole { until_ms };
-                self.say(format!("{file} is what its edit says: it is as whole here as anywhere"));
-                // Most likely the error passed. A compaction that meets it again waits until this is forgotten.
-                self.resume_jobs(file);
-            }
+        if result.is_err() {
+            damaged.step = Step::Waits { until_ms: 0 };
+            return;
         }
+        damaged.step = Step::Whole { until_ms };
+        effects.notice(format!("{file} is what its edit says: it is as whole here as anywhere"));
+        // Most likely the error passed. A compaction that meets it again waits until this is
+        // forgotten.
+        effects.signal(Signal::FileWhole(file));
     }
 
     /// The connection with a member is gone, and with it what it was asked.
-    pub(super) fn repairs_lose(&mut self, peer: ReplicaId) {
-        let asked =
-            self.repairs.files.iter().filter(
-                |(_, damaged)| matches!(damaged.step, Step::Asked { of, .. } if of == peer),
-            );
-        let asked: Vec<FileId> = asked.map(|(file, _)| *file).collect();
+    pub(super) fn lose(&mut self, facts: &Facts, effects: &mut Effects, peer: ReplicaId) {
+        let asked = self.files.keys().filter(|file| self.is_asked_of(peer, **file));
+        let asked: Vec<FileId> = asked.copied().collect();
         for file in asked {
-            self.source_failed(file, Error::unavailable(format!("{peer} was lost")));
+            let reason = Error::unavailable(format!("{peer} was lost"));
+            self.source_failed(facts, effects, file, reason);
         }
     }
 
     /// What was shipped here and had no durable place is void.
-    pub(super) fn repairs_lose_arriving(&mut self) {
-        let arriving = self.repairs.files.iter().filter(|(_, it)| it.step == Step::Arriving);
+    pub(super) fn lose_arriving(&mut self, facts: &Facts, effects: &mut Effects) {
+        let arriving = self.files.iter().filter(|(_, it)| it.step == Step::Arriving);
         let arriving: Vec<FileId> = arriving.map(|(file, _)| *file).collect();
         for file in arriving {
-            self.round_failed(file, Error::unavailable("the session with the primary ended"));
+            let reason = Error::unavailable("the session with the primary ended");
+            self.round_failed(facts, effects, file, reason);
         }
     }
 
     // ---- the source's side
 
-    /// The primary's copy of a file is damaged, and it wants to know where a whole one lies. Before that is
-    /// said, it is compared with its checksums.
-    pub(super) fn handle_copy_wanted(&mut self, file: FileId) {
-        let order = self.to_verify(file).filter(|_| !self.repairs.is_damaged(file));
+    /// The primary's copy of a file is damaged, and it wants to know where a whole one lies. Before
+    /// that is said, it is compared with its checksums.
+    pub(super) fn offer_copy(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        file: FileId,
+    ) {
+        let order = to_verify(facts, meta_of, file).filter(|_| !self.is_damaged(file));
         let Some(order) = order else {
-            let head = self.view.writer();
-            return self.tell(head, &NodeMessage::NoCopy { file });
+            return effects.tell_member(facts.writer(), NodeMessage::NoCopy { file });
         };
-        self.counters.verified_read_bytes += order.placement.len;
-        self.order(Order::CheckForHead(order.placement.clone()), Work::Verify(order));
+        self.verified_read_bytes += order.placement.len;
+        effects.begin(Order::CheckForHead(order.placement.clone()), Work::Verify(order));
     }
 
-    pub(super) fn copy_checked(&mut self, checked: &FilePlacement, result: Result<()>) {
+    pub(super) fn copy_checked(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        checked: &FilePlacement,
+        result: Result<()>,
+    ) {
         let file = checked.file;
-        let head = self.view.writer();
-        let (placement, meta) = (self.files.get(file), self.meta_of(file));
-        match (result, placement, meta) {
+        match (result, facts.place(file), meta_of(file)) {
             (Ok(()), Some(placement), Some(meta)) => {
                 let file = ShippedFile {
                     file,
@@ -423,13 +468,14 @@ impl Node {
                     chunk_crcs: meta.chunk_crcs.clone(),
                     slots: placement.slots.clone(),
                 };
-                self.tell(head, &NodeMessage::CopyAt { session: self.state.session, file });
+                let session = facts.state.session;
+                effects.tell_member(facts.writer(), NodeMessage::CopyAt { session, file });
             }
             (result, ..) => {
                 if let Err(error) = result {
-                    self.note_damage_at(checked, error);
+                    self.note_at(facts, effects, meta_of, checked, error);
                 }
-                self.tell(head, &NodeMessage::NoCopy { file });
+                effects.tell_member(facts.writer(), NodeMessage::NoCopy { file });
             }
         }
     }
@@ -437,31 +483,42 @@ impl Node {
     // ---- the repairing side
 
     /// A member has no whole copy.
-    pub(super) fn handle_no_copy(&mut self, from: ReplicaId, file: FileId) {
-        let Some(damaged) = self.repairs.files.get_mut(&file) else {
-            return self.ask_later(file);
-        };
-        if matches!(damaged.step, Step::Asked { of, .. } if of == from) {
-            damaged.without += 1;
-            self.ask_next(file);
-        }
-    }
-
-    /// A secondary has a whole copy, in these slots of its pool: it is read there, whoever writes there by
-    /// the time that it is: bytes with another checksum do not count.
-    pub(super) fn handle_copy_at(&mut self, from: ReplicaId, session: u64, copy: ShippedFile) {
-        let file = copy.file;
-        let is_asked =
-            self.repairs.files.get(&file).is_some_and(
-                |damaged| matches!(damaged.step, Step::Asked { of, .. } if of == from),
-            );
-        if !is_asked {
+    pub(super) fn no_copy(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        from: ReplicaId,
+        file: FileId,
+    ) {
+        if !self.is_asked_of(from, file) {
             return;
         }
-        let Some(meta) = self.meta_of(file) else { return self.repairs.forget(file) };
-        let Some(geometry) = self.remote_geometry(from, session) else {
+        if let Some(damaged) = self.files.get_mut(&file) {
+            damaged.without += 1;
+        }
+        self.ask_next(facts, effects, file);
+    }
+
+    /// A secondary has a whole copy, in these slots of its pool: it is read there, whoever writes
+    /// there by the time that it is: bytes with another checksum do not count. `geometry` is that
+    /// of the secondary's namespace, while the connection to it is of this session.
+    pub(super) fn copy_at(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        geometry: Option<Geometry>,
+        (from, session): (ReplicaId, u64),
+        copy: ShippedFile,
+    ) {
+        let file = copy.file;
+        if !self.is_asked_of(from, file) {
+            return;
+        }
+        let Some(meta) = meta_of(file) else { return self.forget(file) };
+        let Some(geometry) = geometry else {
             let reason = format!("{from} has a whole copy and is not connected to for files");
-            return self.source_failed(file, Error::unavailable(reason));
+            return self.source_failed(facts, effects, file, Error::unavailable(reason));
         };
         let placement = FilePlacement {
             file,
@@ -472,33 +529,38 @@ impl Node {
         };
         let chunk_crcs = meta.chunk_crcs.clone();
         let order = FetchOrder { from, session, geometry, chunk_crcs, placement };
-        self.repairs.arrives(file);
-        self.order(Order::Fetch { from, session, file }, Work::Fetch(Box::new(order)));
+        self.arrives(file);
+        effects.begin(Order::Fetch { from, session, file }, Work::Fetch(Box::new(order)));
     }
 
     /// What lies in a secondary's slots was read, or could not be.
     pub(super) fn fetch_done(
         &mut self,
-        (from, session): (ReplicaId, u64),
-        file: FileId,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        pool: &mut Pool,
+        (from, session, file): (ReplicaId, u64, FileId),
         result: Result<Fetched>,
     ) {
         if let Err(reason) = &result {
-            self.lose_remote(from, session, reason.clone());
+            let reason = reason.clone();
+            effects.signal(Signal::RemoteFailed { of: from, session, reason });
         }
-        if !self.repairs.is_arriving(file) {
+        if !self.is_arriving(file) {
             return;
         }
-        let Some(meta) = self.meta_of(file) else { return self.repairs.forget(file) };
+        let Some(meta) = meta_of(file) else { return self.forget(file) };
         let bytes = match result {
             Ok(Fetched::Whole(bytes)) => bytes,
-            Ok(Fetched::Other(reason)) | Err(reason) => return self.source_failed(file, reason),
+            Ok(Fetched::Other(reason)) | Err(reason) => {
+                return self.source_failed(facts, effects, file, reason);
+            }
         };
-        self.counters.received_bytes += bytes.len() as u64;
-        let wanted = meta.rounded_len().div_ceil(gabion_base::units::SLOT_LEN) as u32;
-        let slots = match self.pool.allocate(wanted) {
+        self.fetched_bytes += bytes.len() as u64;
+        let slots = match pool.allocate(meta.rounded_len().div_ceil(SLOT_LEN) as u32) {
             Ok(slots) => slots,
-            Err(reason) => return self.round_failed(file, reason),
+            Err(reason) => return self.round_failed(facts, effects, file, reason),
         };
         let placement = Arc::new(FilePlacement {
             file,
@@ -509,59 +571,171 @@ impl Node {
         });
         let chunk_crcs = meta.chunk_crcs.clone();
         let order = RewriteOrder { placement: placement.clone(), bytes, chunk_crcs };
-        self.order(Order::Rewrite(placement), Work::Rewrite(order));
+        effects.begin(Order::Rewrite(placement), Work::Rewrite(order));
     }
 
     /// The whole file is in new slots and flushed, or could not be written.
-    pub(super) fn rewrite_done(&mut self, placement: &FilePlacement, result: Result<()>) {
+    pub(super) fn rewrite_done(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        placement: &FilePlacement,
+        result: Result<()>,
+    ) {
         let file = placement.file;
-        let is_wanted = self.repairs.is_arriving(file);
         match result {
-            Ok(()) if is_wanted => return self.replace_damaged(placement.clone()),
+            Ok(()) if self.is_arriving(file) => {
+                return self.replace(effects, pool, placement.clone());
+            }
             Err(error) if error.kind() != ErrorKind::NoSpace => {
                 // A flush after one that failed proves nothing (docs/faults.md E8).
-                return self.fatal(error.within(format!("{file}, to be repaired")));
+                return effects.fail(error.within(format!("{file}, to be repaired")));
             }
-            Err(reason) => self.round_failed(file, reason),
+            Err(reason) => self.round_failed(facts, effects, file, reason),
             Ok(()) => {}
         }
-        if let Err(error) = self.pool.release(&placement.slots) {
-            self.fatal(error);
+        if let Err(error) = pool.release(&placement.slots) {
+            effects.fail(error);
         }
     }
 
     /// Swaps the place of a damaged file for one that holds it whole.
-    pub(super) fn replace_damaged(&mut self, placement: FilePlacement) {
+    pub(super) fn replace(
+        &mut self,
+        effects: &mut Effects,
+        pool: &mut Pool,
+        placement: FilePlacement,
+    ) {
         let file = placement.file;
-        if let Err(error) = self.pool.replace_file(placement) {
-            return self.fatal(error);
+        assert!(self.is_arriving(file), "{file} has a new place and did not arrive");
+        if let Err(error) = pool.replace_file(placement) {
+            return effects.fail(error);
         }
-        if let Some(damaged) = self.repairs.files.get_mut(&file) {
+        if let Some(damaged) = self.files.get_mut(&file) {
             damaged.step = Step::Placing;
         }
-        self.commits.staged.push(After::FileRepaired(file));
+        effects.stage(After::FileRepaired(file));
     }
 
-    /// The swap is durable: reads go to the new place from here on.
-    pub(super) fn file_repaired(&mut self, file: FileId) {
-        if self.duties().receive {
-            // Even if an edit removed it meanwhile: else the primary keeps its bytes for us, and begins no jobs at
-            // last.
-            let head = self.view.writer();
-            self.tell(head, &NodeMessage::Have { file });
+    /// The swap is durable, and reads go to the new place from here on.
+    pub(super) fn repaired(&mut self, effects: &mut Effects, file: FileId) {
+        // What is cached was checked and is the same. What an open reader holds may have been hit,
+        // too.
+        effects.put_out(Output::FilesGone(alloc::vec![file]));
+        self.repaired_files += 1;
+        self.forget(file);
+        effects.notice(format!("{file} is repaired: another replica had it whole"));
+        effects.signal(Signal::FileWhole(file));
+    }
+}
+
+/// The file as it lies here and what it must be, if it is here.
+fn to_verify(facts: &Facts, meta_of: MetaOf, file: FileId) -> Option<VerifyOrder> {
+    let (placement, meta): (_, Arc<FileMeta>) = (facts.place(file)?, meta_of(file)?);
+    Some(VerifyOrder { placement, chunk_crcs: meta.chunk_crcs.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
+    use crate::node::testing::{HEAD, TAIL, built, one_of_two};
+    use gabion_base::Term;
+
+    fn effects(effects: &mut Effects) -> Vec<Effect> {
+        core::iter::from_fn(|| effects.next_effect()).collect()
+    }
+
+    fn rot() -> Error {
+        Error::corruption("a bit flipped")
+    }
+
+    #[test]
+    fn a_file_is_compared_before_anybody_is_asked_and_forgotten_where_it_is_whole() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let file = built(FileId::sst(1), Term(1), Vec::new(), 4_096);
+        let (id, meta) = (file.meta.id, file.meta.clone());
+        node.files.insert(file.placement);
+        let (mut repairs, mut asked) = (Repairs::default(), Effects::default());
+        repairs.note(&mut asked, &|_| None, id, rot(), false);
+        assert!(effects(&mut asked).is_empty(), "it has left the tree");
+        let meta_of: MetaOf = &|_| Some(meta.clone());
+        for _ in 0..2 {
+            repairs.note(&mut asked, meta_of, id, rot(), false);
         }
-        let Some(placement) = self.pool.placement(file) else { return };
-        if self.files.get(file).is_none() {
-            return;
+        assert!(matches!(effects(&mut asked)[..], [Effect::Output(Output::Notice(_))]), "once");
+        repairs.schedule(&facts!(node), &mut asked, meta_of);
+        assert!(matches!(effects(&mut asked)[..], [Effect::Order(Order::Check(_), _)]));
+        repairs.check_done(&facts!(node), &mut asked, id, &Ok(()));
+        let said = effects(&mut asked);
+        let is_whole = |effect: &Effect| matches!(effect, Effect::Signal(Signal::FileWhole(file)) if *file == id);
+        assert!(said.iter().any(is_whole));
+        assert!(!repairs.is_damaged(id));
+        node.now_ms = PAUSE_MS_MAX;
+        repairs.schedule(&facts!(node), &mut asked, meta_of);
+        assert!(matches!(&effects(&mut asked)[..], [effect] if is_whole(effect)));
+        assert!(!repairs.is_noted(id));
+        repairs.invariants();
+    }
+
+    #[test]
+    fn a_round_without_a_source_is_followed_by_pauses_that_double() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let file = built(FileId::sst(1), Term(1), Vec::new(), 4_096);
+        let meta_of: MetaOf = &|_| Some(file.meta.clone());
+        let (mut repairs, mut asked) = (Repairs::default(), Effects::default());
+        repairs.note(&mut asked, meta_of, file.meta.id, rot(), true);
+        for pause_ms in [1_000, 2_000, 4_000] {
+            repairs.schedule(&facts!(node), &mut asked, meta_of);
+            let [DamagedFile { state, failure, .. }] = &repairs.all().collect::<Vec<_>>()[..]
+            else {
+                panic!("one file is damaged");
+            };
+            assert_eq!((*state, failure.is_some()), (RepairState::Waiting, true));
+            node.now_ms += pause_ms - 1;
+            repairs.files.values_mut().for_each(|damaged| damaged.failure = None);
+            repairs.schedule(&facts!(node), &mut asked, meta_of);
+            let mut failures = repairs.all().filter_map(|damaged| damaged.failure);
+            assert!(failures.next().is_none(), "asked after less than {pause_ms} ms");
+            node.now_ms += 1;
         }
-        // Reads of the old place may have said what they met there since the last turn.
-        self.take_damage();
-        self.files.insert(placement);
-        // What is cached was checked and is the same. What an open reader holds may have been hit, too.
-        self.outputs.push_back(super::Output::FilesGone(alloc::vec![file]));
-        self.counters.repaired_files += 1;
-        self.repairs.forget(file);
-        self.say(format!("{file} is repaired: another replica had it whole"));
-        self.resume_jobs(file);
+        repairs.invariants();
+    }
+
+    #[test]
+    fn a_copy_elsewhere_is_fetched_only_from_who_was_asked() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let file = built(FileId::sst(1), Term(1), Vec::new(), 4_096);
+        let (id, meta) = (file.meta.id, file.meta.clone());
+        let meta_of: MetaOf = &|_| Some(meta.clone());
+        let (mut repairs, mut asked) = (Repairs::default(), Effects::default());
+        repairs.note(&mut asked, meta_of, id, rot(), true);
+        effects(&mut asked);
+        let copy = || ShippedFile {
+            file: id,
+            term: Term(1),
+            len: 4_096,
+            checksum: 0,
+            chunk_crcs: alloc::vec![0],
+            slots: Vec::new(),
+        };
+        let geometry = Some(Geometry::new(0, 64));
+        let facts = facts!(node);
+        repairs.copy_at(&facts, &mut asked, meta_of, geometry.clone(), (TAIL, 1), copy());
+        assert!(effects(&mut asked).is_empty(), "nobody asked");
+        let step = Step::Asked { of: TAIL, until_ms: 10 };
+        repairs.files.values_mut().for_each(|damaged| damaged.step = step);
+        repairs.copy_at(&facts, &mut asked, meta_of, geometry, (TAIL, 1), copy());
+        assert!(matches!(effects(&mut asked)[..], [Effect::Order(Order::Fetch { .. }, _)]));
+        let (failed, of) = (Err(Error::unavailable("the link is cut")), (TAIL, 1, id));
+        let pool = &mut node.pool;
+        repairs.fetch_done(&facts, &mut asked, meta_of, pool, of, failed);
+        let said = effects(&mut asked);
+        assert!(matches!(said[..], [Effect::Signal(Signal::RemoteFailed { session: 1, .. })]));
+        assert_eq!(repairs.all().next().map(|it| it.state), Some(RepairState::Waiting));
+        repairs.invariants();
     }
 }

@@ -12,39 +12,46 @@
 //!           with nothing left to do: puts are refused, deletes and FLUSHALL are not
 //! ```
 //!
-//! Nobody waits for what does not come: where something lags behind, room is short and no job has been under way for
-//! [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused with that reason
-//! ([`Node::jobs_pause`]). Range deletes and FLUSHALL are taken then all the same, as they give back whole files.
+//! Nobody waits for what does not come: where something lags behind, room is short and no job has
+//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused
+//! with that reason ([`super::Node::jobs_pause`]). Range deletes and FLUSHALL are taken then all the
+//! same, as they give back whole files.
 //!
-//! Members hold the same files and not the same slots: an edit that is applied later keeps what it removes, and
-//! granted slots are no use to the log. So each member tells the head how much room it has, and the head acts
-//! on the least: no job begins whose files might not fit everywhere, no slot is granted that the log may need.
+//! Members hold the same files and not the same slots: an edit that is applied later keeps what it
+//! removes, and granted slots are no use to the log. So each member tells the head how much room it
+//! has, and the head acts on the least: no job begins whose files might not fit everywhere, no slot
+//! is granted that the log may need.
 
-use super::Node;
+use super::effects::{Effects, Signal};
+use super::facts::Facts;
 use crate::message::{NodeMessage, Spare};
+use crate::view::View;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, ReplicaId, Result};
+use gabion_base::{Error, LogPosition, ReplicaId, Result};
+use gabion_engine::Tree;
+use gabion_pool::Pool;
 
 /// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
 /// is to be given back soon, not in a file each.
 const SEAL_EVERY_MS: u64 = 1_000;
-/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes a range key by key does
-/// not pause for that.
+/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes a
+/// range key by key does not pause for that.
 const DELETES_REST_MS: u64 = 1_000;
 /// Slots that each MemTable's files may leave half empty.
 const PARTIAL_SLOTS: u64 = 2;
 /// The log takes this part of the pool at most, unless that is less than its least.
 const LOG_PART: u64 = 8;
-/// Fewest segments that a log may have: one for what is sealed, flushed and trimmed in turns, and what the gate
-/// leaves to seals and edits.
+/// Fewest segments that a log may have: one for what is sealed, flushed and trimmed in turns, and
+/// what the gate leaves to seals and edits.
 const LOG_SEGMENTS_MIN: u64 = 3;
 /// Segments that are left to seals and edits while writes wait for the log to be trimmed.
 const LOG_SEGMENTS_KEPT: u64 = 2;
-/// Terms in the log from which on a MemTable is sealed, however little is in it: each start of a head is one, and a store
-/// that is opened for a put each minute would have more of them than the chain takes (16,384) before its log is long.
+/// Terms in the log from which on a MemTable is sealed, however little is in it: each start of a
+/// head is one, and a store that is opened for a put each minute would have more of them than the
+/// chain takes (16,384) before its log is long.
 const SPANS_BEFORE_SEAL: usize = 256;
 /// Jobs that have not moved for so long, in ms, make no room.
 const STUCK_MS: u64 = 5_000;
@@ -62,12 +69,30 @@ pub(super) struct Room {
     short: Option<(ReplicaId, Spare)>,
     /// When a MemTable was sealed for the sake of room; never in this process, at first.
     sealed_ms: Option<u64>,
-    /// How many keys are deleted in the MemTable that is being filled, since when, and whether that was looked at.
+    /// How many keys are deleted in the MemTable that is being filled, since when, and whether that
+    /// was looked at.
     deletes: (u64, u64, bool),
     /// Since when deletes have waited for room with no job under way.
     stuck_since_ms: Option<u64>,
     /// What jobs had done, and since when it has not been more.
     progress: (u64, u64),
+}
+
+/// The state of log and jobs, as far as room is judged by it.
+pub(super) struct RoomGiven {
+    /// Segments of the log that have slots.
+    pub(super) segments: u64,
+    /// Where the last seal of the log lies, or else its beginning.
+    pub(super) sealed: LogPosition,
+    /// A record may go into the log: this member appends, no turn is under way, and nothing keeps
+    /// the group from writing.
+    pub(super) may_append: bool,
+    /// No job is under way, and no edit.
+    pub(super) is_idle: bool,
+    /// Something lags behind so far that any write waits for it.
+    pub(super) lags: bool,
+    /// A number that grows with what jobs do.
+    pub(super) moved: u64,
 }
 
 impl Spare {
@@ -82,9 +107,95 @@ impl Spare {
 }
 
 impl Room {
+    // ---- questions
+
     pub(super) const fn is_short(&self) -> bool {
         self.short.is_some()
     }
+
+    /// Slots of the member that has least, if files are to fit at others.
+    pub(super) fn elsewhere(&self, view: &View) -> Option<u64> {
+        let of = |member: ReplicaId| match self.members.get(&member) {
+            Some(spare) => u64::from(spare.available).saturating_sub(u64::from(spare.for_log)),
+            None => 0, // it has not said yet
+        };
+        match view.has_one_tree() {
+            true => view.others().map(of).min(),
+            false => None,
+        }
+    }
+
+    /// Whether a load may take so many slots more: at every member they are left over beside what
+    /// flushes, compactions and the log may need, and what loads have `taken` already.
+    ///
+    /// # Errors
+    /// No space at a member, with what is left there.
+    pub(super) fn has_room_for_load(
+        &mut self,
+        facts: &Facts,
+        tree: &Tree,
+        pool: &Pool,
+        segments: u64,
+        (taken, wanted): (u64, u64),
+    ) -> Result<()> {
+        let mine = self.spare(facts, tree, pool, segments);
+        let others = facts.view.others();
+        let said = others.map(|member| (member, self.members.get(&member).copied()));
+        let all = said.chain([(facts.me, Some(mine))]);
+        for (member, spare) in all {
+            let Some(spare) = spare else { continue }; // it is about to say
+            let left = (spare.above() - taken as i64).max(0);
+            if left < wanted as i64 {
+                return Err(Error::no_space(format!(
+                    "{} has {left} slots left for a load, {wanted} are wanted",
+                    pool_of(facts.view, member)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the head is about to look at deletes that rest in memory, and may seal them.
+    pub(super) const fn is_looking_at_deletes(&self) -> bool {
+        let (deletes, _, was_looked_at) = self.deletes;
+        deletes > 0 && !was_looked_at
+    }
+
+    /// Whether what deletes wait for lacks slots, which nothing has given back for so long that
+    /// nobody is to wait for it.
+    pub(super) fn waits_in_vain(&self, now_ms: u64) -> bool {
+        let since_ms = self.stuck_since_ms;
+        since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= STUCK_MS)
+    }
+
+    /// Whether something is under way that may end with more room.
+    pub(super) fn moves(&self, now_ms: u64, is_idle: bool) -> bool {
+        !is_idle && now_ms.saturating_sub(self.progress.1) < STUCK_MS
+    }
+
+    /// Why puts are not taken, while room is short.
+    pub(super) fn reason(&self, view: &View) -> Option<String> {
+        let (member, spare) = self.short?;
+        Some(format!(
+            "{} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log",
+            pool_of(view, member),
+            spare.available,
+            spare.total,
+            spare.kept()
+        ))
+    }
+
+    /// Checks what holds between steps: room is short only where too few slots are left.
+    pub(super) fn invariants(&self) {
+        let short = self.short.map(|(_, spare)| spare);
+        assert!(short.is_none_or(|spare| spare.above() < 0), "{short:?} is short of nothing");
+        assert!(
+            self.stuck_since_ms.is_none() || self.is_short(),
+            "what waits for room waits where it is short"
+        );
+    }
+
+    // ---- heard
 
     pub(super) fn heard(&mut self, from: ReplicaId, spare: Spare) {
         self.members.insert(from, spare);
@@ -105,230 +216,223 @@ impl Room {
         self.members.remove(&peer);
         self.told = None;
     }
-}
 
-impl Node {
-    /// Judges how much room there is, once a turn.
-    pub(super) fn judge_room(&mut self) {
-        let mine = self.spare();
-        self.tell_room(mine);
-        let all = self.room.members.iter().map(|(member, spare)| (*member, *spare));
-        let all = all.chain([(self.me, mine)]);
-        let least = all.min_by_key(|(_, spare)| spare.above());
-        self.room.short = least.filter(|(_, spare)| self.duties().compact && spare.above() < 0);
-        self.note_progress();
-        self.note_stuck();
-        self.seal_for_room();
-        self.seal_for_readers();
+    // ---- judged
+
+    /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
+    pub(super) fn judge(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        tree: &Tree,
+        pool: &Pool,
+        given: &RoomGiven,
+    ) {
+        let mine = self.spare(facts, tree, pool, given.segments);
+        self.tell_head(facts, effects, mine);
+        let all = self.members.iter().map(|(member, spare)| (*member, *spare));
+        let least = all.chain([(facts.me, mine)]).min_by_key(|(_, spare)| spare.above());
+        let compacts = facts.view.duties().compact;
+        self.short = least.filter(|(_, spare)| compacts && spare.above() < 0);
+        self.note_progress(facts, tree, given);
+        // A MemTable that is about to be sealed is looked at no more.
+        if self.seals_for_room(facts, tree, pool, given)
+            || self.seals_for_readers(facts, tree, given.may_append)
+        {
+            effects.signal(Signal::Seal);
+        }
     }
 
-    fn spare(&mut self) -> Spare {
-        let edit = self.tree.last_edit();
-        let for_jobs = match self.room.for_jobs {
+    fn spare(&mut self, facts: &Facts, tree: &Tree, pool: &Pool, segments: u64) -> Spare {
+        let edit = tree.last_edit();
+        let for_jobs = match self.for_jobs {
             Some((of, slots)) if of == edit => slots,
-            _ => self.tree.slots_needed(),
+            _ => tree.slots_needed(),
         };
-        self.room.for_jobs = Some((edit, for_jobs));
-        let (memory, tables) = self.tree.unflushed();
+        self.for_jobs = Some((edit, for_jobs));
+        let (memory, tables) = tree.unflushed();
         let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
-        let counts = self.pool.counts();
-        let log = self.drain.segments.len() as u64 * self.segment_slots();
+        let counts = pool.counts();
+        let log = segments * segment_slots(facts);
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
-        let taken = u64::from(lost) + log + self.tree.version().slots();
+        let taken = u64::from(lost) + log + tree.version().slots();
         let slots = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         Spare {
             total,
             available: slots(u64::from(total).saturating_sub(taken)),
             for_jobs: slots(for_jobs),
-            for_log: slots(self.slots_for_log()),
+            for_log: slots(slots_for_log(facts, tree, pool, segments)),
         }
     }
 
     /// Tells the head, when there is something new.
-    fn tell_room(&mut self, mine: Spare) {
-        let head = self.view.writer();
-        let can_hear =
-            !self.duties().append && self.chain.is_joined() && self.chain.is_connected(head);
-        if !can_hear || self.room.told == Some(mine) {
+    fn tell_head(&mut self, facts: &Facts, effects: &mut Effects, mine: Spare) {
+        let head = facts.writer();
+        let appends = facts.view.duties().append;
+        let can_hear = !appends && facts.is_joined() && facts.can_reach(head);
+        if !can_hear || self.told == Some(mine) {
             return;
         }
-        self.room.told = Some(mine);
-        self.tell(head, &NodeMessage::Room(mine));
+        self.told = Some(mine);
+        effects.tell_member(head, NodeMessage::Room(mine));
     }
 
-    // ---- the log
-
-    const fn segment_slots(&self) -> u64 {
-        self.config.segment_len.div_ceil(SLOT_LEN)
-    }
-
-    /// Most segments that the log is to have.
-    fn log_segments_max(&self) -> u64 {
-        let (segment_len, memtable_len) =
-            (self.config.segment_len, self.tree.config().memtable_len);
-        // The active MemTable, those that wait, and as much again on its way to being trimmed.
-        let tables = 2 * (self.options.sealed_max as u64 + 1);
-        let usual = (tables * memtable_len).div_ceil(segment_len) + LOG_SEGMENTS_KEPT;
-        let part = u64::from(self.pool.counts().total) / LOG_PART / self.segment_slots();
-        usual.min(part).max(LOG_SEGMENTS_MIN)
-    }
-
-    /// Slots that the log may still take before it is trimmed.
-    pub(super) fn slots_for_log(&self) -> u64 {
-        let more = self.log_segments_max().saturating_sub(self.drain.segments.len() as u64);
-        more * self.segment_slots()
-    }
-
-    /// Bytes of log that are kept, and how many there may be before writes wait.
-    fn log_kept(&self) -> (u64, u64) {
-        let kept = self.log.end().get().saturating_sub(self.state.trimmed.position.get());
-        (kept, (self.log_segments_max() - LOG_SEGMENTS_KEPT) * self.config.segment_len)
-    }
-
-    /// Whether the log has to be trimmed before it may grow.
-    pub(super) fn is_log_long(&self) -> bool {
-        let (kept, most) = self.log_kept();
-        kept >= most
-    }
-
-    // ---- what is done about it
-
-    /// Slots that a job may take: as many as all members have, but for the log.
-    pub(super) fn slots_for_job(&self) -> u64 {
-        let own = u64::from(self.pool.counts().free).saturating_sub(self.slots_for_log());
-        if !self.view.has_one_tree() {
-            return own;
+    fn note_progress(&mut self, facts: &Facts, tree: &Tree, given: &RoomGiven) {
+        let done = tree.last_edit() + given.moved;
+        if given.is_idle || done != self.progress.0 {
+            self.progress = (done, facts.now_ms);
         }
-        let under_way = self.job_slots();
-        let of = |member: ReplicaId| match self.room.members.get(&member) {
-            Some(spare) => u64::from(spare.available)
-                .saturating_sub(u64::from(spare.for_log))
-                .saturating_sub(under_way),
-            None => 0, // it has not said yet
-        };
-        let others = self.view.others();
-        others.map(of).fold(own, u64::min)
+        let is_stuck = given.is_idle && self.is_short() && given.lags;
+        self.stuck_since_ms = is_stuck.then(|| self.stuck_since_ms.unwrap_or(facts.now_ms));
     }
 
-    /// Whether a load may take so many slots more: at every member they are left over beside what flushes,
-    /// compactions and the log may need, and what loads have taken already.
-    pub(super) fn room_for_load(&mut self, wanted: u64) -> Result<()> {
-        let mine = self.spare();
-        let others = self.view.others();
-        let said = others.map(|member| (member, self.room.members.get(&member).copied()));
-        let all = said.chain([(self.me, Some(mine))]);
-        let taken = self.loads.slots() as i64;
-        for (member, spare) in all {
-            let Some(spare) = spare else { continue }; // it is about to say
-            let left = (spare.above() - taken).max(0);
-            if left < wanted as i64 {
-                return Err(Error::no_space(format!(
-                    "{} has {left} slots left for a load, {wanted} are wanted",
-                    self.pool_of(member)
-                )));
-            }
+    /// Whether to seal a MemTable that is not full: so that the deletes in it take effect, or so
+    /// that the log, which may hold little of much length (padding of durable records, records of
+    /// time), can be trimmed.
+    fn seals_for_room(
+        &mut self,
+        facts: &Facts,
+        tree: &Tree,
+        pool: &Pool,
+        given: &RoomGiven,
+    ) -> bool {
+        if !given.may_append {
+            return false;
         }
-        Ok(())
-    }
-
-    /// Seals a MemTable that is not full: so that the deletes in it take effect, or so that the log, which
-    /// may hold little of much length (padding of durable records, records of time), can be trimmed.
-    fn seal_for_room(&mut self) {
-        if !self.duties().append || self.is_in_turn() {
-            return;
-        }
-        let (_, most) = self.log_kept();
-        let sealed =
-            self.apply.seals.back().map_or(self.state.trimmed.position, |(seal, _)| seal.position);
-        let since_seal = self.log.end().get().saturating_sub(sealed.get());
+        let now_ms = facts.now_ms;
+        let since_seal = facts.log.end().get().saturating_sub(given.sealed.get());
         // At once in each process: one that ends before the pause is over would add a term to the
         // log and take none off.
         let is_due = self
-            .room
             .sealed_ms
-            .is_none_or(|sealed_ms| self.now_ms.saturating_sub(sealed_ms) >= SEAL_EVERY_MS);
-        let gives_back = self.room.is_short() && !self.makes_room() && !self.tree.active_is_empty();
+            .is_none_or(|sealed_ms| now_ms.saturating_sub(sealed_ms) >= SEAL_EVERY_MS);
+        let makes_room = self.moves(now_ms, given.is_idle);
+        let gives_back = self.is_short() && !makes_room && !tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
-        let has_spans = self.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
-        // Writes wait once the log is as long as that, so this waits for no pause: a synced write of a few bytes takes a block.
-        let is_long = since_seal >= most / 2;
-        if (is_long || (is_due && (gives_back || has_spans))) && self.not_writing().is_none() {
-            self.room.sealed_ms = Some(self.now_ms);
-            self.append_seal();
+        let has_spans = facts.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
+        // Writes wait once the log is as long as that, so this waits for no pause: a synced write of
+        // a few bytes takes a block.
+        let is_long = since_seal >= log_len_max(facts, tree, pool) / 2;
+        let seals = is_long || (is_due && (gives_back || has_spans));
+        if seals {
+            self.sealed_ms = Some(now_ms);
         }
+        seals
     }
 
-    /// Seals a MemTable in which deletes have come to rest that readers would pass one by one.
-    fn seal_for_readers(&mut self) {
-        let deletes = self.tree.active_deletes();
-        let (before, since_ms, was_looked_at) = self.room.deletes;
+    /// Whether to seal a MemTable in which deletes have come to rest that readers would pass one by
+    /// one.
+    fn seals_for_readers(&mut self, facts: &Facts, tree: &Tree, may_append: bool) -> bool {
+        let deletes = tree.active_deletes();
+        let (before, since_ms, was_looked_at) = self.deletes;
         if deletes != before {
-            self.room.deletes = (deletes, self.now_ms, false);
-            return;
+            self.deletes = (deletes, facts.now_ms, false);
+            return false;
         }
-        let rests = self.now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
-        let may_seal = self.duties().append && !self.is_in_turn() && self.not_writing().is_none();
-        if deletes == 0 || was_looked_at || !rests || !may_seal {
-            return;
+        let rests = facts.now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
+        if deletes == 0 || was_looked_at || !rests || !may_append {
+            return false;
         }
-        self.room.deletes.2 = true;
-        if self.tree.has_dense_deletes() {
-            self.append_seal();
-        }
+        self.deletes.2 = true;
+        tree.has_dense_deletes()
+    }
+}
+
+/// A member's pool in messages: a store alone has one.
+fn pool_of(view: &View, member: ReplicaId) -> String {
+    match view.others().count() {
+        0 => "the pool".into(),
+        _ => format!("the pool of replica {}", member.get()),
+    }
+}
+
+// ---- the log
+
+const fn segment_slots(facts: &Facts) -> u64 {
+    facts.config.segment_len.div_ceil(SLOT_LEN)
+}
+
+/// Most segments that the log is to have.
+fn log_segments_max(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
+    let (segment_len, memtable_len) = (facts.config.segment_len, tree.config().memtable_len);
+    // The active MemTable, those that wait, and as much again on its way to being trimmed.
+    let tables = 2 * (facts.options.sealed_max as u64 + 1);
+    let usual = (tables * memtable_len).div_ceil(segment_len) + LOG_SEGMENTS_KEPT;
+    let part = u64::from(pool.counts().total) / LOG_PART / segment_slots(facts);
+    usual.min(part).max(LOG_SEGMENTS_MIN)
+}
+
+/// Slots that the log may still take before it is trimmed.
+pub(super) fn slots_for_log(facts: &Facts, tree: &Tree, pool: &Pool, segments: u64) -> u64 {
+    log_segments_max(facts, tree, pool).saturating_sub(segments) * segment_slots(facts)
+}
+
+/// Bytes of log that there may be before writes wait.
+fn log_len_max(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
+    (log_segments_max(facts, tree, pool) - LOG_SEGMENTS_KEPT) * facts.config.segment_len
+}
+
+/// Whether the log has to be trimmed before it may grow.
+pub(super) fn is_log_long(facts: &Facts, tree: &Tree, pool: &Pool) -> bool {
+    let kept = facts.log.end().get().saturating_sub(facts.state.trimmed.position.get());
+    kept >= log_len_max(facts, tree, pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeOptions;
+    use crate::node::Node;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
+    use crate::node::testing::{HEAD, TAIL, one_of_two};
+    use alloc::vec::Vec;
+    use gabion_base::SequenceNumber;
+    use gabion_engine::EntryKind;
+
+    /// Judges in a turn in which nothing is under way. Returns whether a MemTable is to be sealed.
+    fn judge(room: &mut Room, node: &Node) -> bool {
+        let given = RoomGiven {
+            segments: 0,
+            sealed: node.log.end(),
+            may_append: true,
+            is_idle: true,
+            lags: true,
+            moved: 0,
+        };
+        let mut asked = Effects::default();
+        room.judge(&facts!(node), &mut asked, &node.tree, &node.pool, &given);
+        room.invariants();
+        let asked: Vec<Effect> = core::iter::from_fn(|| asked.next_effect()).collect();
+        assert!(asked.iter().all(|effect| matches!(effect, Effect::Signal(Signal::Seal))));
+        !asked.is_empty()
     }
 
-    /// Whether the head is about to look at deletes that rest in memory, and may seal them.
-    #[must_use]
-    pub const fn looks_at_deletes(&self) -> bool {
-        let (deletes, _, was_looked_at) = self.room.deletes;
-        deletes > 0 && !was_looked_at
-    }
-
-    fn note_progress(&mut self) {
-        let counters = &self.counters;
-        let done = self.tree.last_edit() + counters.shipped_files + counters.job_written_bytes;
-        let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
-        if is_idle || done != self.room.progress.0 {
-            self.room.progress = (done, self.now_ms);
-        }
-    }
-
-    fn note_stuck(&mut self) {
-        let is_idle = self.jobs_running() == 0 && self.apply.waiting_count() == 0;
-        let is_stuck = is_idle && self.room.is_short() && self.lag().is_some();
-        self.room.stuck_since_ms =
-            is_stuck.then(|| self.room.stuck_since_ms.unwrap_or(self.now_ms));
-    }
-
-    /// Whether what deletes wait for lacks slots, which nothing has given back for so long that nobody is to wait for it.
-    pub(super) fn waits_in_vain_for_room(&self) -> bool {
-        let since_ms = self.room.stuck_since_ms;
-        since_ms.is_some_and(|since_ms| self.now_ms.saturating_sub(since_ms) >= STUCK_MS)
-    }
-
-    /// Whether something is under way that may end with more room.
-    pub(super) fn makes_room(&self) -> bool {
-        let moves = self.now_ms.saturating_sub(self.room.progress.1) < STUCK_MS;
-        moves && (self.jobs_running() > 0 || self.apply.waiting_count() > 0)
-    }
-
-    /// A member's pool in messages: a store alone has one.
-    fn pool_of(&self, member: ReplicaId) -> String {
-        match self.view.others().count() {
-            0 => "the pool".into(),
-            _ => format!("the pool of replica {}", member.get()),
-        }
-    }
-
-    /// Why puts are not taken, while room is short.
-    pub(super) fn full(&self) -> Option<String> {
-        let (member, spare) = self.room.short?;
-        let whose = self.pool_of(member);
-        Some(format!(
-            "{whose} is full: {} slots of {} are free, {} are kept for flushes, compactions and the log",
-            spare.available,
-            spare.total,
-            spare.kept()
-        ))
+    #[test]
+    fn the_member_with_the_least_room_decides_and_what_waits_for_it_waits_five_seconds() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let (key, value) = (b"\x01k", b"v");
+        node.tree.apply_operation(SequenceNumber(1), EntryKind::Put, key, value).unwrap();
+        let mut room = Room::default();
+        assert!(!judge(&mut room, &node) && !room.is_short());
+        assert_eq!(room.elsewhere(&node.view), Some(0), "the other one has not said");
+        let spare = Spare { total: 100, available: 5, for_jobs: 4, for_log: 2 };
+        room.heard(TAIL, spare);
+        assert!(judge(&mut room, &node), "what is deleted is to be given back");
+        let reason = room.reason(&node.view).expect("room is short");
+        assert!(reason.starts_with("the pool of replica 2 is full: 5 slots of 100"), "{reason}");
+        assert_eq!(room.elsewhere(&node.view), Some(3));
+        assert!(!judge(&mut room, &node), "a file in each turn");
+        assert!(!room.waits_in_vain(node.now_ms + STUCK_MS - 1));
+        assert!(room.waits_in_vain(node.now_ms + STUCK_MS));
+        node.now_ms += SEAL_EVERY_MS;
+        assert!(judge(&mut room, &node));
+        let (facts, tree, pool) = (facts!(node), &node.tree, &node.pool);
+        assert!(room.has_room_for_load(&facts, tree, pool, 0, (0, 1)).is_err());
+        room.heard(TAIL, Spare { available: 6, ..spare });
+        judge(&mut room, &node);
+        assert!(!room.is_short() && !room.waits_in_vain(u64::MAX));
+        room.forget(TAIL);
+        assert_eq!(room.elsewhere(&node.view), Some(0));
     }
 }

@@ -3,20 +3,25 @@
 //! as in RubbleDB's code, so nobody reads again what was just written. A secondary that has lost a
 //! file asks for it; it is read here and shipped again.
 //!
-//! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses it, its session ends, and
-//! the next one would begin with the same bytes. So what goes to a member again is compared with its checksums first:
+//! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses it,
+//! its session ends, and the next one would begin with the same bytes. So what goes to a member
+//! again is compared with its checksums first:
 //!
 //! ```text
 //!   sent ─► refused, or the connection was lost ─► sent again ─┬─► whole
-//!                                                              └─► rotten: the buffer is dropped, the session stays
+//!                                   the buffer is dropped, ◄───┘ rotten
+//!                                   the session stays
 //!      ─► its place is durable here ─► read back ─┬─► whole: shipped
 //!                                                 └─► rotten here, too: its job is made anew
 //! ```
 
+use super::effects::{Effects, Signal};
+use super::facts::{Facts, MetaOf};
+use super::names::host_name;
+use super::orders::Order;
 use super::outgoing::{Outgoing, OutgoingFiles};
-use super::{Node, Order, Output, RemoteCommand};
+use super::{Counters, Output, RemoteCommand};
 use crate::message::{NodeMessage, ShippedFile};
-use crate::node::grants::host_name;
 use crate::view::View;
 use crate::work::{BuiltFile, ShipOrder, Shipped, Work};
 use alloc::boxed::Box;
@@ -41,6 +46,20 @@ pub(super) struct Shipping {
     files: OutgoingFiles,
     /// Files of jobs of this term that failed: nobody wants them wherever they arrive.
     discarded: BTreeSet<FileId>,
+    shipped_bytes: u64,
+    shipped_files: u64,
+    reship_read_bytes: u64,
+    rotten_buffers: u64,
+}
+
+/// Slots that a secondary grants, and where they are served.
+pub(super) struct Granted {
+    pub(super) session: u64,
+    pub(super) pool_id: [u8; 16],
+    pub(super) subsystem: String,
+    pub(super) port: u16,
+    pub(super) region: Geometry,
+    pub(super) slots: Vec<Placed>,
 }
 
 /// A secondary as a place to ship to.
@@ -73,153 +92,252 @@ impl Shipping {
         Self { remotes, ..Self::default() }
     }
 
-    /// A term begins. Whoever takes part in it drops what was made before and no edit names (`drop_old_orphans`), and
-    /// takes nothing more that was shipped in an older session.
-    pub(super) fn forget_discarded(&mut self) {
-        self.discarded.clear();
-    }
-
-    /// Bytes of memory that are kept of some files.
-    pub(super) fn kept_of(&self, files: &[Arc<FilePlacement>]) -> u64 {
-        files.iter().map(|placement| self.files.kept_of(placement.file)).sum()
-    }
-
-    pub(super) fn files_remove(&mut self, file: FileId) {
-        self.files.remove(file);
-    }
-}
-
-impl Node {
     /// Ships to the members to whom the view has this replica ship, from now on. Files of jobs under
     /// way go to these.
-    pub(super) fn ship_to(&mut self, view: &View) {
-        let next = Shipping::to_members_of(view);
-        if next.remotes.is_empty() {
-            self.ship = next;
-            return;
+    pub(super) fn take_view(&mut self, view: &View) {
+        let next = Self::to_members_of(view).remotes;
+        if next.is_empty() {
+            self.files = OutgoingFiles::default();
+            self.discarded.clear();
         }
-        let mut before = core::mem::replace(&mut self.ship.remotes, next.remotes);
-        for (member, remote) in &mut self.ship.remotes {
+        let mut before = core::mem::replace(&mut self.remotes, next);
+        for (member, remote) in &mut self.remotes {
             // A late grant of an old session is not taken for a new one.
             remote.session = before.remove(member).map_or(0, |before| before.session);
         }
     }
 
-    /// Ships a file that was built. That of a flush goes before what others made: writes may wait for it, and not for them.
-    pub(super) fn ship_built(&mut self, file: &BuiltFile, is_flush: bool) {
-        if self.ship.remotes.is_empty() {
-            return; // nobody waits for it, so nothing keeps its bytes once they are written
-        }
-        self.ship.files.insert(file.meta.id, Outgoing::built(file, is_flush));
-        let Shipping { remotes, files, .. } = &mut self.ship;
-        for remote in remotes.values_mut() {
-            remote.enqueue(file.meta.id, files);
-        }
-    }
+    // ---- questions
 
     /// Whether every secondary holds the file.
     pub(super) fn held_everywhere(&self, file: FileId) -> bool {
-        match self.ship.files.get(file) {
-            Some(outgoing) => self.ship.remotes.keys().all(|to| outgoing.held_by.contains(to)),
-            None => self.ship.remotes.is_empty(),
+        match self.files.get(file) {
+            Some(outgoing) => self.remotes.keys().all(|to| outgoing.held_by.contains(to)),
+            None => self.remotes.is_empty(),
         }
     }
 
+    /// Whether a file that left the tree is still to be read for a secondary that lacks it.
+    pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
+        self.files.is_to_be_read(file)
+    }
+
+    /// Whether a file that some secondary is to get is of a job whose edit is not applied here.
+    pub(super) fn is_of_job(&self, file: FileId) -> Option<bool> {
+        self.files.get(file).map(|outgoing| outgoing.of_job)
+    }
+
+    /// Where slots lie in a secondary's namespace, while the connection to it is of this session.
+    pub(super) fn remote_geometry(&self, of: ReplicaId, session: u64) -> Option<Geometry> {
+        let remote = self.remotes.get(&of)?;
+        remote.geometry.clone().filter(|_| remote.session == session)
+    }
+
+    /// Bytes of memory that are kept until every secondary that is to have them does.
+    pub(super) const fn unshipped(&self) -> u64 {
+        self.files.kept()
+    }
+
+    /// Those of flushes.
+    pub(super) const fn unshipped_of_flushes(&self) -> u64 {
+        self.files.kept_of_flushes()
+    }
+
+    /// Those of some files.
+    pub(super) fn kept_of_files(&self, files: &[Arc<FilePlacement>]) -> u64 {
+        files.iter().map(|placement| self.files.kept_of(placement.file)).sum()
+    }
+
+    /// Whether files are shipped from here.
+    pub(super) fn ships(&self) -> bool {
+        !self.remotes.is_empty()
+    }
+
+    /// The files that were shipped.
+    pub(super) const fn shipped_files(&self) -> u64 {
+        self.shipped_files
+    }
+
+    /// As [`super::Node::shipping_to`].
+    pub(super) fn status_of(&self, member: ReplicaId) -> (u64, usize, usize, usize) {
+        let Some(remote) = self.remotes.get(&member) else { return (0, 0, 0, 0) };
+        (remote.session, remote.granted.len(), remote.queue.len(), remote.in_flight.len())
+    }
+
+    pub(super) fn count_into(&self, counters: &mut Counters) {
+        counters.shipped_bytes += self.shipped_bytes;
+        counters.shipped_files += self.shipped_files;
+        counters.reship_read_bytes += self.reship_read_bytes;
+        counters.rotten_buffers += self.rotten_buffers;
+    }
+
+    /// Checks what holds between steps: nothing is on its way but into slots of a session.
+    pub(super) fn invariants(&self) {
+        self.files.invariants();
+        for (to, remote) in &self.remotes {
+            assert!(remote.in_flight.len() <= SHIPMENTS_MAX, "{to} is sent too much at a time");
+            let has_slots = !remote.granted.is_empty() || !remote.in_flight.is_empty();
+            assert!(remote.geometry.is_some() || !has_slots, "{to} has granted nothing");
+            assert!(remote.session > 0 || remote.geometry.is_none(), "{to} has no session");
+        }
+    }
+
+    // ---- files
+
+    /// Ships a file that was built. That of a flush goes before what others made: writes may wait
+    /// for it, and not for them.
+    pub(super) fn ship(&mut self, file: &BuiltFile, is_flush: bool) {
+        if self.remotes.is_empty() {
+            return; // nobody waits for it, so nothing keeps its bytes once they are written
+        }
+        self.files.insert(file.meta.id, Outgoing::built(file, is_flush));
+        for remote in self.remotes.values_mut() {
+            remote.enqueue(file.meta.id, &self.files);
+        }
+    }
+
+    /// A file goes to nobody any more.
+    pub(super) fn forget(&mut self, file: FileId) {
+        self.files.remove(file);
+    }
+
+    /// The edit of these files is applied here: they are shipped on only to who asks for them.
+    pub(super) fn forget_built(&mut self, edit: &Edit) {
+        for (_, meta) in &edit.added {
+            self.files.change(meta.id, |outgoing| outgoing.of_job = false);
+        }
+    }
+
+    /// The files of a job that was given up go nowhere.
+    pub(super) fn discard(&mut self, effects: &mut Effects, files: &[FileId]) {
+        for file in files {
+            self.files.remove(*file);
+        }
+        if files.is_empty() || self.remotes.is_empty() {
+            return;
+        }
+        self.discarded.extend(files);
+        for to in self.remotes.keys() {
+            tell_discard(effects, *to, files);
+        }
+    }
+
+    /// A term begins. Whoever takes part in it drops what was made before and no edit names
+    /// (`drop_old_orphans`), and takes nothing more that was shipped in an older session.
+    pub(super) fn forget_discarded(&mut self) {
+        self.discarded.clear();
+    }
+
+    // ---- sessions
+
     /// A secondary granted slots.
-    pub(super) fn handle_grant(
+    pub(super) fn granted(
         &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
         from: ReplicaId,
-        session: u64,
-        pool_id: [u8; 16],
-        (subsystem, port): (String, u16),
-        region: Geometry,
-        slots: Vec<Placed>,
+        grant: Granted,
     ) {
-        let Some(remote) = self.ship.remotes.get_mut(&from) else { return };
+        let Some(remote) = self.remotes.get_mut(&from) else { return };
+        let Granted { session, pool_id, subsystem, port, region, slots } = grant;
         if session < remote.session {
             return;
         }
         let is_new = session > remote.session;
         if is_new {
-            let mut queue: VecDeque<_> = self.ship.files.lacking_at(from).collect();
-            queue.make_contiguous().sort_by_key(|id| !self.ship.files.is_flush(*id));
+            let mut queue: VecDeque<_> = self.files.lacking_at(from).collect();
+            queue.make_contiguous().sort_by_key(|id| !self.files.is_flush(*id));
             *remote =
                 Remote { session, pool_id, geometry: Some(region), queue, ..Remote::default() };
-            let host = host_name(self.config.group, self.chain.term(), self.me);
+            let host = host_name(facts.config.group, facts.group_term(), facts.me);
             let connect = RemoteCommand::Connect { to: from, session, subsystem, port, host };
-            self.outputs.push_back(Output::Remote(connect));
+            effects.put_out(Output::Remote(connect));
         }
         remote.asked = false;
         remote.granted.extend(slots);
         if is_new {
-            self.discard_again(from);
+            // What it said on the old connection of a file that had arrived, or was told there,
+            // may be lost.
+            let files: Vec<FileId> = self.discarded.iter().copied().collect();
+            tell_discard(effects, from, &files);
         }
     }
 
     /// The connection with a member is gone: what was granted on it is void.
-    pub(super) fn forget_remote(&mut self, peer: ReplicaId) {
-        let Some(remote) = self.ship.remotes.get_mut(&peer) else { return };
+    pub(super) fn lose(&mut self, effects: &mut Effects, peer: ReplicaId) {
+        let Some(remote) = self.remotes.get_mut(&peer) else { return };
         let session = remote.session;
         // Remember the session, so that a late grant of it is not taken for a new one.
         *remote = Remote { session, ..Remote::default() };
         if session > 0 {
-            self.outputs.push_back(Output::Remote(RemoteCommand::Drop { to: peer }));
+            effects.put_out(Output::Remote(RemoteCommand::Drop { to: peer }));
         }
-        self.ship.files.forget_wishes_of(peer);
+        self.files.forget_wishes_of(peer);
     }
 
-    pub(super) fn schedule_shipping(&mut self) {
-        let remotes: Vec<ReplicaId> = self.ship.remotes.keys().copied().collect();
+    /// The connection for files to a secondary failed. It belongs to a session, as that of the log
+    /// does, and nothing but a new session brings another: without one no file would go over it
+    /// again.
+    pub(super) fn remote_failed(
+        &mut self,
+        effects: &mut Effects,
+        peer: ReplicaId,
+        session: u64,
+        reason: Error,
+    ) {
+        if self.remotes.get(&peer).is_some_and(|remote| remote.session == session) {
+            effects.disconnect(peer, reason);
+        }
+    }
+
+    // ---- shipments
+
+    pub(super) fn schedule(&mut self, facts: &Facts, effects: &mut Effects) {
+        let remotes: Vec<ReplicaId> = self.remotes.keys().copied().collect();
         for to in remotes {
-            while self.ship_next(to) {}
+            while self.ship_next(facts, effects, to) {}
         }
     }
 
     /// Orders the next shipment to a secondary, if there is one and room for it.
-    fn ship_next(&mut self, to: ReplicaId) -> bool {
-        let Some(remote) = self.ship.remotes.get_mut(&to) else { return false };
+    fn ship_next(&mut self, facts: &Facts, effects: &mut Effects, to: ReplicaId) -> bool {
+        let Some(remote) = self.remotes.get_mut(&to) else { return false };
         let Some(geometry) = remote.geometry.clone() else { return false };
         if remote.in_flight.len() >= SHIPMENTS_MAX {
             return false;
         }
-        // One that is to be read back and has no place here yet waits for its job, and that may wait until those behind it
-        // are shipped: they go first.
-        let may_go = |file: &FileId| {
-            !self.ship.files.is_to_be_read(*file) || self.files.get(*file).is_some()
-        };
+        // One that is to be read back and has no place here yet waits for its job, and that may
+        // wait until those behind it are shipped: they go first.
+        let may_go =
+            |file: &FileId| !self.files.is_to_be_read(*file) || facts.place(*file).is_some();
         let Some(at) = remote.queue.iter().position(may_go) else { return false };
         let file = remote.queue[at];
-        let Some(outgoing) = self.ship.files.get(file) else {
+        let Some(outgoing) = self.files.get(file) else {
             remote.queue.remove(at);
             return true;
         };
         let Some(bytes) = outgoing.bytes.clone() else {
-            if !outgoing.reading
-                && let Some(placement) = self.files.get(file)
-            {
-                self.ship.files.change(file, |outgoing| outgoing.reading = true);
-                self.counters.reship_read_bytes += placement.len;
-                self.order(Order::ReadFile(placement.clone()), Work::ReadFile(placement));
-            }
+            self.read_back(facts, effects, file);
             return false;
         };
         let wanted = (bytes.len() as u64).div_ceil(SLOT_LEN) as usize;
         if remote.granted.len() < wanted {
             if !core::mem::replace(&mut remote.asked, true) {
-                self.tell(to, &NodeMessage::WantGrant { slots: wanted as u32 });
+                effects.tell_member(to, NodeMessage::WantGrant { slots: wanted as u32 });
             }
             return false;
         }
         remote.queue.remove(at);
         let slots: Vec<Placed> = remote.granted.drain(..wanted).collect();
         let shipped = shipped_file(&outgoing.meta, slots);
-        let is_again = self.ship.files.note_sent(file, to);
+        let is_again = self.files.note_sent(file, to);
+        let session = remote.session;
         let order = ShipOrder {
             to,
-            session: remote.session,
+            session,
             pool_id: remote.pool_id,
             geometry,
-            group: self.config.group,
+            group: facts.config.group,
             chunk_crcs: shipped.chunk_crcs.clone(),
             bytes,
             placement: FilePlacement {
@@ -231,102 +349,121 @@ impl Node {
             },
             is_again,
         };
-        let session = remote.session;
         remote.in_flight.insert(file, shipped);
-        self.order(Order::Ship { to, session, file }, Work::Ship(Box::new(order)));
+        effects.begin(Order::Ship { to, session, file }, Work::Ship(Box::new(order)));
         true
+    }
+
+    /// Reads a file here, to be shipped, unless that is under way.
+    fn read_back(&mut self, facts: &Facts, effects: &mut Effects, file: FileId) {
+        let is_read = self.files.get(file).is_none_or(|outgoing| outgoing.reading);
+        let Some(placement) = facts.place(file).filter(|_| !is_read) else { return };
+        self.files.change(file, |outgoing| outgoing.reading = true);
+        self.reship_read_bytes += placement.len;
+        effects.begin(Order::ReadFile(placement.clone()), Work::ReadFile(placement));
     }
 
     pub(super) fn ship_done(
         &mut self,
-        to: ReplicaId,
-        session: u64,
-        file: FileId,
+        facts: &Facts,
+        effects: &mut Effects,
+        (to, session, file): (ReplicaId, u64, FileId),
         result: Result<Shipped>,
     ) {
-        let Some(remote) = self.ship.remotes.get_mut(&to) else { return };
+        let Some(remote) = self.remotes.get_mut(&to) else { return };
         if remote.session != session {
             return;
         }
         let Some(shipped) = remote.in_flight.remove(&file) else { return };
         match result {
             Ok(Shipped::Whole) => {
-                self.counters.shipped_bytes += shipped.len;
-                self.counters.shipped_files += 1;
-                self.tell(to, &NodeMessage::Placement { session, file: shipped });
+                self.shipped_bytes += shipped.len;
+                self.shipped_files += 1;
+                effects.tell_member(to, NodeMessage::Placement { session, file: shipped });
             }
-            Ok(Shipped::Rotten(error)) => self.ship_rotten(to, shipped, &error),
+            Ok(Shipped::Rotten(error)) => self.ship_rotten(facts, effects, to, shipped, &error),
             // Never again into these slots: a new connection brings a new session and other slots.
-            Err(reason) => self.lose_remote(to, session, reason),
+            Err(reason) => self.remote_failed(effects, to, session, reason),
         }
     }
 
-    /// What was to be shipped again is not what was built any more. Nothing of it was written, so its slots are as they
-    /// were granted; its bytes come from here, where they were written, once that is durable.
-    fn ship_rotten(&mut self, to: ReplicaId, shipped: ShippedFile, error: &Error) {
+    /// What was to be shipped again is not what was built any more. Nothing of it was written, so
+    /// its slots are as they were granted; its bytes come from here, where they were written, once
+    /// that is durable.
+    fn ship_rotten(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        to: ReplicaId,
+        shipped: ShippedFile,
+        error: &Error,
+    ) {
         let file = shipped.file;
-        self.counters.rotten_buffers += 1;
-        self.say(format!("{file} rotted in memory and is not shipped from there again: {error}"));
-        if let Some(remote) = self.ship.remotes.get_mut(&to) {
+        self.rotten_buffers += 1;
+        effects.notice(format!(
+            "{file} rotted in memory and is not shipped from there again: {error}"
+        ));
+        if let Some(remote) = self.remotes.get_mut(&to) {
             shipped.slots.into_iter().rev().for_each(|placed| remote.granted.push_front(placed));
         }
-        self.ship.files.change(file, |outgoing| outgoing.bytes = None);
-        let Some(outgoing) = self.ship.files.get(file) else { return };
-        if !outgoing.of_job && self.files.get(file).is_none() {
-            // An edit removed it meanwhile: see `handle_need_file`.
-            return self.ship.files_remove(file);
+        self.files.change(file, |outgoing| outgoing.bytes = None);
+        let Some(outgoing) = self.files.get(file) else { return };
+        if !outgoing.of_job && facts.place(file).is_none() {
+            // An edit removed it meanwhile: see `need_file`.
+            return self.forget(file);
         }
         let is_lacking = outgoing.is_lacking_at(to);
-        let Shipping { remotes, files, .. } = &mut self.ship;
-        if let Some(remote) = remotes.get_mut(&to).filter(|_| is_lacking) {
-            remote.enqueue(file, files);
+        if let Some(remote) = self.remotes.get_mut(&to).filter(|_| is_lacking) {
+            remote.enqueue(file, &self.files);
         }
     }
 
-    /// The connection for files to a secondary failed. It belongs to a session, as that of the log does, and
-    /// nothing but a new session brings another: without one no file would go over it again.
-    pub(super) fn lose_remote(&mut self, peer: ReplicaId, session: u64, reason: Error) {
-        if self.ship.remotes.get(&peer).is_some_and(|remote| remote.session == session) {
-            self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
-        }
-    }
-
-    pub(super) fn handle_have(&mut self, from: ReplicaId, file: FileId) {
-        if self.ship.files.get(file).is_none() {
+    /// A secondary has a file.
+    pub(super) fn have(&mut self, effects: &mut Effects, from: ReplicaId, file: FileId) {
+        if self.files.get(file).is_none() {
             // It arrived after it was told that nobody wants it.
-            if self.ship.discarded.contains(&file) {
-                self.tell(from, &NodeMessage::Discard { files: alloc::vec![file] });
+            if self.discarded.contains(&file) {
+                effects.tell_member(from, NodeMessage::Discard { files: alloc::vec![file] });
             }
             return;
         }
-        self.ship.files.change(file, |outgoing| {
+        self.files.change(file, |outgoing| {
             outgoing.held_by.insert(from);
             outgoing.wanted_by.remove(&from);
         });
         if self.held_everywhere(file) {
-            self.ship.files.change(file, |outgoing| outgoing.bytes = None);
+            self.files.change(file, |outgoing| outgoing.bytes = None);
         }
     }
 
-    /// A secondary lacks a file that an edit names: it is read here and shipped. One that is here no
-    /// more was removed by an edit that the secondary has or will have in its log, and that it then
-    /// applies together with the one that names the file: there is nothing to be done.
-    pub(super) fn handle_need_file(&mut self, from: ReplicaId, file: FileId) {
-        if !self.ship.remotes.contains_key(&from) || self.files.get(file).is_none() {
+    /// A secondary lacks a file that an edit names: it is read here and shipped, unless it
+    /// `is_damaged` here. One that is here no more was removed by an edit that the secondary has or
+    /// will have in its log, and that it then applies together with the one that names the file:
+    /// there is nothing to be done.
+    pub(super) fn need_file(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        meta_of: MetaOf,
+        is_damaged: bool,
+        from: ReplicaId,
+        file: FileId,
+    ) {
+        if !self.remotes.contains_key(&from) || facts.place(file).is_none() {
             return;
         }
-        if self.repairs.is_damaged(file) {
-            return self.tell(from, &NodeMessage::NoCopy { file });
+        if is_damaged {
+            return effects.tell_member(from, NodeMessage::NoCopy { file });
         }
-        if self.ship.files.get(file).is_none() {
-            let Some(meta) = self.meta_of(file) else { return };
-            self.ship.files.insert(file, Outgoing::lost(meta, from));
+        if self.files.get(file).is_none() {
+            let Some(meta) = meta_of(file) else { return };
+            self.files.insert(file, Outgoing::lost(meta, from));
         }
-        self.ship.files.change(file, |outgoing| {
+        self.files.change(file, |outgoing| {
             outgoing.held_by.remove(&from);
             outgoing.wanted_by.insert(from);
         });
-        if let Some(remote) = self.ship.remotes.get_mut(&from)
+        if let Some(remote) = self.remotes.get_mut(&from)
             && !remote.queue.contains(&file)
             && !remote.in_flight.contains_key(&file)
         {
@@ -334,108 +471,42 @@ impl Node {
         }
     }
 
-    /// Whether a file that left the tree is still to be read for a secondary that lacks it.
-    pub(super) fn is_to_be_read(&self, file: FileId) -> bool {
-        self.ship.files.is_to_be_read(file)
+    /// A file was read back, to be shipped again.
+    pub(super) fn reread(&mut self, file: FileId, bytes: Bytes) {
+        self.files.change(file, |outgoing| {
+            outgoing.reading = false;
+            outgoing.memory = bytes.len() as u64;
+            outgoing.bytes = Some(bytes);
+        });
     }
 
-    pub(super) fn reread_done(&mut self, from: &FilePlacement, result: Result<Bytes>) {
+    /// What was read, to be shipped again, is not what was written: whoever asked for it asks again
+    /// later.
+    pub(super) fn reread_failed(
+        &mut self,
+        effects: &mut Effects,
+        from: &Arc<FilePlacement>,
+        error: Error,
+    ) {
         let file = from.file;
-        match result {
-            Ok(bytes) => self.ship.files.change(file, |outgoing| {
-                outgoing.reading = false;
-                outgoing.memory = bytes.len() as u64;
-                outgoing.bytes = Some(bytes);
-            }),
-            Err(error) => self.cannot_ship_again(from, error),
-        }
-    }
-
-    /// What was read, to be shipped again, is not what was written: who asked for it asks again later. One that no edit
-    /// names is made anew, as nobody has it to repair it from.
-    fn cannot_ship_again(&mut self, from: &FilePlacement, error: Error) {
-        let file = from.file;
-        let Some(outgoing) = self.ship.files.get(file) else { return };
-        if outgoing.of_job && self.give_up_built(file, &error) {
-            return;
-        }
         let mut wanted_by = BTreeSet::new();
-        self.ship.files.change(file, |outgoing| {
+        self.files.change(file, |outgoing| {
             outgoing.reading = false;
             wanted_by = core::mem::take(&mut outgoing.wanted_by);
         });
-        for remote in self.ship.remotes.values_mut() {
+        for remote in self.remotes.values_mut() {
             remote.queue.retain(|queued| *queued != file);
         }
-        self.note_damage_at(from, error);
+        effects.signal(Signal::DamagedAt { place: from.clone(), error });
         for to in wanted_by {
-            self.tell(to, &NodeMessage::NoCopy { file });
+            effects.tell_member(to, NodeMessage::NoCopy { file });
         }
     }
+}
 
-    /// Where slots lie in a secondary's namespace, while the connection to it is of this session.
-    pub(super) fn remote_geometry(&self, of: ReplicaId, session: u64) -> Option<Geometry> {
-        let remote = self.ship.remotes.get(&of)?;
-        remote.geometry.clone().filter(|_| remote.session == session)
-    }
-
-    /// The files of a job that was given up go nowhere.
-    pub(super) fn discard_built(&mut self, files: &[FileId]) {
-        for file in files {
-            self.ship.files_remove(*file);
-        }
-        if files.is_empty() || self.ship.remotes.is_empty() {
-            return;
-        }
-        self.ship.discarded.extend(files);
-        let remotes: Vec<ReplicaId> = self.ship.remotes.keys().copied().collect();
-        for to in remotes {
-            self.tell_discard(to, files);
-        }
-    }
-
-    /// A secondary began a new session: what it said on the old connection of a file that had arrived, or
-    /// was told there, may be lost.
-    fn discard_again(&mut self, to: ReplicaId) {
-        let files: Vec<FileId> = self.ship.discarded.iter().copied().collect();
-        self.tell_discard(to, &files);
-    }
-
-    fn tell_discard(&mut self, to: ReplicaId, files: &[FileId]) {
-        for message in NodeMessage::discards(files) {
-            self.tell(to, &message);
-        }
-    }
-
-    /// The edit of these files is applied here: they are shipped on only to who asks for them.
-    pub(super) fn forget_built(&mut self, edit: &Edit) {
-        for (_, meta) in &edit.added {
-            self.ship.files.change(meta.id, |outgoing| outgoing.of_job = false);
-        }
-    }
-
-    /// Bytes of memory of files that are kept until every secondary that is to have them does.
-    #[must_use]
-    pub const fn unshipped_bytes(&self) -> u64 {
-        self.ship.files.kept()
-    }
-
-    /// Those of flushes.
-    pub(super) const fn unshipped_bytes_of_flushes(&self) -> u64 {
-        self.ship.files.kept_of_flushes()
-    }
-
-    /// Whether files are shipped from here.
-    pub(super) fn ships(&self) -> bool {
-        !self.ship.remotes.is_empty()
-    }
-
-    /// Shipping to a secondary, for status: its session, slots granted and not used, files that
-    /// wait, files on their way.
-    #[must_use]
-    pub fn shipping_to(&self, member: ReplicaId) -> (u64, usize, usize, usize) {
-        let Some(remote) = self.ship.remotes.get(&member) else { return (0, 0, 0, 0) };
-        (remote.session, remote.granted.len(), remote.queue.len(), remote.in_flight.len())
+fn tell_discard(effects: &mut Effects, to: ReplicaId, files: &[FileId]) {
+    for message in NodeMessage::discards(files) {
+        effects.tell_member(to, message);
     }
 }
 
@@ -454,6 +525,9 @@ fn shipped_file(meta: &FileMeta, slots: Vec<Placed>) -> ShippedFile {
 mod tests {
     use super::*;
     use crate::NodeOptions;
+    use crate::node::Node;
+    use crate::node::effects::Effect;
+    use crate::node::facts::facts;
     use crate::node::testing::{self, HEAD, TAIL, one_of_two, ordered};
     use crate::work::{Done, WorkId, run_ship};
     use gabion_base::units::MIB;
@@ -510,7 +584,7 @@ mod tests {
     fn what_goes_again_is_compared_and_what_rotted_is_read_back_once_it_has_its_place() {
         let mut node = primary(100);
         let file = built(1, 4_096);
-        node.ship_built(&file, true);
+        node.ship.ship(&file, true);
         grant(&mut node, 1, 0..3);
         let (id, order) = shipment(&mut node);
         assert!(!order.is_again, "nothing is compared the first time");
@@ -522,8 +596,8 @@ mod tests {
         assert_eq!(order.placement.slots, slots[..1]);
         node.handle_done(id, rotten());
         assert_eq!(node.ship.remotes[&TAIL].granted, slots, "nothing was written there");
-        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (0, 0));
-        assert_eq!(node.counters.rotten_buffers, 1);
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (0, 0));
+        assert_eq!(node.counters().rotten_buffers, 1);
         node.schedule_shipping();
         let said: Vec<Output> = core::iter::from_fn(|| node.poll_output()).collect();
         assert!(matches!(said[..], [Output::Notice(_)]), "no order, and the session stays");
@@ -531,12 +605,12 @@ mod tests {
         let Some((id, Work::ReadFile(place))) = work(&mut node) else { panic!("it is not read") };
         assert_eq!(place, file.placement);
         node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
-        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (10, 10));
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (10, 10));
         let (id, order) = shipment(&mut node);
         assert!(order.is_again);
         assert_eq!(order.placement.slots, slots[..1]);
         node.handle_done(id, Done::Ship(Ok(Shipped::Whole)));
-        assert_eq!(node.counters.shipped_files, 1);
+        assert_eq!(node.counters().shipped_files, 1);
         node.handle_have(TAIL, file.meta.id);
         assert_eq!(node.unshipped_bytes(), 0);
     }
@@ -547,8 +621,8 @@ mod tests {
     fn what_waits_for_its_place_to_be_read_back_holds_up_nothing_behind_it() {
         let mut node = primary(100);
         let (first, second) = (built(1, 60), built(2, 60));
-        node.ship_built(&first, false);
-        node.ship_built(&second, false);
+        node.ship.ship(&first, false);
+        node.ship.ship(&second, false);
         node.ship.files.change(first.meta.id, |outgoing| outgoing.bytes = None);
         grant(&mut node, 1, 0..3);
         let (_, order) = shipment(&mut node);
@@ -563,7 +637,7 @@ mod tests {
     fn what_rotted_and_is_wanted_no_more_is_not_read_back() {
         let mut node = primary(100);
         let (held, lost) = (built(1, 60), built(2, 60));
-        node.ship_built(&held, false);
+        node.ship.ship(&held, false);
         grant(&mut node, 1, 0..3);
         let (id, _) = shipment(&mut node);
         // It had arrived on the connection before.
@@ -622,15 +696,15 @@ mod tests {
     fn flushes_wait_neither_behind_files_of_compactions_nor_for_them() {
         let mut node = primary(100);
         for (number, is_flush) in [(1, false), (2, false), (3, true), (4, false), (5, true)] {
-            node.ship_built(&built(number, 30), is_flush);
+            node.ship.ship(&built(number, 30), is_flush);
         }
         assert_eq!(queue(&node), [3, 5, 1, 2, 4]);
-        assert!(node.too_much_is_unshipped(), "150 of 100 bytes");
-        assert!(!node.too_many_flushes_are_unshipped(), "60 of 100 bytes");
-        node.ship_built(&built(6, 41), true);
-        assert!(node.too_many_flushes_are_unshipped(), "101 of 100 bytes");
+        assert!(node.unshipped().is_too_much(), "150 of 100 bytes");
+        assert!(!node.unshipped().flushes_are_too_much(), "60 of 100 bytes");
+        node.ship.ship(&built(6, 41), true);
+        assert!(node.unshipped().flushes_are_too_much(), "101 of 100 bytes");
         node.handle_have(TAIL, FileId::sst(5));
-        assert!(!node.too_many_flushes_are_unshipped(), "71 of 100 bytes");
+        assert!(!node.unshipped().flushes_are_too_much(), "71 of 100 bytes");
         // A new session begins anew, in the same order.
         let subsystem = String::from("s");
         node.handle_grant(TAIL, 7, [2; 16], (subsystem, 1), Geometry::new(0, 64), Vec::new());
@@ -640,7 +714,7 @@ mod tests {
     #[test]
     fn what_is_unshipped_is_the_memory_that_it_keeps() {
         let mut node = primary(100);
-        node.ship_built(&built(1, 4_096), false);
+        node.ship.ship(&built(1, 4_096), false);
         assert_eq!(node.unshipped_bytes(), 4_096);
         node.handle_have(TAIL, FileId::sst(1));
         assert_eq!(node.unshipped_bytes(), 0);
@@ -653,16 +727,47 @@ mod tests {
         node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
         assert_eq!(node.unshipped_bytes(), 0, "it is not read yet");
         node.reread_done(&file.placement, Ok(file.bytes.clone()));
-        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (10, 0));
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (10, 0));
         // The same file once more takes the place of what was known of it.
-        node.ship_built(&file, true);
-        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (4_096, 4_096));
-        node.discard_built(&[file.meta.id]);
-        assert_eq!((node.unshipped_bytes(), node.unshipped_bytes_of_flushes()), (0, 0));
+        node.ship.ship(&file, true);
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (4_096, 4_096));
+        node.ship.discard(&mut node.effects, &[file.meta.id]);
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (0, 0));
         node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
         node.reread_done(&file.placement, Ok(file.bytes));
         node.forget_remote(TAIL);
         assert_eq!(node.unshipped_bytes(), 0, "who wanted it is gone");
         assert!(node.ship.files.get(file.meta.id).is_none());
+    }
+
+    #[test]
+    fn what_is_said_of_an_older_session_changes_nothing() {
+        let node = primary(100);
+        let (mut ship, mut asked) = (Shipping::to_members_of(&node.view), Effects::default());
+        let grant = |session: u64| {
+            let (subsystem, slots) = (String::from("s"), Vec::new());
+            Granted {
+                session,
+                pool_id: [2; 16],
+                subsystem,
+                port: 1,
+                region: Geometry::new(0, 64),
+                slots,
+            }
+        };
+        let mut next = |ship: &mut Shipping, session: u64| {
+            ship.granted(&facts!(node), &mut asked, TAIL, grant(session));
+            ship.remote_failed(&mut asked, TAIL, 1, Error::unavailable("the link is cut"));
+            ship.invariants();
+            core::iter::from_fn(|| asked.next_effect()).count()
+        };
+        assert_eq!(next(&mut ship, 2), 1, "it connects, and the failure is of another session");
+        assert_eq!(next(&mut ship, 1), 0);
+        assert!(ship.remote_geometry(TAIL, 1).is_none());
+        assert!(ship.remote_geometry(TAIL, 2).is_some());
+        ship.lose(&mut asked, TAIL);
+        assert!(matches!(asked.next_effect(), Some(Effect::Output(Output::Remote(_)))));
+        assert!(ship.remote_geometry(TAIL, 2).is_none());
+        ship.invariants();
     }
 }

@@ -98,13 +98,10 @@ impl Node {
     /// Gives up the work of duties that went, and begins that of those that came.
     fn take_duties(&mut self, before: &View) {
         let (had, has) = (before.duties(), self.duties());
-        if had.compact && !has.compact {
-            self.give_up_jobs();
+        if (had.compact && !has.compact) || (had.append && !has.append) {
+            self.give_up_work();
         }
-        if had.append && !has.append {
-            self.give_up_loads();
-        }
-        self.ship_to(&self.view.clone());
+        self.ship.take_view(&self.view);
         if had.receive || has.receive {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();

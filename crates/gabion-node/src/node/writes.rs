@@ -397,7 +397,7 @@ impl Node {
             self.end_turn()?;
         }
         if self.writing.batch.is_empty() {
-            self.release_writes();
+            self.held_writes.release();
             self.writing.begin(len);
         }
         Ok(())

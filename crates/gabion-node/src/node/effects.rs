@@ -1,0 +1,125 @@
+//! The effects that a sub-machine asks for. It carries out none of them itself: the node does, in
+//! the order in which they were asked for (route.rs).
+
+use super::Output;
+use super::orders::{After, Order};
+use crate::message::NodeMessage;
+use crate::work::{BuiltFile, Work};
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use gabion_base::{Error, FileId, ReplicaId, SlotIndex};
+use gabion_pool::FilePlacement;
+
+/// Something that a machine asks for.
+pub(super) enum Effect {
+    /// For the driver.
+    Output(Output),
+    /// For the driver, too, and the order comes back with the result.
+    Order(Order, Work),
+    /// For a member, if it is connected.
+    Tell(ReplicaId, NodeMessage),
+    /// A step that follows on the next placement commit.
+    Stage(After),
+    /// The replica's counters on the next placement commit, and a step that follows on it.
+    StageState(Option<After>),
+    /// For another machine.
+    Signal(Signal),
+    /// The replica is not to be trusted with its disk any more.
+    Fatal(Error),
+}
+
+/// Something that one machine says and another one has to know. The node alone knows which.
+pub(super) enum Signal {
+    /// A file that was damaged is whole, or may be.
+    FileWhole(FileId),
+    /// A job met damage in a file, which is to be compared with its checksums.
+    Damaged { file: FileId, error: Error },
+    /// The bytes of a file at this place do not have its checksum.
+    DamagedAt { place: Arc<FilePlacement>, error: Error },
+    /// A file was built, and is to be shipped.
+    FileBuilt { file: BuiltFile, is_flush: bool },
+    /// Files were built, and no edit will name them.
+    Discard(Vec<FileId>),
+    /// A shipment of a file that is damaged here came into these slots.
+    RepairArrives(FileId),
+    /// It is whole there.
+    RepairArrived(Arc<FilePlacement>),
+    /// The active MemTable is to be completed, though it is not full.
+    Seal,
+    /// Jobs need more slots than was reckoned.
+    JobsNeedMore,
+    /// A compaction is applied that took so many bytes out of L0.
+    Compacted { bytes: u64, took_ms: u64 },
+    /// A file has a place here, and nothing names it or will.
+    Orphan(FileId),
+    /// The connection for files to a member failed, in this session.
+    RemoteFailed { of: ReplicaId, session: u64, reason: Error },
+}
+
+/// The effects that are asked for and not carried out, the first asked for first.
+#[derive(Default)]
+pub(super) struct Effects {
+    queue: VecDeque<Effect>,
+    /// The node carries them out: it must not begin to do so once more.
+    pub(super) is_routed: bool,
+}
+
+impl Effects {
+    pub(super) fn is_settled(&self) -> bool {
+        self.queue.is_empty() && !self.is_routed
+    }
+
+    pub(super) fn next_effect(&mut self) -> Option<Effect> {
+        self.queue.pop_front()
+    }
+
+    pub(super) fn put_out(&mut self, output: Output) {
+        self.queue.push_back(Effect::Output(output));
+    }
+
+    /// Tells whoever runs the replica.
+    pub(super) fn notice(&mut self, text: String) {
+        self.put_out(Output::Notice(text));
+    }
+
+    /// The device did not write into slots, which are in quarantine until the next start.
+    pub(super) fn notice_refused(&mut self, slots: &[SlotIndex], error: &Error) {
+        let names: Vec<String> = slots.iter().map(SlotIndex::to_string).collect();
+        self.notice(format!(
+            "{}: not used until the next start, as the device did not take what was written there: {error}",
+            names.join(", ")
+        ));
+    }
+
+    /// Has the current connection with a member broken.
+    pub(super) fn disconnect(&mut self, peer: ReplicaId, reason: Error) {
+        self.put_out(Output::Disconnect { peer, connection: None, reason });
+    }
+
+    pub(super) fn begin(&mut self, order: Order, work: Work) {
+        self.queue.push_back(Effect::Order(order, work));
+    }
+
+    pub(super) fn tell_member(&mut self, to: ReplicaId, message: NodeMessage) {
+        self.queue.push_back(Effect::Tell(to, message));
+    }
+
+    pub(super) fn stage(&mut self, after: After) {
+        self.queue.push_back(Effect::Stage(after));
+    }
+
+    pub(super) fn stage_state(&mut self, after: Option<After>) {
+        self.queue.push_back(Effect::StageState(after));
+    }
+
+    pub(super) fn signal(&mut self, signal: Signal) {
+        self.queue.push_back(Effect::Signal(signal));
+    }
+
+    pub(super) fn fail(&mut self, error: Error) {
+        self.queue.push_back(Effect::Fatal(error));
+    }
+}
