@@ -6,20 +6,24 @@ use crate::server::Server;
 use gabion_db::memory::{Memory, MemoryKind};
 use gabion_engine::picker::Strategy;
 use gabion_node::ring::Fate;
-use gabion_node::{DamagedFile, Node, WriteGate};
+use gabion_node::{DamagedFile, Duties, Node, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// The place of a replica in its chain, as users name it.
+const fn role(duties: Duties) -> &'static str {
+    match (duties.append, duties.serve_reads) {
+        (true, _) => "primary",
+        (false, true) => "tail",
+        (false, false) => "middle",
+    }
+}
 
 /// The status of this replica now.
 pub(crate) fn status(server: &Server) -> Value {
     let node = server.node.borrow();
     let host: &ServerHost = &server.host;
     let config = node.config();
-    let role = match (node.duties().append, node.duties().serve_reads) {
-        (true, _) => "primary",
-        (false, true) => "tail",
-        (false, false) => "middle",
-    };
     let obstacle = obstacle(server, &node);
     let ready = obstacle.is_none();
     let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.duties().append));
@@ -32,7 +36,7 @@ pub(crate) fn status(server: &Server) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "replica": node.id().get(),
-        "role": role,
+        "role": role(node.duties()),
         "group": config.group.get(),
         "members": members,
         "term": node.protocol().term().get(),

@@ -10,6 +10,7 @@
 //! that it has: one that a later edit removes is not asked for, as the primary may have dropped it, and
 //! both edits are applied as one.
 
+use super::steps::Step;
 use super::{After, Mutant, Node};
 use crate::message::NodeMessage;
 use crate::state::opaque;
@@ -142,6 +143,7 @@ impl Node {
             }
         }
         if moved {
+            self.due.mark_all(&Step::PLACED);
             let last = self.log.last();
             self.chain.handle_placed(ShardId::ZERO, last.end, last.crc);
         }
@@ -348,6 +350,7 @@ impl Node {
             )));
         }
         self.tree.reserve_files(edit.next_file);
+        self.due.mark_all(&Step::QUEUED);
         self.apply.waiting.push_back(Waiting { edit, encoded, end, since_ms: None });
         Ok(())
     }
@@ -437,6 +440,7 @@ impl Node {
         self.tree.apply_edit(&edit)?;
         self.tell_replaced(&edit);
         self.counters.edits += 1;
+        self.due.mark_all(&Step::APPLIED);
         self.jobs_edit_applied(&edit);
         let flushed = self.tree.flushed();
         self.commits.staged.push(After::EditApplied { edit: edit.number, flushed });

@@ -2,6 +2,7 @@
 //! durable. And what is given back, which they carry.
 
 use super::orders::After;
+use super::steps::Step;
 use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
@@ -91,6 +92,7 @@ impl Node {
             obsolete.partition(|file| self.ship.is_to_be_read(*file));
         self.obsolete = kept;
         if !gone.is_empty() {
+            self.due.mark_all(&Step::FREED);
             for file in &gone {
                 self.files.remove(*file);
                 if let Err(error) = self.pool.free_file(*file)

@@ -2,6 +2,7 @@
 
 use super::orders::DrainInFlight;
 use super::planted::Mutant;
+use super::steps::Step;
 use super::writes::Unlogged;
 use super::{After, Node, Order};
 use crate::AckLevel;
@@ -85,6 +86,7 @@ impl Node {
             self.apply.seals.push_back((record.anchor(), now_ms));
         }
         self.tree.pass_time(now_ms);
+        self.due.mark_all(&Step::APPENDED);
         Ok(record.end())
     }
 
@@ -116,7 +118,10 @@ impl Node {
             .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
             .and_then(|end| self.tree.seal(memtable, Frontier::of(end)).map(|_| ()));
         match result {
-            Ok(()) => self.pass_marks(self.log.end(), self.log.last().crc),
+            Ok(()) => {
+                self.due.mark(Step::Jobs);
+                self.pass_marks(self.log.end(), self.log.last().crc);
+            }
             // Without room for it the MemTable grows a little more; the next turn tries again.
             Err(error) if error.kind() == ErrorKind::NoSpace => {}
             Err(error) => self.fatal(error),

@@ -28,6 +28,10 @@ impl Node {
             if cuts {
                 self.cut_marks();
             }
+            if !matches!(action, Action::Send { .. } | Action::Disconnect { .. }) {
+                // It may make anything possible.
+                self.due.mark_every();
+            }
             match action {
                 Action::Send { frame } => self.outputs.push_back(Output::Send { frame }),
                 Action::Disconnect { peer, connection, reason } => {

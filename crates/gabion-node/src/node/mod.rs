@@ -34,6 +34,7 @@ mod route;
 mod settings;
 mod shipping;
 mod status;
+mod steps;
 mod stop;
 #[cfg(test)]
 mod testing;
@@ -76,6 +77,7 @@ pub use planted::Mutant;
 pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
 pub use settings::check_memtable_len;
+use steps::{Step, WorkList};
 pub use stop::StopState;
 
 /// One replica.
@@ -108,6 +110,8 @@ pub struct Node {
     outputs: VecDeque<Output>,
     /// What machines have asked for and is not carried out: nothing between events.
     effects: Effects,
+    /// The steps that are due in this turn.
+    due: WorkList,
     /// Something fatal happened: nothing is begun any more.
     ended: bool,
     next_work: u64,
@@ -167,6 +171,7 @@ impl Node {
             log_repair: None,
             outputs: VecDeque::new(),
             effects: Effects::default(),
+            due: WorkList::default(),
             ended: false,
             next_work: 0,
             orders: BTreeMap::new(),
@@ -415,45 +420,46 @@ impl Node {
     /// Carries on with everything that events made possible.
     pub fn advance(&mut self, now_ms: u64) {
         self.set_now(now_ms);
-        while !self.ended {
-            let progress = |node: &Self| {
-                let edits = (node.tree.last_edit(), node.apply.waiting_count());
-                (node.outputs.len(), node.log.end(), edits)
-            };
-            let before = progress(self);
-            if self.is_stopping() {
-                self.advance_stop();
-                if before == progress(self) {
-                    break;
-                }
-                continue;
-            }
-            self.pump_chain();
-            self.append_term_start();
-            self.judge_ring_loss();
-            self.apply_records();
-            self.apply_edits();
-            self.take_damage();
-            self.schedule_repairs();
-            self.judge_room();
-            self.carry_time();
-            self.age_log();
-            self.schedule_jobs();
-            self.append_edits();
-            self.advance_loads();
-            self.drop_old_orphans();
-            self.schedule_shipping();
-            self.grant_slots();
-            self.schedule_drains();
-            self.reclaim();
-            self.schedule_commit();
-            if before == progress(self) {
+        self.due.mark_every();
+        while !self.ended && !self.is_stopping() {
+            let Some(step) = self.due.next_due() else { break };
+            self.take_step(step);
+        }
+        while !self.ended && self.is_stopping() {
+            let before = self.outputs.len();
+            self.advance_stop();
+            if self.outputs.len() == before {
                 break;
             }
         }
         self.let_jobs_build();
         self.judge_held();
         self.machine_invariants();
+    }
+
+    /// Takes a step of a turn: [`steps`] argues their order.
+    fn take_step(&mut self, step: Step) {
+        match step {
+            Step::Protocol => self.pump_chain(),
+            Step::TermStart => self.append_term_start(),
+            Step::RingLoss => self.judge_ring_loss(),
+            Step::Records => self.apply_records(),
+            Step::Edits => self.apply_edits(),
+            Step::Damage => self.take_damage(),
+            Step::Repairs => self.schedule_repairs(),
+            Step::Room => self.judge_room(),
+            Step::Time => self.carry_time(),
+            Step::LogAge => self.age_log(),
+            Step::Jobs => self.schedule_jobs(),
+            Step::AppendEdits => self.append_edits(),
+            Step::Loads => self.advance_loads(),
+            Step::Orphans => self.drop_old_orphans(),
+            Step::Shipping => self.schedule_shipping(),
+            Step::Grants => self.grant_slots(),
+            Step::Drains => self.schedule_drains(),
+            Step::Reclaim => self.reclaim(),
+            Step::Commit => self.schedule_commit(),
+        }
     }
 
     fn set_now(&mut self, now_ms: u64) {
@@ -499,6 +505,7 @@ impl Node {
 
     fn tell(&mut self, to: ReplicaId, message: &NodeMessage) {
         let bytes = Bytes::from(message.encode());
+        self.due.mark(Step::Protocol);
         // Without a connection there is nobody to tell; the next one starts from what is durable.
         let _ = self.chain.send(to, Message::Node { bytes });
     }

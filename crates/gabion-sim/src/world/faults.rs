@@ -191,7 +191,8 @@ impl World {
     }
 
     /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so many slots, whenever they are
-    /// tried: the first of those that are granted to the primary, or else of the free ones but one. Its processes may not end for it.
+    /// tried: the first of those that are granted to the primary, or else of the free ones but one.
+    /// Its processes may not end for it.
     ///
     /// # Panics
     /// When the replica is down.
